@@ -1,0 +1,122 @@
+"""What an author is told when something is wrong: what, where (file, line, caret), and what to write instead."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+
+PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+@dataclass(frozen=True)
+class Loc:
+    """Where somebody wrote something; columns count from 0 and are -1 where Python does not tell them."""
+
+    file: str = "?"
+    line: int = 0
+    column: int = -1
+    end_column: int = -1
+
+    def __str__(self) -> str:
+        return f"{short_path(self.file)}:{self.line}"
+
+    def excerpt(self) -> list[str]:
+        """The line and a caret under the part that is meant; nothing where the source cannot be read."""
+        text = linecache.getline(self.file, self.line).rstrip()
+        if not text:
+            return []
+        body = text.lstrip()
+        if self.column < 0:
+            return [body]
+        # co_positions counts bytes of UTF-8; the caret counts characters.
+        start = len(text.encode()[: self.column].decode(errors="replace"))
+        stop = len(text.encode()[: self.end_column].decode(errors="replace")) if self.end_column > 0 else len(text)
+        indent = len(text) - len(body)
+        return [body, " " * (start - indent) + "^" * max(1, stop - start)]
+
+
+NOWHERE = Loc()
+
+
+class TilewaveError(Exception):
+    """Something the author can mend; `str` is the whole message."""
+
+    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "") -> None:
+        super().__init__(what, loc, remedy)
+        self.what, self.loc, self.remedy = what, loc, remedy
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.loc.line:
+            lines += [f"  {self.loc}", *(f"      {line}" for line in self.loc.excerpt())]
+        lines += [f"  {line}" for line in self.remedy.splitlines()]
+        return "\n".join(lines)
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython and Jupyter print this in place of a traceback."""
+        return [f"error: {self}"]
+
+
+def text_error(what: str, text: str, start: int, stop: int, remedy: str = "") -> str:
+    """A message about a piece of one line of text, with a caret under `text[start:stop]`."""
+    caret = " " * start + "^" * max(1, stop - start)
+    return "\n".join([what, f"      {text}", f"      {caret}", *(f"  {line}" for line in remedy.splitlines())])
+
+
+def short_path(file: str) -> str:
+    """Relative to the current directory where that is shorter."""
+    if file.startswith("<"):
+        return file
+    try:
+        relative = os.path.relpath(file)
+    except ValueError:  # another drive
+        return file
+    return file if relative.startswith("..") else relative
+
+
+def author_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not tilewave's own."""
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame = frame.f_back
+    return frame
+
+
+def here() -> Loc:
+    """The place in the author's code that led to this call."""
+    frame = author_frame(sys._getframe(1))
+    if frame is None:
+        return NOWHERE
+    column, end_column = _columns(frame.f_code, frame.f_lasti)
+    return Loc(frame.f_code.co_filename, frame.f_lineno, column, end_column)
+
+
+def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
+    """The columns of the running expression; (-1, -1) on Python 3.10 and for calls over several lines."""
+    positions = getattr(code, "co_positions", None)
+    if positions is None:
+        return -1, -1
+    for at, (line, end_line, column, end_column) in enumerate(positions()):
+        if at == last_instruction // 2:
+            return (column, end_column) if line == end_line and column is not None else (-1, -1)
+    return -1, -1
+
+
+def _print_for_the_author(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print our errors without our own frames; everything else as before."""
+    if not isinstance(error, TilewaveError) or os.environ.get("TILEWAVE_TRACEBACK"):
+        _previous_hook(kind, error, trace)
+        return
+    print(f"error: {error}", file=sys.stderr)
+    frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith(PACKAGE)]
+    for f in frames[-3:]:
+        if (f.filename, f.lineno) != (error.loc.file, error.loc.line):
+            print(f"  called from {short_path(f.filename)}:{f.lineno}, in {f.name}", file=sys.stderr)
+
+
+_previous_hook = sys.excepthook
+sys.excepthook = _print_for_the_author
