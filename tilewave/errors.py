@@ -62,6 +62,50 @@ class TilewaveError(Exception):
         return [f"error: {self}"]
 
 
+class SymbolError(TilewaveError):
+    """A symbol has no value, or one that cannot be used."""
+
+
+class ConstraintError(TilewaveError):
+    """The constraints contradict each other or name an impossible size."""
+
+
+class CoverageError(TilewaveError):
+    """The workgroups do not compute every tile exactly once."""
+
+
+class DimensionError(TilewaveError):
+    """A dimension is read or written that no constraint covers."""
+
+
+class ShapeError(TilewaveError):
+    """Shapes do not fit."""
+
+
+class DTypeError(TilewaveError):
+    """Dtypes do not go together."""
+
+
+class TraceError(TilewaveError):
+    """The kernel's function does what a kernel cannot: branch on a value, call an op outside a kernel."""
+
+
+class EndlessLoop(TilewaveError):
+    """A while loop would never end."""
+
+
+class TargetError(TilewaveError):
+    """A target that does not exist, or whose device is not here."""
+
+
+class CallError(TilewaveError):
+    """The arrays or symbols of a call do not fit the kernel; nothing was touched."""
+
+
+class InterpreterError(TilewaveError):
+    """The interpreter found the kernel doing what a GPU would hide; no array was changed."""
+
+
 def text_error(what: str, text: str, start: int, stop: int, remedy: str = "") -> str:
     """A message about a piece of one line of text, with a caret under `text[start:stop]`."""
     caret = " " * start + "^" * max(1, stop - start)

@@ -1,0 +1,75 @@
+"""Walk and rebuild kernels. Passes call these; they never take a block's tuple apart themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+
+Rule = Callable[[Op], Sequence[Op] | None]
+
+
+def walk(block: Block) -> Iterator[Op]:
+    """Every op, outermost first, in program order."""
+    for op in block.ops:
+        yield op
+        for inner in op.blocks:
+            yield from walk(inner)
+
+
+def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
+    """Replace each op by `rule(op)`, innermost first; None keeps the op."""
+    return replace(kernel, body=rewrite_block(kernel.body, rule))
+
+
+def rewrite_block(block: Block, rule: Rule) -> Block:
+    ops: list[Op] = []
+    for old in block.ops:
+        op = map_blocks(old, lambda inner: rewrite_block(inner, rule))
+        new = rule(op)
+        ops.extend([op] if new is None else new)
+    return replace(block, ops=tuple(ops))
+
+
+def map_blocks(op: Op, change: Callable[[Block], Block]) -> Op:
+    changed: dict[str, Any] = {name: change(part) for name, part in op.parts() if isinstance(part, Block)}
+    return replace(op, **changed) if changed else op
+
+
+def substitute(op: Op, new: Mapping[Value, Value]) -> Op:
+    """`op` with its operands, and those inside its regions, replaced."""
+
+    def swap(part: object) -> object:
+        if isinstance(part, Value):
+            return new.get(part, part)
+        if isinstance(part, tuple) and part and isinstance(part[0], Value):
+            return tuple(new.get(v, v) for v in part)
+        if isinstance(part, Block):
+            return substitute_block(part, new)
+        return part
+
+    changed: dict[str, Any] = {name: swap(part) for name, part in op.parts()}
+    if all(changed[name] is part for name, part in op.parts()):
+        return op
+    return replace(op, **changed)
+
+
+def substitute_block(block: Block, new: Mapping[Value, Value]) -> Block:
+    ops = tuple(substitute(inner, new) for inner in block.ops)
+    return block if all(a is b for a, b in zip(ops, block.ops, strict=True)) else replace(block, ops=ops)
+
+
+def rename(op: Op, new: Mapping[Value, Value]) -> Op:
+    """`substitute`, for results as well as operands."""
+    return replace(substitute(op, new), results=tuple(new.get(v, v) for v in op.results))
+
+
+def names(kernel: Kernel) -> set[str]:
+    """Every name that is taken."""
+    taken = {v.name for v in kernel.body.args}
+    for op in walk(kernel.body):
+        taken.update(v.name for v in op.results)
+        taken.update(v.name for block in op.blocks for v in block.args)
+    return taken

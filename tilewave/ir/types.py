@@ -1,0 +1,124 @@
+"""What a value can be: a number, a tile of numbers in registers, or a memory that holds many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+Kind = Literal["float", "int", "bool"]
+
+
+@dataclass(frozen=True)
+class DType:
+    """The type of one number."""
+
+    name: str
+    kind: Kind
+    bits: int
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[self.name]) if self.name in _ML_DTYPES else _NUMPY[self.name])
+
+    @property
+    def bytes(self) -> int:
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind == "int"
+
+
+_ML_DTYPES = {
+    "bf16": "bfloat16",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2fnuz": "float8_e5m2fnuz",
+}
+_NUMPY = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "i8": np.int8,
+    "i32": np.int32,
+    "i64": np.int64,
+    "bool": np.bool_,
+    "index": np.int64,
+}
+
+F16, BF16, F32, F64 = (
+    DType(name, "float", bits) for name, bits in (("f16", 16), ("bf16", 16), ("f32", 32), ("f64", 64))
+)
+F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ = (
+    DType(name, "float", 8) for name in ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+)
+I8, I32, I64 = (DType(f"i{bits}", "int", bits) for bits in (8, 32, 64))
+BOOL = DType("bool", "bool", 1)
+INDEX = DType("index", "int", 64)
+"""A position, count or number of a workgroup: an integer wide enough for any of them."""
+
+DTYPES = {d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I32, I64, BOOL, INDEX)}
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One number: `index`, `f32`."""
+
+    dtype: DType
+    shape = ()
+
+    def __str__(self) -> str:
+        return self.dtype.name
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Numbers held in registers by a whole workgroup: `tile<64x32xf16>`."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"tile<{dims(self.shape)}x{self.dtype}>"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    space: str
+
+    def __str__(self) -> str:
+        return f"memory<{dims(self.shape)}x{self.dtype}, {self.space}>"
+
+
+Type = Scalar | Tile | Memory
+INDEX_SCALAR = Scalar(INDEX)
+SPACES = ("global", "shared")
+
+
+def dims(shape: tuple[int, ...]) -> str:
+    """`128x64`, as sizes are written everywhere."""
+    return "x".join(map(str, shape))
+
+
+def elementwise(like: Type, dtype: DType) -> Type:
+    """The type of an elementwise result: the shape of `like`, another dtype."""
+    return Tile(like.shape, dtype) if isinstance(like, Tile) else Scalar(dtype)

@@ -1,0 +1,221 @@
+"""What every kernel satisfies, before and after every pass: scoping, types, and the ops of its level."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from tilewave.errors import TilewaveError
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    COMPARISONS,
+    FUNCTIONS,
+    LEVELS,
+    LOGIC,
+    Allocate,
+    Binary,
+    Broadcast,
+    Cast,
+    Const,
+    Div,
+    FloorDiv,
+    Gather,
+    Iota,
+    Loop,
+    Mma,
+    Mod,
+    Not,
+    Permute,
+    Read,
+    Reduce,
+    Scatter,
+    Select,
+    TileOf,
+    Unary,
+    While,
+    Workgroup,
+    Write,
+    Yield,
+)
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, Tile, Type, elementwise
+
+
+class VerifyError(TilewaveError):
+    """A kernel's text says something that has no meaning."""
+
+
+def verify(kernel: Kernel) -> Kernel:
+    if kernel.level not in LEVELS:
+        raise VerifyError(f"{kernel.name}: no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
+    if kernel.workgroups < 1:
+        raise VerifyError(f"{kernel.name}: {kernel.workgroups} workgroups compute nothing")
+    _Verifier(LEVELS[kernel.level], kernel.level).block(kernel.body, {})
+    return kernel
+
+
+class _Verifier:
+    def __init__(self, allowed: tuple[type[Op], ...], level: str) -> None:
+        self.allowed, self.level = frozenset(allowed), level
+        self.defined: set[str] = set()
+
+    def block(self, block: Block, visible: dict[str, Value]) -> None:
+        seen = dict(visible)
+        for v in block.args:
+            self.define(v, seen, block.ops[0] if block.ops else Yield(()))
+        for position, op in enumerate(block.ops):
+            if type(op) not in self.allowed:
+                _fail(op, f"the {self.level} level has no such op")
+            if isinstance(op, Yield) and position != len(block.ops) - 1:
+                _fail(op, "nothing may follow it")
+            for v in op.operands:
+                if seen.get(v.name) != v:
+                    _fail(op, f"{v}: {v.type} is not defined here")
+            _check(op)
+            for inner in op.blocks:
+                self.block(inner, seen)
+            for v in op.results:
+                self.define(v, seen, op)
+
+    def define(self, v: Value, seen: dict[str, Value], op: Op) -> None:
+        if v.name in self.defined:
+            _fail(op, f"{v} is already defined")
+        self.defined.add(v.name)
+        seen[v.name] = v
+
+
+def _check(op: Op) -> None:
+    match op:
+        case Binary():
+            _binary(op)
+        case Cast(x):
+            _want(op, op.results[0].type.shape == x.type.shape, f"{x.type} cannot become {op.results[0].type}")
+        case Unary(x):
+            _want(op, not isinstance(op, FUNCTIONS) or x.type.dtype.is_float, f"needs floats, not {x.type}")
+            _want(op, not isinstance(op, Not) or x.type.dtype == BOOL, f"needs truth values, not {x.type}")
+            _results(op, x.type)
+        case Select(condition, a, b):
+            _want(op, a.type == b.type, f"chooses between {a.type} and {b.type}")
+            _want(op, condition.type in (elementwise(a.type, BOOL), Scalar(BOOL)), f"chooses by {condition.type}")
+            _results(op, a.type)
+        case Const():
+            _want(op, len(op.results) == 1 and not isinstance(op.result.type, Memory), "makes a number or a tile")
+        case Workgroup():
+            _results(op, INDEX_SCALAR)
+        case TileOf(number):
+            _want(op, number.type == INDEX_SCALAR, f"takes an index, not {number.type}")
+            _results(op, *[INDEX_SCALAR] * 3)
+        case Iota():
+            _want(op, _is_tile(op) and len(op.result.type.shape) == 1, "makes a tile of one axis")
+        case Broadcast() | Permute() | Reduce():
+            _shape(op)
+        case Allocate():
+            _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
+        case Read() | Write() | Gather() | Scatter():
+            _memory(op)
+        case Mma():
+            _mma(op)
+        case Loop() | While():
+            _control(op)
+        case _:
+            pass
+
+
+def _binary(op: Binary) -> None:
+    a, b = op.a.type, op.b.type
+    _want(op, a == b and not isinstance(a, Memory), f"{a} and {b} do not go together")
+    if isinstance(op, Div):
+        _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
+    if isinstance(op, (FloorDiv, Mod)):
+        _want(op, a.dtype.is_int, f"divides integers, not {a}")
+    if isinstance(op, LOGIC):
+        _want(op, a.dtype == BOOL, f"joins truth values, not {a}")
+    _results(op, elementwise(a, BOOL) if isinstance(op, COMPARISONS) else a)
+
+
+def _shape(op: Broadcast | Permute | Reduce) -> None:
+    _want(op, len(op.results) == 1, "has one result")
+    x, out = op.x.type, op.result.type
+    match op:
+        case Broadcast(axes=axes):
+            fits = isinstance(out, Tile) and len(axes) == len(x.shape) and all(a < len(out.shape) for a in axes)
+            _want(op, fits and tuple(out.shape[a] for a in axes) == x.shape, f"{x} along {axes} is not {out}")
+        case Permute(axes=axes):
+            fits = isinstance(x, Tile) and sorted(axes) == list(range(len(x.shape)))
+            _want(op, fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
+        case Reduce(axis=axis, how=how):
+            _want(op, how in ("sum", "max", "min"), f"how is sum, max or min, not {how!r}")
+            fits = isinstance(x, Tile) and axis < len(x.shape)
+            _want(
+                op, fits and x.shape[:axis] + x.shape[axis + 1 :] == out.shape, f"{x} without axis {axis} is not {out}"
+            )
+    _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
+
+
+def _memory(op: Read | Write | Gather | Scatter) -> None:
+    memory = op.memory.type
+    tile = op.tile.type if isinstance(op, (Write, Scatter)) else op.results[0].type
+    if not isinstance(memory, Memory) or not isinstance(tile, Tile):
+        _fail(op, f"moves a tile, {tile}, and a memory, {memory}")
+    _want(op, tile.dtype == memory.dtype, f"{tile} and {memory} differ in dtype")
+    rank = len(memory.shape)
+    match op:
+        case Read(at=at, axes=axes) | Write(at=at, axes=axes):
+            _want(op, len(at) == rank, f"{memory} needs {rank} positions, not {len(at)}")
+            _want(op, all(v.type == INDEX_SCALAR for v in at), "positions are of type index")
+            fits = len(axes) == len(tile.shape) and len(set(axes)) == len(axes) and all(a < rank for a in axes)
+            _want(op, fits, f"axes {list(axes)} do not lay {tile} into {memory}")
+        case Gather(where=where) | Scatter(where=where):
+            _want(
+                op, [v.type for v in where.args] == [INDEX_SCALAR] * len(tile.shape), f"{tile} needs an index per axis"
+            )
+            _yields(op, where, [INDEX_SCALAR] * rank)
+
+
+def _mma(op: Mma) -> None:
+    a, b, acc = op.a.type, op.b.type, op.acc.type
+    ok = all(isinstance(t, Tile) and len(t.shape) == len(acc.shape) >= 2 for t in (a, b, acc))
+    ok = ok and a.shape[:-2] == b.shape[:-2] == acc.shape[:-2] and a.shape[-1] == b.shape[-1]
+    _want(op, ok and acc.shape[-2:] == (a.shape[-2], b.shape[-2]), f"{a} times {b} does not fit the accumulator {acc}")
+    _results(op, acc)
+
+
+def _control(op: Loop | While) -> None:
+    carried = [v.type for v in op.init]
+    match op:
+        case Loop(trips, _, body):
+            _want(op, trips.type == INDEX_SCALAR, f"counts by an index, not {trips.type}")
+            _want(
+                op,
+                [v.type for v in body.args] == [INDEX_SCALAR, *carried],
+                "its block takes an index and what it carries",
+            )
+        case While(_, condition, body):
+            for block in (condition, body):
+                _want(op, [v.type for v in block.args] == carried, "its blocks take what it carries")
+            _yields(op, condition, [Scalar(BOOL)])
+    _yields(op, body, carried)
+    _results(op, *carried)
+
+
+def _yields(op: Op, block: Block, types: list[Type] | list[Scalar]) -> None:
+    last = block.ops[-1] if block.ops else None
+    if not isinstance(last, Yield):
+        _fail(op, "its block must end in yield")
+    _want(op, [v.type for v in last.values] == types, f"its block must yield ({', '.join(map(str, types))})")
+
+
+def _is_tile(op: Op) -> bool:
+    return len(op.results) == 1 and isinstance(op.result.type, Tile)
+
+
+def _results(op: Op, *types: Type) -> None:
+    found = [v.type for v in op.results]
+    _want(op, found == list(types), f"gives ({', '.join(map(str, types))}), not ({', '.join(map(str, found))})")
+
+
+def _want(op: Op, holds: bool, why: str) -> None:
+    if not holds:
+        _fail(op, why)
+
+
+def _fail(op: Op, why: str) -> NoReturn:
+    raise VerifyError(f"{op.name}: {why}", loc=op.loc)
