@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
@@ -124,8 +125,8 @@ def short_path(file: str) -> str:
 
 
 def author_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not tilewave's own."""
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    """The innermost frame that is not tilewave's own; by module, since generated methods have no file."""
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tilewave":
         frame = frame.f_back
     return frame
 
@@ -139,6 +140,7 @@ def here() -> Loc:
     return Loc(frame.f_code.co_filename, frame.f_lineno, column, end_column)
 
 
+@lru_cache(maxsize=4096)
 def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
     """The columns of the running expression; (-1, -1) on Python 3.10 and for calls over several lines."""
     positions = getattr(code, "co_positions", None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from tilewave.ir.ops import (
     Binary,
     Cast,
     Const,
+    Equal,
     FloorDiv,
     Less,
     LessEqual,
@@ -21,22 +23,30 @@ from tilewave.ir.ops import (
     Min,
     Mod,
     Mul,
+    NotEqual,
     Select,
     Sub,
+    Yield,
 )
 from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Type, elementwise
 
 
 @dataclass
 class Builder:
-    """Collects the ops of one block; all builders of a kernel share the names taken."""
+    """Appends ops to the block at hand; `locate` tells the place in the author's code that they stand for."""
 
     taken: set[str] = field(default_factory=set)
     ops: list[Op] = field(default_factory=list)
-    loc: Loc = NOWHERE
+    locate: Callable[[], Loc] = lambda: NOWHERE
 
-    def nested(self) -> Builder:
-        return Builder(self.taken, [], self.loc)
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """Ops emitted inside go to a block of their own, which `block` closes."""
+        outer, self.ops = self.ops, []
+        try:
+            yield
+        finally:
+            self.ops = outer
 
     def fresh(self, name: str, type: Type) -> Value:
         """A value whose name is `name`, or that with a number behind it."""
@@ -47,14 +57,14 @@ class Builder:
         self.taken.add(found)
         return Value(found, type)
 
-    def append(self, op: Op) -> Op:
-        self.ops.append(op)
-        return op
+    def effect(self, cls: Callable[..., Op], *parts: Any, results: tuple[Value, ...] = ()) -> None:
+        """Append an op that stands for its effect, or has several results."""
+        self.ops.append(cls(*parts, results=results, loc=self.locate()))
 
     def emit(self, cls: Callable[..., Op], *parts: Any, type: Type, name: str = "") -> Value:
         """Append an op with one result."""
         result = self.fresh(name or cls.word(), type)  # type: ignore[attr-defined]
-        self.ops.append(cls(*parts, results=(result,), loc=self.loc))
+        self.ops.append(cls(*parts, results=(result,), loc=self.locate()))
         return result
 
     def const(self, value: int | float | bool, type: Type = INDEX_SCALAR, name: str = "") -> Value:
@@ -67,8 +77,10 @@ class Builder:
         out = elementwise(a.type, BOOL) if cls in COMPARISONS else a.type
         return self.emit(cls, a, b, type=out)
 
-    def block(self, args: Iterable[Value]) -> Block:
-        return Block(tuple(args), tuple(self.ops))
+    def block(self, args: Iterable[Value], yields: Iterable[Value] | None = None) -> Block:
+        """The ops of this region as a block, closed by a yield where one is due."""
+        end = () if yields is None else (Yield(tuple(yields), loc=self.locate()),)
+        return Block(tuple(args), (*self.ops, *end))
 
 
 def constant_name(value: int | float | bool) -> str:
@@ -77,17 +89,17 @@ def constant_name(value: int | float | bool) -> str:
     return f"c{value}" if isinstance(value, int) and value >= 0 else "c"
 
 
-def _operator(cls: type[Binary], swapped: bool = False) -> Callable[[Number, Any], Number]:
+def _operator(cls: type[Binary], swapped: bool = False) -> Callable[[Number, Any], Any]:
     def method(self: Number, other: Any) -> Number:
-        b = self.coerce(other)
-        return self.make(self.builder.binary(cls, *((b, self.value) if swapped else (self.value, b))))
+        a, b = self.together(other)
+        return a.make(self.builder.binary(cls, *((b.value, a.value) if swapped else (a.value, b.value))))
 
     return method
 
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A scalar that is known when the kernel runs; arithmetic on it becomes the kernel's code."""
+    """A number that is known when the kernel runs; arithmetic on it becomes the kernel's code."""
 
     builder: Builder
     value: Value
@@ -100,22 +112,23 @@ class Number:
     __lt__, __gt__ = _operator(Less), _operator(Less, swapped=True)
     __le__, __ge__ = _operator(LessEqual), _operator(LessEqual, swapped=True)
     smaller, larger = _operator(Min), _operator(Max)
+    equals, differs = _operator(Equal), _operator(NotEqual)
 
-    def choose(self, a: Any, b: Any) -> Number:
+    def choose(self, a: Any, b: Any) -> Any:
         """a where this truth value holds, else b."""
-        known = a if isinstance(a, Number) else b
-        like = known if isinstance(known, Number) else self.make(self.builder.const(known))
-        x, y = like.coerce(a), like.coerce(b)
-        return self.make(self.builder.emit(Select, self.value, x, y, type=x.type))
+        first = a if isinstance(a, Number) else self.make(self.builder.const(a))
+        x, y = first.together(b)
+        return x.make(self.builder.emit(Select, self.value, x.value, y.value, type=x.value.type))
 
     def make(self, value: Value) -> Number:
+        """A number of this kind that stands for `value`."""
         return Number(self.builder, value)
 
-    def coerce(self, other: Any) -> Value:
-        """`other` as a value that goes together with this one."""
+    def together(self, other: Any) -> tuple[Number, Number]:
+        """This number and `other`, as numbers of one type."""
         if isinstance(other, Number):
-            return other.value
-        return self.builder.const(int(other), self.value.type)
+            return self, other
+        return self, self.make(self.builder.const(int(other), self.value.type))
 
     def __bool__(self) -> bool:
         raise TypeError("a number known only when the kernel runs has no truth value yet; use choose")

@@ -171,15 +171,6 @@ class Iota(Op):
     """0, 1, 2, … along a tile of one axis."""
 
 
-@dataclass(frozen=True)
-class Reduce(Op):
-    """Combine x along one axis, which is gone from the result; `how` is sum, max or min."""
-
-    x: Value
-    axis: int
-    how: str
-
-
 # -- which workgroup, which tile ------------------------------------------------------------------------------------
 
 
@@ -294,7 +285,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (Write, Scatter, Barrier, Yield, Allocate)
 
 NUMBERS: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Allocate, Barrier, Loop, While, Yield)
 LEVELS: dict[str, tuple[type[Op], ...]] = {
-    "tile": (*NUMBERS, TileOf, Broadcast, Permute, Iota, Reduce, Read, Write, Gather, Scatter, Mma),
+    "tile": (*NUMBERS, TileOf, Broadcast, Permute, Iota, Read, Write, Gather, Scatter, Mma),
     # What one lane of one wave does. Its loads, stores, fragments and asynchronous copies join this list as the
     # passes that produce them do; whatever is not in a level's list does not verify there.
     "lane": NUMBERS,

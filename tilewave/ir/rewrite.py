@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -61,9 +62,19 @@ def substitute_block(block: Block, new: Mapping[Value, Value]) -> Block:
     return block if all(a is b for a, b in zip(ops, block.ops, strict=True)) else replace(block, ops=ops)
 
 
+def replace_values(kernel: Kernel, new: Mapping[Value, Value]) -> Kernel:
+    """Use other values in place of some; their definitions stay."""
+    return replace(kernel, body=substitute_block(kernel.body, new)) if new else kernel
+
+
 def rename(op: Op, new: Mapping[Value, Value]) -> Op:
     """`substitute`, for results as well as operands."""
     return replace(substitute(op, new), results=tuple(new.get(v, v) for v in op.results))
+
+
+def uses(kernel: Kernel) -> Counter[Value]:
+    """How often each value is an operand."""
+    return Counter(v for op in walk(kernel.body) for v in op.operands)
 
 
 def names(kernel: Kernel) -> set[str]:

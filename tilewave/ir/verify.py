@@ -26,7 +26,6 @@ from tilewave.ir.ops import (
     Not,
     Permute,
     Read,
-    Reduce,
     Scatter,
     Select,
     TileOf,
@@ -105,7 +104,7 @@ def _check(op: Op) -> None:
             _results(op, *[INDEX_SCALAR] * 3)
         case Iota():
             _want(op, _is_tile(op) and len(op.result.type.shape) == 1, "makes a tile of one axis")
-        case Broadcast() | Permute() | Reduce():
+        case Broadcast() | Permute():
             _shape(op)
         case Allocate():
             _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
@@ -131,7 +130,7 @@ def _binary(op: Binary) -> None:
     _results(op, elementwise(a, BOOL) if isinstance(op, COMPARISONS) else a)
 
 
-def _shape(op: Broadcast | Permute | Reduce) -> None:
+def _shape(op: Broadcast | Permute) -> None:
     _want(op, len(op.results) == 1, "has one result")
     x, out = op.x.type, op.result.type
     match op:
@@ -141,12 +140,6 @@ def _shape(op: Broadcast | Permute | Reduce) -> None:
         case Permute(axes=axes):
             fits = isinstance(x, Tile) and sorted(axes) == list(range(len(x.shape)))
             _want(op, fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
-        case Reduce(axis=axis, how=how):
-            _want(op, how in ("sum", "max", "min"), f"how is sum, max or min, not {how!r}")
-            fits = isinstance(x, Tile) and axis < len(x.shape)
-            _want(
-                op, fits and x.shape[:axis] + x.shape[axis + 1 :] == out.shape, f"{x} without axis {axis} is not {out}"
-            )
     _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
 
 

@@ -1,0 +1,58 @@
+"""Which workgroup computes which tile: pure integer mathematics, composed, proved and measured."""
+
+from tilewave.mapping.algebra import Chain, Formula, Mapping, Renumbering, from_function
+from tilewave.mapping.coverage import Counterexample, Coverage
+from tilewave.mapping.curves import Hilbert, Morton, hilbert, morton
+from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, ParameterError
+from tilewave.mapping.index import Index, choose, larger, smaller
+from tilewave.mapping.locality import Locality, Share, XcdReads, locality
+from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles, grouped, linear, snake, supertiles
+from tilewave.mapping.proof import PersistentFormula, Proof, find_counterexample, prove
+from tilewave.mapping.renumberings import XcdChunked, XcdContiguous, xcd_chunked, xcd_contiguous
+from tilewave.mapping.text import as_mapping, parse
+
+__all__ = [
+    "Chain",
+    "Counterexample",
+    "Coverage",
+    "Deal",
+    "Formula",
+    "Grid",
+    "Grouped",
+    "Hilbert",
+    "Index",
+    "Linear",
+    "Locality",
+    "Mapping",
+    "MappingError",
+    "MappingHasNoEffect",
+    "Morton",
+    "Order",
+    "ParameterError",
+    "PersistentFormula",
+    "Proof",
+    "Renumbering",
+    "Share",
+    "Snake",
+    "Supertiles",
+    "XcdChunked",
+    "XcdContiguous",
+    "XcdReads",
+    "as_mapping",
+    "choose",
+    "find_counterexample",
+    "from_function",
+    "grouped",
+    "hilbert",
+    "larger",
+    "linear",
+    "locality",
+    "morton",
+    "parse",
+    "prove",
+    "smaller",
+    "snake",
+    "supertiles",
+    "xcd_chunked",
+    "xcd_contiguous",
+]

@@ -1,0 +1,170 @@
+"""Kernel and options → `Compiled`: the one place where the stages meet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from tilewave.errors import CallError, TargetError, TilewaveError, here
+from tilewave.ir.core import Kernel
+from tilewave.ir.interp import interpret, touched
+from tilewave.ir.schedule import Schedule, checked_schedule
+from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
+from tilewave.lang.symbols import Symbol
+from tilewave.passes.pipelines import tile_level
+from tilewave.passes.runner import Step, run
+from tilewave.runtime.arrays import Parameter, check_call
+
+TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a")
+"""What a kernel can be compiled for."""
+
+
+class SchedulingType(Enum):
+    """How loads and products of a loop overlap."""
+
+    NONE = "none"
+    PREFETCH = "prefetch"
+
+
+@dataclass(frozen=True)
+class WaveCompileOptions:
+    """What a kernel is compiled with: sizes, target, and what stays open until the call."""
+
+    subs: Mapping[Symbol, Any] = field(default_factory=dict)
+    target: str | None = None
+    schedule: SchedulingType = SchedulingType.NONE
+    dynamic_symbols: Iterable[Symbol] = ()
+
+
+def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
+    """The options with what is unset filled in: the machine's GPU where there is one, else the CPU."""
+    return options if options.target else replace(options, target="cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A kernel with its sizes known; every step of its making can be looked at."""
+
+    kernel: Kernel
+    traced: Kernel
+    steps: tuple[Step, ...]
+    target: str
+    dynamic_symbols: tuple[str, ...]
+    _remedy: str
+    _schedules: dict[tuple[tuple[str, int], ...], Schedule] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which workgroup computes which tiles, in order."""
+        if self.dynamic_symbols:
+            raise CallError(
+                f"{self.name}: the order depends on {', '.join(self.dynamic_symbols)}",
+                loc=here(),
+                remedy=f"write schedule_for({self.dynamic_symbols[0]}=…)",
+            )
+        return self.schedule_for()
+
+    def schedule_for(self, **symbols: int) -> Schedule:
+        """The schedule for given dynamic symbols; an error if it loses a tile or computes one twice."""
+        values = self._symbols(symbols)
+        key = tuple(sorted(values.items()))
+        if key not in self._schedules:
+            self._schedules[key] = checked_schedule(self.kernel, values, self._remedy)
+        return self._schedules[key]
+
+    def ir(self, pass_name: str = "") -> Kernel:
+        """The kernel after a pass; "trace" is what the author's function gave; nothing is the last."""
+        made = {"trace": self.traced, **{step.name: step.after for step in self.steps}, "": self.kernel}
+        if pass_name not in made:
+            known = ", ".join(name for name in made if name)
+            raise TargetError(
+                f"{self.name}: no pass is called {pass_name!r}", loc=here(), remedy=f"the passes are {known}"
+            )
+        return made[pass_name]
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        written, _ = touched(self.kernel)
+        memories, _ = arguments(self.kernel)
+        return tuple(Parameter(m.name, m.type.shape, m.type.dtype, m in written) for m in memories)
+
+    def __call__(self, *arrays: Any, **symbols: int) -> None:
+        """Run it on the device it was compiled for."""
+        raise TargetError(
+            f"{self.name}: nothing can be run on {self.target} yet",
+            loc=here(),
+            remedy=f"{self.name}.interpret(…) runs it in numpy on any machine",
+        )
+
+    def interpret(self, *arrays: Any, order: str = "launch", seed: int = 0, **symbols: int) -> None:
+        """Run its IR in numpy; order="shuffled" takes the workgroups in a random order."""
+        values = self._symbols(symbols)
+        if order not in ("launch", "shuffled"):
+            raise CallError(f"{self.name}: workgroups run in launch or shuffled order, not {order!r}", loc=here())
+        views = check_call(self.name, self.parameters, arrays, "cpu", here())
+        self.schedule_for(**symbols)
+        workgroups = list(range(self.kernel.workgroups))
+        if order == "shuffled":
+            random.Random(seed).shuffle(workgroups)
+        interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
+
+    def _symbols(self, given: Mapping[str, int]) -> dict[str, int]:
+        """The dynamic symbols of a call, each an int and none missing or unknown."""
+        unknown = [name for name in given if name not in self.dynamic_symbols]
+        missing = [name for name in self.dynamic_symbols if name not in given]
+        if unknown:
+            known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
+            remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
+            raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
+        if missing:
+            raise CallError(
+                f"{self.name} needs a value for {missing[0]}",
+                loc=here(),
+                remedy=f"write {self.name}(…, {missing[0]}=4)",
+            )
+        for name, value in given.items():
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+                raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least 1", loc=here())
+        return {name: int(value) for name, value in given.items()}
+
+
+REMEDY_REORDERED = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
+EXAMPLES = {
+    "plain": "    WorkgroupMapping(xcd_contiguous(8) >> grouped(4))",
+    "persistent": "    GridConstraint(n), WorkgroupMapping(xcd_chunked(8, 2) >> grouped(4)), without a loop of your own",
+}
+
+
+def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
+    """Compile a kernel; it is left as it was, and may be compiled again with other options."""
+    if not isinstance(kernel, WaveKernel):
+        raise TilewaveError(f"wave_compile needs a kernel, not {kernel!r}", loc=here(), remedy="decorate it: @wave(…)")
+    target = _known_target(set_default_run_config(options).target or "")
+    dynamic = tuple(options.dynamic_symbols)
+    traced = trace_kernel(kernel, options.subs, dynamic)
+    final, steps = run(traced.ir, tile_level(traced.order))
+    kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
+    remedy = REMEDY_REORDERED.format(example=EXAMPLES[kind])
+    compiled = Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), remedy)
+    if not dynamic:
+        compiled.schedule_for()
+    return compiled
+
+
+def _known_target(target: str) -> str:
+    if target not in TARGETS:
+        near = get_close_matches(target, TARGETS, 1, 0.3)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise TargetError(
+            f"no target is called {target!r}", loc=here(), remedy=f"{guess}The targets are {', '.join(TARGETS)}."
+        )
+    return target

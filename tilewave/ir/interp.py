@@ -1,0 +1,329 @@
+"""What the ops mean, in numpy: obvious, and the judge of every pass and every target.
+
+A kernel runs one workgroup after the other. Each output remembers which workgroup wrote and read each element, so that
+whatever would depend on the order of workgroups is found in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewave.errors import EndlessLoop, InterpreterError
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Allocate,
+    Barrier,
+    Binary,
+    Broadcast,
+    Const,
+    Gather,
+    Iota,
+    Loop,
+    Mma,
+    Permute,
+    Read,
+    Scatter,
+    Select,
+    TileOf,
+    Unary,
+    While,
+    Workgroup,
+    Write,
+    Yield,
+)
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import DType, Memory, Scalar
+
+Env = dict[Value, Any]
+
+NOBODY, SEVERAL = -1, -2
+MOST_ROUNDS = 1 << 20
+"""A while loop that goes round more often than this is taken to be endless."""
+
+
+def interpret(
+    kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int], order: Iterable[int] | None = None
+) -> None:
+    """Run every workgroup, in launch order or in the one given; what they write is kept if all is well."""
+    state = _Interpreter(kernel, arrays, symbols)
+    with np.errstate(all="ignore"):
+        for w in range(kernel.workgroups) if order is None else order:
+            state.run_workgroup(w)
+    state.keep()
+
+
+@dataclass
+class Buffer:
+    """A memory while a kernel runs: its elements, and who wrote and who read each."""
+
+    value: Value
+    data: Array
+    writer: Array | None = None
+    reader: Array | None = None
+
+
+class _Interpreter:
+    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
+        self.kernel = kernel
+        self.workgroup = 0
+        self.env: Env = {}
+        memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
+        written, read = touched(kernel)
+        self.outputs: list[tuple[Array, Buffer]] = []
+        for value, array in zip(memories, arrays, strict=True):
+            self.env[value] = self.argument(value, array, value in written, value in read)
+        for value in kernel.body.args:
+            if isinstance(value.type, Scalar):
+                self.env[value] = symbols[value.name]
+
+    def argument(self, value: Value, array: Array, written: bool, read: bool) -> Buffer:
+        if not written:
+            return Buffer(value, array)
+        buffer = Buffer(value, array.copy(), np.full(array.shape, NOBODY, np.int32))
+        if read:
+            buffer.reader = np.full(array.shape, NOBODY, np.int32)
+        self.outputs.append((array, buffer))
+        return buffer
+
+    def keep(self) -> None:
+        for array, buffer in self.outputs:
+            array[...] = buffer.data
+
+    def run_workgroup(self, w: int) -> None:
+        self.workgroup = w
+        self.block(self.kernel.body)
+
+    def block(self, block: Block, *args: Any) -> tuple[Any, ...]:
+        env = self.env
+        env.update(zip(block.args, args, strict=False))
+        for op in block.ops:
+            if isinstance(op, Yield):
+                return tuple(env[v] for v in op.values)
+            results = self.op(op)
+            if op.results:
+                env.update(zip(op.results, results, strict=True))
+        return ()
+
+    def op(self, op: Op) -> tuple[Any, ...]:
+        env = self.env
+        match op:
+            case Binary() | Unary() | Select():
+                return (elementwise(op, [env[v] for v in op.operands]),)
+            case Const(value):
+                return (constant(op, value),)
+            case Read(memory):
+                return (self.read(op, env[memory]),)
+            case Write(tile, memory):
+                self.write(op, env[memory], env[tile])
+                return ()
+            case Mma(a, b, acc):
+                return (multiply(env[a], env[b], env[acc]),)
+            case Workgroup():
+                return (self.workgroup,)
+            case TileOf(number, rows, cols):
+                plane = rows * cols  # column by column, unless MapWorkgroups decides otherwise
+                within = env[number] % plane
+                return env[number] // plane, within % rows, within // rows
+            case Broadcast(x, axes):
+                shape = op.result.type.shape
+                return (np.broadcast_to(spread(env[x], axes, len(shape)), shape),)
+            case Permute(x, axes):
+                return (env[x].transpose(axes),)
+            case Iota():
+                return (np.arange(op.result.type.shape[0], dtype=op.result.type.dtype.numpy),)
+            case Gather(memory):
+                return (self.gather(op, env[memory]),)
+            case Scatter(tile, memory):
+                self.scatter(op, env[memory], env[tile])
+                return ()
+            case Loop(trips, init, body):
+                carried = tuple(env[v] for v in init)
+                for i in range(env[trips]):
+                    carried = self.block(body, i, *carried)
+                return carried
+            case While():
+                return self.loop_while(op)
+            case Allocate():
+                kind = op.result.type
+                poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
+                return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+            case Barrier():
+                return ()  # whole tiles move at once here; waves exist at the lane level only
+            case _:
+                raise NotImplementedError(f"{op.loc}: no meaning is given to {op.name}")
+
+    def loop_while(self, op: While) -> tuple[Any, ...]:
+        carried = tuple(self.env[v] for v in op.init)
+        for _ in range(MOST_ROUNDS):
+            (goes_on,) = self.block(op.condition, *carried)
+            if not goes_on:
+                return carried
+            carried = self.block(op.body, *carried)
+        raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
+
+    # -- memory
+
+    def read(self, op: Read, buffer: Buffer) -> Array:
+        window = self.window(op, buffer, op.result.type.shape)
+        self.note_read(op, buffer, window.inside)
+        found = buffer.data[window.inside]
+        if window.whole:
+            return np.array(window.to_tile(found))
+        tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
+        tile[window.part] = window.to_tile(found)
+        return tile
+
+    def write(self, op: Write, buffer: Buffer, tile: Array) -> None:
+        window = self.window(op, buffer, op.tile.type.shape)
+        self.note_write(op, buffer, window.inside)
+        buffer.data[window.inside] = window.to_memory(tile[window.part])
+
+    def window(self, op: Read | Write, buffer: Buffer, shape: tuple[int, ...]) -> Window:
+        at = [self.env[v] for v in op.at]
+        window = Window.of(at, op.axes, shape, buffer.data.shape)
+        if window is None:
+            position = ", ".join(map(str, at))
+            self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
+        return window
+
+    def gather(self, op: Gather, buffer: Buffer) -> Array:
+        where, inside = self.positions(op.where, op.result.type.shape, buffer.data.shape)
+        self.note_read(op, buffer, tuple(p[inside] for p in where))
+        tile: Array = np.where(inside, buffer.data[where], np.zeros((), buffer.data.dtype))
+        return tile
+
+    def scatter(self, op: Scatter, buffer: Buffer, tile: Array) -> None:
+        where, inside = self.positions(op.where, op.tile.type.shape, buffer.data.shape)
+        kept = tuple(p[inside] for p in where)
+        flat = np.ravel_multi_index(kept, buffer.data.shape)
+        numbers, counts = np.unique(flat, return_counts=True)
+        if (counts > 1).any():
+            position = np.unravel_index(numbers[counts > 1][0], buffer.data.shape)
+            self.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
+        self.note_write(op, buffer, kept)
+        buffer.data[kept] = tile[inside]
+
+    def positions(
+        self, where: Block, tile: tuple[int, ...], memory: tuple[int, ...]
+    ) -> tuple[tuple[Array, ...], Array]:
+        """Where each element of a tile sits, clipped into the memory, and which of them are inside."""
+        found = self.block(where, *np.indices(tile))
+        where_to = [np.broadcast_to(np.asarray(p), tile) for p in found]
+        inside = np.ones(tile, bool)
+        for p, extent in zip(where_to, memory, strict=True):
+            inside &= (p >= 0) & (p < extent)
+        return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
+
+    # -- who touched what
+
+    def note_read(self, op: Op, buffer: Buffer, where: Any) -> None:
+        if buffer.writer is None:
+            return
+        writer = buffer.writer[where]
+        if buffer.value not in self.kernel.body.args:
+            if (writer == NOBODY).any():
+                self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
+            return
+        foreign = (writer != NOBODY) & (writer != self.workgroup)
+        if foreign.any():
+            at = element(buffer, first(foreign, where))
+            self.fail(op, f"reads {at}, which workgroup {writer[foreign].flat[0]} wrote: the order decides the result")
+        assert buffer.reader is not None
+        readers = buffer.reader[where]
+        buffer.reader[where] = np.where((readers == NOBODY) | (readers == self.workgroup), self.workgroup, SEVERAL)
+
+    def note_write(self, op: Op, buffer: Buffer, where: Any) -> None:
+        assert buffer.writer is not None
+        writer = buffer.writer[where]
+        foreign = (writer != NOBODY) & (writer != self.workgroup)
+        if foreign.any():
+            at, other = element(buffer, first(foreign, where)), writer[foreign].flat[0]
+            self.fail(op, f"writes {at}, which workgroup {other} wrote: the order decides the result")
+        if buffer.reader is not None:
+            readers = buffer.reader[where]
+            foreign = (readers != NOBODY) & (readers != self.workgroup)
+            if foreign.any():
+                at = element(buffer, first(foreign, where))
+                self.fail(op, f"writes {at}, which another workgroup reads: the order decides the result")
+        buffer.writer[where] = self.workgroup
+
+    def fail(self, op: Op, why: str) -> NoReturn:
+        raise InterpreterError(f"workgroup {self.workgroup} {why}", loc=op.loc)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a tile that lies inside its memory."""
+
+    inside: tuple[Any, ...]
+    part: tuple[slice, ...]
+    order: tuple[int, ...]
+    whole: bool
+
+    @staticmethod
+    def of(at: Sequence[int], axes: tuple[int, ...], tile: tuple[int, ...], memory: tuple[int, ...]) -> Window | None:
+        """None where no element lies inside."""
+        inside: list[Any] = list(at)
+        part: list[slice] = [slice(None)] * len(axes)
+        whole = True
+        for axis, extent in enumerate(memory):
+            size = tile[axes.index(axis)] if axis in axes else 1
+            start, stop = max(at[axis], 0), min(at[axis] + size, extent)
+            if start >= stop:
+                return None
+            if axis in axes:
+                inside[axis] = slice(start, stop)
+                part[axes.index(axis)] = slice(start - at[axis], stop - at[axis])
+                whole = whole and stop - start == size
+        rank = sorted(axes)
+        return Window(tuple(inside), tuple(part), tuple(rank.index(a) for a in axes), whole)
+
+    def to_tile(self, found: Array) -> Array:
+        tile: Array = found.transpose(self.order)
+        return tile
+
+    def to_memory(self, tile: Array) -> Array:
+        found: Array = tile.transpose(np.argsort(self.order))
+        return found
+
+
+def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
+    """The memories that a kernel writes, and those it reads."""
+    written = {op.memory for op in walk(kernel.body) if isinstance(op, (Write, Scatter))}
+    read = {op.memory for op in walk(kernel.body) if isinstance(op, (Read, Gather))}
+    return written, read
+
+
+def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:
+    """x with its axes at `axes` of `rank`, and length 1 elsewhere."""
+    x = np.asarray(x)
+    shape = [1] * rank
+    order = np.argsort(axes)
+    for axis, extent in zip(axes, x.shape, strict=True):
+        shape[axis] = extent
+    spread: Array = (x.transpose(order) if axes else x).reshape(shape)
+    return spread
+
+
+def poison_of(dtype: DType) -> float | int:
+    """What memory nobody wrote holds: a value that shows."""
+    return math.nan if dtype.is_float else (1 << dtype.bits - 1) - 1 if dtype.is_int else 1
+
+
+def first(mask: Array, where: Any) -> tuple[int, ...]:
+    """The position in memory of the first element that `mask` holds."""
+    hit = tuple(int(axis[0]) for axis in np.nonzero(mask))
+    if all(isinstance(w, np.ndarray) for w in where):
+        return tuple(int(w[hit]) for w in where)
+    ahead = iter(hit)
+    return tuple(w.start + next(ahead) if isinstance(w, slice) else int(w) for w in where)
+
+
+def element(buffer: Buffer, position: Iterable[Any]) -> str:
+    return f"{buffer.value.name}[{', '.join(str(int(p)) for p in position)}]"

@@ -1,0 +1,193 @@
+"""Where a kernel's reads and writes go: its index arithmetic run alone, on all workgroups at once, without data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewave.errors import EndlessLoop
+from tilewave.ir.arithmetic import Array, constant, elementwise
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Binary,
+    Const,
+    Gather,
+    Loop,
+    Read,
+    Scatter,
+    Select,
+    TileOf,
+    Unary,
+    While,
+    Workgroup,
+    Write,
+    Yield,
+)
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Scalar
+
+CHUNK = 1 << 16
+"""Workgroups run at a time: their numbers stay in the second-level cache of a core."""
+FEWEST_ROUNDS = 1 << 12
+"""A while loop that goes round more often than this, and than there are tiles to write, is taken to be endless."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One read or write, as some workgroups came to it: who, and where each one's tile begins."""
+
+    op: Write | Scatter | Read | Gather
+    workgroups: Array
+    at: tuple[Array, ...]
+
+
+def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> Iterator[Visit]:
+    """Every visit of the wanted ops: chunks of workgroups in launch order, and in each the program's order."""
+    run = _IndexRun(kernel, symbols, wanted)
+    for first in range(0, kernel.workgroups, CHUNK):
+        yield from run.chunk(np.arange(first, min(first + CHUNK, kernel.workgroups)))
+
+
+class _IndexRun:
+    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made."""
+
+    def __init__(self, kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> None:
+        self.kernel, self.wanted = kernel, wanted
+        self.symbols = {v: symbols[v.name] for v in kernel.body.args if isinstance(v.type, Scalar)}
+        self.needed = needed_values(kernel.body, wanted)
+        self.out: list[Visit] = []
+        tiles = sum(_tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
+        self.most_rounds = max(FEWEST_ROUNDS, 2 * tiles)
+
+    def chunk(self, workgroups: Array) -> list[Visit]:
+        self.out = []
+        self.block(self.kernel.body, dict(self.symbols), workgroups)
+        return self.out
+
+    def block(self, block: Block, env: dict[Value, Any], w: Array, *args: Any) -> tuple[Any, ...]:
+        env.update(zip(block.args, args, strict=False))
+        for op in block.ops:
+            if isinstance(op, Yield):
+                return tuple(env.get(v) for v in op.values)
+            if isinstance(op, self.wanted):
+                self.visit(op, env, w)
+            elif op.blocks or any(v in self.needed for v in op.results):
+                self.op(op, env, w)
+        return ()
+
+    def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
+        match op:
+            case Binary() | Unary() | Select():
+                env[op.result] = elementwise(op, [env[v] for v in op.operands])
+            case Const(value):
+                env[op.result] = constant(op, value)
+            case Workgroup():
+                env[op.result] = w
+            case TileOf(number, rows, cols):
+                within = env[number] % (rows * cols)
+                env.update(zip(op.results, (env[number] // (rows * cols), within % rows, within // rows), strict=True))
+            case Loop() if self.matters(op):
+                self.loop(op, env, w)
+            case While():
+                self.loop_while(op, env, w)
+            case _:
+                pass
+
+    def matters(self, op: Loop) -> bool:
+        return any(v in self.needed for v in op.results) or any(isinstance(o, self.wanted) for o in walk(op.body))
+
+    def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
+        if isinstance(op, (Gather, Scatter)):
+            tile = op.tile.type.shape if isinstance(op, Scatter) else op.results[0].type.shape
+            for indices in np.ndindex(*tile):
+                where = self.block(op.where, dict(env), w, *indices)
+                inside = np.ones(len(w), bool)
+                for p, extent in zip(where, op.memory.type.shape, strict=True):
+                    inside &= (np.asarray(p) >= 0) & (np.asarray(p) < extent)
+                at = tuple(np.broadcast_to(np.asarray(p), w.shape)[inside] for p in where)
+                self.out.append(Visit(op, w[inside], at))
+        else:
+            self.out.append(Visit(op, w, tuple(np.broadcast_to(np.asarray(env[v]), w.shape) for v in op.at)))
+
+    def loop(self, op: Loop, env: dict[Value, Any], w: Array) -> None:
+        trips = np.broadcast_to(np.asarray(env[op.trips]), w.shape)
+        carried = tuple(env.get(v) for v in op.init)
+        for i in range(int(trips.max(initial=0))):
+            carried = self.round(op.body, env, w, trips > i, (i, *carried), carried)
+        env.update(zip(op.results, carried, strict=True))
+
+    def loop_while(self, op: While, env: dict[Value, Any], w: Array) -> None:
+        carried = tuple(env.get(v) for v in op.init)
+        for _ in range(self.most_rounds):
+            (goes_on,) = self.block(op.condition, env, w, *carried)
+            active = np.broadcast_to(np.asarray(goes_on, dtype=bool), w.shape)
+            if not active.any():
+                env.update(zip(op.results, carried, strict=True))
+                return
+            before = carried
+            carried = self.round(op.body, env, w, active, carried, carried)
+            self.check_progress(op, w[active], active, before, carried)
+        self.endless(op, int(w[active][0]))
+
+    def check_progress(
+        self, op: While, w: Array, active: Array, before: tuple[Any, ...], after: tuple[Any, ...]
+    ) -> None:
+        """A round that changes nothing changes nothing for ever."""
+        pairs = [(b, a) for b, a, v in zip(before, after, op.init, strict=True) if isinstance(v.type, Scalar)]
+        stuck = active.copy()
+        for b, a in pairs:
+            stuck &= np.broadcast_to(np.asarray(b) == np.asarray(a), active.shape)
+        if stuck.any():
+            self.endless(op, int(w[np.argmax(stuck[active])]))
+
+    def endless(self, op: While, workgroup: int) -> NoReturn:
+        raise EndlessLoop(
+            f"the loop never ends for workgroup {workgroup}",
+            loc=op.loc,
+            remedy="let every round bring the loop's symbol closer to its condition's end, with set_symbol",
+        )
+
+    def round(
+        self, body: Block, env: dict[Value, Any], w: Array, active: Array, args: tuple[Any, ...], old: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """One pass through a loop's body for the active workgroups; the others keep what they carried."""
+        if active.all():
+            return self.block(body, env, w, *args)
+        narrow = {v: x[active] if isinstance(x, np.ndarray) and x.shape else x for v, x in env.items()}
+        args = tuple(x[active] if isinstance(x, np.ndarray) and x.shape else x for x in args)
+        new = self.block(body, narrow, w[active], *args)
+        return tuple(_merge(active, n, o) for n, o in zip(new, old, strict=True))
+
+
+def _tile_count(op: Write) -> int:
+    tile = dict(zip(op.axes, op.tile.type.shape, strict=True))
+    return prod(-(-extent // tile.get(axis, 1)) for axis, extent in enumerate(op.memory.type.shape))
+
+
+def _merge(active: Array, new: Any, old: Any) -> Any:
+    if new is None:
+        return None
+    merged = np.array(np.broadcast_to(np.asarray(old), active.shape))
+    merged[active] = new
+    return merged
+
+
+def needed_values(body: Block, wanted: tuple[type[Op], ...]) -> set[Value]:
+    """The scalars that decide where the wanted ops go and which loops run how often."""
+    needed: set[Value] = set()
+    ops = list(walk(body))
+    size = -1
+    while size != len(needed):
+        size = len(needed)
+        for op in reversed(ops):
+            if isinstance(op, (*wanted, Loop, While)) or any(v in needed for v in op.results):
+                needed.update(v for v in op.operands if isinstance(v.type, Scalar))
+            if isinstance(op, (Gather, Scatter)):
+                needed.update(v for o in walk(op.where) for v in o.operands)
+            elif op.blocks:
+                needed.update(v for b in op.blocks for v in b.ops[-1].operands if isinstance(v.type, Scalar))
+    return needed

@@ -1,0 +1,126 @@
+"""How a kernel is cut into workgroups, waves and steps. Constraints are values; compiling never changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tilewave.errors import Loc, here
+from tilewave.lang.symbols import Expression, Symbol, expression
+from tilewave.mapping import Mapping as TileMapping
+from tilewave.mapping import as_mapping
+
+WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = (Symbol(f"WORKGROUP_{i}") for i in range(3))
+THREAD_0, THREAD_1, THREAD_2 = (Symbol(f"THREAD_{i}") for i in range(3))
+
+
+class MMAType(Enum):
+    """The matrix instructions of gfx942 and gfx950: accumulator, rows x columns x depth, inputs."""
+
+    F32_16x16x4_F32 = "f32_16x16x4_f32"
+    F32_32x32x2_F32 = "f32_32x32x2_f32"
+    F32_16x16x16_F16 = "f32_16x16x16_f16"
+    F32_32x32x8_F16 = "f32_32x32x8_f16"
+    F32_16x16x16_BF16 = "f32_16x16x16_bf16"
+    F32_32x32x8_BF16 = "f32_32x32x8_bf16"
+    F32_16x16x32_F16 = "f32_16x16x32_f16"
+    F32_32x32x16_F16 = "f32_32x32x16_f16"
+    F32_16x16x32_BF16 = "f32_16x16x32_bf16"
+    F32_32x32x16_BF16 = "f32_32x32x16_bf16"
+    F32_16x16x32_F8 = "f32_16x16x32_fp8_fp8"
+    F32_16x16x32_F8_BF8 = "f32_16x16x32_fp8_bf8"
+    F32_16x16x32_BF8_F8 = "f32_16x16x32_bf8_fp8"
+    F32_16x16x32_BF8 = "f32_16x16x32_bf8_bf8"
+    F32_32x32x16_F8 = "f32_32x32x16_fp8_fp8"
+    F32_32x32x16_BF8 = "f32_32x32x16_bf8_bf8"
+    I32_16x16x32_I8 = "i32_16x16x32_i8"
+    I32_32x32x16_I8 = "i32_32x32x16_i8"
+    I32_16x16x64_I8 = "i32_16x16x64_i8"
+    I32_32x32x32_I8 = "i32_32x32x32_i8"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    loc: Loc = field(default_factory=here, compare=False, repr=False, kw_only=True)
+
+
+def _as_expression(constraint: Constraint, *names: str) -> None:
+    for name in names:
+        object.__setattr__(constraint, name, expression(getattr(constraint, name)))
+
+
+@dataclass(frozen=True)
+class WorkgroupConstraint(Constraint):
+    """`dim` is cut into tiles over that dimension of the grid; dimension 0 is the fastest."""
+
+    dim: Symbol
+    tile: Any
+    workgroup_dim: int
+
+    def __post_init__(self) -> None:
+        _as_expression(self, "tile")
+
+
+@dataclass(frozen=True)
+class WaveConstraint(Constraint):
+    """A workgroup's tile of `dim` is cut among its waves."""
+
+    dim: Symbol
+    tile: Any
+
+    def __post_init__(self) -> None:
+        _as_expression(self, "tile")
+
+
+@dataclass(frozen=True)
+class TilingConstraint(Constraint):
+    """`dim` is walked by `iterate`, a tile a step; without a tile, as long as a condition holds."""
+
+    dim: Symbol
+    tile: Any = None
+
+    def __post_init__(self) -> None:
+        if self.tile is not None:
+            _as_expression(self, "tile")
+
+
+@dataclass(frozen=True)
+class GridConstraint(Constraint):
+    """Exactly this many workgroups, in one dimension: a persistent kernel."""
+
+    workgroups: Any
+
+    def __post_init__(self) -> None:
+        _as_expression(self, "workgroups")
+
+
+@dataclass(frozen=True)
+class ReorderingConstraint(Constraint):
+    """Replaces a workgroup's coordinate in one dimension of the grid by an expression."""
+
+    expr: Any
+    workgroup_dim: int
+
+    def __post_init__(self) -> None:
+        _as_expression(self, "expr")
+
+
+@dataclass(frozen=True)
+class WorkgroupMapping(Constraint):
+    """Which workgroup computes which tile, by name: any mapping of `tilewave.mapping`."""
+
+    mapping: TileMapping | str | Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mapping", as_mapping(self.mapping))
+
+
+@dataclass(frozen=True)
+class HardwareConstraint(Constraint):
+    """The author's wish; a target whose waves or matrix instructions differ takes its own."""
+
+    threads_per_wave: int = 64
+    mma_type: MMAType | None = None
+    vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)

@@ -1,0 +1,192 @@
+"""Constraints and sizes, resolved: the grid of tiles, who walks it, and the part of each dimension a workgroup gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
+from tilewave.lang.constraints import (
+    WORKGROUP_0,
+    WORKGROUP_1,
+    WORKGROUP_2,
+    Constraint,
+    GridConstraint,
+    HardwareConstraint,
+    ReorderingConstraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
+from tilewave.lang.symbols import Expression, Symbol
+from tilewave.mapping import Grid, linear
+from tilewave.mapping import Mapping as TileMapping
+from tilewave.trace import Walk
+
+C = TypeVar("C", bound=Constraint)
+Subs = Mapping[Symbol, Any]
+COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
+
+
+@dataclass(frozen=True)
+class Reordering:
+    """The author's own formulas for a workgroup's coordinates, where they replace the hardware's."""
+
+    formulas: tuple[tuple[int, Expression], ...]
+    values: Mapping[Any, Any]
+
+    def parameters(self) -> tuple[Symbol, ...]:
+        """The symbols that are known only at the call."""
+        used = dict.fromkeys(s for _, e in self.formulas for s in e.symbols())
+        return tuple(s for s in used if s not in self.values and s not in COORDINATES)
+
+    def bind(self, lookup: Callable[[object], Any]) -> Reordering:
+        return Reordering(self.formulas, {**self.values, **{s: lookup(s) for s in self.parameters()}})
+
+    def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]:
+        hardware = (number % grid.rows, number // grid.rows % grid.cols, number // grid.plane)
+        values = {**self.values, **dict(zip(COORDINATES, hardware, strict=True))}
+        replaced = dict(self.formulas)
+        row, col, batch = (
+            replaced[dim].evaluate(values) if dim in replaced else hardware[dim] for dim in range(len(hardware))
+        )
+        return batch, row, col
+
+    def __repr__(self) -> str:
+        return "; ".join(f"WORKGROUP_{dim} = {e}" for dim, e in self.formulas)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A dimension cut over the grid: along which of its axes, and how long a tile is."""
+
+    axis: int
+    tile: int
+    loc: Loc
+
+
+@dataclass(frozen=True)
+class Geometry:
+    grid: Grid
+    shares: Mapping[Symbol, Share]
+    walks: Mapping[Symbol, Walk]
+    driven: frozenset[Symbol]
+    workgroups: int
+    persistent: bool
+    order: TileMapping | Reordering
+    waves: Mapping[Symbol, int]
+    hardware: HardwareConstraint
+
+    @property
+    def author_walks_grid(self) -> bool:
+        """Whether the kernel's own while loop decides which tiles a persistent workgroup computes."""
+        return self.persistent and bool(self.driven)
+
+
+def resolve(constraints: Sequence[Constraint], subs: Subs) -> Geometry:
+    """The constraints with every size known; an error at the constraint that cannot hold."""
+    shares, counts = _shares(_all(constraints, WorkgroupConstraint), subs)
+    grid = Grid(*counts)
+    walks = {
+        c.dim: Walk(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
+        for c in _all(constraints, TilingConstraint)
+        if c.tile is not None
+    }
+    for c in _all(constraints, TilingConstraint):
+        if c.dim in shares:
+            raise ConstraintError(f"{c.dim} is both cut over the grid and walked by iterate", loc=c.loc)
+    launch = _one(constraints, GridConstraint)
+    return Geometry(
+        grid=grid,
+        shares=shares,
+        walks=walks,
+        driven=frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None),
+        workgroups=positive(launch.workgroups, subs, launch.loc, "number of workgroups") if launch else grid.size,
+        persistent=launch is not None,
+        order=_order(constraints, subs),
+        waves=_waves(_all(constraints, WaveConstraint), shares, subs),
+        hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
+    )
+
+
+def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, Share], list[int]]:
+    shares: dict[Symbol, Share] = {}
+    counts, taken = [1, 1, 1], dict[int, WorkgroupConstraint]()
+    for c in constraints:
+        if c.workgroup_dim not in (0, 1, 2):
+            raise ConstraintError(f"the grid has dimensions 0, 1 and 2, not {c.workgroup_dim}", loc=c.loc)
+        if c.workgroup_dim in taken:
+            other = taken[c.workgroup_dim]
+            raise ConstraintError(
+                f"grid dimension {c.workgroup_dim} is constrained twice: by {other.dim} and by {c.dim}",
+                loc=c.loc,
+                remedy=f"the first is at {other.loc}; give each its own dimension, 0, 1 or 2",
+            )
+        if c.dim in shares:
+            raise ConstraintError(
+                f"{c.dim} is cut twice over the grid", loc=c.loc, remedy=f"the first is at {shares[c.dim].loc}"
+            )
+        taken[c.workgroup_dim] = c
+        length, tile = positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile")
+        shares[c.dim] = Share(c.workgroup_dim, tile, c.loc)
+        counts[c.workgroup_dim] = -(-length // tile)
+    return shares, counts
+
+
+def _order(constraints: Sequence[Constraint], subs: Subs) -> TileMapping | Reordering:
+    formulas = _all(constraints, ReorderingConstraint)
+    named = _one(constraints, WorkgroupMapping)
+    if named and formulas:
+        raise ConstraintError(
+            "the order of tiles is given twice: by WorkgroupMapping and by ReorderingConstraint",
+            loc=named.loc,
+            remedy=f"the other is at {formulas[0].loc}; keep one of them",
+        )
+    if named:
+        return named.mapping  # type: ignore[return-value]  # a mapping since __post_init__
+    if not formulas:
+        return TileMapping((), linear())
+    dims = [c.workgroup_dim for c in formulas]
+    for c in formulas:
+        if dims.count(c.workgroup_dim) > 1:
+            raise ConstraintError(f"grid dimension {c.workgroup_dim} is reordered twice", loc=formulas[-1].loc)
+    return Reordering(tuple((c.workgroup_dim, c.expr) for c in formulas), dict(subs))
+
+
+def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], subs: Subs) -> dict[Symbol, int]:
+    waves = {}
+    for c in constraints:
+        tile = positive(c.tile, subs, c.loc, "tile")
+        if c.dim not in shares:
+            raise ConstraintError(
+                f"{c.dim} is cut among waves, but not over the grid",
+                loc=c.loc,
+                remedy=f"add WorkgroupConstraint({c.dim}, BLOCK_{c.dim}, …)",
+            )
+        waves[c.dim] = -(-shares[c.dim].tile // tile)
+    return waves
+
+
+def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
+    """The value of a size; an error at `loc` where it has none or makes no sense."""
+    try:
+        value: int = e.evaluate(subs)
+    except SymbolError as error:
+        raise SymbolError(error.what, loc=loc, remedy=error.remedy) from None
+    if not isinstance(value, int) or value < 1:
+        named = f"{e} is {value}" if any(True for _ in e.symbols()) else f"{value}"
+        raise ConstraintError(f"{named}; a {what} is at least 1", loc=loc)
+    return value
+
+
+def _all(constraints: Sequence[Constraint], kind: type[C]) -> list[C]:
+    return [c for c in constraints if isinstance(c, kind)]
+
+
+def _one(constraints: Sequence[Constraint], kind: type[C]) -> C | None:
+    found = _all(constraints, kind)
+    if len(found) > 1:
+        raise ConstraintError(f"there are {len(found)} {kind.__name__}s", loc=found[1].loc, remedy="keep one of them")
+    return found[0] if found else None

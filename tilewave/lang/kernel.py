@@ -1,0 +1,202 @@
+"""`@wave(constraints)`: an author's function and how it is cut; compiling traces the function once, sizes known."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.types import INDEX_SCALAR, Scalar
+from tilewave.ir.types import Memory as IrMemory
+from tilewave.lang.constraints import Constraint
+from tilewave.lang.geometry import COORDINATES, Geometry, Reordering, positive, resolve
+from tilewave.lang.symbols import Symbol, expression
+from tilewave.lang.types import AddressSpace, MemoryArgument, MemoryType
+from tilewave.mapping import Mapping as TileMapping
+from tilewave.trace import Trace, Window, tracing
+
+
+@dataclass(frozen=True, eq=False)
+class WaveKernel:
+    """A kernel as its author wrote it; nothing in it changes, however often it is compiled."""
+
+    function: Callable[..., Any]
+    constraints: tuple[Constraint, ...]
+    loc: Loc
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TraceError(
+            f"{self.name} is a kernel; it must be compiled before it runs",
+            loc=here(),
+            remedy=f"write wave_compile(WaveCompileOptions(subs={{…}}), {self.name})(…)",
+        )
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} at {self.loc}>"
+
+
+def wave(constraints: Sequence[Constraint]) -> Callable[[Callable[..., Any]], WaveKernel]:
+    """Make a kernel of a function."""
+    loc = here()
+    for c in constraints:
+        if not isinstance(c, Constraint):
+            raise ConstraintError(
+                f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
+            )
+    return lambda function: WaveKernel(function, tuple(constraints), _definition(function, loc))
+
+
+def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
+    code = getattr(function, "__code__", None)
+    return Loc(code.co_filename, code.co_firstlineno) if code else otherwise
+
+
+@dataclass(frozen=True)
+class TracedKernel:
+    """A kernel's IR, and the order in which its workgroups take its tiles."""
+
+    ir: Kernel
+    order: TileMapping | Reordering
+
+
+def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Iterable[Symbol]) -> TracedKernel:
+    """Run the author's function once, with its sizes known."""
+    sizes = check_subs(subs)
+    dynamic = tuple(dynamic)
+    if clash := [s for s in dynamic if s in sizes]:
+        raise SymbolError(f"{clash[0]} is in subs and in dynamic_symbols", remedy="leave it out of one of them")
+    geometry = resolve(kernel.constraints, sizes)
+    trace = Trace(locate=lambda: kernel.loc, walks=geometry.walks, driven=geometry.driven)
+    memories = [_argument(trace, p, kernel, sizes) for p in _parameters(kernel)]
+    numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in dynamic}
+    trace.symbols.update({**sizes, **{s: trace.number(v) for s, v in numbers.items()}})
+    with tracing(trace):
+        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, memories))
+    args = [m.value for m in memories] + list(numbers.values())
+    body = trace.block(args)
+    return TracedKernel(_with_wishes(kernel, geometry, trace, body), geometry.order)
+
+
+def _with_wishes(kernel: WaveKernel, geometry: Geometry, trace: Trace, body: Any) -> Kernel:
+    rows_and_cols: Any = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
+    wish = geometry.hardware
+    return Kernel(
+        kernel.name,
+        body,
+        geometry.workgroups,
+        waves=tuple(geometry.waves.get(d, 1) for d in rows_and_cols) if geometry.waves else (),
+        lanes=wish.threads_per_wave,
+        matrix=wish.mma_type.value if wish.mma_type else "",
+    )
+
+
+def _run(trace: Trace, kernel: WaveKernel, memories: list[MemoryArgument]) -> None:
+    trace.locate = here
+    try:
+        kernel.function(*memories)
+    finally:
+        trace.locate = lambda: kernel.loc
+
+
+def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) -> None:
+    """Tell the kernel which tile is its own, then run it; a persistent one takes tile after tile."""
+    w = trace.number(trace.emit(ir.Workgroup, type=INDEX_SCALAR))
+    grid = geometry.grid
+    if geometry.author_walks_grid:
+        trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
+        trace.windows.update({dim: Window(0, share.tile) for dim, share in geometry.shares.items()})
+        run()
+    elif geometry.persistent:
+        trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
+        rounds = (w * -1 + (grid.size + geometry.workgroups - 1)) // geometry.workgroups
+        count = trace.fresh("round", INDEX_SCALAR)
+        with trace.region():
+            _take_tile(trace, geometry, w + trace.number(count) * geometry.workgroups)
+            run()
+            body = trace.block([count], [])
+        trace.effect(ir.Loop, rounds.value, (), body)
+    else:
+        trace.symbols.update(
+            zip(COORDINATES, (w % grid.rows, w // grid.rows % grid.cols, w // grid.plane), strict=True)
+        )
+        _take_tile(trace, geometry, w)
+        run()
+
+
+def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
+    """The windows of the number-th tile."""
+    grid = geometry.grid
+    batch, row, col = (trace.fresh(name, INDEX_SCALAR) for name in ("tile_b", "tile_m", "tile_n"))
+    parts = (number.value, grid.rows, grid.cols, grid.batches, geometry.workgroups)
+    trace.effect(ir.TileOf, *parts, results=(batch, row, col))
+    along = {0: row, 1: col, 2: batch}
+    for dim, share in geometry.shares.items():
+        trace.windows[dim] = Window(trace.number(along[share.axis]) * share.tile, share.tile)
+
+
+def _parameters(kernel: WaveKernel) -> list[tuple[str, MemoryType]]:
+    try:
+        annotations = inspect.get_annotations(kernel.function, eval_str=True)
+    except NameError as error:
+        raise TraceError(
+            f"{kernel.name}: {error}",
+            loc=kernel.loc,
+            remedy="with `from __future__ import annotations`, what they name must stand at the top of the file",
+        ) from None
+    found = []
+    for name in inspect.signature(kernel.function).parameters:
+        kind = annotations.get(name)
+        if not isinstance(kind, MemoryType):
+            raise TraceError(
+                f"{kernel.name}: {name} is not annotated as a memory",
+                loc=kernel.loc,
+                remedy=f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]",
+            )
+        found.append((name, kind))
+    return found
+
+
+def _argument(
+    trace: Trace, parameter: tuple[str, MemoryType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
+) -> MemoryArgument:
+    name, kind = parameter
+    shape = tuple(positive(d, subs, kernel.loc) for d in kind.dims)
+    space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
+    if not isinstance(space, AddressSpace):
+        raise SymbolError(
+            f"{kind.space} has no value" if space is None else f"{kind.space} is {space!r}, which is no address space",
+            loc=kernel.loc,
+            remedy=f"give it one: WaveCompileOptions(subs={{{kind.space}: SHARED_ADDRESS_SPACE, …}})",
+        )
+    return MemoryArgument(name, trace.fresh(name, IrMemory(shape, kind.dtype, "global")), kind.dims, space)
+
+
+def check_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
+    """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space."""
+    known: dict[Symbol, Any] = {}
+    for key, value in subs.items():
+        if not isinstance(key, Symbol):
+            raise SymbolError(f"subs: {key!r} is no symbol", loc=here(), remedy=f"write subs={{sym.{key}: …}}")
+        if isinstance(value, AddressSpace):
+            known[key] = value
+        else:
+            e = expression(value)
+            value = e.evaluate({s: v for s, v in subs.items() if isinstance(v, int)})
+            if value < 0:
+                raise SymbolError(f"subs: {key} is {value}; symbols are not negative", loc=here())
+            known[key] = value
+    return known
+
+
+def arguments(kernel: Kernel) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """The memories and the symbols that a call gives."""
+    memories = tuple(v for v in kernel.body.args if not isinstance(v.type, Scalar))
+    return memories, tuple(v for v in kernel.body.args if isinstance(v.type, Scalar))

@@ -1,0 +1,165 @@
+"""`iterate`: loops over the tiles of a dimension, and loops that go on as long as a condition holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveError, TraceError, here
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Value
+from tilewave.ir.rewrite import substitute_block
+from tilewave.ir.types import INDEX, INDEX_SCALAR
+from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.values import Traced, describe, scalar_of
+from tilewave.trace import Trace, Window, current
+
+
+def iterate(axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None) -> Any:
+    """Run the decorated function for every step along `axis`; its name then stands for the last values it returned."""
+    trace = current("iterate")
+    if axis in trace.driven:
+        return lambda body: _While(trace, axis, init_args, start, condition, body).run()
+    if axis not in trace.walks:
+        raise DimensionError(
+            f"iterate: no constraint tiles {axis}",
+            loc=here(),
+            remedy=f"add TilingConstraint({axis}, BLOCK_{axis}), or TilingConstraint({axis}) for a while loop",
+        )
+    if start is not None or condition is not None:
+        raise DimensionError(
+            f"iterate: {axis} is tiled, so it runs from 0 to its end",
+            loc=here(),
+            remedy=f"write TilingConstraint({axis}) without a tile for a loop with start and condition",
+        )
+    return lambda body: _Walk(trace, axis, init_args, body).run()
+
+
+class _Carrying:
+    """A loop, and what it carries from one round to the next: the author's values, then the symbols it sets."""
+
+    def __init__(self, trace: Trace, init: Sequence[Traced], body: Any) -> None:
+        self.trace, self.init, self.body = trace, list(init), body
+        for x in self.init:
+            if not isinstance(x, Traced):
+                raise TraceError(f"iterate carries tiles and numbers, not {x!r}", loc=here(), remedy="write scalar(…)")
+        self.args = [trace.fresh(f"{body.__name__}_{i}" if i else body.__name__, x.type) for i, x in enumerate(init)]
+        self.before = dict(trace.settable)
+        self.stand_ins = {s: trace.fresh(str(s).lower(), INDEX_SCALAR) for s in self.before}
+
+    def trace_body(self) -> list[Value]:
+        """Run the author's function on what it carries; the values it returns."""
+        trace = self.trace
+        for symbol, value in self.stand_ins.items():
+            trace.set_symbol(symbol, trace.number(value))
+        returned = self.body(*(Traced(trace, v, x.dims) for v, x in zip(self.args, self.init, strict=True)))
+        found = [] if returned is None else list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        kinds = [(x.type, x.dims) for x in found if isinstance(x, Traced)]
+        if kinds != [(x.type, x.dims) for x in self.init]:
+            raise self.returned_wrong(found)
+        return [x.value for x in found]
+
+    def returned_wrong(self, found: list[Any]) -> TilewaveError:
+        wanted = ", ".join(map(describe, self.init)) or "nothing"
+        given = ", ".join(describe(x) if isinstance(x, Traced) else repr(x) for x in found) or "nothing"
+        return ShapeError(
+            f"{self.body.__name__} carries {wanted}, but returns {given}",
+            loc=here(),
+            remedy="return the next value of each of init_args, in the same order, dims and dtype",
+        )
+
+    def changed(self) -> list[Any]:
+        """The symbols set before the loop that the body set again."""
+        return [s for s, stand_in in self.stand_ins.items() if self.trace.settable[s].value != stand_in]
+
+    def unchanged(self) -> dict[Value, Value]:
+        changed = self.changed()
+        return {v: self.before[s].value for s, v in self.stand_ins.items() if s not in changed}
+
+    def finish(self, changed: list[Any], results: tuple[Value, ...]) -> Any:
+        """What the decorated name stands for after the loop."""
+        trace = self.trace
+        for symbol, value in zip(changed, results[len(self.init) :], strict=True):
+            trace.set_symbol(symbol, trace.number(value))
+        found = [Traced(trace, v, x.dims) for v, x in zip(results, self.init, strict=False)]
+        return None if not found else found[0] if len(found) == 1 else tuple(found)
+
+    def results(self, changed: list[Any]) -> tuple[Value, ...]:
+        name = self.body.__name__
+        mine = [self.trace.fresh(f"{name}_end", x.type) for x in self.init]
+        return (*mine, *(self.trace.fresh(str(s).lower(), INDEX_SCALAR) for s in changed))
+
+
+class _Walk(_Carrying):
+    """A loop over the tiles of a dimension."""
+
+    def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], body: Any) -> None:
+        super().__init__(trace, init, body)
+        self.axis, self.walk = axis, trace.walks[axis]
+
+    def run(self) -> Any:
+        trace = self.trace
+        trips = trace.const(-(-self.walk.length // self.walk.step))
+        count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
+        with trace.scope():
+            with trace.region():
+                trace.windows[self.axis] = Window(trace.number(count) * self.walk.step, self.walk.step)
+                returned = self.trace_body()
+                changed = self.changed()
+                carried = [*self.args, *(self.stand_ins[s] for s in changed)]
+                block = trace.block([count, *carried], [*returned, *(trace.settable[s].value for s in changed)])
+            block = substitute_block(block, self.unchanged())
+        results = self.results(changed)
+        init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
+        trace.effect(ir.Loop, trips, init, block, results=results)
+        return self.finish(changed, results)
+
+
+class _While(_Carrying):
+    """A loop that goes on as long as a condition on its symbol holds."""
+
+    def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], start: Any, condition: Any, body: Any) -> None:
+        if not isinstance(condition, Expression):
+            raise TraceError(
+                f"iterate: {axis} has no tile, so its loop needs a condition",
+                loc=here(),
+                remedy=f"write iterate({axis}, start=…, condition={axis} < LIMIT)",
+            )
+        self.axis, self.condition = axis, condition
+        first = scalar_of(trace, 0 if start is None else start, INDEX)
+        trace.set_symbol(axis, trace.number(first.value))
+        super().__init__(trace, init, body)
+
+    def run(self) -> Any:
+        trace = self.trace
+        with trace.scope():
+            with trace.region():
+                returned = self.trace_body()
+                changed = self.changed()
+                self.check_progress(changed)
+                carried = [*self.args, *(self.stand_ins[s] for s in changed)]
+                body = trace.block(carried, [*returned, *(trace.settable[s].value for s in changed)])
+            unchanged = self.unchanged()
+        body = substitute_block(body, unchanged)
+        condition = self.condition_block(changed)
+        results = self.results(changed)
+        init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
+        trace.effect(ir.While, init, condition, body, results=results)
+        return self.finish(changed, results)
+
+    def condition_block(self, changed: list[Any]) -> Any:
+        trace = self.trace
+        mine = [trace.fresh("carried", x.type) for x in self.init]
+        symbols = {s: trace.fresh(str(s).lower(), INDEX_SCALAR) for s in changed}
+        with trace.region():
+            values = {**trace.symbols, **{s: trace.number(v) for s, v in symbols.items()}}
+            holds = self.condition.evaluate(values)
+            return trace.block([*mine, *symbols.values()], [holds.value])
+
+    def check_progress(self, changed: list[Any]) -> None:
+        if self.axis not in changed:
+            raise EndlessLoop(
+                f"{self.axis} is never set in its loop, which would not end",
+                loc=here(),
+                remedy=f"write set_symbol({self.axis}, next) at the end of {self.body.__name__}",
+            )

@@ -1,0 +1,345 @@
+"""What a kernel can do. Each function adds ops to the kernel being traced and returns what they give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewave.errors import (
+    DimensionError,
+    DTypeError,
+    ShapeError,
+    SymbolError,
+    TraceError,
+    here,
+)
+from tilewave.ir import ops as ir
+from tilewave.ir.build import Number
+from tilewave.ir.core import Value
+from tilewave.ir.types import F32, F64, I8, I32, INDEX, INDEX_SCALAR, DType, Tile, dims
+from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
+from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
+from tilewave.lang.values import Traced, describe, scalar_of, spread, together
+from tilewave.trace import Trace, Window, current
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+
+def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMapping | None = None) -> Traced:
+    """The tile of `memory` that is this workgroup's here; 0 where it hangs over the edge."""
+    trace = current("read")
+    _want_memory("read", memory)
+    tile_dims = tuple(_tile_dims(mapping.outputs, "outputs", mapping)) if mapping else memory.dims
+    kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
+    through = "shared" if memory.space is AddressSpace.SHARED else ""
+    place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
+    if place.is_window():
+        value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, elements_per_thread, type=kind)
+    else:
+        value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
+    trace.zero_outside.add(value)
+    return Traced(trace, value, tile_dims)
+
+
+def write(
+    tile: Traced, memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMapping | None = None
+) -> None:
+    """Store a tile where it belongs in `memory`; nothing is stored over the edge."""
+    trace = current("write")
+    _want_tile("write", tile)
+    _want_memory("write", memory)
+    tile_dims = tuple(_tile_dims(mapping.inputs, "inputs", mapping)) if mapping else memory.dims
+    _check_write(trace, tile, memory, tile_dims)
+    place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
+    if place.is_window():
+        trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), elements_per_thread)
+    else:
+        trace.effect(ir.Scatter, tile.value, memory.value, place.where())
+
+
+def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:
+    extents = {d: _window(trace, d, f"write: {memory}").extent for d in tile_dims}
+    if dict(zip(tile.dims, tile.type.shape, strict=True)) != extents:
+        expected = f"[{', '.join(map(str, extents))}] ({dims(tuple(extents.values()))})"
+        raise ShapeError(
+            f"write: {describe(tile)} does not fit {memory.name}, which takes {expected}",
+            loc=here(),
+            remedy=f"declare {memory.name} as Memory[{', '.join(map(str, tile.dims))}, …], or write another tile",
+        )
+    if tile.dtype != memory.value.type.dtype:
+        wanted = memory.value.type.dtype
+        raise DTypeError(
+            f"write: the tile is {tile.dtype}, but {memory.name} holds {wanted}",
+            loc=here(),
+            remedy=f"write cast(tile, {wanted}), or declare {memory.name} as Memory[…, {tile.dtype}]",
+        )
+
+
+class _Place:
+    """Where the elements of a tile sit in a memory."""
+
+    def __init__(
+        self, trace: Trace, memory: MemoryArgument, tile_dims: tuple[Any, ...], tile_side: Any, memory_side: Any
+    ) -> None:
+        self.trace, self.memory, self.dims = trace, memory, tile_dims
+        if tile_side is None:
+            tile_side = {d: IndexMapping.iterator(i) for i, d in enumerate(tile_dims)}
+            memory_side = tile_side
+        missing = [d for d in memory.dims if d not in memory_side]
+        if missing:
+            raise DimensionError(
+                f"the mapping does not say where {missing[0]} of {memory} is", loc=here(), remedy=f"add {missing[0]}: …"
+            )
+        self.dim_of: dict[Iterator, Any] = {tile_side[d]: d for d in tile_dims}
+        self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
+        self.steps = [unit_step(p) for p in self.positions]
+
+    def window(self, iterator: Iterator) -> Window:
+        return _window(self.trace, self.dim_of[iterator], str(self.memory))
+
+    def is_window(self) -> bool:
+        """Whether each tile axis runs along one memory axis, one element a step."""
+        used = [step[0] for step in self.steps if step is not None and step[0] is not None]
+        return None not in self.steps and sorted(map(str, used)) == sorted(map(str, self.dim_of))
+
+    def at(self) -> tuple[Value, ...]:
+        positions = []
+        for step in self.steps:
+            assert step is not None
+            iterator, rest = step
+            offset = rest.evaluate(self.trace.symbols)
+            start = self.window(iterator).start if iterator is not None else 0
+            positions.append(self.trace.index(_plus(start, offset)))
+        return tuple(positions)
+
+    def axes(self) -> tuple[int, ...]:
+        along = {self.dim_of[step[0]]: axis for axis, step in enumerate(self.steps) if step and step[0] is not None}
+        return tuple(along[d] for d in self.dims)
+
+    def where(self) -> Any:
+        """A block from an element's place in the tile to its place in memory."""
+        trace = self.trace
+        args = {i: trace.fresh("i", INDEX_SCALAR) for i in self.dim_of}
+        with trace.region():
+            here_are: dict[Symbol, Any] = {i: _plus(trace.number(arg), self.window(i).start) for i, arg in args.items()}
+            positions = [p.evaluate({**trace.symbols, **here_are}) for p in self.positions]
+            return trace.block(args.values(), [trace.index(p) for p in positions])
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else a + b
+
+
+def _tile_dims(side: Any, name: str, mapping: IndexMapping) -> list[Any]:
+    for dim, e in side.items():
+        if not isinstance(e, Iterator):
+            raise TraceError(
+                f"the mapping's {name} name the tile's dims, each by one iterator; {dim} is {e}",
+                loc=mapping.loc,
+                remedy=f"write {name}={{{dim}: IndexMapping.iterator(0), …}} and shift the other side",
+            )
+    return list(side)
+
+
+def _window(trace: Trace, dim: Any, what: str) -> Window:
+    return window_of(trace.windows, dim, what)
+
+
+def _want_memory(op: str, x: object) -> None:
+    if not isinstance(x, MemoryArgument):
+        found = describe(x) if isinstance(x, Traced) else repr(x)
+        raise TraceError(f"{op} needs one of the kernel's memories, not {found}", loc=here())
+
+
+def _want_tile(op: str, x: object) -> None:
+    if not isinstance(x, Traced) or not x.dims:
+        found = describe(x) if isinstance(x, Traced) else "nothing" if x is None else repr(x)
+        raise TraceError(f"{op} needs a tile, not {found}", loc=here())
+
+
+# -- matrix products ------------------------------------------------------------------------------------------------
+
+F8 = tuple(d for d in ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"))
+
+
+def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
+    """acc + a · bᵀ over the dimension that a and b share and acc has not."""
+    trace = current("mma")
+    for x in (a, b, acc):
+        _want_tile("mma", x)
+    _check_product(trace, a, b, acc)
+    *batch, rows, cols = acc.dims
+    if cols in a.dims and rows in b.dims and rows not in a.dims:
+        a, b = b, a
+    (depth,) = (d for d in a.dims if d in b.dims and d not in acc.dims)
+    trace.product = trace.product or (rows, cols)
+    x = _whole_depth(trace, _in_order(trace, a, (*batch, rows, depth)), depth)
+    y = _whole_depth(trace, _in_order(trace, b, (*batch, cols, depth)), depth)
+    return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, type=acc.type))
+
+
+def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
+    if x.dims == order:
+        return x
+    axes = tuple(x.dims.index(d) for d in order)
+    kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
+    turned = trace.emit(ir.Permute, x.value, axes, type=kind)
+    if x.value in trace.zero_outside:
+        trace.zero_outside.add(turned)
+    return Traced(trace, turned, order)
+
+
+def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
+    """x with zeros beyond the end of the depth, where it may hold something else there."""
+    walk = trace.walks.get(depth)
+    if walk is None or walk.length % walk.step == 0 or x.value in trace.zero_outside:
+        return x
+    inside = spread(trace, self_index(depth) < walk.length, x)
+    zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)
+    return x.make(trace.emit(ir.Select, inside.value, x.value, zero, type=x.type))
+
+
+def _check_product(trace: Trace, a: Traced, b: Traced, acc: Traced) -> None:
+    shared = [d for d in a.dims if d in b.dims and d not in acc.dims]
+    mine = [d for d in a.dims if d in acc.dims and d not in b.dims]
+    theirs = [d for d in b.dims if d in acc.dims and d not in a.dims]
+    batch = [d for d in acc.dims if d in a.dims and d in b.dims]
+    fits = len(shared) == len(mine) == len(theirs) == 1 and set(acc.dims[:-2]) == set(batch)
+    fits = fits and len(a.dims) == len(b.dims) == len(acc.dims) >= 2
+    if not fits or not _extents_agree(a, b, acc):
+        first = f"mma: a is {_plain(a)} and b is {_plain(b)}, but the accumulator is {_plain(acc)}"
+        raise ShapeError(first, loc=here(), remedy=_product_remedy(trace, a, b, acc, shared))
+    if not _dtypes_multiply(a.dtype, b.dtype, acc.dtype):
+        raise DTypeError(
+            f"mma: {a.dtype} times {b.dtype} does not add up in {acc.dtype}",
+            loc=here(),
+            remedy="floats of one kind accumulate in f32 (or f64), i8 in i32; cast the result afterwards",
+        )
+
+
+def _extents_agree(*tiles: Traced) -> bool:
+    extents: dict[Any, int] = {}
+    pairs = (pair for t in tiles for pair in zip(t.dims, t.type.shape, strict=True))
+    return all(extents.setdefault(d, n) == n for d, n in pairs)
+
+
+def _plain(x: Traced) -> str:
+    return f"{dims(x.type.shape)} [{', '.join(map(str, x.dims))}]"
+
+
+def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: list[Any]) -> str:
+    named = (("a", a), ("b", b))
+    made = "; ".join(f"{name} was made at {trace.made_at[x.value]}" for name, x in named if x.value in trace.made_at)
+    if len(shared) != 1:
+        return f"a and b must share exactly one dim that the accumulator has not, to sum over; {made}"
+    rows, cols = acc.dims[-2:]
+    depth = shared[0]
+    return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}"
+
+
+def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
+    if a.is_int or b.is_int:
+        return a == b == I8 and acc == I32
+    same = a == b or (a.name in F8 and b.name in F8)
+    return same and (acc == F64 if a == F64 else acc in (F32, F64))
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------
+
+
+def scalar(x: Any, dtype: DType = INDEX) -> Traced:
+    """A Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
+    return scalar_of(current("scalar"), x, dtype)
+
+
+def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) -> Traced:
+    """Where along `dim` we are: a number for a while loop's symbol, else a tile with the index of each element."""
+    trace = current("self_index")
+    if dim in trace.settable:
+        return scalar_of(trace, trace.settable[dim], dtype)
+    window = _window(trace, dim, "self_index")
+    places = Traced(trace, trace.emit(ir.Iota, type=Tile((window.extent,), dtype)), (dim,))
+    shifted: Traced = places + scalar_of(trace, window.start, dtype)
+    return shifted
+
+
+def set_symbol(symbol: Symbol, value: Any) -> None:
+    """From here on, `symbol` is worth `value`."""
+    trace = current("set_symbol")
+    if symbol in trace.symbols and symbol not in trace.settable:
+        raise SymbolError(
+            f"set_symbol: {symbol} has a value already: {_known(trace.symbols[symbol])}",
+            loc=here(),
+            remedy=f"leave {symbol} out of subs, or set another symbol",
+        )
+    trace.set_symbol(symbol, trace.number(scalar_of(trace, value, INDEX).value))
+
+
+def _known(x: Any) -> str:
+    return "the hardware's" if isinstance(x, Number) else str(x)
+
+
+def select(condition: Any, a: Any, b: Any) -> Traced:
+    """a where the condition holds, else b."""
+    trace = current("select")
+    if isinstance(condition, Expression):
+        condition = condition.evaluate(trace.symbols)
+        if isinstance(condition, Number):
+            condition = Traced(trace, condition.value)
+    if isinstance(condition, bool):
+        chosen: Traced = a if condition else b
+        return chosen
+    x, y = _both(a, b)
+    if condition.dims and condition.dims != x.dims:
+        x, y = (spread(trace, v, condition) if not v.dims else v for v in (x, y))
+    if condition.dims != x.dims:
+        condition = spread(trace, condition, x)
+    return x.make(trace.emit(ir.Select, condition.value, x.value, y.value, type=x.type))
+
+
+def minimum(a: Any, b: Any) -> Traced:
+    return _binary(ir.Min, a, b)
+
+
+def maximum(a: Any, b: Any) -> Traced:
+    return _binary(ir.Max, a, b)
+
+
+def _binary(cls: type[ir.Binary], a: Any, b: Any) -> Traced:
+    x, y = _both(a, b)
+    return x.make(x.builder.binary(cls, x.value, y.value))
+
+
+def _both(a: Any, b: Any) -> tuple[Traced, Traced]:
+    if not isinstance(a, Traced) and not isinstance(b, Traced):
+        a = scalar(a, F32 if isinstance(a, float) or isinstance(b, float) else INDEX)
+    return together(a, b)
+
+
+def cast(x: Traced, dtype: DType) -> Traced:
+    """x in another dtype: floats rounded to nearest even, floats to integers towards zero."""
+    if not isinstance(x, Traced):
+        return scalar(x, dtype)
+    value = x.builder.cast(x.value, dtype)
+    trace = current("cast")
+    if x.value in trace.zero_outside:
+        trace.zero_outside.add(value)
+    return x.make(value)
+
+
+def _function(cls: type[ir.Unary], name: str) -> Any:
+    def apply(x: Traced) -> Traced:
+        trace = current(name)
+        x = x if isinstance(x, Traced) else scalar(x, F32)
+        if not x.dtype.is_float and cls is not ir.Abs:
+            raise DTypeError(f"{name} needs floats, not {describe(x)}", loc=here(), remedy="write cast(x, f32) first")
+        return x.make(trace.emit(cls, x.value, type=x.type))
+
+    apply.__name__ = name
+    apply.__doc__ = f"{name} of every element."
+    return apply
+
+
+exp, exp2, log, log2 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2))
+sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
+sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))

@@ -1,0 +1,416 @@
+"""Named unknowns and the index expressions made of them.
+
+An expression is evaluated by arithmetic that does not care what a number is: on ints it is a size, on numbers that are
+known only when the kernel runs it becomes the kernel's code.
+
+    >>> ceiling(sym.M / sym.BLOCK_M).evaluate({sym.M: 300, sym.BLOCK_M: 128})
+    3
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tilewave.errors import SymbolError, TraceError, here
+from tilewave.mapping.index import larger, smaller
+
+Index = Any
+"""An int, an array of ints, or a number that is known only when the kernel runs."""
+
+
+class Expression:
+    """Whole numbers, symbols and the operators between them."""
+
+    __slots__ = ()
+
+    def __add__(self, other: object) -> Expression:
+        return _combine("+", self, other)
+
+    def __radd__(self, other: object) -> Expression:
+        return _combine("+", other, self)
+
+    def __sub__(self, other: object) -> Expression:
+        return _combine("-", self, other)
+
+    def __rsub__(self, other: object) -> Expression:
+        return _combine("-", other, self)
+
+    def __mul__(self, other: object) -> Expression:
+        return _combine("*", self, other)
+
+    def __rmul__(self, other: object) -> Expression:
+        return _combine("*", other, self)
+
+    def __truediv__(self, other: object) -> Expression:
+        return _combine("/", self, other)
+
+    def __rtruediv__(self, other: object) -> Expression:
+        return _combine("/", other, self)
+
+    def __floordiv__(self, other: object) -> Expression:
+        return _combine("//", self, other)
+
+    def __rfloordiv__(self, other: object) -> Expression:
+        return _combine("//", other, self)
+
+    def __mod__(self, other: object) -> Expression:
+        return _combine("%", self, other)
+
+    def __rmod__(self, other: object) -> Expression:
+        return _combine("%", other, self)
+
+    def __lt__(self, other: object) -> Expression:
+        return _combine("<", self, other)
+
+    def __le__(self, other: object) -> Expression:
+        return _combine("<=", self, other)
+
+    def __gt__(self, other: object) -> Expression:
+        return _combine("<", other, self)
+
+    def __ge__(self, other: object) -> Expression:
+        return _combine("<=", other, self)
+
+    def __neg__(self) -> Expression:
+        return _combine("-", 0, self)
+
+    def __floor__(self) -> Expression:
+        return floor(self)
+
+    def __ceil__(self) -> Expression:
+        return ceiling(self)
+
+    def __bool__(self) -> bool:
+        raise TraceError(
+            f"{self} has no truth value while the kernel is being traced",
+            loc=here(),
+            remedy="`if` and `while` run in Python, before sizes are known; write select(condition, a, b) or iterate",
+        )
+
+    def symbols(self) -> Iterator[Symbol]:
+        """Every symbol in it, in the order written."""
+        raise NotImplementedError
+
+    def evaluate(self, values: Mapping[Symbol, Index]) -> Index:
+        """Its value, where symbols have these; a SymbolError where one has none."""
+        return _Evaluation(values).whole(self)
+
+    def _sympy_(self) -> Any:
+        """What sympy's own functions see: one opaque symbol, so that they cannot rewrite what we mean."""
+        import sympy  # noqa: PLC0415  optional: it is here only if the author brought it
+
+        handle = sympy.Dummy(str(self), real=True) if _is_ratio(self) else sympy.Dummy(str(self), integer=True)
+        _SEEN_BY_SYMPY[handle.dummy_index] = self
+        return handle
+
+
+_SEEN_BY_SYMPY: dict[int, Expression] = {}
+
+
+@dataclass(frozen=True)
+class Symbol(Expression):
+    """A named, non-negative whole number, given in `subs` or set in the kernel."""
+
+    name: str
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+    def symbols(self) -> Iterator[Symbol]:
+        yield self
+
+
+@dataclass(frozen=True)
+class Whole(Expression):
+    """A known number."""
+
+    value: int
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    __repr__ = __str__
+
+    def symbols(self) -> Iterator[Symbol]:
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Combined(Expression):
+    """Two expressions and the operator, or the function, that joins them."""
+
+    how: str
+    a: Expression
+    b: Expression
+
+    def __str__(self) -> str:
+        if self.how in ("Min", "Max"):
+            return f"{self.how}({self.a}, {self.b})"
+        return f"{_bracket(self.a)} {self.how} {_bracket(self.b)}"
+
+    __repr__ = __str__
+
+    def symbols(self) -> Iterator[Symbol]:
+        yield from self.a.symbols()
+        yield from self.b.symbols()
+
+
+@dataclass(frozen=True)
+class Rounded(Expression):
+    """A quotient rounded to a whole number: `ceiling` or `floor`."""
+
+    how: str
+    x: Expression
+
+    def __str__(self) -> str:
+        return f"{self.how}({self.x})"
+
+    __repr__ = __str__
+
+    def symbols(self) -> Iterator[Symbol]:
+        return self.x.symbols()
+
+
+class Names:
+    """`sym.M` is the symbol named M."""
+
+    def __getattr__(self, name: str) -> Symbol:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Symbol(name)
+
+
+sym = Names()
+
+
+def ceiling(x: object) -> Expression:
+    """The least whole number that is not below x."""
+    return Rounded("ceiling", expression(x))
+
+
+def floor(x: object) -> Expression:
+    """The greatest whole number that is not above x."""
+    return Rounded("floor", expression(x))
+
+
+def Min(first: object, *rest: object) -> Expression:
+    return _fold("Min", first, *rest)
+
+
+def Max(first: object, *rest: object) -> Expression:
+    return _fold("Max", first, *rest)
+
+
+def Eq(a: object, b: object) -> Expression:
+    """The condition a = b; `==` itself compares expressions, so that symbols can be keys."""
+    return _combine("==", a, b)
+
+
+def Ne(a: object, b: object) -> Expression:
+    return _combine("!=", a, b)
+
+
+def expression(x: object) -> Expression:
+    """x as an expression: an int, one of ours, or one that sympy made of ours."""
+    if isinstance(x, Expression):
+        return x
+    if isinstance(x, bool) or not hasattr(x, "__index__"):
+        return _from_sympy(x) if hasattr(x, "free_symbols") else _refuse(x)
+    return Whole(operator.index(x))
+
+
+def _refuse(x: object) -> NoReturn:
+    raise SymbolError(
+        f"{x!r} is no index expression", loc=here(), remedy="write whole numbers, symbols and + - * / // %"
+    )
+
+
+def _combine(how: str, a: object, b: object) -> Expression:
+    for other in (a, b):
+        if not isinstance(other, Expression) and hasattr(other, "builder"):
+            return NotImplemented  # type: ignore[no-any-return]  # a traced value takes the expression in
+    return Combined(how, expression(a), expression(b))
+
+
+def _fold(how: str, first: object, *rest: object) -> Expression:
+    result = expression(first)
+    for x in rest:
+        result = Combined(how, result, expression(x))
+    return result
+
+
+def _bracket(x: Expression) -> str:
+    return f"({x})" if isinstance(x, Combined) and x.how not in ("Min", "Max") else str(x)
+
+
+def _is_ratio(x: Expression) -> bool:
+    if isinstance(x, Combined):
+        return x.how == "/" or _is_ratio(x.a) or _is_ratio(x.b)
+    return False
+
+
+# -- evaluation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """a / b, exactly, until somebody rounds it."""
+
+    a: Index
+    b: Index
+
+
+OPERATORS: dict[str, Callable[[Index, Index], Index]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": lambda a, b: a.equals(b) if hasattr(a, "equals") else b.equals(a) if hasattr(b, "equals") else a == b,
+    "!=": lambda a, b: a.differs(b) if hasattr(a, "differs") else b.differs(a) if hasattr(b, "differs") else a != b,
+    "Min": smaller,
+    "Max": larger,
+}
+
+
+class _Evaluation:
+    """Evaluates expressions, each shared part once, so that the code of a kernel holds it once."""
+
+    def __init__(self, values: Mapping[Symbol, Index]) -> None:
+        self.values = values
+        self.done: dict[int, Index | Ratio] = {}
+
+    def whole(self, x: Expression) -> Index:
+        value = self.value(x)
+        if not isinstance(value, Ratio):
+            return value
+        if isinstance(value.a, int) and isinstance(value.b, int):
+            if value.a % value.b == 0:
+                return value.a // value.b
+            raise SymbolError(f"{x} is {value.a}/{value.b}, no whole number", loc=here(), remedy=ROUND_IT)
+        raise SymbolError(f"{x} may be no whole number", loc=here(), remedy=ROUND_IT)
+
+    def value(self, x: Expression) -> Index | Ratio:
+        if id(x) not in self.done:
+            self.done[id(x)] = self.compute(x)
+        return self.done[id(x)]
+
+    def compute(self, x: Expression) -> Index | Ratio:
+        match x:
+            case Whole(value):
+                return value
+            case Symbol():
+                if x not in self.values:
+                    raise SymbolError(
+                        f"{x} has no value", loc=here(), remedy=f"give it one: WaveCompileOptions(subs={{{x}: …, …}})"
+                    )
+                return self.values[x]
+            case Rounded(how, inner):
+                ratio = self.value(inner)
+                if not isinstance(ratio, Ratio):
+                    return ratio
+                return ratio.a // ratio.b if how == "floor" else (ratio.a + ratio.b - 1) // ratio.b
+            case Combined(how, a, b):
+                try:
+                    return _apply(how, self.value(a), self.value(b))
+                except ZeroDivisionError:
+                    raise SymbolError(f"{x} divides by zero", loc=here()) from None
+        raise NotImplementedError(f"no value is given to {type(x).__name__}")
+
+
+ROUND_IT = "write // to round down, or ceiling(…) to round up"
+
+
+def _apply(how: str, a: Index | Ratio, b: Index | Ratio) -> Index | Ratio:
+    if not isinstance(a, Ratio) and not isinstance(b, Ratio):
+        if how != "/":
+            return OPERATORS[how](a, b)
+        if isinstance(a, int) and isinstance(b, int) and a % b == 0:
+            return a // b
+        return Ratio(a, b)
+    x = a if isinstance(a, Ratio) else Ratio(a, 1)
+    y = b if isinstance(b, Ratio) else Ratio(b, 1)
+    match how:
+        case "+" | "-":
+            return Ratio(OPERATORS[how](x.a * y.b, y.a * x.b), x.b * y.b)
+        case "*":
+            return Ratio(x.a * y.a, x.b * y.b)
+        case "/":
+            return Ratio(x.a * y.b, x.b * y.a)
+        case "//":
+            return (x.a * y.b) // (x.b * y.a)
+        case "<" | "<=" | "==" | "!=":
+            return OPERATORS[how](x.a * y.b, y.a * x.b)
+        case _:
+            raise SymbolError(f"{how} of a quotient", loc=here(), remedy=ROUND_IT)
+
+
+# -- the border to sympy --------------------------------------------------------------------------------------------
+
+
+def _from_sympy(x: Any) -> Expression:
+    """An expression that sympy's functions made of our symbols, in our own terms."""
+    if getattr(x, "is_Dummy", False) and x.dummy_index in _SEEN_BY_SYMPY:
+        return _SEEN_BY_SYMPY[x.dummy_index]
+    kind = type(x).__name__
+    if getattr(x, "is_Symbol", False):
+        return Symbol(x.name)
+    if getattr(x, "is_Rational", False):
+        return Whole(int(x.p)) if x.q == 1 else Combined("/", Whole(int(x.p)), Whole(int(x.q)))
+    args = [_from_sympy(a) for a in x.args]
+    match kind:
+        case "Add":
+            return _chain("+", args)
+        case "Mul":
+            return _product(x)
+        case "Pow" if x.exp == -1:
+            return Combined("/", Whole(1), args[0])
+        case "Pow" if getattr(x.exp, "is_Integer", False) and x.exp > 0:
+            return _chain("*", [args[0]] * int(x.exp))
+        case "Mod":
+            return Combined("%", *args)
+        case "floor" | "ceiling":
+            return Rounded(kind, args[0])
+        case "Min" | "Max":
+            return _chain(kind, args)
+        case _ if kind in _SYMPY_RELATIONS:
+            how, swapped = _SYMPY_RELATIONS[kind]
+            return Combined(how, *(reversed(args) if swapped else args))
+    raise SymbolError(
+        f"sympy's {kind} is no index expression: {x}", loc=here(), remedy="write + - * / // % Min Max floor"
+    )
+
+
+_SYMPY_RELATIONS = {
+    "StrictLessThan": ("<", False),
+    "LessThan": ("<=", False),
+    "StrictGreaterThan": ("<", True),
+    "GreaterThan": ("<=", True),
+    "Equality": ("==", False),
+    "Unequality": ("!=", False),
+}
+
+
+def _chain(how: str, parts: list[Expression]) -> Expression:
+    result = parts[0]
+    for part in parts[1:]:
+        result = Combined(how, result, part)
+    return result
+
+
+def _product(x: Any) -> Expression:
+    """One quotient of products: sympy writes a / b as a times b to the power -1."""
+    above, below = x.as_numer_denom()
+    factors = [_from_sympy(a) for a in (above.args if type(above).__name__ == "Mul" else [above])]
+    numerator = _chain("*", factors)
+    return numerator if below == 1 else Combined("/", numerator, _from_sympy(below))

@@ -1,0 +1,115 @@
+"""What an author annotates: memories, register tiles, dtypes and address spaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tilewave.errors import DimensionError, DTypeError, here
+from tilewave.ir.core import Value
+from tilewave.ir.types import DType, Tile
+from tilewave.lang.symbols import Expression, Symbol, expression
+from tilewave.lang.values import Traced, literal
+from tilewave.trace import Window, current
+
+
+class AddressSpace(Enum):
+    """Where a memory is: `global`, or `shared`, which asks to stage its tiles in shared memory."""
+
+    GLOBAL = "global"
+    SHARED = "shared"
+
+    def __repr__(self) -> str:
+        return f"{self.name}_ADDRESS_SPACE"
+
+
+GLOBAL_ADDRESS_SPACE = AddressSpace.GLOBAL
+SHARED_ADDRESS_SPACE = AddressSpace.SHARED
+
+
+@dataclass(frozen=True)
+class MemoryType:
+    """`Memory[M, K, SPACE, f16]`."""
+
+    dims: tuple[Expression, ...]
+    space: AddressSpace | Symbol
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"Memory[{', '.join(map(str, (*self.dims, self.space, self.dtype)))}]"
+
+
+@dataclass(frozen=True)
+class RegisterType:
+    """`Register[M, N, f32]`; called with a number it is a tile that holds it everywhere."""
+
+    dims: tuple[Expression, ...]
+    dtype: DType
+
+    def __call__(self, value: float) -> Traced:
+        trace = current("Register")
+        windows = [window_of(trace.windows, d, "a register tile") for d in self.dims]
+        kind = Tile(tuple(w.extent for w in windows), self.dtype)
+        return Traced(trace, trace.const(literal(value, self.dtype), kind), self.dims)
+
+
+class Memory:
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`."""
+
+    def __class_getitem__(cls, parts: Any) -> MemoryType:
+        *dims, space, dtype = parts if isinstance(parts, tuple) and len(parts) >= 3 else _too_few("Memory", parts)
+        if not isinstance(space, (AddressSpace, Symbol)):
+            _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
+        return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype))
+
+
+class Register:
+    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
+
+    def __class_getitem__(cls, parts: Any) -> RegisterType:
+        *dims, dtype = parts if isinstance(parts, tuple) and len(parts) >= 2 else _too_few("Register", parts)
+        return RegisterType(tuple(expression(d) for d in dims), _dtype(dtype))
+
+
+def _too_few(what: str, parts: Any) -> Any:
+    example = "[M, K, GLOBAL_ADDRESS_SPACE, f16]" if what == "Memory" else "[M, N, f32]"
+    raise DTypeError(f"{what}[{parts}] says too little", loc=here(), remedy=f"write {what}{example}")
+
+
+def _wrong(what: str) -> None:
+    raise DTypeError(what, loc=here(), remedy="write Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]")
+
+
+def _dtype(x: Any) -> DType:
+    if not isinstance(x, DType):
+        raise DTypeError(f"{x!r} is no dtype", loc=here(), remedy="write f16, bf16, f32, i8, …")
+    return x
+
+
+@dataclass(frozen=True)
+class MemoryArgument:
+    """What the kernel's function gets for an argument annotated `Memory[…]`."""
+
+    name: str
+    value: Value
+    dims: tuple[Expression, ...]
+    space: AddressSpace
+
+    def __str__(self) -> str:
+        return f"{self.name} [{', '.join(map(str, self.dims))}]"
+
+
+def window_of(windows: Any, dim: Expression, what: str) -> Window:
+    """The part of `dim` that is at hand; a known number is a dimension of its own."""
+    if dim in windows:
+        found: Window = windows[dim]
+        return found
+    if not any(True for _ in dim.symbols()):
+        return Window(0, dim.evaluate({}))
+    raise DimensionError(
+        f"{what} spans {dim}, which no constraint covers here",
+        loc=here(),
+        remedy=f"add WorkgroupConstraint({dim}, BLOCK_{dim}, …), or TilingConstraint({dim}, BLOCK_{dim}) and do this "
+        f"inside an iterate over {dim}",
+    )

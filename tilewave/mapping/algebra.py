@@ -1,0 +1,207 @@
+"""The algebra: renumberings compose to renumberings, and an order makes a mapping of them.
+
+    xcd_contiguous(8) >> grouped(4)
+
+reads from left to right: the tile's place in the deal is renumbered, and the number becomes a (row, col).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, NoReturn, overload
+
+import numpy as np
+
+from tilewave.mapping.coverage import Array, Walk
+from tilewave.mapping.grid import Deal, Grid, MappingError, deal_of
+from tilewave.mapping.index import Index
+from tilewave.mapping.orders import Linear, Order
+from tilewave.mapping.steps import Step
+
+FreeFormula = Callable[[Index, Grid], tuple[Index, Index]]
+
+
+class Renumbering(Step):
+    """A permutation of the numbers below `deal.count`, for every deal."""
+
+    @abstractmethod
+    def __call__(self, t: Index, deal: Deal) -> Index:
+        """The number that the t-th tile of the deal gets."""
+
+    def no_effect(self, deal: Deal) -> str:
+        """Why this renumbering could as well be left out of this deal; empty where it matters."""
+        return ""
+
+    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+        """As a mapping whose order is `linear()`."""
+        return mapping_of(self).tile(t, grid, workgroups)
+
+    def warnings(self, grid: Grid, workgroups: int | None = None) -> tuple[str, ...]:
+        """What does nothing on this grid, in words."""
+        return mapping_of(self).warnings(grid, workgroups)
+
+    @property
+    def steps(self) -> tuple[Renumbering, ...]:
+        """The renumberings that this one consists of."""
+        return (self,)
+
+    @overload
+    def __rshift__(self, other: Renumbering) -> Chain: ...
+    @overload
+    def __rshift__(self, other: Order | Mapping | FreeFormula) -> Mapping: ...
+
+    def __rshift__(self, other: object) -> Chain | Mapping:
+        if isinstance(other, Renumbering):
+            return Chain(self.steps + other.steps)
+        after = mapping_of(other)
+        return Mapping(self.steps + after.renumberings, after.order)
+
+
+@dataclass(frozen=True)
+class Chain(Renumbering):
+    """Several renumberings, one after the other; only the first sees the workgroups as the hardware deals them."""
+
+    links: tuple[Renumbering, ...]
+    name: ClassVar[str] = "chain"
+
+    def __post_init__(self) -> None:
+        assert len(self.links) > 1, "a chain of one is that one"
+
+    def __call__(self, t: Index, deal: Deal) -> Index:
+        return _renumbered(self.links, t, deal)
+
+    @property
+    def steps(self) -> tuple[Renumbering, ...]:
+        return self.links
+
+    def parameters(self) -> tuple[object, ...]:
+        return tuple(parameter for link in self.links for parameter in link.parameters())
+
+    def bind(self, lookup: Callable[[object], Index]) -> Chain:
+        return Chain(tuple(link.bind(lookup) for link in self.links))
+
+    def __str__(self) -> str:
+        return " >> ".join(map(str, self.links))
+
+
+@dataclass(frozen=True)
+class Mapping(Walk):
+    """Renumberings, then an order: which workgroup computes which tile."""
+
+    renumberings: tuple[Renumbering, ...] = ()
+    order: Order = field(default_factory=Linear)
+
+    def __call__(self, w: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index]:
+        """(row, col) of the w-th tile dealt, for one batch."""
+        if grid.batches != 1:
+            raise MappingError(f"a {grid} grid has {grid.batches} batches", remedy="use tile(), which tells the batch")
+        _, row, col = self.tile(w, grid, workgroups)
+        return row, col
+
+    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+        """(batch, row, col) of the t-th tile; workgroup t % workgroups computes it in round t // workgroups."""
+        return self.order.tile(_renumbered(self.renumberings, t, deal_of(grid, workgroups)), grid)
+
+    def parameters(self) -> tuple[object, ...]:
+        """The parameters whose values only a launch will tell, each once."""
+        found: list[object] = []
+        for step in (*self.renumberings, self.order):
+            found += [p for p in step.parameters() if not any(p is other for other in found)]
+        return tuple(found)
+
+    def bind(self, lookup: Callable[[object], Index]) -> Mapping:
+        """The same mapping with every open parameter replaced by what `lookup` answers for it."""
+        return Mapping(tuple(step.bind(lookup) for step in self.renumberings), self.order.bind(lookup))
+
+    def warnings(self, grid: Grid, workgroups: int | None = None) -> tuple[str, ...]:
+        """What does nothing on this grid, in words."""
+        found = []
+        deal = deal_of(grid, workgroups)
+        for step in self.renumberings:
+            reason = "" if step.parameters() or deal.count == 1 else step.no_effect(deal)
+            if reason:
+                launched = "" if workgroups is None else f" with {workgroups} workgroups"
+                found.append(f"{step} has no effect on a {grid} grid{launched}: {reason}")
+            deal = deal.each
+        return (*found, *self.order.warnings(grid))
+
+    def __rshift__(self, other: object) -> NoReturn:
+        raise MappingError(f"{self} ends with an order; {other} cannot follow it")
+
+    def __str__(self) -> str:
+        return " >> ".join(map(str, (*self.renumberings, self.order)))
+
+
+def _renumbered(steps: tuple[Renumbering, ...], t: Index, deal: Deal) -> Index:
+    for step in steps:
+        t = step(t, deal)
+        deal = deal.each
+    return t
+
+
+@dataclass(frozen=True)
+class Formula(Order):
+    """An author's own function of (number, grid); it is verified like every other order, and nothing is known of it."""
+
+    function: FreeFormula
+    name: ClassVar[str] = "formula"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise MappingError(f"{self.function!r} is not a function of (w, grid)")
+
+    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+        if not isinstance(number, np.ndarray):
+            return self._pair(self.function(number, grid), grid)
+        try:
+            with np.errstate(divide="raise"):
+                return self._pair(self.function(number, grid), grid)
+        except (ValueError, TypeError, FloatingPointError):
+            # It asks `if` or `min` of a number, or divides by zero in a branch not taken: one number at a time, then.
+            return self._one_by_one(number, grid)
+
+    def _one_by_one(self, numbers: Array, grid: Grid) -> tuple[Array, Array]:
+        pairs = []
+        for number in numbers.tolist():
+            try:
+                pairs.append(self._pair(self.function(number, grid), grid))
+            except ZeroDivisionError:
+                raise MappingError(f"{self} divides by zero for workgroup {number} of a {grid} grid") from None
+        rows, cols = zip(*pairs, strict=True)
+        return np.asarray(rows), np.asarray(cols)
+
+    def _pair(self, answer: object, grid: Grid) -> tuple[Index, Index]:
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise MappingError(f"{self} answers with (row, col), not with {answer!r}")
+        return answer
+
+    def parameters(self) -> tuple[object, ...]:
+        return ()
+
+    def bind(self, lookup: Callable[[object], Index]) -> Formula:
+        return self
+
+    def __str__(self) -> str:
+        return str(getattr(self.function, "__name__", self.function))
+
+
+def from_function(function: FreeFormula) -> Mapping:
+    """A mapping from an author's own function of (w, grid) that answers with (row, col)."""
+    return Mapping((), Formula(function))
+
+
+def mapping_of(given: object) -> Mapping:
+    """A mapping of whatever stands for one: a mapping, an order, a renumbering (then `linear()`), a function."""
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, Order):
+        return Mapping((), given)
+    if isinstance(given, Renumbering):
+        return Mapping(given.steps)
+    if callable(given):
+        return from_function(given)
+    raise MappingError(
+        f"{given!r} is not a mapping", remedy="write an order such as grouped(4), or renumberings >> an order"
+    )

@@ -1,0 +1,221 @@
+"""Does every tile get computed exactly once? By exhaustion, vectorised, with a counterexample that names names."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, deal_of
+from tilewave.mapping.index import Index
+
+Array = npt.NDArray[Any]
+
+BLOCK = 1 << 15
+"""Tiles per step: the arrays of a formula's intermediate values then stay in the processor's own cache."""
+
+FITS_INT32 = 1 << 27
+"""Up to here no intermediate value of a built-in formula leaves int32 (they stay below 16 times the count)."""
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Who computes what: entry i says that `workgroup[i]` computes tile (batch[i], row[i], col[i])."""
+
+    workgroup: Array
+    batch: Index
+    row: Index
+    col: Index
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A grid on which a formula fails; `computed_by` share `tile` (one workgroup: outside the grid, or twice)."""
+
+    grid: Grid
+    workgroups: int | None
+    message: str
+    computed_by: tuple[int, ...]
+    tile: tuple[int, ...] | None
+    lost: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        launched = "" if self.workgroups is None else f" with {count_of(self.workgroups, 'workgroup')}"
+        return f"on a {self.grid} grid{launched}: {self.message}"
+
+
+class Coverage(ABC):
+    """Anything that sends workgroups to tiles."""
+
+    @abstractmethod
+    def visits(self, grid: Grid, workgroups: int | None = None) -> Iterator[Visits]:
+        """Everything that the workgroups compute, block by block."""
+
+    def warnings(self, grid: Grid, workgroups: int | None = None) -> tuple[str, ...]:
+        """What does nothing on this grid, in words."""
+        return ()
+
+    def fault(self, grid: Grid, workgroups: int | None = None) -> Counterexample | None:
+        """Why this does not compute every tile of the grid exactly once; None where it does."""
+        seen = np.zeros(grid.size, bool)
+        count = 0
+        for visits in self.visits(grid, workgroups):
+            if not _inside(visits, grid):
+                return explain(self.visits(grid, workgroups), grid, workgroups)
+            seen[_flat(visits, grid)] = True
+            count += len(visits.workgroup)
+        if count == grid.size and seen.all():  # as many visits as tiles, and none missed: none twice
+            return None
+        return explain(self.visits(grid, workgroups), grid, workgroups)
+
+    def verify(self, grid: Grid, workgroups: int | None = None) -> None:
+        """Prove this grid, or raise MappingError with a counterexample; warn about what does nothing on it."""
+        found = self.fault(grid, workgroups)
+        if found is not None:
+            raise MappingError(f"{self} fails {found}", counterexample=found)
+        for message in self.warnings(grid, workgroups):
+            warnings.warn(message, MappingHasNoEffect, stacklevel=2)
+
+
+class Walk(Coverage):
+    """A coverage in which the t-th tile to be dealt is a function of t: what mappings are."""
+
+    @abstractmethod
+    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+        """(batch, row, col) of the t-th tile; workgroup t % workgroups computes it in round t // workgroups."""
+
+    @abstractmethod
+    def parameters(self) -> tuple[object, ...]:
+        """The parameters whose values only a launch will tell."""
+
+    def visits(self, grid: Grid, workgroups: int | None = None) -> Iterator[Visits]:
+        """Everything that the workgroups compute, in the order in which tiles are dealt."""
+        if self.parameters():
+            names = ", ".join(str(p) for p in self.parameters())
+            raise MappingError(f"{self}: the value of {names} is not known here", remedy="give it one with .bind(…)")
+        deal = deal_of(grid, workgroups)
+        dtype = np.int32 if grid.size <= FITS_INT32 else np.int64
+        for start in range(0, grid.size, BLOCK):
+            t = np.arange(start, min(start + BLOCK, grid.size), dtype=dtype)
+            batch, row, col = (as_integers(part, t) for part in self.tile(t, grid, workgroups))
+            yield Visits(_workgroup(t, deal), batch, row, col)
+
+    def tiles(self, grid: Grid, workgroups: int | None = None) -> Array:
+        """tiles[t] is the (row, col) of the t-th tile dealt; (batch, row, col) where there are several batches."""
+        width = 2 if grid.batches == 1 else 3
+        out = np.empty((grid.size, width), np.int32)
+        start = 0
+        for visits in self.visits(grid, workgroups):
+            block = out[start : start + len(visits.workgroup)]
+            for at, part in enumerate((visits.batch, visits.row, visits.col)[3 - width :]):
+                block[:, at] = part
+            start += len(block)
+        return out
+
+    def table(self, grid: Grid, workgroups: int | None = None) -> Array:
+        """table[row, col] is the t that computes that tile ([batch, row, col] for several batches); -1: none."""
+        out = np.full(grid.size, -1, np.int32)
+        start = 0
+        for visits in self.visits(grid, workgroups):
+            inside = _inside_mask(visits, grid)
+            t = np.arange(start, start + len(visits.workgroup), dtype=np.int32)
+            out[_flat(visits, grid)[inside]] = t[inside]
+            start += len(t)
+        shape = (grid.rows, grid.cols) if grid.batches == 1 else (grid.batches, grid.rows, grid.cols)
+        return out.reshape(shape)
+
+
+def _workgroup(t: Array, deal: Deal) -> Array:
+    return t if deal.in_one_round else t % deal.workgroups
+
+
+def as_integers(part: Index, like: Array) -> Array:
+    """One coordinate as an array of integers as long as `like`; formulas may answer with a plain int."""
+    array = np.asarray(part, like.dtype) if isinstance(part, int) else np.asarray(part)
+    if array.dtype.kind not in "iu":
+        raise MappingError(
+            f"a formula answers with whole numbers, not with {array.dtype}", remedy="divide with //, not with /"
+        )
+    try:
+        return np.broadcast_to(array, like.shape)
+    except ValueError:
+        raise MappingError(f"a formula given {len(like)} workgroups answered with shape {array.shape}") from None
+
+
+def _inside_mask(visits: Visits, grid: Grid) -> Array:
+    sides = ((visits.batch, grid.batches), (visits.row, grid.rows), (visits.col, grid.cols))
+    inside = np.ones(len(visits.workgroup), bool)
+    for part, side in sides:
+        inside &= (part >= 0) & (part < side)
+    return inside
+
+
+def _inside(visits: Visits, grid: Grid) -> bool:
+    sides = ((visits.row, grid.rows), (visits.col, grid.cols), (visits.batch, grid.batches))
+    return all(part.max() < side and part.min() >= 0 for part, side in sides)
+
+
+def _flat(visits: Visits, grid: Grid) -> Array:
+    plane = visits.row * grid.cols + visits.col
+    return plane if grid.batches == 1 else visits.batch * grid.plane + plane  # type: ignore[no-any-return]
+
+
+def explain(all_visits: Iterator[Visits], grid: Grid, workgroups: int | None) -> Counterexample:
+    """The first thing that goes wrong, in the order in which tiles are dealt."""
+    nothing = np.zeros(0, np.int64)
+    blocks = [Visits(nothing, nothing, nothing, nothing), *all_visits]
+    merged = Visits(*(np.concatenate(parts) for parts in zip(*map(_columns, blocks), strict=True)))
+    inside = _inside_mask(merged, grid)
+    flat = _flat(merged, grid)
+    missing = np.bincount(flat[inside], minlength=grid.size) == 0
+    lost = _name(int(missing.argmax()), grid) if missing.any() else None
+    tail = f"; tile {lost} is computed by none" if lost is not None else ""
+    if not inside.all():
+        at = int(inside.argmin())
+        w, tile = int(merged.workgroup[at]), _named(merged, at, grid)
+        message = f"workgroup {w} computes tile {tile}, which is outside{tail}"
+        return Counterexample(grid, workgroups, message, (w,), tile, lost)
+    return _explain_clash(merged, flat, grid, workgroups, lost, tail)
+
+
+def _explain_clash(
+    merged: Visits, flat: Array, grid: Grid, workgroups: int | None, lost: tuple[int, ...] | None, tail: str
+) -> Counterexample:
+    _, first = np.unique(flat, return_index=True)
+    again = np.ones(len(flat), bool)
+    again[first] = False
+    if not again.any():
+        return Counterexample(grid, workgroups, tail.removeprefix("; "), (), None, lost)
+    second = int(again.argmax())
+    tile = _name(int(flat[second]), grid)
+    by = (int(merged.workgroup[int((flat == flat[second]).argmax())]), int(merged.workgroup[second]))
+    if by[0] == by[1]:
+        return Counterexample(
+            grid, workgroups, f"workgroup {by[0]} computes tile {tile} twice{tail}", by[:1], tile, lost
+        )
+    message = f"workgroups {by[0]} and {by[1]} both compute tile {tile}{tail}"
+    return Counterexample(grid, workgroups, message, by, tile, lost)
+
+
+def _columns(visits: Visits) -> tuple[Array, Array, Array, Array]:
+    return visits.workgroup, visits.batch.astype(np.int64), visits.row.astype(np.int64), visits.col.astype(np.int64)
+
+
+def _name(flat: int, grid: Grid) -> tuple[int, ...]:
+    place = (flat // grid.plane, flat % grid.plane // grid.cols, flat % grid.cols)
+    return place if grid.batches > 1 else place[1:]
+
+
+def _named(visits: Visits, at: int, grid: Grid) -> tuple[int, ...]:
+    place = (int(visits.batch[at]), int(visits.row[at]), int(visits.col[at]))
+    return place if grid.batches > 1 else place[1:]
+
+
+def count_of(number: int, thing: str) -> str:
+    """`1 workgroup`, `2 workgroups`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

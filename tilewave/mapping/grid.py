@@ -1,0 +1,139 @@
+"""How many tiles there are, how they are dealt to workgroups, and what may stand as a number in a mapping."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from numbers import Number
+
+import numpy as np
+
+from tilewave.errors import NOWHERE, Loc, TilewaveError
+from tilewave.mapping.index import Index
+
+MOST_TILES = 2**31 - 1
+"""What a launch can number: HIP and CUDA both hold the first grid dimension in 31 bits."""
+
+LARGEST_PARAMETER = 2**31
+
+
+class MappingError(TilewaveError):
+    """A mapping that is spelled wrongly, or does not compute every tile exactly once."""
+
+    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", counterexample: object = None) -> None:
+        super().__init__(what, loc=loc, remedy=remedy)
+        self.counterexample = counterexample
+
+
+class ParameterError(MappingError):
+    """One parameter of a mapping is out of range or of the wrong kind."""
+
+    def __init__(self, what: str, parameter: str, *, remedy: str = "") -> None:
+        super().__init__(what, remedy=remedy)
+        self.parameter = parameter
+
+
+class MappingHasNoEffect(UserWarning):
+    """A parameter makes a mapping do nothing on this grid."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of a problem: `rows` along M, `cols` along N, `batches` of such planes."""
+
+    rows: int
+    cols: int
+    batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "cols", "batches"):
+            object.__setattr__(self, name, _count(name, getattr(self, name), f"a grid needs {name} >= 1"))
+        if self.size > MOST_TILES:
+            raise MappingError(f"a grid of {self} has {self.size} tiles; a launch numbers at most {MOST_TILES}")
+
+    @property
+    def plane(self) -> int:
+        """Tiles in one batch."""
+        return self.rows * self.cols
+
+    @property
+    def size(self) -> int:
+        """Tiles in all."""
+        return self.plane * self.batches
+
+    @property
+    def transposed(self) -> Grid:
+        """The same tiles with M and N swapped."""
+        return Grid(self.cols, self.rows, self.batches)
+
+    def __str__(self) -> str:
+        return f"{self.rows}×{self.cols}" + (f"×{self.batches}" if self.batches > 1 else "")
+
+
+@dataclass(frozen=True)
+class Deal:
+    """`count` tiles dealt to `workgroups` workgroups in rounds: tile t goes to workgroup t % workgroups."""
+
+    count: int
+    workgroups: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", _count("count", self.count, "a deal needs a count >= 1"))
+        object.__setattr__(self, "workgroups", checked_workgroups(self.workgroups))
+
+    @property
+    def in_one_round(self) -> bool:
+        """Whether no workgroup computes a second tile: a plain launch."""
+        return self.workgroups >= self.count
+
+    @property
+    def each(self) -> Deal:
+        """The plain launch of the same tiles."""
+        return Deal(self.count, self.count)
+
+
+def deal_of(grid: Grid, workgroups: int | None) -> Deal:
+    """How a launch deals the grid; without `workgroups`, one workgroup per tile. More than that have nothing to do."""
+    return Deal(grid.size, grid.size if workgroups is None else min(checked_workgroups(workgroups), grid.size))
+
+
+def checked_workgroups(workgroups: int) -> int:
+    """A number of workgroups that can be launched."""
+    return _count("workgroups", workgroups, "a launch needs workgroups >= 1")
+
+
+def _count(name: str, value: object, need: str) -> int:
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        raise MappingError(f"{name} is a whole number, not {value!r}")
+    number = operator.index(value)
+    if number < 1:
+        raise MappingError(f"{need}, not {number}")
+    if number > MOST_TILES:
+        raise MappingError(f"{name} = {number} is too large; a launch numbers at most {MOST_TILES} tiles")
+    return number
+
+
+def checked_parameter(step: str, name: str, value: Index) -> Index:
+    """A parameter as an int where its value is known, as it stands where a launch will tell it."""
+    if isinstance(value, (bool, np.bool_)) or value is None or isinstance(value, (str, bytes)):
+        raise ParameterError(f"{step}: {name} is a whole number, not {value!r}", name)
+    if hasattr(value, "__index__") and not isinstance(value, np.ndarray) and _is_plain_integer(value):
+        number = operator.index(value)
+        if number < 1:
+            raise ParameterError(f"{step}: {name} is {number}, but must be at least 1", name)
+        if number > LARGEST_PARAMETER:
+            raise ParameterError(f"{step}: {name} is {number}, but may be at most {LARGEST_PARAMETER}", name)
+        return number
+    if isinstance(value, (Number, np.floating)) or not hasattr(value, "__floordiv__"):
+        raise ParameterError(f"{step}: {name} is a whole number, not {value!r}", name)
+    return value
+
+
+def _is_plain_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+def checked_along(step: str, along: object) -> None:
+    """The dimension that a walk runs along."""
+    if along not in ("m", "n"):
+        raise ParameterError(f'{step}: along is "m" or "n", not {along!r}', "along")

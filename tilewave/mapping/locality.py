@@ -1,0 +1,146 @@
+"""Which blocks of A and B the workgroups of one XCD read: what a mapping is for, in numbers that need no machine.
+
+A tile in row r and column c of C = A·Bᵀ reads `k_blocks` blocks of A, those of row r, and as many of B, those of column
+c. An XCD that computes several tiles of a row reads its blocks of A once if its L2 holds them until then. The two ends
+of what can happen are both counted: within a round of workgroups that run at the same time everything is held
+(`reads`), or nothing at all (`without_reuse`). What any order must read at least is `compulsory`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewave.mapping.coverage import Array, Coverage, count_of
+from tilewave.mapping.grid import Grid, MappingError, deal_of
+from tilewave.mapping.text import as_mapping
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one XCD computes, in one round or in all: tiles, and the different rows and columns they lie in."""
+
+    tiles: int
+    rows: int
+    cols: int
+
+    def blocks(self, k_blocks: int) -> int:
+        """Blocks of A and B read if each is read once."""
+        return (self.rows + self.cols) * k_blocks
+
+
+@dataclass(frozen=True)
+class XcdReads:
+    """One XCD: its whole share, its share in each round, and the blocks of A and B that this means."""
+
+    xcd: int
+    whole: Share
+    rounds: tuple[Share, ...]
+    k_blocks: int
+
+    @property
+    def a_blocks(self) -> int:
+        """Different blocks of A."""
+        return self.whole.rows * self.k_blocks
+
+    @property
+    def b_blocks(self) -> int:
+        """Different blocks of B."""
+        return self.whole.cols * self.k_blocks
+
+    @property
+    def blocks(self) -> int:
+        """Different blocks of A and B: what is read if its cache holds everything."""
+        return self.a_blocks + self.b_blocks
+
+    @property
+    def reads(self) -> int:
+        """Blocks read if its cache holds one round, and nothing from the round before."""
+        return sum(share.blocks(self.k_blocks) for share in self.rounds)
+
+
+@dataclass(frozen=True)
+class Locality:
+    """How well a mapping keeps together what shares data; all reads count blocks of A and B."""
+
+    mapping: str
+    grid: Grid
+    xcds: tuple[XcdReads, ...]
+    k_blocks: int
+    concurrent: int
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of concurrent workgroups."""
+        return len(self.xcds[0].rounds)
+
+    @property
+    def compulsory(self) -> int:
+        """Every block of A and B once: no order reads less."""
+        return (self.grid.rows + self.grid.cols) * self.grid.batches * self.k_blocks
+
+    @property
+    def reads(self) -> int:
+        """What all XCDs read if each holds one round of its own."""
+        return sum(xcd.reads for xcd in self.xcds)
+
+    @property
+    def without_reuse(self) -> int:
+        """What they read if nothing is ever held."""
+        return 2 * self.grid.size * self.k_blocks
+
+    def __str__(self) -> str:
+        head = f"{self.mapping} on {self.grid}, {count_of(len(self.xcds), 'XCD')}, {count_of(self.k_blocks, 'k-block')}"
+        rounds = f"{count_of(self.rounds, 'round')} of {self.concurrent}"
+        lines = [f"{head}, {rounds}", "  XCD  tiles  rows  cols  A blocks  B blocks  A + B  read in rounds"]
+        for x in self.xcds:
+            share = f"{x.whole.tiles:5}  {x.whole.rows:4}  {x.whole.cols:4}"
+            lines.append(f"  {x.xcd:3}  {share}  {x.a_blocks:8}  {x.b_blocks:8}  {x.blocks:5}  {x.reads:14}")
+        lines.append(
+            f"  reads {self.reads}: {self.reads / self.compulsory:.2f} × the compulsory {self.compulsory}, "
+            f"{self.reads / self.without_reuse:.2f} × the {self.without_reuse} without reuse"
+        )
+        return "\n".join(lines)
+
+
+def locality(
+    mapping: object,
+    grid: Grid,
+    xcds: int,
+    k_blocks: int = 1,
+    concurrent: int | None = None,
+    workgroups: int | None = None,
+) -> Locality:
+    """The report for one launch; `concurrent` workgroups run at a time, without it all (or all `workgroups`)."""
+    coverage = mapping if isinstance(mapping, Coverage) else as_mapping(mapping)
+    for name, value in (("xcds", xcds), ("k_blocks", k_blocks), ("concurrent", concurrent)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise MappingError(f"{name} is a whole number of at least 1, not {value!r}")
+    launched = min(deal_of(grid, workgroups).workgroups, grid.size)
+    together = min(concurrent or launched, grid.size)
+    visits = list(coverage.visits(grid, workgroups))
+    w, batch, row, col = (
+        np.concatenate([getattr(v, part) for v in visits]).astype(np.int64)
+        for part in ("workgroup", "batch", "row", "col")
+    )
+    turn = np.arange(len(w), dtype=np.int64) // together
+    rows, cols = batch * grid.rows + row, batch * grid.cols + col
+    per_round = _shares(w % xcds * (turn[-1] + 1) + turn, rows, cols, xcds * int(turn[-1] + 1))
+    whole = _shares(w % xcds, rows, cols, xcds)
+    count = int(turn[-1]) + 1
+    reads = (XcdReads(x, whole[x], tuple(per_round[x * count : (x + 1) * count]), k_blocks) for x in range(xcds))
+    return Locality(str(coverage), grid, tuple(reads), k_blocks, together)
+
+
+def _shares(owner: Array, rows: Array, cols: Array, owners: int) -> list[Share]:
+    """For each owner: its tiles, and its different rows and columns."""
+    tiles = np.bincount(owner, minlength=owners)
+    different = [_different(owner, lines, owners) for lines in (rows, cols)]
+    return [Share(*map(int, three)) for three in zip(tiles, *different, strict=True)]
+
+
+def _different(owner: Array, lines: Array, owners: int) -> Array:
+    span = int(lines.max()) + 1
+    pairs = np.unique(owner * span + lines)
+    return np.bincount(pairs // span, minlength=owners)

@@ -1,0 +1,165 @@
+"""Renumberings: which number a workgroup takes, given where the hardware has put it.
+
+The hardware deals workgroups to XCDs round-robin: workgroup w sits on XCD w % xcds. With 12 workgroups on 4 XCDs:
+
+    XCD 0 | 0 4  8        each XCD has its own L2, but 0, 4 and 8 are no neighbours in any order of tiles
+    XCD 1 | 1 5  9
+    XCD 2 | 2 6 10
+    XCD 3 | 3 7 11
+
+`xcd_contiguous(4)` gives each XCD one range of numbers, `xcd_chunked(4, 2)` gives it chunks of two, while they last:
+
+    XCD 0 | 0  1  2       XCD 0 | 0 1  8
+    XCD 1 | 3  4  5       XCD 1 | 2 3  9
+    XCD 2 | 6  7  8       XCD 2 | 4 5 10
+    XCD 3 | 9 10 11       XCD 3 | 6 7 11
+
+A persistent launch deals its tiles in rounds: tile t goes to workgroup w = t % n in round t // n, and it is w, not t,
+that says where it is computed. With 6 workgroups and 14 tiles on 4 XCDs, XCDs 0 and 1 hold two workgroups and the
+others one, so their lists of tiles have unequal lengths S:
+
+    XCD 0 | 0 4  6 10 12          S = 5        contiguous:  0  1  2  3  4
+    XCD 1 | 1 5  7 11 13          S = 5                     5  6  7  8  9
+    XCD 2 | 2    8                S = 2                    10    11
+    XCD 3 | 3    9                S = 2                    12    13
+
+With count = R·n + rest, an XCD x holds c = n // X + [x < n % X] workgroups, and the t-th tile stands in its list at
+
+    P = round · c + w // X,        S(x) = R · c + rest // X + [x < rest % X]
+
+so S falls with x, in at most three different values, and sums over it are closed forms of `smaller`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewave.mapping.algebra import Renumbering
+from tilewave.mapping.grid import Deal
+from tilewave.mapping.index import Index, choose, divide, larger, smaller, times, total
+
+
+@dataclass(frozen=True)
+class XcdContiguous(Renumbering):
+    """Each XCD gets one contiguous range of numbers, remainders included."""
+
+    xcds: Index
+    name: ClassVar[str] = "xcd_contiguous"
+
+    def __call__(self, t: Index, deal: Deal) -> Index:
+        lists = _Lists.of(deal, self.xcds)
+        xcd, position = lists.place(t)
+        per_round = times(smaller(xcd, lists.larger_xcds), lists.rounds)
+        before = total(times(xcd, lists.shortest), per_round, smaller(xcd, lists.longer_by_rest))
+        return total(before, position)
+
+    def no_effect(self, deal: Deal) -> str:
+        return _no_xcds(self.xcds, deal)
+
+
+@dataclass(frozen=True)
+class XcdChunked(Renumbering):
+    """Each XCD gets chunks of `chunk` consecutive numbers; what fills no chunk on every XCD is dealt round-robin."""
+
+    xcds: Index
+    chunk: Index
+    name: ClassVar[str] = "xcd_chunked"
+
+    def __call__(self, t: Index, deal: Deal) -> Index:
+        lists = _Lists.of(deal, self.xcds)
+        chunk = smaller(self.chunk, lists.shortest + 1)  # any chunk beyond the shortest list chunks nothing
+        chunked = lists.shortest // chunk * chunk
+        xcd, position = lists.place(t)
+        in_turn = lists.in_turn(t, xcd, position)
+        if isinstance(chunked, int) and chunked == 0:
+            return in_turn
+        nth, within = divide(position, chunk)
+        number = total(times(nth, self.xcds * chunk), times(xcd, chunk), within)
+        return choose(position < chunked, number, in_turn)
+
+    def no_effect(self, deal: Deal) -> str:
+        lists = _Lists.of(deal, self.xcds)
+        if self.chunk > lists.shortest:
+            return f"a chunk of {self.chunk} is larger than an XCD's share of {lists.shortest}, so nothing is chunked"
+        if self.chunk == 1 and lists.even:
+            return "chunks of 1 are what the hardware deals"
+        return _no_xcds(self.xcds, deal)
+
+
+def _no_xcds(xcds: int, deal: Deal) -> str:
+    if xcds == 1:
+        return "with one XCD there is nothing to renumber"
+    if xcds >= deal.count and deal.in_one_round:
+        return f"each of the {deal.count} tiles is alone on its XCD"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """The tiles of each XCD, in the order in which it computes them: how long the lists are, who stands where."""
+
+    workgroups: int
+    rounds: int  # full rounds, R; a launch of one round counts as none and a rest
+    rest: int
+    xcds: Index
+
+    @staticmethod
+    def of(deal: Deal, xcds: Index) -> _Lists:
+        if deal.in_one_round:
+            return _Lists(deal.count, 0, deal.count, xcds)
+        return _Lists(deal.workgroups, *divmod(deal.count, deal.workgroups), xcds)
+
+    @property
+    def larger_xcds(self) -> Index:
+        """How many XCDs, from the first, hold one workgroup more than the others."""
+        return self.workgroups % self.xcds
+
+    @property
+    def longer_by_rest(self) -> Index:
+        """How many XCDs, from the first, get one tile more from the last round, which is not full."""
+        return self.rest % self.xcds
+
+    @property
+    def shortest(self) -> Index:
+        """The last XCD's list, which no other undercuts."""
+        return self.rounds * (self.workgroups // self.xcds) + self.rest // self.xcds
+
+    @property
+    def even(self) -> bool:
+        """Whether the position times xcds, plus the XCD, is known to be t."""
+        return self.rounds == 0 or (isinstance(self.xcds, int) and self.workgroups % self.xcds == 0)
+
+    def place(self, t: Index) -> tuple[Index, Index]:
+        """The XCD that computes the t-th tile, and the tile's position in its list."""
+        turn, w = (0, t) if self.rounds == 0 else divide(t, self.workgroups)
+        alone = isinstance(self.xcds, int) and self.xcds >= self.workgroups
+        seat, xcd = (0, w) if alone else divide(w, self.xcds)
+        per_round = times(turn, self.workgroups // self.xcds)
+        extra = 0 if self.even else choose(xcd < self.larger_xcds, turn, 0)
+        return xcd, total(per_round, extra, seat)
+
+    def in_turn(self, t: Index, xcd: Index, position: Index) -> Index:
+        """The number of a tile if each XCD in turn takes the next of its list, while it has one."""
+        if self.even:
+            return t
+        one, other = self.larger_xcds, self.longer_by_rest
+        few, many = smaller(one, other), larger(one, other)
+        middle = self.shortest + choose(one > other, self.rounds, 1)
+        # The sum over all XCDs of smaller(their list, position); the longest lists are longer than any position.
+        taken = (
+            times(position, few),
+            times(smaller(position, middle), many - few),
+            times(smaller(position, self.shortest), self.xcds - many),
+        )
+        return total(xcd, *taken)
+
+
+def xcd_contiguous(xcds: Index) -> XcdContiguous:
+    """Each XCD gets one contiguous range of numbers, remainders included."""
+    return XcdContiguous(xcds)
+
+
+def xcd_chunked(xcds: Index, chunk: Index) -> XcdChunked:
+    """Each XCD gets chunks of `chunk` consecutive numbers."""
+    return XcdChunked(xcds, chunk)

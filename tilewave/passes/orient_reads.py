@@ -1,0 +1,33 @@
+"""A tile that is read and then permuted is read in the permuted order at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Gather, Permute, Read
+from tilewave.ir.rewrite import rewrite, uses, walk
+
+
+def orient_reads(kernel: Kernel) -> Kernel:
+    used = uses(kernel)
+    reads = {op.result for op in walk(kernel.body) if isinstance(op, (Read, Gather)) and used[op.result] == 1}
+    turned: dict[Value, Permute] = {op.x: op for op in walk(kernel.body) if isinstance(op, Permute) and op.x in reads}
+
+    def orient(op: Op) -> Sequence[Op] | None:
+        match op:
+            case Permute(x) if x in turned:
+                return []
+            case Read() if op.result in turned:
+                permute = turned[op.result]
+                axes = tuple(op.axes[a] for a in permute.axes)
+                return [replace(op, axes=axes, results=permute.results)]
+            case Gather(where=where) if op.result in turned:
+                permute = turned[op.result]
+                args = tuple(where.args[a] for a in permute.axes)
+                return [replace(op, where=Block(args, where.ops), results=permute.results)]
+            case _:
+                return None
+
+    return rewrite(kernel, orient)

@@ -1,0 +1,56 @@
+"""Run passes one after the other, verify after each, and keep what each did."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewave.ir.core import Kernel
+from tilewave.ir.verify import verify
+
+Pass = Callable[[Kernel], Kernel]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one pass did."""
+
+    name: str
+    decision: str
+    before: Kernel
+    after: Kernel
+    seconds: float
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    def diff(self, context: int = 3) -> str:
+        """A unified diff of the texts, or "(unchanged)"."""
+        before, after = str(self.before).splitlines(), str(self.after).splitlines()
+        lines = list(difflib.unified_diff(before, after, lineterm="", n=context))[2:]
+        return "\n".join(lines) or "(unchanged)"
+
+
+def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...]]:
+    steps = []
+    verify(kernel)
+    for p in passes:
+        start = time.perf_counter()
+        after = verify(p(kernel))
+        steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start))
+        kernel = after
+    return kernel, tuple(steps)
+
+
+def pass_name(p: Pass) -> str:
+    """`map_workgroups` for the function of that name and for the class MapWorkgroups."""
+    name = getattr(p, "__name__", type(p).__name__)
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def decision(p: Pass) -> str:
+    """The pass with its parameters."""
+    return p.__name__ if hasattr(p, "__name__") else repr(p)

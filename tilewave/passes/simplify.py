@@ -1,0 +1,235 @@
+"""Do arithmetic that is known now, say the same thing once, and drop what nobody uses.
+
+number = w + 0                       →  w
+row = w % 16; again = w % 16         →  one of them
+w // 16 * 16 + w % 16                →  w
+w % 48, where there are 48 of them   →  w
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tilewave.ir.arithmetic import elementwise
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    COMPARISONS,
+    ELEMENTWISE,
+    WITH_EFFECT,
+    Add,
+    Binary,
+    Broadcast,
+    Cast,
+    Const,
+    FloorDiv,
+    Iota,
+    Less,
+    LessEqual,
+    Loop,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Permute,
+    Select,
+    Sub,
+    TileOf,
+    While,
+    Workgroup,
+)
+from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses
+from tilewave.ir.types import Scalar
+
+PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
+"""Ops that give the same results for the same operands, wherever they stand."""
+
+Range = tuple[int, int]
+ANY: Range = (-(1 << 63), (1 << 63) - 1)
+
+
+def simplify(kernel: Kernel) -> Kernel:
+    return drop_unused(replace(kernel, body=_Simplifier(kernel.workgroups).block(kernel.body, _Known())))
+
+
+@dataclass
+class _Known:
+    """What is known at a place in the program; a block inside may learn more without telling."""
+
+    values: dict[Value, Value] = field(default_factory=dict)
+    """What to use in place of a value."""
+    makers: dict[Value, Op] = field(default_factory=dict)
+    ranges: dict[Value, Range] = field(default_factory=dict)
+    seen: dict[Any, tuple[Value, ...]] = field(default_factory=dict)
+
+    def inside(self) -> _Known:
+        return _Known(dict(self.values), dict(self.makers), dict(self.ranges), dict(self.seen))
+
+    def constant(self, v: Value) -> Any:
+        maker = self.makers.get(v)
+        return maker.value if isinstance(maker, Const) and isinstance(v.type, Scalar) else None
+
+    def range(self, v: Value) -> Range:
+        return self.ranges.get(v, ANY)
+
+
+class _Simplifier:
+    def __init__(self, workgroups: int) -> None:
+        self.workgroups = workgroups
+
+    def block(self, block: Block, known: _Known) -> Block:
+        ops: list[Op] = []
+        for old in block.ops:
+            op = substitute(old, known.values)
+            if isinstance(op, Loop):
+                self.learn_loop(op, known)
+            op = map_blocks(op, lambda inner: self.block(inner, known.inside()))
+            found = self.simpler(op, known)
+            if isinstance(found, Value):
+                known.values[op.result] = found
+                continue
+            key = _identity(found)
+            if key is not None and key in known.seen:
+                known.values.update(zip(found.results, known.seen[key], strict=True))
+                continue
+            if key is not None:
+                known.seen[key] = found.results
+            self.learn(found, known)
+            ops.append(found)
+        return Block(block.args, tuple(ops))
+
+    def learn(self, op: Op, known: _Known) -> None:
+        for v in op.results:
+            known.makers[v] = op
+        if isinstance(op, Workgroup):
+            known.ranges[op.result] = (0, self.workgroups - 1)
+        elif len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int:
+            known.ranges[op.result] = _range(op, known)
+
+    def learn_loop(self, op: Loop, known: _Known) -> None:
+        known.ranges[op.body.args[0]] = (0, max(0, known.range(op.trips)[1] - 1))
+
+    def simpler(self, op: Op, known: _Known) -> Op | Value:
+        """An op, or a value that is there already, to take this one's place."""
+        if not isinstance(op, (Binary, Cast, Select)) or not isinstance(op.result.type, Scalar):
+            return op
+        constants = [known.constant(v) for v in op.operands]
+        if all(isinstance(c, (int, bool)) for c in constants) and not op.result.type.dtype.is_float:
+            return _const(op, elementwise(op, constants))
+        match op:
+            case Select(_, a, b) if constants[0] is not None:
+                return a if constants[0] else b
+            case Cast(x) if x.type == op.result.type:
+                return x
+            case Binary() if op.a.type.dtype.is_int:
+                return _arithmetic(op, constants, known)
+        return op
+
+
+def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
+    a, b = op.a, op.b
+    low, high = known.range(a)
+    match op, constants:
+        case (Add(), [0, _]) | (Mul(), [1, _]):
+            return b
+        case (Add() | Sub(), [_, 0]) | (Mul() | FloorDiv(), [_, 1]):
+            return a
+        case (Mul(), [0, _]) | (Mul(), [_, 0]) | (Mod(), [_, 1]):
+            return _const(op, 0)
+        case Add(), _:
+            return _rejoined(a, b, known) or _rejoined(b, a, known) or op
+        case Mod(), [_, int(c)] if low >= 0 and high < c:
+            return a
+        case FloorDiv(), [_, int(c)] if low >= 0 and high < c:
+            return _const(op, 0)
+        case ((Min() | Max() | Less() | LessEqual()), _):
+            return _decided(op, (low, high), known.range(b))
+    return op
+
+
+def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
+    """min, max and comparisons whose ranges do not overlap."""
+    match op:
+        case Min():
+            return op.a if a[1] <= b[0] else op.b if b[1] <= a[0] else op
+        case Max():
+            return op.a if a[0] >= b[1] else op.b if b[0] >= a[1] else op
+        case Less():
+            return _const(op, True) if a[1] < b[0] else _const(op, False) if a[0] >= b[1] else op
+        case LessEqual():
+            return _const(op, True) if a[1] <= b[0] else _const(op, False) if a[0] > b[1] else op
+    return op
+
+
+def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
+    """x, where the two are x // c * c and x % c."""
+    match known.makers.get(multiple), known.makers.get(rest):
+        case Mul(q, c), Mod(x, d):
+            quotient = known.makers.get(q)
+            if isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d:
+                return x if c == d or known.constant(c) == known.constant(d) is not None else None
+    return None
+
+
+def _range(op: Op, known: _Known) -> Range:
+    if isinstance(op, Const):
+        return int(op.value), int(op.value)
+    if not isinstance(op, Binary) or isinstance(op, COMPARISONS):
+        return _clamped(known.range(op.x)) if isinstance(op, Cast) and op.x.type.dtype.is_int else ANY
+    (a, b), (c, d) = known.range(op.a), known.range(op.b)
+    match op:
+        case Add():
+            return _clamped((a + c, b + d))
+        case Sub():
+            return _clamped((a - d, b - c))
+        case Mul():
+            corners = (a * c, a * d, b * c, b * d)
+            return _clamped((min(corners), max(corners)))
+        case FloorDiv() if c > 0:
+            return min(a // c, a // d), max(b // c, b // d)
+        case Mod() if c > 0:
+            return 0, min(d - 1, b) if a >= 0 else d - 1
+        case Min():
+            return min(a, c), min(b, d)
+        case Max():
+            return max(a, c), max(b, d)
+    return ANY
+
+
+def _clamped(r: Range) -> Range:
+    return r if ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
+
+
+def _const(op: Op, value: Any) -> Const:
+    return Const(value, results=op.results, loc=op.loc)
+
+
+def _identity(op: Op) -> Any:
+    """What makes two ops the same; None for those that may not be merged."""
+    if not isinstance(op, PURE):
+        return None
+    parts = tuple(part for _, part in op.parts())
+    # 1, 1.0 and True are equal in Python, and so would two constants of different kinds be.
+    kinds = tuple(type(part) for part in parts)
+    return type(op), kinds, repr(parts) if isinstance(op, Const) else parts, tuple(v.type for v in op.results)
+
+
+def drop_unused(kernel: Kernel) -> Kernel:
+    """Without the ops that have no effect and whose results nobody uses."""
+    used = uses(kernel)
+
+    def drop(op: Op) -> list[Op] | None:
+        keeps = isinstance(op, WITH_EFFECT) or any(used[v] for v in op.results) or _has_effect(op)
+        return None if keeps else []
+
+    smaller = rewrite(kernel, drop)
+    return smaller if smaller == kernel else drop_unused(smaller)
+
+
+def _has_effect(op: Op) -> bool:
+    return isinstance(op, (Loop, While)) and any(_effect_inside(b) for b in op.blocks)
+
+
+def _effect_inside(block: Block) -> bool:
+    from_here = (o for o in block.ops[:-1])
+    return any(isinstance(o, WITH_EFFECT) or _has_effect(o) for o in from_here)

@@ -1,0 +1,205 @@
+"""DLPack's side of an array: the capsule a producer hands out, and what its C struct says.
+
+The structs follow dlpack.h 1.1. An unversioned capsule is named `dltensor`, a versioned one `dltensor_versioned`; both
+end in the same DLTensor. A consumer that wants the memory for good renames the capsule and calls the deleter itself.
+We only look: the capsule keeps its name and is kept alive, and when it goes its own destructor calls the deleter, once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+
+from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, DType
+
+MAX_VERSION = (1, 1)
+READ_ONLY, IS_COPIED = 1 << 0, 1 << 1
+NO_SYNCHRONISATION = -1
+"""The stream argument that keeps a producer from waiting: kernels are ordered by the stream they are launched on."""
+
+_CPU, _CUDA, _CUDA_HOST, _ROCM, _ROCM_HOST, _CUDA_MANAGED = 1, 2, 3, 10, 11, 13
+_CPUS = (_CPU, _CUDA_HOST, _ROCM_HOST)  # pinned memory is the CPU's
+_STREAMED = (_CUDA, _ROCM, _CUDA_MANAGED)
+_DEVICES = {
+    _CUDA: "cuda",
+    _CUDA_MANAGED: "cuda",
+    _ROCM: "rocm",
+    4: "opencl",
+    7: "vulkan",
+    8: "metal",
+    14: "oneapi",
+    15: "webgpu",
+}
+
+_BFLOAT, _BOOL = 4, 6
+_DTYPES = {
+    (0, 8): I8,
+    (0, 32): I32,
+    (0, 64): I64,
+    (2, 16): F16,
+    (2, 32): F32,
+    (2, 64): F64,
+    (_BFLOAT, 16): BF16,
+    (_BOOL, 8): BOOL,
+    (10, 8): F8E4M3FN,
+    (11, 8): F8E4M3FNUZ,
+    (12, 8): F8E5M2,
+    (13, 8): F8E5M2FNUZ,
+}
+_CODES = {0: "int", 1: "uint", 2: "float", 3: "handle", _BFLOAT: "bfloat", 5: "complex", _BOOL: "bool"}
+_SMALL_FLOATS = {
+    7: "float8_e3m4",
+    8: "float8_e4m3",
+    9: "float8_e4m3b11fnuz",
+    14: "float8_e8m0fnu",
+    15: "float6_e2m3fn",
+    16: "float6_e3m2fn",
+    17: "float4_e2m1fn",
+}
+
+
+class Refused(Exception):
+    """Something is no array to us: what it is, as said after its name, and a remedy in which `{name}` stands for it."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what, remedy)
+        self.what, self.remedy = what, remedy
+
+
+class UnknownDType(Refused):
+    """An array of numbers that tilewave does not know."""
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__(f"is {dtype}, which no kernel takes", "pass one of " + ", ".join(SPELLED))
+        self.dtype = dtype
+
+
+SPELLED = [d.name for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I32, I64, BOOL)]
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Unversioned(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    )
+
+
+# Prototypes of our own: `ctypes.pythonapi.PyCapsule_GetPointer` is shared by everybody who sets its argtypes.
+_is_named = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_address = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a producer says of its memory; strides in bytes; the memory lives as long as the capsule."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: str
+    readonly: bool
+    capsule: object = field(repr=False)
+
+
+def exports(array: object) -> bool:
+    """Whether the array speaks DLPack."""
+    kind = type(array)
+    return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
+
+
+def export(array: object) -> Export:
+    """Ask the array for its memory, without copying and without waiting."""
+    try:
+        capsule = _capsule(array)
+    except Exception as error:
+        if getattr(array, "requires_grad", False):
+            raise Refused("requires grad, which a kernel does not compute", "pass {name}.detach()") from error
+        raise Refused(f"does not export its memory: {error}", "pass a dense copy of {name}") from error
+    return _read(capsule)
+
+
+def _capsule(array: object) -> object:
+    device_type, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
+    stream = {"stream": NO_SYNCHRONISATION} if device_type in _STREAMED else {}
+    try:
+        return array.__dlpack__(max_version=MAX_VERSION, **stream)  # type: ignore[attr-defined]
+    except TypeError:  # written before version 1
+        return array.__dlpack__(**stream)  # type: ignore[attr-defined]
+
+
+def _read(capsule: object) -> Export:
+    if _is_named(capsule, b"dltensor_versioned"):
+        versioned = Versioned.from_address(_address(capsule, b"dltensor_versioned"))
+        if versioned.major != MAX_VERSION[0]:  # another layout: nothing further may be read
+            raise Refused(
+                f"exports DLPack {versioned.major}.{versioned.minor}, which is newer than what tilewave reads",
+                "pass it as a numpy array, or use an older release of its library",
+            )
+        # What is written into a copy never reaches the array, so a copy is as good as read-only.
+        return _describe(versioned.tensor, bool(versioned.flags & (READ_ONLY | IS_COPIED)), capsule)
+    if _is_named(capsule, b"dltensor"):
+        return _describe(Unversioned.from_address(_address(capsule, b"dltensor")).tensor, False, capsule)
+    raise Refused("exports no DLPack capsule that tilewave can read", "pass it as a numpy array")
+
+
+def _describe(tensor: DLTensor, readonly: bool, capsule: object) -> Export:
+    dtype = _DTYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise UnknownDType(_spelled(tensor.code, tensor.bits, tensor.lanes))
+    shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
+    if tensor.ndim and tensor.strides:
+        strides = tuple([stride * dtype.bytes for stride in tensor.strides[: tensor.ndim]])
+    else:  # before version 1.2, no strides meant row after row
+        strides = row_major(shape, dtype.bytes)
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return Export(pointer, shape, strides, dtype, _device(tensor), readonly, capsule)
+
+
+def row_major(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    """The strides, in bytes, of an array that lies row after row without gaps."""
+    strides, step = [], item_bytes
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _device(tensor: DLTensor) -> str:
+    if tensor.device_type in _CPUS:
+        return "cpu"
+    return f"{_DEVICES.get(tensor.device_type, f'dlpack{tensor.device_type}')}:{tensor.device_id}"
+
+
+def _spelled(code: int, bits: int, lanes: int) -> str:
+    name = _SMALL_FLOATS.get(code) or f"{_CODES.get(code, f'dlpack{code}_')}{bits}"
+    return name if lanes == 1 else f"{name}x{lanes}"

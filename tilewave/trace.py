@@ -1,0 +1,119 @@
+"""The state of one tracing: the ops so far, what every symbol is worth, and which part of each dimension is at hand.
+
+`lang` runs the author's function once, with its sizes known; every op it calls lands here with its source line. This
+module knows dimensions and symbols only as keys.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewave.errors import Loc, TraceError, here
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Op, Value
+from tilewave.ir.types import INDEX_SCALAR, Type
+
+Index = Any
+"""An int, or a number that is known only when the kernel runs."""
+
+ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]*)?=\s*$")
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a dimension that a tile spans here: its first index and how many."""
+
+    start: Index
+    extent: int
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A dimension that `iterate` walks: its whole length, and the length of one step."""
+
+    length: int
+    step: int
+
+
+@dataclass
+class Trace(Builder):
+    """A kernel being traced; it is a builder whose ops know the author's line and variable."""
+
+    locate: Callable[[], Loc] = here
+    symbols: dict[Any, Index] = field(default_factory=dict)
+    windows: dict[Any, Window] = field(default_factory=dict)
+    walks: Mapping[Any, Walk] = field(default_factory=dict)
+    driven: frozenset[Any] = frozenset()
+    """Dimensions whose loops go on as long as a condition holds; the kernel sets them itself."""
+    settable: dict[Any, Number] = field(default_factory=dict)
+    """The symbols that the kernel has set, with their values here."""
+    made_at: dict[Value, Loc] = field(default_factory=dict)
+    zero_outside: set[Value] = field(default_factory=set)
+    """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
+    product: tuple[Hashable, Hashable] | None = None
+    """The dims of the rows and columns of the first matrix product."""
+
+    def emit(self, cls: Callable[..., Op], *parts: Any, type: Type, name: str = "") -> Value:
+        loc = self.locate()
+        result = super().emit(cls, *parts, type=type, name=name or assigned_name(loc))
+        self.made_at[result] = loc
+        return result
+
+    def number(self, value: Value) -> Number:
+        return Number(self, value)
+
+    def index(self, x: Index) -> Value:
+        """A position as a value: numbers known now become constants."""
+        return self.cast(x.value, INDEX_SCALAR.dtype) if isinstance(x, Number) else self.const(int(x))
+
+    def set_symbol(self, symbol: Hashable, number: Number) -> None:
+        self.symbols[symbol] = self.settable[symbol] = number
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is set or walked inside is forgotten afterwards."""
+        symbols, windows, settable = dict(self.symbols), dict(self.windows), dict(self.settable)
+        try:
+            yield
+        finally:
+            self.symbols, self.windows, self.settable = symbols, windows, settable
+
+
+def assigned_name(loc: Loc) -> str:
+    """The variable that the author gives the expression at `loc` to, where it is the whole right-hand side."""
+    if loc.column < 0:
+        return ""
+    line = linecache.getline(loc.file, loc.line).rstrip("\n").encode()
+    found = ASSIGNED.match(line[: loc.column].decode(errors="replace"))
+    return found[1] if found and not line[loc.end_column :].strip() else ""
+
+
+_TRACE: ContextVar[Trace | None] = ContextVar("tilewave_trace", default=None)
+
+
+def current(op: str) -> Trace:
+    """The kernel being traced; an error that names `op` where there is none."""
+    trace = _TRACE.get()
+    if trace is None:
+        raise TraceError(
+            f"{op} is called outside a kernel",
+            loc=here(),
+            remedy="kernels run when they are compiled: put it into a function under @wave(constraints)",
+        )
+    return trace
+
+
+@contextmanager
+def tracing(trace: Trace) -> Iterator[Trace]:
+    """Make `trace` the current one."""
+    token = _TRACE.set(trace)
+    try:
+        yield trace
+    finally:
+        _TRACE.reset(token)
