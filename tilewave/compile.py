@@ -140,7 +140,7 @@ class Compiled:
 REMEDY_REORDERED = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
 EXAMPLES = {
     "plain": "    WorkgroupMapping(xcd_contiguous(8) >> grouped(4))",
-    "persistent": "    GridConstraint(n), WorkgroupMapping(xcd_chunked(8, 2) >> grouped(4)), without a loop of your own",
+    "persistent": "    GridConstraint(n) and WorkgroupMapping(xcd_chunked(8, 2) >> grouped(4)), with no tile loop",
 }
 
 

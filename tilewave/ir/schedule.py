@@ -72,7 +72,7 @@ def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "
     memories = list(dict.fromkeys(op.memory for op in writes))
     covers = {memory: _Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
     for visit in visits(kernel, symbols, (Write, Scatter)):
-        covers[visit.op.memory].add(visit)
+        covers[visit.op.memory].add(visit, remedy)
     for cover in covers.values():
         cover.check(symbols, remedy)
     first = covers[memories[0]]
@@ -118,7 +118,7 @@ class _Cover:
         self.workgroups: list[Array] = []
         self.tiles: list[Array] = []
 
-    def add(self, visit: Visit) -> None:
+    def add(self, visit: Visit, remedy: str) -> None:
         number: Any = 0
         outside = np.zeros(len(visit.workgroups), bool)
         for axis, size, count in zip(self.cut.axes, self.cut.tile, self.cut.grid, strict=True):
@@ -127,7 +127,7 @@ class _Cover:
             outside |= (position < 0) | (position >= count)
             number = number * count + position
         if outside.any():
-            self.report_outside(visit, int(np.argmax(outside)))
+            self.report_outside(visit, int(np.argmax(outside)), remedy)
         self.workgroups.append(visit.workgroups)
         self.tiles.append(number)
 
@@ -166,16 +166,16 @@ class _Cover:
             said.append(f"{verb} {one} {cut.coordinates(twice[0])}")
         if len(lost):
             said.append(f"{one} {cut.coordinates(lost[0])} is computed by none")
-        counts = f"{len(lost):,} are lost and {len(twice):,} computed more than once"
-        counts = f"Of the {len(times):,} {one}s of {self.op.memory.name}, {counts}."
+        name = self.op.memory.name
+        counts = f"{name} has {len(times):,} {one}s: {len(lost):,} lost, {len(twice):,} computed more than once."
         raise CoverageError("; ".join(said), loc=self.op.loc, remedy=f"{counts}\n{remedy}".rstrip())
 
-    def report_outside(self, visit: Visit, which: int) -> None:
+    def report_outside(self, visit: Visit, which: int, remedy: str) -> None:
         positions = zip(self.cut.axes, self.cut.tile, strict=True)
         tile = tuple(int(visit.at[axis][which]) // size for axis, size in positions)
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
-        raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc)
+        raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
 
 
 def _elements(kernel: Kernel, symbols: Mapping[str, int], memory: Value) -> tuple[Array, Array]:

@@ -176,8 +176,8 @@ def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
     except SymbolError as error:
         raise SymbolError(error.what, loc=loc, remedy=error.remedy) from None
     if not isinstance(value, int) or value < 1:
-        named = f"{e} is {value}" if any(True for _ in e.symbols()) else f"{value}"
-        raise ConstraintError(f"{named}; a {what} is at least 1", loc=loc)
+        name = str(e) if any(True for _ in e.symbols()) else f"the {what}"
+        raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least 1")
     return value
 
 

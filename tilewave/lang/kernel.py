@@ -116,7 +116,7 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
         run()
     elif geometry.persistent:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
-        rounds = (w * -1 + (grid.size + geometry.workgroups - 1)) // geometry.workgroups
+        rounds = (grid.size + geometry.workgroups - 1 - w) // geometry.workgroups
         count = trace.fresh("round", INDEX_SCALAR)
         with trace.region():
             _take_tile(trace, geometry, w + trace.number(count) * geometry.workgroups)

@@ -142,7 +142,7 @@ def _tile_dims(side: Any, name: str, mapping: IndexMapping) -> list[Any]:
 
 
 def _window(trace: Trace, dim: Any, what: str) -> Window:
-    return window_of(trace.windows, dim, what)
+    return window_of(trace, dim, what)
 
 
 def _want_memory(op: str, x: object) -> None:
@@ -228,13 +228,16 @@ def _plain(x: Traced) -> str:
 
 
 def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: list[Any]) -> str:
+    def elsewhere(x: Traced) -> bool:
+        return x.value in trace.made_at and trace.made_at[x.value].line != here().line
+
     named = (("a", a), ("b", b))
-    made = "; ".join(f"{name} was made at {trace.made_at[x.value]}" for name, x in named if x.value in trace.made_at)
+    made = "; ".join(f"{name} was made at {trace.made_at[x.value]}" for name, x in named if elsewhere(x))
     if len(shared) != 1:
-        return f"a and b must share exactly one dim that the accumulator has not, to sum over; {made}"
+        return f"a and b must share exactly one dim that the accumulator has not, to sum over; {made}".rstrip("; ")
     rows, cols = acc.dims[-2:]
     depth = shared[0]
-    return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}"
+    return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}".rstrip("; ")
 
 
 def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:

@@ -11,7 +11,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import DType, Tile
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.lang.values import Traced, literal
-from tilewave.trace import Window, current
+from tilewave.trace import Trace, Window, current
 
 
 class AddressSpace(Enum):
@@ -49,7 +49,7 @@ class RegisterType:
 
     def __call__(self, value: float) -> Traced:
         trace = current("Register")
-        windows = [window_of(trace.windows, d, "a register tile") for d in self.dims]
+        windows = [window_of(trace, d, "a register tile") for d in self.dims]
         kind = Tile(tuple(w.extent for w in windows), self.dtype)
         return Traced(trace, trace.const(literal(value, self.dtype), kind), self.dims)
 
@@ -100,13 +100,18 @@ class MemoryArgument:
         return f"{self.name} [{', '.join(map(str, self.dims))}]"
 
 
-def window_of(windows: Any, dim: Expression, what: str) -> Window:
+def window_of(trace: Trace, dim: Expression, what: str) -> Window:
     """The part of `dim` that is at hand; a known number is a dimension of its own."""
-    if dim in windows:
-        found: Window = windows[dim]
-        return found
+    if dim in trace.windows:
+        return trace.windows[dim]
     if not any(True for _ in dim.symbols()):
         return Window(0, dim.evaluate({}))
+    if dim in trace.walks:
+        raise DimensionError(
+            f"{what} spans {dim}, which has a tile only inside iterate({dim})",
+            loc=here(),
+            remedy=f"move it into the function under @iterate({dim}, …)",
+        )
     raise DimensionError(
         f"{what} spans {dim}, which no constraint covers here",
         loc=here(),

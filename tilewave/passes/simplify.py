@@ -95,7 +95,7 @@ class _Simplifier:
             if key is not None:
                 known.seen[key] = found.results
             self.learn(found, known)
-            ops.append(found)
+            ops.append(_fixed(found, known))
         return Block(block.args, tuple(ops))
 
     def learn(self, op: Op, known: _Known) -> None:
@@ -145,6 +145,14 @@ def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
         case ((Min() | Max() | Less() | LessEqual()), _):
             return _decided(op, (low, high), known.range(b))
     return op
+
+
+def _fixed(op: Op, known: _Known) -> Op:
+    """A constant, where an integer can have one value only."""
+    if len(op.results) != 1 or op.result not in known.ranges or isinstance(op, Const):
+        return op
+    low, high = known.ranges[op.result]
+    return _const(op, low) if low == high else op
 
 
 def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
