@@ -60,7 +60,10 @@ def product(a, b):
     return a @ np.swapaxes(b, -1, -2), np.abs(a) @ np.abs(np.swapaxes(b, -1, -2))
 
 
-def error_bound(magnitude, k, dtype, unit=np.finfo(np.float32).eps / 2):
+UNIT = float(np.finfo(np.float32).eps) / 2
+
+
+def error_bound(magnitude, k, dtype, unit=UNIT):
     """gamma_k · |a|·|b| for sums in f32, plus half a unit in the last place for the rounding to a narrower output."""
     total = (k + 1) * unit / (1 - (k + 1) * unit) * magnitude
     if dtype.is_float and dtype.bits < 32:

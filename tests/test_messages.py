@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (the messages stand here as a terminal shows them)
 """Every mistake an author can make, and the exact text it is answered with."""
 
 import os
@@ -14,7 +15,6 @@ from tilewave.errors import (
     DimensionError,
     DTypeError,
     EndlessLoop,
-    InterpreterError,
     ShapeError,
     SymbolError,
     TargetError,

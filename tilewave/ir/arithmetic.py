@@ -94,6 +94,8 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
             result = MEANING[type(op)](*operands)
     except (ZeroDivisionError, FloatingPointError):
         raise InterpreterError(f"{op.name}: divides by zero", loc=op.loc) from None
+    if isinstance(result, np.generic) and not kind.dtype.is_float:
+        result = result.item()  # np.minimum and its kind make numpy numbers of Python's
     if isinstance(result, int) and not isinstance(result, bool) and result.bit_length() >= kind.dtype.bits:
         raise InterpreterError(f"{op.name}: {result} does not fit into {kind.dtype}", loc=op.loc)
     return result

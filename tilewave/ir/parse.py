@@ -218,5 +218,5 @@ class _Parser:
 
     def fail(self, why: str, at: int) -> NoReturn:
         loc = self.loc(at)
-        line = self.text.splitlines()[loc.line - 1] if self.text else ""
+        line = self.text.split("\n")[loc.line - 1]
         raise ParseError(f"{why}\n  {self.file}:{loc.line}\n      {line}\n      {' ' * loc.column}^")

@@ -96,7 +96,9 @@ class Mapping(Walk):
     def __call__(self, w: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index]:
         """(row, col) of the w-th tile dealt, for one batch."""
         if grid.batches != 1:
-            raise MappingError(f"a {grid} grid has {grid.batches} batches", remedy="use tile(), which tells the batch")
+            raise MappingError(
+                f"a grid of {grid} has {grid.batches} batches", remedy="use tile(), which tells the batch"
+            )
         _, row, col = self.tile(w, grid, workgroups)
         return row, col
 
@@ -123,7 +125,7 @@ class Mapping(Walk):
             reason = "" if step.parameters() or deal.count == 1 else step.no_effect(deal)
             if reason:
                 launched = "" if workgroups is None else f" with {workgroups} workgroups"
-                found.append(f"{step} has no effect on a {grid} grid{launched}: {reason}")
+                found.append(f"{step} has no effect on a grid of {grid}{launched}: {reason}")
             deal = deal.each
         return (*found, *self.order.warnings(grid))
 
@@ -168,7 +170,7 @@ class Formula(Order):
             try:
                 pairs.append(self._pair(self.function(number, grid), grid))
             except ZeroDivisionError:
-                raise MappingError(f"{self} divides by zero for workgroup {number} of a {grid} grid") from None
+                raise MappingError(f"{self} divides by zero for workgroup {number} of a grid of {grid}") from None
         rows, cols = zip(*pairs, strict=True)
         return np.asarray(rows), np.asarray(cols)
 

@@ -46,7 +46,7 @@ class Counterexample:
 
     def __str__(self) -> str:
         launched = "" if self.workgroups is None else f" with {count_of(self.workgroups, 'workgroup')}"
-        return f"on a {self.grid} grid{launched}: {self.message}"
+        return f"on a grid of {self.grid}{launched}: {self.message}"
 
 
 class Coverage(ABC):
@@ -193,7 +193,8 @@ def _explain_clash(
         return Counterexample(grid, workgroups, tail.removeprefix("; "), (), None, lost)
     second = int(again.argmax())
     tile = _name(int(flat[second]), grid)
-    by = (int(merged.workgroup[int((flat == flat[second]).argmax())]), int(merged.workgroup[second]))
+    one, other = int(merged.workgroup[int((flat == flat[second]).argmax())]), int(merged.workgroup[second])
+    by = (min(one, other), max(one, other))
     if by[0] == by[1]:
         return Counterexample(
             grid, workgroups, f"workgroup {by[0]} computes tile {tile} twice{tail}", by[:1], tile, lost

@@ -43,7 +43,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from tilewave.mapping.grid import Grid
-from tilewave.mapping.index import Index, choose, divide, smaller, total
+from tilewave.mapping.index import Index, choose, divide, smaller, total, zero_like
 from tilewave.mapping.orders import Order
 
 Shape = tuple[int, int]
@@ -56,8 +56,7 @@ class Morton(Order):
     name: ClassVar[str] = "morton"
 
     def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
-        row: Index = 0
-        col: Index = 0
+        row, col = zero_like(number), zero_like(number)
         height, width = _Extent(grid.rows), _Extent(grid.cols)
         for half in _powers_of_two_below(max(grid.rows, grid.cols)):
             if height.most > half:

@@ -55,7 +55,7 @@ def choose(condition: Index, a: Index, b: Index) -> Index:
 def divide(a: Index, b: Index) -> tuple[Index, Index]:
     """The quotient and the rest, with one division."""
     if isinstance(b, int) and b == 1:
-        return a, 0
+        return a, zero_like(a)
     quotient = a // b
     return quotient, a - quotient * b
 
@@ -76,6 +76,11 @@ def total(*terms: Index) -> Index:
         if not is_zero(term):
             result = term if is_zero(result) else result + term
     return result
+
+
+def zero_like(value: Index) -> Index:
+    """0: an array of zeros beside an array, so that array in is array out."""
+    return np.zeros_like(value) if _is_numpy(value) else 0
 
 
 def is_zero(value: Index) -> bool:

@@ -78,7 +78,7 @@ class Order(Step):
     def warnings(self, grid: Grid, workgroups: int | None = None) -> tuple[str, ...]:
         """What does nothing on this grid, in words."""
         reason = "" if self.parameters() or min(grid.rows, grid.cols) == 1 else self.no_effect(grid)
-        return (f"{self} has no effect on a {grid} grid: {reason}",) if reason else ()
+        return (f"{self} has no effect on a grid of {grid}: {reason}",) if reason else ()
 
     def __rshift__(self, other: object) -> NoReturn:
         raise MappingError(f"{self} is an order and ends a mapping; {other} cannot follow it")

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from tilewave.mapping.algebra import Mapping, Renumbering
-from tilewave.mapping.coverage import Counterexample, Coverage, Visits, as_integers, count_of
+from tilewave.mapping.coverage import BLOCK, Counterexample, Coverage, Visits, as_integers, count_of
 from tilewave.mapping.grid import Deal, Grid, MappingError, checked_workgroups, deal_of
 from tilewave.mapping.index import Index
 from tilewave.mapping.orders import Order
@@ -36,11 +36,15 @@ class PersistentFormula(Coverage):
         below = number < 0
         if below.any():  # outside, whatever the order would make of it
             yield Visits(w[below], 0 * w[below], 0 * w[below], number[below])
-        for first in range(0, grid.size, n):
-            going = (number >= 0) & (number + first < grid.size)
+        turns = max(1, BLOCK // n) * n
+        for first in range(0, grid.size, turns):
+            steps = np.arange(first, min(first + turns, grid.size), n)
+            reached = steps[:, None] + number
+            going = (number >= 0) & (reached < grid.size)
             if going.any():
-                tile = self.order.tile(number[going] + first, grid)
-                yield Visits(w[going], *(as_integers(part, w[going]) for part in tile))
+                who = np.broadcast_to(w, going.shape)[going]
+                tile = self.order.tile(reached[going], grid)
+                yield Visits(who, *(as_integers(part, who) for part in tile))
 
     def __str__(self) -> str:
         return f"{getattr(self.start, '__name__', self.start)} >> {self.order}"

@@ -85,10 +85,7 @@ class _Parser:
         for match in TOKEN.finditer(self.text):
             kind = match.lastgroup
             assert kind is not None
-            token = _Token(kind, match[kind], match.start(kind))
-            if kind == "unknown":
-                self._fail(f"{token} has no meaning in a mapping", token)
-            found.append(token)
+            found.append(_Token(kind, match[kind], match.start(kind)))
             if kind == "end":
                 break
         return found

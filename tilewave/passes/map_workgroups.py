@@ -27,6 +27,9 @@ class Order(Protocol):
 class MapWorkgroups:
     order: Order
 
+    def __repr__(self) -> str:
+        return f"MapWorkgroups({self.order})"
+
     def __call__(self, kernel: Kernel) -> Kernel:
         taken, same = names(kernel), dict[Value, Value]()
 

@@ -88,6 +88,7 @@ class _Simplifier:
             if isinstance(found, Value):
                 known.values[op.result] = found
                 continue
+            found = self.fixed(found, known)
             key = _identity(found)
             if key is not None and key in known.seen:
                 known.values.update(zip(found.results, known.seen[key], strict=True))
@@ -95,16 +96,24 @@ class _Simplifier:
             if key is not None:
                 known.seen[key] = found.results
             self.learn(found, known)
-            ops.append(_fixed(found, known))
+            ops.append(found)
         return Block(block.args, tuple(ops))
 
     def learn(self, op: Op, known: _Known) -> None:
         for v in op.results:
             known.makers[v] = op
-        if isinstance(op, Workgroup):
-            known.ranges[op.result] = (0, self.workgroups - 1)
-        elif len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int:
-            known.ranges[op.result] = _range(op, known)
+        if _is_integer(op):
+            known.ranges[op.result] = self.range(op, known)
+
+    def fixed(self, op: Op, known: _Known) -> Op:
+        """A constant, where an integer can have one value only."""
+        if isinstance(op, Const) or not _is_integer(op):
+            return op
+        low, high = self.range(op, known)
+        return _const(op, low) if low == high else op
+
+    def range(self, op: Op, known: _Known) -> Range:
+        return (0, self.workgroups - 1) if isinstance(op, Workgroup) else _range(op, known)
 
     def learn_loop(self, op: Loop, known: _Known) -> None:
         known.ranges[op.body.args[0]] = (0, max(0, known.range(op.trips)[1] - 1))
@@ -126,6 +135,10 @@ class _Simplifier:
         return op
 
 
+def _is_integer(op: Op) -> bool:
+    return len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int
+
+
 def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
     a, b = op.a, op.b
     low, high = known.range(a)
@@ -145,14 +158,6 @@ def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
         case ((Min() | Max() | Less() | LessEqual()), _):
             return _decided(op, (low, high), known.range(b))
     return op
-
-
-def _fixed(op: Op, known: _Known) -> Op:
-    """A constant, where an integer can have one value only."""
-    if len(op.results) != 1 or op.result not in known.ranges or isinstance(op, Const):
-        return op
-    low, high = known.ranges[op.result]
-    return _const(op, low) if low == high else op
 
 
 def _decided(op: Binary, a: Range, b: Range) -> Op | Value:

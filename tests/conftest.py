@@ -1,0 +1,77 @@
+"""Collects `check/*.ir`: run the named passes on the text, then match its CHECK lines."""
+
+import io
+import re
+
+import pytest
+from filecheck.finput import FInput
+from filecheck.matcher import Matcher
+from filecheck.options import Options
+from filecheck.parser import Parser, pattern_for_opts
+from golden import golden, pytest_addoption  # noqa: F401
+from hypothesis import settings
+
+from tilewave.ir.parse import parse
+from tilewave.mapping import as_mapping
+from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.runner import run
+from tilewave.passes.simplify import simplify
+
+PASSES = {
+    "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "orient_reads": lambda text: orient_reads,
+    "simplify": lambda text: simplify,
+}
+SEPARATOR = "// -----\n"
+ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)
+
+# Timings vary on shared machines; what a property test must do is finish, and that pytest sees to.
+settings.register_profile("tilewave", deadline=None)
+settings.load_profile("tilewave")
+
+
+def pytest_collect_file(parent, file_path):
+    return IrFile.from_parent(parent, path=file_path) if file_path.suffix == ".ir" else None
+
+
+class IrFile(pytest.File):
+    """First line: `// PASSES: simplify` or `// PASSES: map_workgroups(grouped(4)); simplify`."""
+
+    def collect(self):
+        text = self.path.read_text()
+        if bad := ALMOST_A_CHECK.search(text):
+            raise self.CollectError(f"{self.path.name}: this line checks nothing: {bad[0].strip()}")
+        names = text.partition("\n")[0].removeprefix("// PASSES:").split(";")
+        passes = [self.named(name.strip()) for name in names]
+        above = 0
+        for part in text.split(SEPARATOR):
+            padded = "\n" * above + part  # line numbers are those of the file
+            if "CHECK" not in part:
+                raise self.CollectError(f"{self.path.name}: a part checks nothing")
+            yield IrItem.from_parent(self, name=parse(padded).name, passes=passes, text=padded)
+            above += part.count("\n") + 1
+
+    def named(self, text):
+        name, _, parameter = text.partition("(")
+        if name not in PASSES:
+            raise self.CollectError(f"{self.path.name}: no pass is called {name!r}")
+        return PASSES[name](parameter.removesuffix(")"))
+
+
+class IrItem(pytest.Item):
+    def __init__(self, *, passes, text, **kw):
+        super().__init__(**kw)
+        self.passes, self.text = passes, text
+
+    def runtest(self):
+        kernel, _ = run(parse(self.text, self.path.name), self.passes)
+        opts = Options(match_filename=self.path.name)
+        checks = Parser(opts, io.StringIO(self.text), *pattern_for_opts(opts))
+        matcher = Matcher(opts, FInput("output", str(kernel)), checks)
+        matcher.stderr = report = io.StringIO()
+        if matcher.run() != 0:
+            raise AssertionError(f"{report.getvalue()}\nThe kernel was:\n{kernel}")
+
+    def repr_failure(self, excinfo):
+        return str(excinfo.value)

@@ -1,0 +1,29 @@
+"""The three figures of a placement, on one sheet."""
+
+from __future__ import annotations
+
+from tilewave.mapping import MappingError
+from tilewave.view.launch_order import launch_order
+from tilewave.view.placement import Placement
+from tilewave.view.reads import reads
+from tilewave.view.svg import Figure, sheet
+from tilewave.view.xcd_map import xcd_map
+
+MOST_TILES = 128 * 128
+LONGEST_SIDE = 1024
+
+
+def figures(placement: Placement, xcd: int = 0) -> list[Figure]:
+    """Launch order, XCD map and the reads of one XCD, in the order in which they explain each other."""
+    grid = placement.launch.grid
+    if grid.size > MOST_TILES or max(grid.rows, grid.cols) > LONGEST_SIDE:
+        raise MappingError(
+            f"a {grid} grid is too large to draw: at most {MOST_TILES} tiles, and {LONGEST_SIDE} along a side",
+            remedy="draw a smaller grid; the terminal and --json summarise this one",
+        )
+    return [launch_order(placement), xcd_map(placement), reads(placement, xcd)]
+
+
+def figures_svg(placements: tuple[Placement, ...], xcd: int = 0) -> str:
+    """One sheet with a row of three figures for each mapping."""
+    return sheet([figures(placement, xcd) for placement in placements])

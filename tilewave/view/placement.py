@@ -1,0 +1,254 @@
+"""Which workgroup, on which XCD, in which round computes each tile: worked out once, for every kind of picture."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewave.errors import text_error
+from tilewave.mapping import (
+    Grid,
+    Locality,
+    Mapping,
+    MappingError,
+    MappingHasNoEffect,
+    XcdChunked,
+    XcdContiguous,
+    XcdReads,
+    as_mapping,
+    locality,
+)
+
+Array = npt.NDArray[Any]
+
+MOST_TILES = 1 << 22
+"""More can be mapped and verified, but nobody looks at it: 2048×2048 tiles of 128×128 are a matrix of 137 GB in f16."""
+
+MOST_XCDS = 256
+MOST_SHARES = 1 << 18
+"""XCDs times rounds: each pair has its own line in the report."""
+
+GRID = re.compile(r"\s*(\d{1,12})\s*[x×X*]\s*(\d{1,12})\s*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the pictures of a comparison share: the grid, the XCDs, and how many workgroups run."""
+
+    grid: Grid
+    xcds: int = 8
+    k_blocks: int = 8
+    workgroups: int | None = None
+    concurrent: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("xcds", "k_blocks", "workgroups", "concurrent"):
+            _check_count(name, getattr(self, name))
+        if self.xcds > MOST_XCDS:
+            raise MappingError(f"xcds is {self.xcds}, but a picture shows at most {MOST_XCDS}")
+        if self.grid.batches != 1:
+            raise MappingError(f"a {self.grid} grid has {self.grid.batches} batches; a picture shows one")
+        if self.grid.size > MOST_TILES:
+            raise MappingError(
+                f"a {self.grid} grid has {self.grid.size} tiles; a picture shows at most {MOST_TILES}",
+                remedy="Mapping.verify and mapping.locality take any grid",
+            )
+        if self.rounds * self.xcds > MOST_SHARES:
+            raise MappingError(
+                f"{self.rounds} rounds on {self.xcds} XCDs are more than the {MOST_SHARES} shares a picture counts",
+                remedy="let more workgroups run at a time",
+            )
+
+    @property
+    def launched(self) -> int:
+        """Workgroups that have something to do."""
+        return self.grid.size if self.workgroups is None else min(self.workgroups, self.grid.size)
+
+    @property
+    def together(self) -> int:
+        """Workgroups that run at the same time: one round."""
+        return min(self.concurrent or self.launched, self.grid.size)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of workgroups that run at the same time."""
+        return -(-self.grid.size // self.together)
+
+    def __str__(self) -> str:
+        rounds = f" in {self.rounds} rounds of {self.together}" if self.rounds > 1 else ""
+        return f"{self.grid} tiles, {counted(self.launched, 'workgroup')}{rounds}, {counted(self.xcds, 'XCD')}"
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """One mapping in one launch, verified; `tiles[t]` is the (row, col) dealt t-th, `turns[row, col]` is t."""
+
+    mapping: Mapping
+    launch: Launch
+    tiles: Array
+    turns: Array
+    locality: Locality
+    linear: Locality
+    warnings: tuple[str, ...]
+
+    @staticmethod
+    def of(given: object, launch: Launch) -> Placement:
+        """Verified and measured; MappingError with a counterexample where a tile is lost or computed twice."""
+        mapping = as_mapping(given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MappingHasNoEffect)  # they are shown in the picture
+            mapping.verify(launch.grid, launch.workgroups)
+        return Placement(
+            mapping,
+            launch,
+            mapping.tiles(launch.grid, launch.workgroups),
+            mapping.table(launch.grid, launch.workgroups),
+            _locality(mapping, launch),
+            _locality("linear()", launch),
+            (*mapping.warnings(launch.grid, launch.workgroups), *_other_xcds(mapping, launch)),
+        )
+
+    @property
+    def workgroups(self) -> Array:
+        """The workgroup that computes each tile."""
+        return self.turns % self.launch.launched
+
+    @property
+    def xcds(self) -> Array:
+        """The XCD that computes each tile: the hardware deals workgroups round-robin."""
+        return self.workgroups % self.launch.xcds
+
+    @property
+    def rounds(self) -> Array:
+        """The round in which each tile is computed."""
+        return self.turns // self.launch.together
+
+    @property
+    def xcd_of_turn(self) -> Array:
+        """The XCD that computes the t-th tile."""
+        return np.arange(self.launch.grid.size) % self.launch.launched % self.launch.xcds
+
+    @property
+    def proof(self) -> str:
+        """What was verified, in words."""
+        rounds = f" in {self.launch.rounds} rounds" if self.launch.rounds > 1 else ""
+        return f"every tile exactly once: verified, {counted(self.launch.launched, 'workgroup')}{rounds}"
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, for machines; the four tables are indexed [row][col]."""
+        return {
+            "mapping": str(self.mapping),
+            "verified": True,
+            "warnings": list(self.warnings),
+            "turns": self.turns.tolist(),
+            "workgroups": self.workgroups.tolist(),
+            "xcds": self.xcds.tolist(),
+            "rounds": self.rounds.tolist(),
+            "locality": locality_json(self.locality),
+            "linear": {"reads": self.linear.reads, "most_blocks": most(self.linear).blocks},
+        }
+
+
+def to_json(placements: tuple[Placement, ...]) -> dict[str, object]:
+    """Several mappings in one launch, for machines."""
+    launch = placements[0].launch
+    return {
+        "grid": {"rows": launch.grid.rows, "cols": launch.grid.cols},
+        "xcds": launch.xcds,
+        "k_blocks": launch.k_blocks,
+        "workgroups": launch.launched,
+        "concurrent": launch.together,
+        "rounds": launch.rounds,
+        "mappings": [placement.to_json() for placement in placements],
+    }
+
+
+def locality_json(report: Locality) -> dict[str, object]:
+    """The reads of every XCD, and their sums."""
+    return {
+        "compulsory": report.compulsory,
+        "reads": report.reads,
+        "without_reuse": report.without_reuse,
+        "xcds": [_reads_json(xcd) for xcd in report.xcds],
+    }
+
+
+def most(report: Locality) -> XcdReads:
+    """The XCD that reads the most different blocks; the first of them."""
+    return max(report.xcds, key=lambda xcd: xcd.blocks)
+
+
+def parse_grid(text: str) -> Grid:
+    """A grid from text such as 8x8: tiles along M, tiles along N."""
+    match = GRID.fullmatch(text)
+    if match is None:
+        start, stop = _odd_part(text)
+        raise MappingError(text_error("a grid is two numbers, rows x columns", text, start, stop, "write 8x8"))
+    rows, cols = int(match[1]), int(match[2])
+    for at, (name, value) in enumerate((("rows", rows), ("columns", cols)), start=1):
+        if value < 1:
+            raise MappingError(text_error(f"a grid needs at least one of its {name}", text, *match.span(at)))
+    try:
+        return Grid(rows, cols)
+    except MappingError as error:
+        raise MappingError(text_error(error.what, text, match.start(1), match.end(2))) from None
+
+
+def as_grid(given: Grid | str | tuple[int, int]) -> Grid:
+    """A grid of whatever stands for one: a grid, its text, a pair."""
+    if isinstance(given, Grid):
+        return given
+    return parse_grid(given) if isinstance(given, str) else Grid(*given)
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 workgroup`, `2 workgroups`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _odd_part(text: str) -> tuple[int, int]:
+    """Where a text stops being a grid: the first piece that is neither `8` nor `8x`."""
+    match = re.match(r"\s*(\d{1,12}\s*([x×X*]\s*(\d{1,12}\s*)?)?)?", text, re.ASCII)
+    start = match.end() if match else 0
+    return min(start, len(text)), len(text)
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is None and name in ("workgroups", "concurrent"):
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MappingError(f"{name} is a whole number, not {value!r}")
+    if not 1 <= value < 2**31:
+        raise MappingError(f"{name} is {value}, but must be between 1 and {2**31 - 1}")
+
+
+def _other_xcds(mapping: Mapping, launch: Launch) -> list[str]:
+    steps = (step for step in mapping.renumberings if isinstance(step, (XcdContiguous, XcdChunked)))
+    return [
+        f"{step} renumbers for {counted(step.xcds, 'XCD')}, but the launch has {launch.xcds}"
+        for step in steps
+        if step.xcds != launch.xcds
+    ]
+
+
+def _locality(mapping: object, launch: Launch) -> Locality:
+    return locality(mapping, launch.grid, launch.xcds, launch.k_blocks, launch.concurrent, launch.workgroups)
+
+
+def _reads_json(xcd: XcdReads) -> dict[str, object]:
+    return {
+        "xcd": xcd.xcd,
+        "tiles": xcd.whole.tiles,
+        "rows": xcd.whole.rows,
+        "cols": xcd.whole.cols,
+        "a_blocks": xcd.a_blocks,
+        "b_blocks": xcd.b_blocks,
+        "blocks": xcd.blocks,
+        "reads": xcd.reads,
+        "rounds": [{"tiles": share.tiles, "rows": share.rows, "cols": share.cols} for share in xcd.rounds],
+    }

@@ -1,0 +1,127 @@
+"""SVG by hand: elements, escaped text, and a figure that stands alone or inside a larger sheet."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from html import escape
+
+from tilewave.view import palette
+
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+WIDTH_OF_A_LETTER = 0.6
+"""Of the font's size; wide letters of a wide font, so that what is fitted by it also fits elsewhere."""
+
+MARGIN = 16
+LINE = 16
+TITLE = 40
+"""Height of a title with the space below it."""
+
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A title, a drawing and a caption; `body` is drawn below the title, in its own coordinates."""
+
+    kind: str
+    title: str
+    caption: str
+    width: float
+    body_height: float
+    body: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The caption, wrapped to the figure's width."""
+        letters = int((self.width - 2 * MARGIN) / (12 * WIDTH_OF_A_LETTER * 0.92))
+        return textwrap.wrap(self.caption, letters)
+
+    @property
+    def height(self) -> float:
+        """Of everything."""
+        return TITLE + self.body_height + len(self.lines) * LINE + MARGIN
+
+    def inner(self) -> str:
+        """Everything but the outermost element."""
+        caption_top = TITLE + self.body_height + 6
+        lines = [
+            text(MARGIN, caption_top + at * LINE + 6, line, 12, fill=palette.SOFT_INK, class_="soft")
+            for at, line in enumerate(self.lines)
+        ]
+        title = text(MARGIN, 27, self.title, 17, font_weight="600")
+        body = element("g", self.body, transform=f"translate(0 {TITLE})")
+        return "\n".join([title, body, *lines])
+
+    def svg(self) -> str:
+        """An element that stands alone, in a file or in a page."""
+        return sheet([[self]])
+
+
+def sheet(rows: list[list[Figure]]) -> str:
+    """Figures in rows, as one SVG."""
+    parts, y = [], 0.0
+    for row in rows:
+        x = 0.0
+        for figure in row:
+            parts.append(element("g", figure.inner(), class_=f"figure {figure.kind}", transform=f"translate({x} {y})"))
+            x += figure.width
+        y += max(figure.height for figure in row)
+    width = max(sum(figure.width for figure in row) for row in rows)
+    return _outermost(width, y, _said(rows), "\n".join(parts))
+
+
+def _said(rows: list[list[Figure]]) -> str:
+    figures = [figure for row in rows for figure in row]
+    title = element("title", escaped("; ".join(dict.fromkeys(figure.title for figure in figures))))
+    return title + element("desc", escaped(" ".join(dict.fromkeys(figure.caption for figure in figures))))
+
+
+def _outermost(width: float, height: float, said: str, body: str) -> str:
+    paper = rect(0, 0, width, height, palette.PAPER, class_="paper")
+    return element(
+        "svg",
+        f"{said}\n{paper}\n{body}\n",
+        xmlns="http://www.w3.org/2000/svg",
+        class_="tilewave",
+        role="img",
+        width=width,
+        height=height,
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        font_family=FONT,
+    )
+
+
+def element(name: str, content: str = "", /, **attributes: object) -> str:
+    """One element; `content` is markup, attributes are escaped and spelled as Python must: class_, stroke_width."""
+    spelled = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escaped(number(value))}"' for key, value in attributes.items()
+    )
+    return f"<{name}{spelled}>{content}</{name}>" if content else f"<{name}{spelled}/>"
+
+
+def text(x: float, y: float, words: str, size: float, **attributes: object) -> str:
+    """A line of text; black unless told otherwise."""
+    style: dict[str, object] = {"x": x, "y": y, "font_size": size, "fill": palette.INK, "class_": "ink", **attributes}
+    return element("text", escaped(words), **style)
+
+
+def rect(x: float, y: float, width: float, height: float, fill: str, **attributes: object) -> str:
+    """A rectangle."""
+    return element("rect", x=x, y=y, width=width, height=height, fill=fill, **attributes)
+
+
+def number(value: object) -> str:
+    """A number as short as a picture needs it; anything else as it stands."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def escaped(words: str) -> str:
+    """Text that no markup can hide in, without the characters that XML forbids."""
+    return escape(NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", words))
+
+
+def width_of(words: str, size: float) -> float:
+    """An upper estimate of how wide a line of text comes out."""
+    return len(words) * size * WIDTH_OF_A_LETTER
