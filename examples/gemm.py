@@ -1,4 +1,7 @@
-"""The GEMM of Wave's document on global load minimization, with the constraints it leaves to the reader."""
+"""The GEMM of Wave's document on global load minimization, with the constraints it leaves to the reader.
+
+Source: the documentation of Wave (Apache-2.0 WITH LLVM-exception), "Global Load Minimization".
+"""
 
 from tilewave import *
 import tilewave as tkl

@@ -1,4 +1,7 @@
-"""The persistent GEMM of Wave's tutorial, with L2 swizzling, as printed there; only the imports differ."""
+"""The persistent GEMM of Wave's tutorial, with L2 swizzling, as printed there; only the imports differ.
+
+Source: the documentation of Wave (Apache-2.0 WITH LLVM-exception), "Persistent GEMM Tutorial".
+"""
 
 from tilewave import *
 import tilewave as tkl

@@ -1,4 +1,7 @@
-"""The reordered GEMM of Wave's document on workgroup reordering: its formulas as printed, in its test configuration."""
+"""The reordered GEMM of Wave's document on workgroup reordering: its formulas as printed, in its test configuration.
+
+Source: the documentation of Wave (Apache-2.0 WITH LLVM-exception), "Workgroup Reordering in Wave".
+"""
 
 from tilewave import *
 import tilewave as tkw

@@ -104,7 +104,8 @@ def test_waves_persistent_xcd_swizzle_loses_tiles_on_one_row_of_16():
     assert found is not None
     assert (found.grid, found.workgroups, found.computed_by, found.lost) == (Grid(1, 16), 2, (0, 1), (0, 1))
     assert str(found) == (
-        "on a grid of 1×16 with 2 workgroups: workgroups 0 and 1 both compute tile (0, 2); tile (0, 1) is computed by none"
+        "on a grid of 1×16 with 2 workgroups: workgroups 0 and 1 both compute tile (0, 2); "
+        "tile (0, 1) is computed by none"
     )
 
 

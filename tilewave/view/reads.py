@@ -114,7 +114,7 @@ def _columns_of_b(placement: Placement, where: Frame, xcd: int, deep: float) -> 
 
 def _tiles_of_c(placement: Placement, where: Frame, xcd: int) -> list[str]:
     launched = placement.launch.launched
-    size = fitting(len(str(launched - 1)), where.cell - 4, 13)
+    size = fitting(len(str(launched - 1)), where.cell - 9, 13)
     parts = []
     for turn, (row, col) in enumerate(placement.tiles.tolist()):
         mine = bool(placement.xcd_of_turn[turn] == xcd)

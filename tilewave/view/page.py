@@ -1,0 +1,104 @@
+"""One self-contained page: the three figures of each mapping, alive, and the reads as a table.
+
+The figures are those of `figures.py`; the script in `assets/` moves through them and looks everything up in the data
+that is embedded with them. Nothing is fetched: the page's own security policy forbids it.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from string import Template
+
+from tilewave.mapping import Locality
+from tilewave.view import palette
+from tilewave.view.axes import paint, patterns, swatch
+from tilewave.view.figures import figures
+from tilewave.view.placement import Launch, Placement, counted, most, to_json
+from tilewave.view.reads import sum_of, title
+from tilewave.view.svg import element, escaped
+
+COLUMNS = ("mapping", "rows", "columns", "A", "B", "A + B", "all XCDs", "× compulsory")
+
+NOTE = (
+    "Rows, columns, A, B and A + B: the XCD that reads the most. All XCDs: the sum over XCDs and rounds, if the L2 of "
+    "each XCD holds what its workgroups of one round share and nothing more. Compulsory: every block once."
+)
+
+
+def page(placements: tuple[Placement, ...]) -> str:
+    """The whole page as text."""
+    launch = placements[0].launch
+    names = " | ".join(str(placement.mapping) for placement in placements)
+    return _asset("page.html").substitute(
+        title=escaped(f"{names} on {launch.grid}"),
+        css=_asset("page.css").template,
+        js=_asset("page.js").template,
+        launch=escaped(str(launch)),
+        k_blocks=counted(launch.k_blocks, "block"),
+        tiles=launch.grid.size,
+        chooser=_chooser(launch),
+        layout="several" if len(placements) > 1 else "one",
+        articles="\n".join(_article(placement) for placement in placements),
+        table=_table(placements),
+        note=escaped(NOTE),
+        data=embedded(_data(placements)),
+    )
+
+
+def embedded(data: object) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(data, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _asset(name: str) -> Template:
+    return Template(files("tilewave.view").joinpath("assets").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _data(placements: tuple[Placement, ...]) -> dict[str, object]:
+    """What `--json` prints, and the few words and colours that the script changes."""
+    mappings = []
+    for placement in placements:
+        words = [{"title": title(one.xcd), "sum": sum_of(one)} for one in placement.locality.xcds]
+        mappings.append({**placement.to_json(), "said": words})
+    paints = [paint(xcd) for xcd in range(placements[0].launch.xcds)]
+    return {**to_json(placements), "mappings": mappings, "paints": paints, "label": palette.LABEL}
+
+
+def _chooser(launch: Launch) -> str:
+    return "\n".join(_choice(xcd) for xcd in range(launch.xcds))
+
+
+def _choice(xcd: int) -> str:
+    attributes = ' checked=""' if xcd == 0 else ""
+    drawn = element("svg", patterns(xcd + 1) + swatch(paint(xcd)), aria_hidden="true", viewBox="0 0 14 14")
+    return f'<label><input type="radio" name="xcd" value="{xcd}"{attributes}>{drawn}XCD {xcd}</label>'
+
+
+def _article(placement: Placement) -> str:
+    name = escaped(str(placement.mapping))
+    notes = "".join(f'<p class="warning">{escaped(warning)}</p>' for warning in placement.warnings)
+    drawn = "\n".join(f"<figure>{figure.svg()}</figure>" for figure in figures(placement))
+    proof = f'<p class="proof">✓ {escaped(placement.proof)}</p>'
+    head = f"<h2><code>{name}</code></h2>{proof}{notes}"
+    return f'<article aria-label="{name}">\n{head}\n<div class="figures">\n{drawn}\n</div>\n</article>'
+
+
+def _table(placements: tuple[Placement, ...]) -> str:
+    reports = [placement.locality for placement in placements]
+    linear = placements[0].linear
+    if all(report.mapping != linear.mapping for report in reports):
+        reports.append(linear)
+    head = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
+    body = "\n".join(_row(report) for report in reports)
+    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+
+
+def _row(report: Locality) -> str:
+    one = most(report)
+    cells = (one.whole.rows, one.whole.cols, one.a_blocks, one.b_blocks, one.blocks, report.reads)
+    shown = "".join(f"<td>{cell}</td>" for cell in (*cells, f"{report.reads / report.compulsory:.2f}"))
+    return f'<tr><th scope="row"><code>{escaped(report.mapping)}</code></th>{shown}</tr>'

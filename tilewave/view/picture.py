@@ -1,0 +1,66 @@
+"""Pictures from Python: `show("xcd_contiguous(8) >> grouped(2)", "8x8")` at the end of a notebook cell draws itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from tilewave.mapping import Grid, MappingError
+from tilewave.view.figures import figures_svg
+from tilewave.view.page import page
+from tilewave.view.placement import Launch, Placement, as_grid, to_json
+from tilewave.view.save import save
+
+NOTEBOOK_HEIGHT = 900
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One mapping or several in the same launch, verified; a notebook shows it as the page, or as the figures."""
+
+    placements: tuple[Placement, ...]
+
+    def svg(self, xcd: int = 0) -> str:
+        """The three figures of each mapping; the third shows the reads of `xcd`."""
+        return figures_svg(self.placements, xcd)
+
+    def html(self) -> str:
+        """The self-contained page."""
+        return page(self.placements)
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, for machines."""
+        return to_json(self.placements)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a .html file or the figures to a .svg file, whole or not at all."""
+        suffix = Path(path).suffix.lower()
+        if suffix not in (".svg", ".html", ".htm"):
+            raise MappingError(f"a picture is saved as .svg or .html, not as {suffix or 'a file without a suffix'}")
+        save(path, self.svg() if suffix == ".svg" else self.html())
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own: its style and script cannot touch the notebook's."""
+        style = f"width:100%;height:{NOTEBOOK_HEIGHT}px;border:0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.html())}"></iframe>'
+
+    def _repr_svg_(self) -> str:
+        """For whatever shows no frames."""
+        return self.svg()
+
+
+def show(
+    mapping: object,
+    grid: Grid | str | tuple[int, int],
+    xcds: int = 8,
+    *,
+    k_blocks: int = 8,
+    workgroups: int | None = None,
+    concurrent: int | None = None,
+    compare: Iterable[object] = (),
+) -> Picture:
+    """The picture of a mapping on a grid, beside those of `compare`; MappingError where a tile is lost."""
+    launch = Launch(as_grid(grid), xcds, k_blocks, workgroups, concurrent)
+    return Picture(tuple(Placement.of(given, launch) for given in (mapping, *compare)))
