@@ -273,13 +273,19 @@ def test_one_task_or_one_thread_needs_no_pool():
 
 def test_the_pool_is_as_large_as_the_largest_launch_wants():
     script = """
-launch(USLEEP, 1000, 8, 3)
-launch(USLEEP, 1000, 8, 5)
-callers = [threading.Thread(target=lambda: [launch(USLEEP, 1000, 8, 4) for _ in range(20)]) for _ in range(6)]
+start = threading.Barrier(6)
+def call():
+    start.wait()
+    for wanted in (2, 3, 5, 4):
+        launch(USLEEP, 1000, 8, wanted)
+launch(USLEEP, 1, 1, 1)  # compile first
+callers = [threading.Thread(target=call) for _ in range(6)]
 for caller in callers:
     caller.start()
 for caller in callers:
     caller.join()
+launch(USLEEP, 1000, 8, 5)
+time.sleep(0.3)  # a thread that was joined may still be leaving
 print(len(helpers()))
 """
     assert printed(script) == ["4"]

@@ -27,7 +27,9 @@ from tilewave.ir.ops import (
     Loop,
     Mma,
     Permute,
+    Prepack,
     Read,
+    ReadPanel,
     Scatter,
     Select,
     TileOf,
@@ -73,6 +75,7 @@ class _Interpreter:
         self.kernel = kernel
         self.workgroup = 0
         self.env: Env = {}
+        self.packed: dict[Value, Buffer] = {}
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)
         self.outputs: list[tuple[Array, Buffer]] = []
@@ -137,6 +140,13 @@ class _Interpreter:
                 return (env[x].transpose(axes),)
             case Iota():
                 return (np.arange(op.result.type.shape[0], dtype=op.result.type.dtype.numpy),)
+            case Prepack(memory):
+                return (self.prepack(op, env[memory]),)
+            case ReadPanel(memory, at):
+                *batch, panel, first = (env[v] for v in at)
+                depth = op.result.type.shape[-1]
+                rows = env[memory].data[(*batch, panel)].swapaxes(0, 1).reshape(op.result.type.shape[-2], -1)
+                return (rows[:, first : first + depth].reshape(op.result.type.shape),)
             case Gather(memory):
                 return (self.gather(op, env[memory]),)
             case Scatter(tile, memory):
@@ -168,6 +178,18 @@ class _Interpreter:
         raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
 
     # -- memory
+
+    def prepack(self, op: Prepack, buffer: Buffer) -> Buffer:
+        """Panels of a memory; made for the first workgroup and kept for the others."""
+        if op.result not in self.packed:
+            *batch, panels, groups, rows, depth = op.result.type.shape
+            order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
+            turned = buffer.data.transpose([*order, op.row_axis, op.depth_axis])
+            whole = np.zeros((*batch, panels * rows, groups * depth), op.result.type.dtype.numpy)
+            whole[..., : turned.shape[-2], : turned.shape[-1]] = turned.astype(whole.dtype)
+            split = whole.reshape(*batch, panels, rows, groups, depth)
+            self.packed[op.result] = Buffer(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
+        return self.packed[op.result]
 
     def read(self, op: Read, buffer: Buffer) -> Array:
         window = self.window(op, buffer, op.result.type.shape)

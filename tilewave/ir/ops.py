@@ -246,6 +246,28 @@ class Mma(Op):
     acc: Value
 
 
+@dataclass(frozen=True)
+class Prepack(Op):
+    """A copy of `memory` made once per launch, before any workgroup: panels of rows, their depth in groups.
+
+    The result has the shape (batches…, panels, groups, rows, depth of a group), one dtype of its own, and 0 wherever a
+    panel hangs over the memory: result[b, p, g, r, d] = memory[b, p · rows + r, g · depth + d], where `row_axis` and
+    `depth_axis` name the axes of `memory` that rows and depth run along.
+    """
+
+    memory: Value
+    row_axis: int
+    depth_axis: int
+
+
+@dataclass(frozen=True)
+class ReadPanel(Op):
+    """Part of a panel: result[…, r, k] is row r of panel `at[-2]` at depth `at[-1]` + k; batches come first in `at`."""
+
+    memory: Value
+    at: tuple[Value, ...]
+
+
 class Barrier(Op):
     """No wave of the workgroup goes on before all have come here."""
 
@@ -285,7 +307,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (Write, Scatter, Barrier, Yield, Allocate)
 
 NUMBERS: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Allocate, Barrier, Loop, While, Yield)
 LEVELS: dict[str, tuple[type[Op], ...]] = {
-    "tile": (*NUMBERS, TileOf, Broadcast, Permute, Iota, Read, Write, Gather, Scatter, Mma),
+    "tile": (*NUMBERS, TileOf, Broadcast, Permute, Iota, Read, Write, Gather, Scatter, Mma, Prepack, ReadPanel),
     # What one lane of one wave does. Its loads, stores, fragments and asynchronous copies join this list as the
     # passes that produce them do; whatever is not in a level's list does not verify there.
     "lane": NUMBERS,

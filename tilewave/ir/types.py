@@ -111,7 +111,7 @@ class Memory:
 
 Type = Scalar | Tile | Memory
 INDEX_SCALAR = Scalar(INDEX)
-SPACES = ("global", "shared")
+SPACES = ("global", "shared", "packed")
 
 
 def dims(shape: tuple[int, ...]) -> str:

@@ -25,7 +25,9 @@ from tilewave.ir.ops import (
     Mod,
     Not,
     Permute,
+    Prepack,
     Read,
+    ReadPanel,
     Scatter,
     Select,
     TileOf,
@@ -110,6 +112,8 @@ def _check(op: Op) -> None:
             _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
         case Read() | Write() | Gather() | Scatter():
             _memory(op)
+        case Prepack() | ReadPanel():
+            _panels(op)
         case Mma():
             _mma(op)
         case Loop() | While():
@@ -161,6 +165,27 @@ def _memory(op: Read | Write | Gather | Scatter) -> None:
                 op, [v.type for v in where.args] == [INDEX_SCALAR] * len(tile.shape), f"{tile} needs an index per axis"
             )
             _yields(op, where, [INDEX_SCALAR] * rank)
+
+
+def _panels(op: Prepack | ReadPanel) -> None:
+    memory, out = op.memory.type, op.results[0].type
+    match op:
+        case Prepack(_, row_axis, depth_axis):
+            _want(op, isinstance(out, Memory) and out.space == "packed", f"makes a packed memory, not {out}")
+            _want(
+                op, len(out.shape) == len(memory.shape) + 2 and row_axis != depth_axis, f"{memory} has no such panels"
+            )
+            *_, panels, groups, rows, depth = out.shape
+            whole = panels * rows >= memory.shape[row_axis] and groups * depth >= memory.shape[depth_axis]
+            _want(op, whole, f"{out} does not hold all of {memory}")
+        case ReadPanel(_, at):
+            fits = isinstance(memory, Memory) and memory.space == "packed" and isinstance(out, Tile)
+            _want(op, fits and len(at) == len(memory.shape) - 2, f"reads {out} from {memory}")
+            *_, rows, depth = memory.shape
+            _want(op, out.shape[-2] == rows and out.shape[-1] % depth == 0, f"{out} is no part of a panel of {memory}")
+            _want(
+                op, all(v.type == INDEX_SCALAR for v in at) and out.dtype == memory.dtype, f"reads {out} from {memory}"
+            )
 
 
 def _mma(op: Mma) -> None:

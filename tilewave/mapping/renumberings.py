@@ -75,7 +75,7 @@ class XcdChunked(Renumbering):
         if isinstance(chunked, int) and chunked == 0:
             return in_turn
         nth, within = divide(position, chunk)
-        number = total(times(nth, self.xcds * chunk), times(xcd, chunk), within)
+        number = total(times(nth, lists.xcds * chunk), times(xcd, chunk), within)
         return choose(position < chunked, number, in_turn)
 
     def no_effect(self, deal: Deal) -> str:
@@ -102,13 +102,14 @@ class _Lists:
     workgroups: int
     rounds: int  # full rounds, R; a launch of one round counts as none and a rest
     rest: int
-    xcds: Index
+    xcds: Index  # those that hold a workgroup
 
     @staticmethod
     def of(deal: Deal, xcds: Index) -> _Lists:
         if deal.in_one_round:
-            return _Lists(deal.count, 0, deal.count, xcds)
-        return _Lists(deal.workgroups, *divmod(deal.count, deal.workgroups), xcds)
+            return _Lists(deal.count, 0, deal.count, smaller(xcds, deal.count))
+        rounds, rest = divmod(deal.count, deal.workgroups)
+        return _Lists(deal.workgroups, rounds, rest, smaller(xcds, deal.workgroups))
 
     @property
     def larger_xcds(self) -> Index:
@@ -133,7 +134,7 @@ class _Lists:
     def place(self, t: Index) -> tuple[Index, Index]:
         """The XCD that computes the t-th tile, and the tile's position in its list."""
         turn, w = (0, t) if self.rounds == 0 else divide(t, self.workgroups)
-        alone = isinstance(self.xcds, int) and self.xcds >= self.workgroups
+        alone = isinstance(self.xcds, int) and self.xcds == self.workgroups
         seat, xcd = (0, w) if alone else divide(w, self.xcds)
         per_round = times(turn, self.workgroups // self.xcds)
         extra = 0 if self.even else choose(xcd < self.larger_xcds, turn, 0)

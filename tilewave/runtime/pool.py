@@ -159,12 +159,11 @@ step:
   br label %look
 looked:
   %count = load atomic i64, ptr @count monotonic, align 8
-  %room = sub i64 %wanted, %count
-  %new = call i64 @llvm.smin.i64(i64 %missing, i64 %room)
-  %small = icmp sgt i64 %new, 0
-  br i1 %small, label %grow, label %out
+  %large = icmp sge i64 %count, %wanted
+  %enough = or i1 %full, %large
+  br i1 %enough, label %out, label %grow
 grow:
-  %grown = call ptr @grow(ptr %job, ptr %crew, i64 %new)
+  %grown = call ptr @grow(ptr %job, ptr %crew, i64 %missing, i64 %wanted)
   br label %out
 out:
   %all = phi ptr [ %crew, %looked ], [ %grown, %grow ]
@@ -206,9 +205,9 @@ define internal void @wake(ptr %helper) {
   ret void
 }
 
-; Add new helpers, born with the job posted, in front of the crew; fewer where threads are short, none where another
-; launch is growing the pool. They leave signals to the threads that were there before.
-define internal ptr @grow(ptr %job, ptr %crew, i64 %new) {
+; Add the missing helpers to the crew, born with the job posted, until the pool has as many as wanted; fewer where
+; threads are short, none where another launch is growing the pool. They leave signals to the threads that were there.
+define internal ptr @grow(ptr %job, ptr %crew, i64 %missing, i64 %wanted) {
 entry:
   %blocked = alloca [128 x i8], align 16
   %before = alloca [128 x i8], align 16
@@ -218,6 +217,9 @@ entry:
 taken:
   ret ptr %crew
 block:
+  %count = load atomic i64, ptr @count monotonic, align 8
+  %room = sub i64 %wanted, %count
+  %new = call i64 @llvm.smin.i64(i64 %missing, i64 %room)
   call i32 @sigfillset(ptr %blocked)
   $keep_faults
   call i32 @pthread_sigmask(i32 $sig_setmask, ptr %blocked, ptr %before)
@@ -225,7 +227,7 @@ block:
 make:
   %list = phi ptr [ %crew, %block ], [ %helper, %made ]
   %left = phi i64 [ %new, %block ], [ %fewer, %made ]
-  %enough = icmp eq i64 %left, 0
+  %enough = icmp slt i64 %left, 1
   br i1 %enough, label %out, label %one
 one:
   %helper = call ptr @make(ptr %job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewave.mapping import MappingError
+from tilewave.mapping import Grid, MappingError
 from tilewave.view.launch_order import launch_order
 from tilewave.view.placement import Placement
 from tilewave.view.reads import reads
@@ -13,10 +13,15 @@ MOST_TILES = 128 * 128
 LONGEST_SIDE = 1024
 
 
+def can_be_drawn(grid: Grid) -> bool:
+    """Whether a grid is small enough for figures that a browser moves through with ease."""
+    return grid.size <= MOST_TILES and max(grid.rows, grid.cols) <= LONGEST_SIDE
+
+
 def figures(placement: Placement, xcd: int = 0) -> list[Figure]:
     """Launch order, XCD map and the reads of one XCD, in the order in which they explain each other."""
     grid = placement.launch.grid
-    if grid.size > MOST_TILES or max(grid.rows, grid.cols) > LONGEST_SIDE:
+    if not can_be_drawn(grid):
         raise MappingError(
             f"a {grid} grid is too large to draw: at most {MOST_TILES} tiles, and {LONGEST_SIDE} along a side",
             remedy="draw a smaller grid; the terminal and --json summarise this one",

@@ -75,7 +75,7 @@ def _numbers(placement: Placement, where: Frame) -> list[str]:
         x, y = (middle - where.cell / 2 + 4 for middle in where.centre(row, col))
         words = str(turn % placement.launch.launched)
         halo = {"stroke": _shade(placement, turn), "stroke_width": 3, "paint_order": "stroke"}
-        parts.append(text(x, y + size * 0.8, words, size, **halo, **ON_TILE))
+        parts.append(text(x, y + size * 0.8, words, size, data_label=turn, **halo, **ON_TILE))
     return parts
 
 

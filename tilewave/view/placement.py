@@ -33,7 +33,10 @@ MOST_XCDS = 256
 MOST_SHARES = 1 << 18
 """XCDs times rounds: each pair has its own line in the report."""
 
-GRID = re.compile(r"\s*(\d{1,12})\s*[x×X*]\s*(\d{1,12})\s*", re.ASCII)
+LONGEST_TEXT = 60
+"""Of a grid; Python itself reads numbers of that length at once."""
+
+GRID = re.compile(r"\s*(\d+)\s*[x×X*]\s*(\d+)\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,8 @@ def most(report: Locality) -> XcdReads:
 
 def parse_grid(text: str) -> Grid:
     """A grid from text such as 8x8: tiles along M, tiles along N."""
+    if len(text) > LONGEST_TEXT:
+        raise MappingError(f"a grid is two numbers such as 8x8, not {len(text)} characters")
     match = GRID.fullmatch(text)
     if match is None:
         start, stop = _odd_part(text)
@@ -213,7 +218,7 @@ def counted(number: int, thing: str) -> str:
 
 def _odd_part(text: str) -> tuple[int, int]:
     """Where a text stops being a grid: the first piece that is neither `8` nor `8x`."""
-    match = re.match(r"\s*(\d{1,12}\s*([x×X*]\s*(\d{1,12}\s*)?)?)?", text, re.ASCII)
+    match = re.match(r"\s*(\d+\s*([x×X*]\s*(\d+\s*)?)?)?", text, re.ASCII)
     start = match.end() if match else 0
     return min(start, len(text)), len(text)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewave.mapping import MappingError, XcdReads
 from tilewave.view import palette
 from tilewave.view.axes import (
@@ -38,6 +40,22 @@ SUM = 26.0
 
 GAP = 24.0
 """Between C and the matrices beside and above it; each one's name stands there."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How a tile or block is drawn: its class, its fill, and the text on it."""
+
+    name: str
+    fill: str
+    label: dict[str, str]
+
+
+OTHER = _Look("empty", palette.EMPTY, {"fill": palette.SOFT_INK, "class_": "soft"})
+
+
+def _look_of(xcd: int) -> _Look:
+    return _Look("used", paint(xcd), ON_TILE)
 
 
 def reads(placement: Placement, xcd: int = 0) -> Figure:
@@ -93,10 +111,11 @@ def _depth(k_blocks: int) -> str:
 def _rows_of_a(placement: Placement, where: Frame, xcd: int, deep: float) -> list[str]:
     read = set(placement.tiles[placement.xcd_of_turn == xcd][:, 0].tolist())
     left, side = where.left - GAP - deep, where.cell - where.gap
-    parts = []
+    parts, mine = [], _look_of(xcd)
     for row in range(where.grid.rows):
         y = where.top + row * where.cell + where.gap / 2
-        parts.append(rect(left, y, deep, side, _fill(row in read, xcd), class_=_class(row in read), data_row=row))
+        look = mine if row in read else OTHER
+        parts.append(rect(left, y, deep, side, look.fill, class_=look.name, data_row=row))
     height = where.grid.rows * where.cell
     return parts + [_cut(left + at, where.top, 0, height) for at in _cuts(placement, deep)]
 
@@ -104,10 +123,11 @@ def _rows_of_a(placement: Placement, where: Frame, xcd: int, deep: float) -> lis
 def _columns_of_b(placement: Placement, where: Frame, xcd: int, deep: float) -> list[str]:
     read = set(placement.tiles[placement.xcd_of_turn == xcd][:, 1].tolist())
     top, side = where.top - GAP - deep, where.cell - where.gap
-    parts = []
+    parts, mine = [], _look_of(xcd)
     for col in range(where.grid.cols):
         x = where.left + col * where.cell + where.gap / 2
-        parts.append(rect(x, top, side, deep, _fill(col in read, xcd), class_=_class(col in read), data_col=col))
+        look = mine if col in read else OTHER
+        parts.append(rect(x, top, side, deep, look.fill, class_=look.name, data_col=col))
     width = where.grid.cols * where.cell
     return parts + [_cut(where.left, top + at, width, 0) for at in _cuts(placement, deep)]
 
@@ -115,24 +135,15 @@ def _columns_of_b(placement: Placement, where: Frame, xcd: int, deep: float) -> 
 def _tiles_of_c(placement: Placement, where: Frame, xcd: int) -> list[str]:
     launched = placement.launch.launched
     size = fitting(len(str(launched - 1)), where.cell - 9, 13)
-    parts = []
+    parts, mine, owners = [], _look_of(xcd), placement.xcd_of_turn.tolist()
     for turn, (row, col) in enumerate(placement.tiles.tolist()):
-        mine = bool(placement.xcd_of_turn[turn] == xcd)
-        parts.append(where.tile(row, col, _fill(mine, xcd), class_=f"tile {_class(mine)}", data_turn=turn))
+        look = mine if owners[turn] == xcd else OTHER
+        parts.append(where.tile(row, col, look.fill, class_=f"tile {look.name}", data_turn=turn))
         if size:
             x, y = where.centre(row, col)
-            style = ON_TILE if mine else {"fill": palette.SOFT_INK, "class_": "soft"}
             words = str(turn % launched)
-            parts.append(text(x, y + size * 0.35, words, size, text_anchor="middle", data_label=turn, **style))
+            parts.append(text(x, y + size * 0.35, words, size, text_anchor="middle", data_label=turn, **look.label))
     return parts
-
-
-def _fill(used: bool, xcd: int) -> str:
-    return paint(xcd) if used else palette.EMPTY
-
-
-def _class(used: bool) -> str:
-    return "used" if used else "empty"
 
 
 def _cuts(placement: Placement, deep: float) -> list[float]:

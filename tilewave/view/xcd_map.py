@@ -66,12 +66,13 @@ def _tile(placement: Placement, where: Frame, turn: int) -> str:
 
 def _numbers(launch: Launch, where: Frame, centre: tuple[float, float], turn: int) -> str:
     x, y = centre
+    style = {"data_label": turn, **ON_TILE}
     workgroup = turn % launch.launched
     xcd = str(workgroup % launch.xcds)
     size = _workgroup_size(where, launch)
     if size:
         corner = where.cell / 2 - 4
-        small = text(x + corner, y + corner, xcd, min(9.0, where.cell / 4), text_anchor="end", **ON_TILE)
-        return text(x, y + size * 0.2, str(workgroup), size, text_anchor="middle", **ON_TILE) + small
+        small = text(x + corner, y + corner, xcd, min(9.0, where.cell / 4), text_anchor="end", **style)
+        return text(x, y + size * 0.2, str(workgroup), size, text_anchor="middle", **style) + small
     size = _xcd_size(where, launch)
-    return text(x, y + size * 0.35, xcd, size, text_anchor="middle", **ON_TILE) if size else ""
+    return text(x, y + size * 0.35, xcd, size, text_anchor="middle", **style) if size else ""

@@ -19,11 +19,13 @@
       all(`.${kind} .tile`, article).forEach((tile) => (found[Number(tile.dataset.turn)] = tile));
       return found;
     };
+    const labels = Array.from({ length: count }, () => []);
+    all(".order [data-label], .xcds [data-label]", article).forEach((label) => labels[Number(label.dataset.label)].push(label));
     const paths = all(".path", article).map((line) => ({
-      line, head: line.parentNode.querySelector(".head"),
-      points: line.getAttribute("points").split(" "), turns: line.dataset.turns.split(" ").map(Number),
+      line, points: line.getAttribute("points").split(" "), turns: line.dataset.turns.split(" ").map(Number),
     }));
-    return { article, mapping, tiles, paths, order: squares("order"), xcds: squares("xcds"), reads: squares("reads") };
+    const [order, xcds, reads] = ["order", "xcds", "reads"].map(squares);
+    return { article, mapping, tiles, paths, labels, order, xcds, reads };
   });
 
   const wordsFor = (panel, turn) => {
@@ -55,6 +57,9 @@
         for (let turn = low; turn < high; turn++) squares[turn].classList.toggle("later", turn >= upTo);
         if (shown > 0) squares[shown - 1].classList.remove("now");
         if (upTo > 0 && upTo < count) squares[upTo - 1].classList.add("now");
+      }
+      for (let turn = low; turn < high; turn++) {
+        panel.labels[turn].forEach((label) => label.classList.toggle("later", turn >= upTo));
       }
       panel.paths.forEach((path) => showPath(path, upTo));
       all(".head", panel.article).forEach((head) => (head.style.visibility = upTo === count ? "" : "hidden"));

@@ -1,0 +1,318 @@
+"""What README and docs show is run: code, printed output, error texts, commands, links, and the lists of names.
+
+Blocks of one document run in order, in one namespace, in an empty directory that holds `examples`. A block is saved
+there under the name in its info string (```python gemm.py), so that errors and later commands can name it.
+
+    ```python              run; what it prints is compared with a ```text block right behind it
+    ```python error        must raise a TilewaveError whose text is the ```text block behind it
+    ```sh                  run where it begins with `tilewave`; in a ```text block behind it … stands for anything
+
+`pytest tests/test_documents.py --update-golden` puts what Python printed into the documents; read the diff.
+"""
+
+import ast
+import contextlib
+import io
+import linecache
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import tilewave
+from tilewave.cli.main import app
+from tilewave.errors import TilewaveError
+from tilewave.ir import ops
+from tilewave.ir.core import part_names
+from tilewave.ir.types import DTYPES
+from tilewave.lang.constraints import MMAType
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^tilewave ([a-z]+)", re.MULTILINE)
+PLANNED = {"run", "compile", "sim", "tune", "bench"}
+"""Commands that documents may show before they exist."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its info string, its text, and the line where the text begins."""
+
+    info: tuple[str, ...]
+    text: str
+    line: int
+
+    @property
+    def kind(self):
+        return self.info[0] if self.info else ""
+
+    @property
+    def file(self):
+        named = [word for word in self.info if word.endswith(".py")]
+        return named[0] if named else f"example_{self.line}.py"
+
+
+def blocks_of(text):
+    return [
+        Block(tuple(m["info"].split()), m["text"], text.count("\n", 0, m.start("text")) + 1)
+        for m in FENCE.finditer(text)
+    ]
+
+
+def name_of(document):
+    return str(document.relative_to(ROOT))
+
+
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+
+
+# -- running --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """An empty directory with `examples`, which can be imported; other tests' copies of them are put aside."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "examples"), *sys.path])
+    aside = {name: sys.modules.pop(name) for name in EXAMPLES if name in sys.modules}
+    yield tmp_path
+    for name in EXAMPLES:
+        sys.modules.pop(name, None)
+    sys.modules.update(aside)
+
+
+@documents
+def test_what_a_document_shows_happens(document, workplace, request):
+    text = document.read_text()
+    blocks = blocks_of(text)
+    names = {"__name__": "document"}
+    found = {}
+    for block, following in zip(blocks, [*blocks[1:], Block((), "", 0)], strict=True):
+        shown = following if following.kind == "text" else None
+        where = f"{name_of(document)}:{block.line}"
+        if block.kind == "python":
+            said = run_python(block, names, workplace, where)
+            assert shown or not said or "error" not in block.info, (
+                f"{where}: its error stands in no text block:\n{said}"
+            )
+            if shown:
+                found[shown.line] = said
+        elif block.kind == "sh" and COMMAND.match(block.text):
+            run_commands(block, shown, workplace, where)
+    if request.config.getoption("--update-golden") and not os.environ.get("CI"):
+        document.write_text(with_output(text, found))
+        return
+    for shown in blocks:
+        if shown.line in found:
+            compare(found[shown.line], shown.text, f"{name_of(document)}:{shown.line}")
+
+
+def run_python(block, names, directory, where):
+    """What a block prints, or the text of the error it is meant to raise."""
+    path = directory / block.file
+    assert not path.exists(), f"{where}: there is a {block.file} already"
+    path.write_text(block.text)
+    linecache.checkcache(str(path))
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block.text, str(path), "exec", dont_inherit=True), names)
+    except TilewaveError as error:
+        assert "error" in block.info, f"{where}: {error}"
+        return f"error: {error}\n"
+    except Exception as error:
+        raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
+    assert "error" not in block.info, f"{where}: nothing went wrong here"
+    return printed.getvalue()
+
+
+def run_commands(block, shown, directory, where):
+    known = {command.name for command in app.registered_commands}
+    asked = set(COMMAND.findall(block.text))
+    assert asked <= known | PLANNED, f"{where}: no command is called {sorted(asked - known)[0]!r}"
+    if not asked <= known:
+        return
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": path, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"}
+    bash = ["bash", "-e", "-o", "pipefail", "-c", block.text]
+    done = subprocess.run(bash, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    if shown:
+        pattern = ".*?".join(map(re.escape, shown.text.strip().split("…")))
+        assert re.search(pattern, done.stdout, re.DOTALL), f"{where}: the command printed\n{done.stdout}"
+
+
+def compare(found, shown, where):
+    """Texts of errors may be shown with or without the `error: ` that a terminal puts before them."""
+    shown = shown if shown.startswith("error: ") else shown.removeprefix("\n")
+    found = found if shown.startswith("error: ") else found.removeprefix("error: ")
+    if sys.version_info < (3, 11):  # Python does not tell columns: no carets, and no variables' names in the IR
+        if re.search(r"%\w", found):
+            return
+        found, shown = without_carets(found), without_carets(shown)
+    assert found.rstrip() == shown.rstrip(), f"{where} shows something else"
+
+
+def without_carets(text):
+    return "\n".join(line for line in text.splitlines() if set(line.strip()) != {"^"})
+
+
+def with_output(text, found):
+    """The document with what was printed in its text blocks."""
+
+    def put(match):
+        line = text.count("\n", 0, match.start("text")) + 1
+        if line not in found:
+            return match[0]
+        return f"```{match['info']}\n{found[line].rstrip()}\n```"
+
+    return FENCE.sub(put, text)
+
+
+# -- what a document must have --------------------------------------------------------------------------------------
+
+
+@documents
+def test_every_section_that_shows_code_checks_something(document):
+    text = document.read_text()
+    for section in re.split(r"^(?=#+ )", FENCE.sub(lambda m: m[0].replace("\n#", "\n\0#"), text), flags=re.MULTILINE):
+        blocks = blocks_of(section)
+        python = [b for b in blocks if b.kind == "python"]
+        checked = any("assert" in b.text or "error" in b.info for b in python) or any(b.kind == "text" for b in blocks)
+        assert checked or not python, f"{name_of(document)}: nothing can fail in {section.partition(chr(10))[0]!r}"
+
+
+@documents
+def test_every_text_block_is_checked(document):
+    blocks = blocks_of(document.read_text())
+    for before, block in zip([Block((), "", 0), *blocks], blocks, strict=False):
+        checked = before.kind in ("python", "sh")
+        assert block.kind != "text" or checked, f"{name_of(document)}:{block.line}: nobody checks this text"
+
+
+@documents
+def test_links_lead_somewhere(document):
+    text = FENCE.sub("", document.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = document.parent / file if file else document
+        assert path.exists(), f"{name_of(document)} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(path.read_text()), f"{name_of(document)} links to {target}: no such heading"
+
+
+def anchors(text):
+    """The names that GitHub gives to headings."""
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def words_in_code(document):
+    """Every word that stands in a code block or between backticks."""
+    text = document.read_text()
+    code = [b.text for b in blocks_of(text)] + re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+    return {word for piece in code for word in re.findall(r"\w+", piece)}
+
+
+def test_the_language_document_names_everything_public():
+    words = words_in_code(ROOT / "docs/language.md")
+    assert not sorted(set(tilewave.__all__) - words)
+    assert not sorted(set(DTYPES) - words)
+    assert not [m.name for m in MMAType if m.name not in words]
+
+
+def test_the_pass_document_has_a_section_for_every_pass():
+    heads = anchors((ROOT / "docs/passes.md").read_text())
+    passes = {p.stem for p in ROOT.glob("tilewave/passes/*.py")} - {"__init__", "runner", "pipelines"}
+    assert not sorted(passes - heads)
+
+
+def test_every_decision_is_short_and_says_why():
+    decisions = sorted(ROOT.glob("docs/decisions/*.md"))
+    numbers = [path.name[:4] for path in decisions]
+    assert numbers == [f"{n:04}" for n in range(1, len(decisions) + 1)]
+    for path in decisions:
+        text = path.read_text()
+        heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert heads == ["Context", "Decision", "Consequences"], path.name
+        assert len(text.splitlines()) <= 25, f"{path.name} is long"
+
+
+# -- the table of ops -----------------------------------------------------------------------------------------------
+
+BEGIN, END = "<!-- ops: made by tests/test_documents.py --update-golden -->\n", "<!-- end of ops -->\n"
+
+
+def test_the_ir_document_lists_every_op(request):
+    document = ROOT / "docs/ir.md"
+    head, rest = document.read_text().split(BEGIN)
+    table, tail = rest.split(END)
+    if request.config.getoption("--update-golden") and not os.environ.get("CI"):
+        document.write_text(head + BEGIN + op_tables() + END + tail)
+        return
+    assert table == op_tables(), "ops.py says something else; run pytest --update-golden"
+    assert not sorted(word for word in ops.VOCABULARY if f"`{word}" not in table)
+
+
+def op_tables():
+    """One table per section of `ops.py`; ops that say nothing for themselves share a line."""
+    source = Path(ops.__file__).read_text()
+    made = []
+    for part in re.split(r"^# -- ", source, flags=re.MULTILINE)[1:]:
+        title, _, code = part.partition("\n")
+        rows = [r for r in map(op_row, classes_in(code)) if r]
+        made.append(f"**{title.rstrip(' -').capitalize()}**\n\n| op | levels | meaning |\n|---|---|---|\n")
+        made += [f"| {spelled} | {levels} | {meaning} |\n" for spelled, levels, meaning in merged(rows)]
+        made.append("\n")
+    return "\n" + "".join(made)
+
+
+def classes_in(code):
+    """(class, its own docstring) in the order of the file."""
+    tree = ast.parse(code)
+    return [(getattr(ops, n.name), ast.get_docstring(n) or "") for n in tree.body if isinstance(n, ast.ClassDef)]
+
+
+def op_row(given):
+    cls, meaning = given
+    if cls.word() not in ops.VOCABULARY:
+        return None
+    levels = ", ".join(level for level, allowed in ops.LEVELS.items() if cls in allowed)
+    return f"`{spelling(cls)}`", levels, meaning
+
+
+def spelling(cls):
+    """`read(memory, [at]) {axes, through, per_lane}`."""
+    kinds = {name: str(cls.__dataclass_fields__[name].type) for name in part_names(cls)}
+    lists = {"Value": "{}", "tuple[Value, ...]": "[{}]"}
+    operands = [lists[kind].format(name) for name, kind in kinds.items() if kind in lists]
+    attributes = [name for name, kind in kinds.items() if kind not in lists and kind != "Block"]
+    regions = "".join(f" do {name}" for name, kind in kinds.items() if kind == "Block")
+    return f"{cls.word()}({', '.join(operands)})" + (f" {{{', '.join(attributes)}}}" if attributes else "") + regions
+
+
+def merged(rows):
+    found = []
+    for spelled, levels, meaning in rows:
+        if not meaning and found and not found[-1][2] and found[-1][1] == levels:
+            found[-1] = (f"{found[-1][0]} {spelled}", levels, "")
+        else:
+            found.append((spelled, levels, meaning))
+    return [(s, levels, meaning or "what the name says, element by element") for s, levels, meaning in found]
+
+
+def test_blocks_are_found_with_their_names():
+    text = "# x\n```python error gemm.py\na\n```\n\n```text\nb\n```\n"
+    python, shown = blocks_of(text)
+    assert (python.kind, python.file, python.text, python.line) == ("python", "gemm.py", "a\n", 3)
+    assert shown == replace(python, info=("text",), text="b\n", line=7)
+    assert with_output(text, {7: "new\n"}) == text.replace("b\n", "new\n")

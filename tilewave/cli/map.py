@@ -1,0 +1,93 @@
+"""`tilewave map`: a workgroup mapping drawn, measured and verified."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tilewave.errors import TilewaveError
+from tilewave.view import Launch, Picture, Placement, SaveError, parse_grid
+from tilewave.view.save import save
+from tilewave.view.terminal import print_placements
+
+MAPPING_HELP = """Renumberings, then an order, joined by >>. Renumberings: xcd_contiguous(xcds), xcd_chunked(xcds,
+chunk). Orders: linear(), grouped(size), snake(size), supertiles(rows, cols), morton(), hilbert(); the first three
+take along="n"."""
+
+GridText = Annotated[str, typer.Argument(metavar="GRID", help="Tiles along M and N, such as 8x8.")]
+MappingText = Annotated[str, typer.Argument(metavar="MAPPING", help=MAPPING_HELP)]
+Xcds = Annotated[int, typer.Option(metavar="N", help="XCDs that the hardware deals workgroups to.")]
+KBlocks = Annotated[int, typer.Option(metavar="N", help="Blocks of A and B along K.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", help="A persistent launch of N workgroups, in rounds.")]
+Concurrent = Annotated[int | None, typer.Option(metavar="N", help="Workgroups that run at a time; without it, all.")]
+Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Another mapping beside it; repeatable.")]
+SvgFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the three figures.")]
+HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page: animated, self-contained.")]
+Xcd = Annotated[int, typer.Option(metavar="N", help="The XCD whose reads the third figure of --svg shows.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+
+
+def map_command(
+    grid: GridText,
+    mapping: MappingText = "linear()",
+    xcds: Xcds = 8,
+    k_blocks: KBlocks = 8,
+    workgroups: Workgroups = None,
+    concurrent: Concurrent = None,
+    compare: Compare = None,
+    svg: SvgFile = None,
+    html: HtmlFile = None,
+    xcd: Xcd = 0,
+    as_json: Json = False,
+) -> None:
+    """Draw which workgroup computes which tile, count what each XCD reads, and verify that no tile is lost.
+
+    Examples:
+
+      tilewave map 8x8 "xcd_contiguous(8) >> grouped(2)"
+
+      tilewave map 8x8 "grouped(4)" --compare "hilbert()" --compare "snake(4)"
+
+      tilewave map 40x40 "xcd_contiguous(8) >> grouped(8)" --workgroups 304
+
+      tilewave map 16x16 "xcd_contiguous(8) >> hilbert()" --html map.html
+
+      tilewave map 8x8 "grouped(4)" --json
+    """
+    try:
+        launch = Launch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent)
+        picture = Picture(tuple(Placement.of(text, launch) for text in (mapping, *(compare or ()))))
+        written = _write(picture, svg, html, xcd)
+    except TilewaveError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1 if isinstance(error, SaveError) else 2) from None
+    _print_json(picture) if as_json else _print(picture, written)
+
+
+def _write(picture: Picture, svg: Path | None, html: Path | None, xcd: int) -> list[Path]:
+    """Everything is drawn before anything is written: a grid that is too large leaves no file behind."""
+    drawn = []
+    if svg is not None:
+        drawn.append((svg, picture.svg(xcd)))
+    if html is not None:
+        drawn.append((html, picture.html()))
+    for path, text in drawn:
+        save(path, text)
+    return [path for path, _ in drawn]
+
+
+def _print_json(picture: Picture) -> None:
+    json.dump(picture.to_json(), sys.stdout)
+    sys.stdout.write("\n")
+
+
+def _print(picture: Picture, written: list[Path]) -> None:
+    console = Console()
+    print_placements(console, picture.placements)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
