@@ -307,7 +307,7 @@ def merged(rows):
             found[-1] = (f"{found[-1][0]} {spelled}", levels, "")
         else:
             found.append((spelled, levels, meaning))
-    return [(s, levels, meaning or "what the name says, element by element") for s, levels, meaning in found]
+    return [(s, levels, meaning or "what its name says") for s, levels, meaning in found]
 
 
 def test_blocks_are_found_with_their_names():

@@ -145,7 +145,8 @@ class _Interpreter:
             case ReadPanel(memory, at):
                 *batch, panel, first = (env[v] for v in at)
                 depth = op.result.type.shape[-1]
-                rows = env[memory].data[(*batch, panel)].swapaxes(0, 1).reshape(op.result.type.shape[-2], -1)
+                where = (*batch, panel)
+                rows = env[memory].data[where].swapaxes(0, 1).reshape(op.result.type.shape[-2], -1)
                 return (rows[:, first : first + depth].reshape(op.result.type.shape),)
             case Gather(memory):
                 return (self.gather(op, env[memory]),)

@@ -83,7 +83,7 @@ def _article(placement: Placement) -> str:
     notes = "".join(f'<p class="warning">{escaped(warning)}</p>' for warning in placement.warnings)
     drawn = "\n".join(f"<figure>{figure.svg()}</figure>" for figure in figures(placement))
     proof = f'<p class="proof">✓ {escaped(placement.proof)}</p>'
-    head = f"<h2><code>{name}</code></h2>{proof}{notes}"
+    head = f"<div><h2><code>{name}</code></h2>{proof}{notes}</div>"
     return f'<article aria-label="{name}">\n{head}\n<div class="figures">\n{drawn}\n</div>\n</article>'
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
+from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.style import Style
@@ -36,10 +37,12 @@ def print_placements(console: Console, placements: tuple[Placement, ...]) -> Non
     shares = [_panel(console, placement, _share(console, len(placements))) for placement in placements]
     console.print(Columns(shares, padding=(1, 4)) if len(shares) > 1 else shares[0])
     if _tells_by_colour(console, placements[0]):
+        console.print()
         console.print(_legend(placements[0]))
     console.print()
     console.print(_comparison(placements))
     for placement in placements:
+        console.print()
         console.print(_xcd_table(placement))
     for line in _sentences(placements):
         console.print(line, highlight=False)
@@ -152,7 +155,9 @@ def _legend(placement: Placement) -> Text:
 def _comparison(placements: tuple[Placement, ...]) -> Table:
     """The reads of each mapping, and those of linear()."""
     k_blocks = counted(placements[0].launch.k_blocks, "k-block")
-    table = Table(title=f"reads, in blocks of A and B ({k_blocks})", title_justify="left", title_style="bold")
+    table = Table(
+        title=f"reads, in blocks of A and B ({k_blocks})", title_justify="left", title_style="bold", box=SIMPLE_HEAD
+    )
     table.add_column("mapping", overflow="fold")
     for name in ("A", "B", "A + B", "all XCDs", "× compulsory"):
         table.add_column(name, justify="right")
@@ -174,7 +179,7 @@ def _reports(placements: tuple[Placement, ...]) -> list[Locality]:
 
 def _xcd_table(placement: Placement) -> Table:
     """What each XCD computes and reads; equal ones share a line."""
-    table = Table(title=str(placement.mapping), title_justify="left", title_style="bold cyan")
+    table = Table(title=str(placement.mapping), title_justify="left", title_style="bold cyan", box=SIMPLE_HEAD)
     names = ["XCD", "tiles", "rows", "columns", "A", "B", "A + B"]
     if placement.launch.rounds > 1:
         names.append("read in rounds")

@@ -68,7 +68,7 @@
     slider.value = String(upTo);
     slider.setAttribute("aria-valuetext", `${upTo} of ${plural(count, "tile")}`);
     now.textContent = `${upTo} of ${plural(count, "tile")} launched` + (data.rounds > 1 && upTo > 0
-      ? `, round ${Math.floor((upTo - 1) / data.concurrent)} of ${data.rounds}` : "");
+      ? `, round ${Math.floor((upTo - 1) / data.concurrent)}` : "");
   };
 
   const stop = () => {
@@ -116,7 +116,9 @@
         const mine = panel.mapping.xcds[row][col] === xcd;
         if (mine) { rows.add(row); cols.add(col); }
         mark(panel.reads[turn], mine, paint);
-        panel.xcds[turn].classList.toggle("chosen", mine);
+        const square = panel.xcds[turn];
+        square.classList.toggle("chosen", mine);
+        square.style.setProperty("--thick", `${Math.min(2.5, Number(square.getAttribute("width")) / 14)}px`);
       });
       const figure = panel.article.querySelector(".reads");
       all("[data-label]", figure).forEach((label) => {
@@ -197,10 +199,17 @@
   });
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  root.dataset.theme = dark.matches ? "dark" : "light";
+  // A link such as map.html#turn=24&xcd=2&theme=dark opens the page in that state.
+  const wish = new URLSearchParams(location.hash.slice(1));
+  const within = (name, otherwise, limit) => {
+    const value = Number.parseInt(wish.get(name), 10);
+    return value >= 0 && value <= limit ? value : otherwise;
+  };
+  root.dataset.theme = ["dark", "light"].includes(wish.get("theme")) ? wish.get("theme") : dark.matches ? "dark" : "light";
   byId("theme").addEventListener("click", () => (root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"));
 
-  show(count);
-  choose(0);
-  radios[0].checked = true;
+  show(within("turn", count, count));
+  const xcd = within("xcd", 0, radios.length - 1);
+  radios[xcd].checked = true;
+  choose(xcd);
 })();
