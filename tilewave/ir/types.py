@@ -55,6 +55,7 @@ _NUMPY = {
     "f32": np.float32,
     "f64": np.float64,
     "i8": np.int8,
+    "i16": np.int16,
     "i32": np.int32,
     "i64": np.int64,
     "bool": np.bool_,
@@ -67,12 +68,12 @@ F16, BF16, F32, F64 = (
 F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ = (
     DType(name, "float", 8) for name in ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 )
-I8, I32, I64 = (DType(f"i{bits}", "int", bits) for bits in (8, 32, 64))
+I8, I16, I32, I64 = (DType(f"i{bits}", "int", bits) for bits in (8, 16, 32, 64))
 BOOL = DType("bool", "bool", 1)
 INDEX = DType("index", "int", 64)
 """A position, count or number of a workgroup: an integer wide enough for any of them."""
 
-DTYPES = {d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I32, I64, BOOL, INDEX)}
+DTYPES = {d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I16, I32, I64, BOOL, INDEX)}
 
 
 @dataclass(frozen=True)

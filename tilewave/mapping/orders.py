@@ -174,7 +174,6 @@ class Supertiles(Order):
 
 def _piece(number: Index, side: int, pieces: Index, across: Index) -> tuple[Index, Index, Index]:
     """Cut `side` lines of `across` tiles into even pieces, the longer first: first line, lines, number within."""
-    pieces = smaller(pieces, side)
     length, longer = divide(side, pieces)
     if isinstance(longer, int) and longer == 0:
         piece, within = divide(number, length * across)

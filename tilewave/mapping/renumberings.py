@@ -68,7 +68,8 @@ class XcdChunked(Renumbering):
 
     def __call__(self, t: Index, deal: Deal) -> Index:
         lists = _Lists.of(deal, self.xcds)
-        chunk = smaller(self.chunk, lists.shortest + 1)  # any chunk beyond the shortest list chunks nothing
+        # Any chunk beyond the shortest list chunks nothing; a huge one, told at the launch, must not overflow below.
+        chunk = smaller(self.chunk, lists.shortest + 1)
         chunked = lists.shortest // chunk * chunk
         xcd, position = lists.place(t)
         in_turn = lists.in_turn(t, xcd, position)

@@ -173,8 +173,6 @@ def _read(path: str, digest: bytes, limit_bytes: int) -> bytes | None:
 
 
 def _checked(data: bytes, digest: bytes) -> bytes | None:
-    if len(data) < _HEADER.size:
-        return None
     payload = data[_HEADER.size :]
     return payload if data[: _HEADER.size] == _header(digest, payload) else None
 

@@ -23,7 +23,7 @@ def figures(placement: Placement, xcd: int = 0) -> list[Figure]:
     grid = placement.launch.grid
     if not can_be_drawn(grid):
         raise MappingError(
-            f"a {grid} grid is too large to draw: at most {MOST_TILES} tiles, and {LONGEST_SIDE} along a side",
+            f"a grid of {grid} is too large to draw: at most {MOST_TILES} tiles, and {LONGEST_SIDE} along a side",
             remedy="draw a smaller grid; the terminal and --json summarise this one",
         )
     return [launch_order(placement), xcd_map(placement), reads(placement, xcd)]

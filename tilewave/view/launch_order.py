@@ -125,6 +125,6 @@ def _head(points: list[tuple[float, float]], size: float) -> str:
 
 def _legend(where: Frame, width: float, walks: list[list[int]]) -> Legend:
     shades = "".join(rect(at * 3.5, 0, 3.5, 14, palette.between(at / 3)) for at in range(4))
-    line = element("path", d="M0 7H14", stroke=palette.PATH, stroke_width=2)
+    line = element("path", d="M0 7H14", stroke=palette.PATH, stroke_width=2, class_="key")
     words = "path of the launch" if len(walks) == 1 else "path of each XCD"
     return legend([(shades, "launched first to last"), (line, words)], where.left, where.bottom + 16, width)

@@ -24,7 +24,7 @@ EMPTY = "#e7ebef"
 PATH = "#8a3b12"
 """The line from tile to tile."""
 
-FIRST, LAST = "#f3f8fc", "#86b6dc"
+FIRST, LAST = "#dcebf8", "#6aa5d6"
 """A tile launched first, and one launched last."""
 
 

@@ -55,10 +55,10 @@ class Launch:
         if self.xcds > MOST_XCDS:
             raise MappingError(f"xcds is {self.xcds}, but a picture shows at most {MOST_XCDS}")
         if self.grid.batches != 1:
-            raise MappingError(f"a {self.grid} grid has {self.grid.batches} batches; a picture shows one")
+            raise MappingError(f"a grid of {self.grid} has {self.grid.batches} batches; a picture shows one")
         if self.grid.size > MOST_TILES:
             raise MappingError(
-                f"a {self.grid} grid has {self.grid.size} tiles; a picture shows at most {MOST_TILES}",
+                f"a grid of {self.grid} has {self.grid.size} tiles; a picture shows at most {MOST_TILES}",
                 remedy="Mapping.verify and mapping.locality take any grid",
             )
         if self.rounds * self.xcds > MOST_SHARES:

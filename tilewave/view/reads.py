@@ -96,7 +96,7 @@ def sum_of(one: XcdReads) -> str:
 
 def _entries(xcd: int) -> list[tuple[str, str]]:
     return [
-        (swatch(paint(xcd), class_="used"), "tiles of the XCD, and blocks it reads"),
+        (swatch(paint(xcd), class_="used"), "its tiles and blocks"),
         (swatch(palette.EMPTY, class_="empty"), "others"),
     ]
 

@@ -41,8 +41,8 @@ def print_placements(console: Console, placements: tuple[Placement, ...]) -> Non
         console.print(_legend(placements[0]))
     console.print()
     console.print(_comparison(placements))
+    console.print()
     for placement in placements:
-        console.print()
         console.print(_xcd_table(placement))
     for line in _sentences(placements):
         console.print(line, highlight=False)

@@ -1,0 +1,82 @@
+"""A real browser for the pages: Debian's chromium, headless, driven by selenium; where it is missing, tests say so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1400,1000",
+)
+
+
+@dataclass(frozen=True)
+class Browser:
+    """One window; what a test asks of it."""
+
+    driver: Any
+
+    def open(self, path: Path, fragment: str = "") -> None:
+        """Load a file anew, forgetting what was logged before."""
+        self.driver.get("about:blank")
+        self.driver.get_log("performance")
+        self.driver.get_log("browser")
+        self.driver.get(path.as_uri() + fragment)
+
+    def run(self, script: str) -> Any:
+        """What a piece of JavaScript returns."""
+        return self.driver.execute_script(script)
+
+    def text(self, selector: str) -> str:
+        """The text of the first element."""
+        return str(self.run(f"return document.querySelector({json.dumps(selector)}).textContent"))
+
+    def count(self, selector: str) -> int:
+        """How many elements there are."""
+        return int(self.run(f"return document.querySelectorAll({json.dumps(selector)}).length"))
+
+    def click(self, selector: str) -> None:
+        """Click the first element, as a person would."""
+        self.driver.find_element("css selector", selector).click()
+
+    def complaints(self) -> list[str]:
+        """What the page logged."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requested(self) -> list[str]:
+        """Every address that the page asked for."""
+        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
+        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("no chromium and chromedriver here: apt install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install -e .[dev]")
+    service = webdriver.ChromeService(executable_path=chromedriver)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        driver = webdriver.Chrome(options=options, service=service)
+        yield Browser(driver)
+        driver.quit()

@@ -1,0 +1,124 @@
+"""Which axes of a program's tiles run together: cut one of them, and all that carry its label must be cut alike.
+
+acc = mma(a, b, acc)     a[m, k]  b[n, k]  acc[m, n]     k is contracted: its elements are added up
+y = broadcast(x, [1])    x[n]     y[p, n]                p is new
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import ELEMENTWISE, Broadcast, Const, Iota, Loop, Mma, Permute, While, Yield
+from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
+from tilewave.ir.types import Scalar, Tile
+
+Label = tuple[str, int]
+"""One axis of one value, by name and number, that stands for all that run together with it."""
+
+
+class Axes:
+    """The label of every axis of every tile in some ops and their regions."""
+
+    def __init__(self, ops: Iterable[Op]) -> None:
+        self._above: dict[Label, Label] = {}
+        self._contracted: list[Label] = []
+        for op in ops:
+            self._learn(op)
+            for block in op.blocks:
+                for inner in walk(block):
+                    self._learn(inner)
+
+    def of(self, v: Value) -> tuple[Label, ...]:
+        """The label of each axis of v."""
+        return tuple(self._top((v.name, i)) for i in range(len(v.type.shape)))
+
+    def contracted(self) -> set[Label]:
+        """The labels that some product adds up."""
+        return {self._top(label) for label in self._contracted}
+
+    def _top(self, label: Label) -> Label:
+        while label in self._above:
+            label = self._above[label]
+        return label
+
+    def _join(self, a: Value, i: int, b: Value, j: int) -> None:
+        x, y = self._top((a.name, i)), self._top((b.name, j))
+        if x != y:
+            self._above[x] = y
+
+    def _join_all(self, first: Value, *others: Value) -> None:
+        for other in others:
+            for i in range(len(other.type.shape)):
+                self._join(first, i, other, i)
+
+    def _learn(self, op: Op) -> None:
+        match op:
+            case Broadcast(x, axes):
+                for i, axis in enumerate(axes):
+                    self._join(x, i, op.result, axis)
+            case Permute(x, axes):
+                for i, axis in enumerate(axes):
+                    self._join(x, axis, op.result, i)
+            case Mma():
+                self._learn_product(op)
+            case Loop(_, init, body):
+                self._learn_carried(init, body.args[1:], _yielded(body), op.results)
+            case While(init, condition, body):
+                self._learn_carried(init, condition.args, body.args, _yielded(body), op.results)
+            case _ if isinstance(op, ELEMENTWISE):
+                self._join_all(op.result, *op.operands)  # a scalar condition has no axes
+
+    def _learn_product(self, op: Mma) -> None:
+        a, b, acc = op.a, op.b, op.acc
+        self._join_all(op.result, acc)
+        *batch, rows, last = range(len(acc.type.shape))
+        for i in batch:
+            self._join(a, i, acc, i)
+            self._join(b, i, acc, i)
+        self._join(a, rows, acc, rows)
+        self._join(b, rows, acc, last)
+        self._join(a, last, b, last)
+        self._contracted.append((a.name, last))
+
+    def _learn_carried(self, *stages: Sequence[Value]) -> None:
+        for values in zip(*stages, strict=True):
+            self._join_all(*values)
+
+
+def _yielded(body: Block) -> tuple[Value, ...]:
+    end = body.ops[-1]
+    assert isinstance(end, Yield)
+    return end.values
+
+
+def own_leaves(kernel: Kernel) -> Kernel:
+    """Tiles made of nothing (constants, counts, one number repeated) are made anew where each is used.
+
+    Two unrelated axes of one length may share such a tile, once the same thing is said only once; that would tie
+    their labels together.
+    """
+    leaves = {op.result: op for op in walk(kernel.body) if _is_leaf(op)}
+    builder, first_use = Builder(names(kernel)), set(leaves)
+
+    def copy(v: Value) -> Op:
+        mine = v if v in first_use else builder.fresh(v.name, v.type)
+        first_use.discard(v)
+        return rename(leaves[v], {v: mine})
+
+    def own(op: Op) -> Sequence[Op] | None:
+        if any(v in leaves for v in op.results):
+            return []
+        copies = {v: copy(v) for v in dict.fromkeys(op.operands) if v in leaves}
+        if not copies:
+            return None
+        return [*copies.values(), substitute(op, {v: made.result for v, made in copies.items()})]
+
+    return rewrite(kernel, own)
+
+
+def _is_leaf(op: Op) -> bool:
+    if len(op.results) != 1 or not isinstance(op.result.type, Tile):
+        return False
+    return isinstance(op, (Const, Iota)) or (isinstance(op, Broadcast) and isinstance(op.x.type, Scalar))

@@ -1,0 +1,72 @@
+"""What can be said about numbers before they are known: what divides them, and which are computed alike.
+
+%m = mul(%row, %c128)       is a multiple of 128, whatever %row is
+%m_1 = mul(%row, %c128)     is the same number as %m, though it has another name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import gcd
+
+from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.ops import ELEMENTWISE, Add, Cast, Const, Max, Min, Mod, Mul, Neg, Select, Sub, Workgroup
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Scalar
+
+PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup)
+
+
+class Positions:
+    """The scalars of a block and of those inside it."""
+
+    def __init__(self, body: Block) -> None:
+        self._makers: dict[Value, Op] = {}
+        self._divisors: dict[Value, int] = {}
+        self._formulas: dict[Value, int] = {}
+        self._known: dict[Hashable, int] = {}
+        for op in walk(body):
+            if len(op.results) == 1 and isinstance(op.result.type, Scalar) and isinstance(op, PURE):
+                self._makers[op.result] = op
+                self._divisors[op.result] = self._divisor(op)
+                self._formulas[op.result] = self._number(_key(op, tuple(self.formula(v) for v in op.operands)))
+
+    def divisor(self, v: Value) -> int:
+        """A number that divides v whatever v is; 0, which every number divides, where v is 0."""
+        return self._divisors.get(v, 1)
+
+    def formula(self, v: Value) -> int:
+        """Equal for two values that are computed alike, and therefore equal."""
+        return self._formulas[v] if v in self._formulas else self._number(v.name)
+
+    def constant(self, v: Value) -> int | None:
+        """What v is, where that is written in the kernel."""
+        maker = self._makers.get(v)
+        return int(maker.value) if isinstance(maker, Const) and v.type.dtype.is_int else None
+
+    def _number(self, key: Hashable) -> int:
+        return self._known.setdefault(key, len(self._known))
+
+    def _divisor(self, op: Op) -> int:
+        if not op.result.type.dtype.is_int:
+            return 1
+        match op:
+            case Const(value):
+                return abs(int(value))
+            case Mul(a, b):
+                return self.divisor(a) * self.divisor(b)
+            case Add(a, b) | Sub(a, b) | Mod(a, b) | Min(a, b) | Max(a, b) | Select(_, a, b):
+                return gcd(self.divisor(a), self.divisor(b))
+            case Neg(x):
+                return self.divisor(x)
+            case Cast(x) if x.type.dtype.is_int:
+                known = self.divisor(x)
+                # A number that does not fit loses multiples of a power of two, and keeps only such divisors.
+                return known if x.type.dtype.bits <= op.result.type.dtype.bits else known & -known
+            case _:
+                return 1
+
+
+def _key(op: Op, operands: tuple[int, ...]) -> Hashable:
+    value = repr(op.value) if isinstance(op, Const) else ""
+    return type(op), value, op.result.type, operands

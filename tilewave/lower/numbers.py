@@ -1,0 +1,286 @@
+"""Arithmetic in LLVM's words, for one number or a vector of them alike.
+
+Narrow floats are held as they are stored (f16 as half, bf16 as i16, f8 as i8) and computed in float: one operation in
+f32 and one rounding is what the narrow operation means, since f32 has more than twice their digits.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Op
+from tilewave.ir.types import BOOL, F32, DType
+from tilewave.lower.llvm import Function, Module, vector
+
+STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
+FLOAT8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+
+
+def stored(dtype: DType) -> str:
+    """The LLVM type that holds a number of this dtype in registers."""
+    return STORED.get(dtype.name, f"i{dtype.bits}")
+
+
+def in_memory(dtype: DType) -> str:
+    return "i8" if dtype == BOOL else stored(dtype)
+
+
+def literal(value: float, dtype: DType) -> str:
+    """A constant of this dtype."""
+    if dtype == BOOL:
+        return "true" if value else "false"
+    if dtype.is_int:
+        return str(int(value))
+    if dtype.name in ("f32", "f64", "f16"):
+        exact = float(np.asarray(value).astype(dtype.numpy))
+        if dtype.name == "f16":
+            return f"0xH{int(np.asarray(value).astype(np.float16).view(np.uint16)):04X}"
+        return "0x" + struct.pack(">d", exact).hex().upper()
+    return str(int(np.asarray(value).astype(dtype.numpy).view(f"int{dtype.bits}")))
+
+
+def is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.bits < 32
+
+
+def widened(f: Function, x: str, dtype: DType, lanes: int) -> str:
+    """A narrow float as f32."""
+    narrow, wide = vector(lanes, stored(dtype)), vector(lanes, "float")
+    if dtype.name == "f16":
+        return f.value(f"fpext {narrow} {x} to {wide}")
+    if dtype.name == "bf16":
+        ints = vector(lanes, "i32")
+        bits = f.value(f"zext {narrow} {x} to {ints}")
+        bits = f.value(f"shl {ints} {bits}, {splat_constant('i32', '16', lanes)}")
+        return f.value(f"bitcast {ints} {bits} to {wide}")
+    table = f.module.helper(f"from_{dtype.name}", lambda: _float8_table(dtype))
+    return _each(f, x, lanes, narrow, "float", lambda one: _look_up(f, table, one))
+
+
+def narrowed(f: Function, x: str, dtype: DType, lanes: int) -> str:
+    """An f32 rounded to a narrow float, to nearest even."""
+    narrow, wide = vector(lanes, stored(dtype)), vector(lanes, "float")
+    if dtype.name == "f16":
+        return f.value(f"fptrunc {wide} {x} to {narrow}")
+    if dtype.name == "bf16":
+        return _to_bf16(f, x, lanes)
+    function = f.module.helper(f"to_{dtype.name}", lambda: _float8_rounding(f.module, dtype))
+    return _each(f, x, lanes, wide, "i8", lambda one: f.value(f"call i8 {function}(float {one})"))
+
+
+def _to_bf16(f: Function, x: str, lanes: int) -> str:
+    wide, ints, narrow = vector(lanes, "float"), vector(lanes, "i32"), vector(lanes, "i16")
+
+    def all_of(value: int) -> str:
+        return splat_constant("i32", str(value), lanes)
+
+    bits = f.value(f"bitcast {wide} {x} to {ints}")
+    odd = f.value(f"lshr {ints} {bits}, {all_of(16)}")
+    odd = f.value(f"and {ints} {odd}, {all_of(1)}")
+    rounded = f.value(f"add {ints} {bits}, {all_of(0x7FFF)}")
+    rounded = f.value(f"add {ints} {rounded}, {odd}")
+    quiet = f.value(f"or {ints} {bits}, {all_of(0x400000)}")
+    is_nan = f.value(f"fcmp uno {wide} {x}, {x}")
+    kept = f.value(f"select {vector(lanes, 'i1')} {is_nan}, {ints} {quiet}, {ints} {rounded}")
+    kept = f.value(f"lshr {ints} {kept}, {all_of(16)}")
+    return f.value(f"trunc {ints} {kept} to {narrow}")
+
+
+def splat_constant(kind: str, value: str, lanes: int) -> str:
+    return value if lanes == 1 else f"<{', '.join(f'{kind} {value}' for _ in range(lanes))}>"
+
+
+def _each(f: Function, x: str, lanes: int, kind: str, out: str, one: object) -> str:
+    """A scalar function on each lane."""
+    assert callable(one)
+    if lanes == 1:
+        return str(one(x))
+    result, whole = "poison", f"<{lanes} x {out}>"
+    for lane in range(lanes):
+        y = one(f.value(f"extractelement {kind} {x}, i64 {lane}"))
+        result = f.value(f"insertelement {whole} {result}, {out} {y}, i64 {lane}")
+    return result
+
+
+def _look_up(f: Function, table: str, x: str) -> str:
+    at = f.value(f"zext i8 {x} to i64")
+    where = f.value(f"getelementptr float, ptr {table}, i64 {at}")
+    return f.value(f"load float, ptr {where}, align 4")
+
+
+def _float8_table(dtype: DType) -> str:
+    numbers = np.arange(256, dtype=np.uint8).view(dtype.numpy).astype(np.float32)
+    texts = ", ".join(f"float {literal(float(x), F32)}" for x in numbers)
+    return f"@from_{dtype.name} = internal constant [256 x float] [{texts}], align 64"
+
+
+def _float8_rounding(module: Module, dtype: DType) -> str:
+    """The nearest of the 8-bit floats, ties to even: a search among the thresholds between them."""
+    codes = np.arange(128, dtype=np.uint8)
+    numbers = codes.view(dtype.numpy).astype(np.float64)
+    finite = codes[np.isfinite(numbers)]
+    values = numbers[np.isfinite(numbers)]
+    top = values[-1] + (values[-1] - values[-2])  # where the next number would be, if the format had one
+    between = [*((values[1:] + values[:-1]) / 2), (values[-1] + top) / 2]
+    # A tie goes to the even code: the threshold itself belongs to the upper neighbour where that is even.
+    strict = [bool(code % 2) for code in [*finite[1:], finite[-1] + 1]]
+    beyond = int(np.asarray(np.float32(np.inf)).astype(dtype.numpy).view(np.uint8))
+    overflow = int(np.asarray(np.float32(top * 2)).astype(dtype.numpy).view(np.uint8))
+    not_a_number = int(np.asarray(np.float32(np.nan)).astype(dtype.numpy).view(np.uint8))
+    has_negative_zero = int(np.asarray(np.float32(-0.0)).astype(dtype.numpy).view(np.uint8)) == 0x80
+    f = Function(module, f"to_{dtype.name}", [("float", "%x")], "i8")
+    size = f.call("float", "llvm.fabs.f32", [("float", "%x")])
+    code = "0"
+    for threshold, open_end in zip(between, strict, strict=True):
+        order = "ogt" if open_end else "oge"
+        passed = f.value(f"fcmp {order} float {size}, {literal(threshold, F32)}")
+        one = f.value(f"zext i1 {passed} to i8")
+        code = f.value(f"add i8 {code}, {one}")
+    too_big = f.value(f"icmp uge i8 {code}, {len(between)}")
+    bits = f.value("bitcast float %x to i32")
+    negative = f.value(f"icmp slt i32 {bits}, 0")
+    sign = f.value(f"select i1 {negative}, i8 -128, i8 0")
+    signed = f.value(f"or i8 {code}, {sign}")
+    if not has_negative_zero:
+        is_zero = f.value(f"icmp eq i8 {code}, 0")
+        signed = f.value(f"select i1 {is_zero}, i8 0, i8 {signed}")
+    over = f.value(f"or i8 {sign}, {overflow & 0x7F}") if overflow != 0x80 else "-128"
+    result = f.value(f"select i1 {too_big}, i8 {over}, i8 {signed}")
+    is_infinite = f.value(f"fcmp oeq float {size}, {literal(float('inf'), F32)}")
+    infinite = f.value(f"or i8 {sign}, {beyond & 0x7F}") if beyond != 0x80 else "-128"
+    result = f.value(f"select i1 {is_infinite}, i8 {infinite}, i8 {result}")
+    is_nan = f.value("fcmp uno float %x, %x")
+    nan = f.value(f"or i8 {sign}, {not_a_number & 0x7F}") if not_a_number != 0x80 else "-128"
+    result = f.value(f"select i1 {is_nan}, i8 {nan}, i8 {result}")
+    return f.finish(f"i8 {result}", "nounwind readnone", "internal")
+
+
+# -- ops ------------------------------------------------------------------------------------------------------------
+
+INTEGER: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul", ir.And: "and", ir.Or: "or"}
+FLOAT: dict[type[Op], str] = {ir.Add: "fadd", ir.Sub: "fsub", ir.Mul: "fmul", ir.Div: "fdiv"}
+COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
+COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
+MINIMA: dict[tuple[type[Op], bool], str] = {
+    (ir.Min, True): "minimum",
+    (ir.Max, True): "maximum",
+    (ir.Min, False): "smin",
+    (ir.Max, False): "smax",
+}
+INTRINSICS = {
+    ir.Exp: "llvm.exp",
+    ir.Exp2: "llvm.exp2",
+    ir.Log: "llvm.log",
+    ir.Log2: "llvm.log2",
+    ir.Sqrt: "llvm.sqrt",
+    ir.Tanh: "llvm.tanh",
+    ir.Sin: "llvm.sin",
+    ir.Cos: "llvm.cos",
+}
+
+
+def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
+    """An elementwise op on operands of `dtype`; the result as its own dtype is stored."""
+    if isinstance(op, ir.Cast):
+        return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
+    if is_narrow(dtype) and not isinstance(op, ir.Select):
+        wide = [widened(f, x, dtype, lanes) for x in operands]
+        result = _plain(f, op, wide, F32, lanes)
+        return result if op.result.type.dtype == BOOL else narrowed(f, result, dtype, lanes)
+    return _plain(f, op, operands, dtype, lanes)
+
+
+def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
+    kind = vector(lanes, stored(dtype))
+    cls = type(op)
+    match op:
+        case ir.Select():
+            mask = vector(lanes, "i1")
+            return f.value(f"select {mask} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
+        case ir.FloorDiv() | ir.Mod():
+            return _floor_division(f, op, operands[0], operands[1], stored(dtype), lanes)
+        case ir.Min() | ir.Max():
+            name = MINIMA[cls, dtype.is_float]
+            return f.call(kind, f"llvm.{name}.{suffix(kind)}", [(kind, x) for x in operands])
+        case ir.Binary() if cls in COMPARE_INTEGER:
+            if dtype.is_float:
+                return f.value(f"fcmp {COMPARE_FLOAT[cls]} {kind} {operands[0]}, {operands[1]}")
+            return f.value(f"icmp {COMPARE_INTEGER[cls]} {kind} {operands[0]}, {operands[1]}")
+        case ir.Binary():
+            word = FLOAT[cls] if dtype.is_float else INTEGER[cls]
+            return f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
+        case ir.Not():
+            return f.value(f"xor {kind} {operands[0]}, {splat_constant('i1', 'true', lanes)}")
+        case ir.Neg() if dtype.is_float:
+            return f.value(f"fneg {kind} {operands[0]}")
+        case ir.Neg():
+            return f.value(f"sub {kind} {splat_constant(stored(dtype), '0', lanes)}, {operands[0]}")
+        case ir.Abs() if dtype.is_float:
+            return f.call(kind, f"llvm.fabs.{suffix(kind)}", [(kind, operands[0])])
+        case ir.Abs():
+            return f.call(kind, f"llvm.abs.{suffix(kind)}", [(kind, operands[0]), ("i1", "false")])
+        case ir.Rsqrt():
+            root = f.call(kind, f"llvm.sqrt.{suffix(kind)}", [(kind, operands[0])])
+            return f.value(f"fdiv {kind} {splat_constant(stored(dtype), literal(1.0, dtype), lanes)}, {root}")
+        case ir.Erf():
+            name = "erff" if dtype == F32 else "erf"
+            one = stored(dtype)
+            return _each(f, operands[0], lanes, kind, one, lambda x: f.call(one, name, [(one, x)]))
+        case ir.Unary() if cls in INTRINSICS:
+            return f.call(kind, f"{INTRINSICS[cls]}.{suffix(kind)}", [(kind, operands[0])])
+    raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+
+def suffix(kind: str) -> str:
+    """How intrinsics name a type: `v4f32` for <4 x float>."""
+    lanes, _, element = kind.strip("<>").rpartition(" x ")
+    names = {"float": "f32", "double": "f64", "half": "f16"}
+    return (f"v{lanes}" if lanes else "") + names.get(element, element)
+
+
+def _floor_division(f: Function, op: Op, a: str, b: str, element: str, lanes: int) -> str:
+    """Python's // and %: the quotient rounded down, the remainder with the divisor's sign."""
+    kind, mask = vector(lanes, element), vector(lanes, "i1")
+    zero, one = (splat_constant(element, x, lanes) for x in ("0", "1"))
+    rest = f.value(f"srem {kind} {a}, {b}")
+    differs = f.value(f"xor {kind} {rest}, {b}")
+    signs_differ = f.value(f"icmp slt {kind} {differs}, {zero}")
+    not_even = f.value(f"icmp ne {kind} {rest}, {zero}")
+    adjust = f.value(f"and {mask} {signs_differ}, {not_even}")
+    if isinstance(op, ir.Mod):
+        shifted = f.value(f"add {kind} {rest}, {b}")
+        return f.value(f"select {mask} {adjust}, {kind} {shifted}, {kind} {rest}")
+    quotient = f.value(f"sdiv {kind} {a}, {b}")
+    lower = f.value(f"sub {kind} {quotient}, {one}")
+    return f.value(f"select {mask} {adjust}, {kind} {lower}, {kind} {quotient}")
+
+
+def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
+    """x in another dtype."""
+    if old == new or (stored(old) == stored(new) and not old.is_float):
+        return x
+    if is_narrow(old):
+        return cast(f, widened(f, x, old, lanes), F32, new, lanes)
+    if is_narrow(new):
+        wide = x if old == F32 else cast(f, x, old, F32, lanes)
+        return narrowed(f, wide, new, lanes)
+    source, target = vector(lanes, stored(old)), vector(lanes, stored(new))
+    if new == BOOL:
+        zero = splat_constant(stored(old), literal(0, old), lanes)
+        return f.value(f"{'fcmp une' if old.is_float else 'icmp ne'} {source} {x}, {zero}")
+    if old.is_float and new.is_int:
+        return f.call(target, f"llvm.fptosi.sat.{suffix(target)}.{suffix(source)}", [(source, x)])
+    return f.value(f"{_cast_word(old, new)} {source} {x} to {target}")
+
+
+def _cast_word(old: DType, new: DType) -> str:
+    if old.is_float and new.is_float:
+        return "fpext" if new.bits > old.bits else "fptrunc"
+    if new.is_float:
+        return "uitofp" if old == BOOL else "sitofp"
+    if old == BOOL:
+        return "zext"
+    return "sext" if new.bits > old.bits else "trunc"

@@ -1,0 +1,335 @@
+"""Cut a workgroup's tile into blocks that fit into registers: loops around the program, whose tiles become small.
+
+tile 128x256, blocks 8x16:
+
+    %sum = loop(%trips, [%zero]) …      →  loop(%c16, []) do (%column_block: index) {
+    write(%sum, %c, [%m, %n])                %n_1 = add(%n, mul(%column_block, 16))
+                                             loop(%c16, []) do (%row_block: index) {
+                                               %m_1 = add(%m, mul(%row_block, 8))
+                                               %sum = loop(%trips, [%zero]) … : tile<8x16xf32> …
+                                               write(%sum, %c, [%m_1, %n_1])
+
+Columns are outermost, so that a panel of the second operand stays in the nearest cache while those of the first stream
+by; blocks wholly outside the memory are not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tilewave.errors import Loc
+from tilewave.ir.axes import Axes, Label, own_leaves
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Add,
+    Broadcast,
+    Const,
+    FloorDiv,
+    Gather,
+    Iota,
+    Loop,
+    Min,
+    Mma,
+    Mul,
+    Permute,
+    Read,
+    Scatter,
+    Sub,
+    TileOf,
+    While,
+    Workgroup,
+    Write,
+    Yield,
+)
+from tilewave.ir.positions import Positions
+from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
+from tilewave.ir.types import INDEX_SCALAR, Tile
+
+MOVES: tuple[type[Op], ...] = (Read, Write, Gather, Scatter)
+CAN_BE_CUT: frozenset[type[Op]] = frozenset(
+    (Const, *ELEMENTWISE, Broadcast, Permute, Iota, *MOVES, Mma, Loop, While, Yield, Workgroup, TileOf)
+)
+
+
+class Whole(Exception):
+    """Why a block's tiles cannot be cut."""
+
+
+@dataclass(frozen=True)
+class SplitTiles:
+    """Cut what is written to at most `rows` x `cols`, and batches to one.
+
+    Where the blocks of a tile are not independent (a product of products, tiles of different extents, a memory that is
+    read at one place and written at another), or a block might lie outside what it reads, the tiles stay whole; a
+    lowering needs another way for those.
+    """
+
+    rows: int
+    cols: int
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        loose = own_leaves(kernel)
+        positions, taken = Positions(loose.body), names(loose)
+        done: list[Block] = []
+
+        def split(block: Block) -> Block:
+            """The block that holds the tiles, cut; the loops around it, which carry none, as they are."""
+            if not any(_touches_tiles(op) for op in block.ops):
+                return replace(block, ops=tuple(map_blocks(op, split) for op in block.ops))
+            try:
+                plan = _Plan(block, positions, (self.rows, self.cols))
+            except Whole:
+                return block
+            done.append(block)
+            return _Splitter(plan, Builder(taken)).block()
+
+        body = split(loose.body)
+        return replace(kernel, body=body) if done else kernel
+
+
+def _touches_tiles(op: Op) -> bool:
+    return any(isinstance(v.type, Tile) for v in (*op.operands, *op.results))
+
+
+def _holds_tiles(op: Op) -> bool:
+    return _touches_tiles(op) or any(_touches_tiles(inner) for block in op.blocks for inner in walk(block))
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where a read or write begins along one axis of its memory, and how long that axis is."""
+
+    op: Read | Write
+    at: Value
+    length: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of what is written: its label, the extent of a block, how many there are, and where they begin."""
+
+    label: Label
+    name: str
+    extent: int
+    count: int
+    begin: Window | None
+    """Where the tile begins, if it may hang over the edge of the memory."""
+
+
+class _Plan:
+    """How a block's tiles are cut; raises Whole where they cannot be."""
+
+    def __init__(self, block: Block, positions: Positions, wishes: tuple[int, int]) -> None:
+        self.block, self.positions = block, positions
+        self.front, self.inside, self.end = _parted(block)
+        self.made_inside = set(_made(self.inside))
+        self.axes = Axes(self.inside)
+        self.all = [inner for op in self.inside for inner in (op, *(o for b in op.blocks for o in walk(b)))]
+        _want(all(type(op) in CAN_BE_CUT for op in self.all), "an op that cannot be cut")
+        _want(not self.made_inside & set(self.end.operands if self.end else ()), "a tile's loop decides what is next")
+        self.moves = [op for op in self.all if isinstance(op, MOVES)]
+        self.writes = [op for op in self.moves if isinstance(op, (Write, Scatter))]
+        _want(bool(self.writes), "nothing is written")
+        self.cuts = self.find_cuts(wishes)
+        _want(bool(self.cuts), "every tile is small")
+        self.check_products()
+        self.check_order()
+
+    def find_cuts(self, wishes: tuple[int, int]) -> list[Cut]:
+        """The cuts in the order of their loops: batches, columns, rows."""
+        tile = self.writes[0].tile
+        labels, shape = self.axes.of(tile), tile.type.shape
+        _want(len(set(labels)) == len(labels), "an axis runs along itself")
+        _want(not self.axes.contracted() & set(labels), "what is written is added up elsewhere")
+        same = all(set(self.axes.of(op.tile)) == set(labels) for op in self.writes)
+        _want(same, "tiles of different axes are written")
+        most = [*[1] * (len(shape) - 2), *wishes][-len(shape) :]
+        kinds = [*["batch_block"] * (len(shape) - 2), "row_block", "column_block"][-len(shape) :]
+        cuts = []
+        for label, name, whole, wish in zip(labels, kinds, shape, most, strict=True):
+            extent = _largest_divisor(whole, wish)
+            if extent < whole:
+                cuts.append(Cut(label, name, extent, whole // extent, self.begin(label, whole)))
+        return sorted(cuts, key=lambda cut: ("batch_block", "column_block", "row_block").index(cut.name))
+
+    def check_products(self) -> None:
+        """A product that lacks one of the axes would be computed again for each of its blocks."""
+        cut = {c.label for c in self.cuts}
+        products = [op for op in self.all if isinstance(op, Mma)]
+        _want(all(cut <= set(self.axes.of(op.acc)) for op in products), "a product of products")
+
+    def check_order(self) -> None:
+        """Each block touches its own part of a written memory, so that blocks may come one after the other."""
+        for memory in dict.fromkeys(op.memory for op in self.writes):
+            touching = [op for op in self.moves if op.memory == memory]
+            if any(isinstance(op, (Gather, Scatter)) for op in touching):
+                alone = len(touching) == 1 and any(touching[0] is op for op in self.inside)
+                _want(alone, "a memory scattered to is touched again")
+            else:
+                _want(len({self.place(op) for op in touching}) == 1, "a memory is touched at two places")
+                written = [v for op in touching if isinstance(op, Write) for v in op.at]
+                _want(not self.made_inside & set(written), "a loop of the tile's moves what is written")
+
+    def place(self, op: Op) -> tuple[object, ...]:
+        """For each axis of the memory, where a window begins and which label runs along it."""
+        assert isinstance(op, (Read, Write))
+        along = dict(zip(op.axes, self.axes.of(_tile(op)), strict=True))
+        return tuple((self.positions.formula(v), along.get(axis)) for axis, v in enumerate(op.at))
+
+    def windows(self, label: Label) -> Iterator[Window]:
+        """Every read and write whose tile runs along `label`."""
+        for op in self.moves:
+            if isinstance(op, (Read, Write)):
+                for axis, mine in zip(op.axes, self.axes.of(_tile(op)), strict=True):
+                    if mine == label:
+                        yield Window(op, op.at[axis], op.memory.type.shape[axis])
+
+    def begin(self, label: Label, extent: int) -> Window | None:
+        """The window that tells which blocks lie in the memory; None where all of them do."""
+        windows = list(self.windows(label))
+        ragged = [w for w in windows if w.length % extent or self.positions.divisor(w.at) % extent]
+        if not ragged:
+            return None
+        writes = [w for w in windows if isinstance(w.op, Write)]
+        _want(len(writes) == len(self.writes), "a ragged tile is scattered")
+        first = writes[0]
+        same = [w for w in windows if self.positions.formula(w.at) == self.positions.formula(first.at)]
+        _want(all(w in same for w in ragged), "a block might lie outside what it reads")
+        _want(all(w.length == first.length for w in writes), "two lengths of what is written")
+        _want(all(w.length >= first.length for w in ragged), "a block might lie outside what it reads")
+        _want(first.at not in self.made_inside, "a loop of the tile's moves what is written")
+        return first
+
+
+def _parted(block: Block) -> tuple[list[Op], list[Op], Yield | None]:
+    """The ops that need no tile, those that do, and the block's end."""
+    front: list[Op] = []
+    inside: list[Op] = []
+    needing: set[Value] = set()
+    last = block.ops[-1]
+    end = last if isinstance(last, Yield) else None
+    for op in block.ops[:-1] if end else block.ops:
+        if _holds_tiles(op) or needing & set(_used(op)):
+            inside.append(op)
+            needing.update(op.results)
+        else:
+            front.append(op)
+    return front, inside, end
+
+
+def _used(op: Op) -> Iterator[Value]:
+    yield from op.operands
+    for block in op.blocks:
+        for inner in walk(block):
+            yield from inner.operands
+
+
+def _made(ops: Sequence[Op]) -> Iterator[Value]:
+    """Every value that ops and their regions define."""
+    for op in ops:
+        yield from op.results
+        for block in op.blocks:
+            yield from block.args
+            yield from _made(block.ops)
+
+
+def _tile(op: Read | Write) -> Value:
+    return op.tile if isinstance(op, Write) else op.result
+
+
+def _largest_divisor(n: int, most: int) -> int:
+    return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
+
+
+def _want(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Whole(otherwise)
+
+
+class _Splitter:
+    """Writes the program of one block of registers, and the loops around it."""
+
+    def __init__(self, plan: _Plan, builder: Builder) -> None:
+        self.plan, self.builder = plan, builder
+        self.loc: Loc = plan.writes[0].loc
+        self.builder.locate = lambda: self.loc
+        self.offsets: dict[Label, Value] = {}
+        self.shifted: dict[tuple[Label, int], Value] = {}
+        extents = {cut.label: cut.extent for cut in plan.cuts}
+        self.smaller: dict[Value, Value] = {}
+        for v in plan.made_inside:
+            if isinstance(v.type, Tile):
+                shape = zip(plan.axes.of(v), v.type.shape, strict=True)
+                self.smaller[v] = Value(v.name, Tile(tuple(extents.get(a, n) for a, n in shape), v.type.dtype))
+
+    def block(self) -> Block:
+        plan = self.plan
+        self.builder.ops += plan.front
+        self.nest([(cut, self.trips(cut)) for cut in plan.cuts])
+        end = () if plan.end is None else (plan.end,)
+        return Block(plan.block.args, (*self.builder.ops, *end))
+
+    def trips(self, cut: Cut) -> Value:
+        """As many blocks as begin inside the memory."""
+        builder, count = self.builder, self.builder.const(cut.count)
+        if cut.begin is None:
+            return count
+        left = builder.binary(Sub, builder.const(cut.begin.length + cut.extent - 1), cut.begin.at)
+        return builder.binary(Min, builder.binary(FloorDiv, left, builder.const(cut.extent)), count)
+
+    def nest(self, loops: Sequence[tuple[Cut, Value]]) -> None:
+        if not loops:
+            for op in self.plan.inside:
+                self.op(op)
+            return
+        (cut, trips), *rest = loops
+        number = self.builder.fresh(cut.name, INDEX_SCALAR)
+        with self.builder.region():
+            self.offsets[cut.label] = self.builder.binary(Mul, number, self.builder.const(cut.extent))
+            for window in self.plan.windows(cut.label):
+                if isinstance(window.op, Write):
+                    self.shift(window.at, cut.label)
+            self.nest(rest)
+            self.loc = self.plan.writes[0].loc
+            body = self.builder.block([number], [])
+        self.builder.effect(Loop, trips, (), body)
+
+    def shift(self, at: Value, label: Label) -> Value:
+        """Where a block begins, for a tile that begins at `at`."""
+        if label not in self.offsets:
+            return at
+        key = label, self.plan.positions.formula(at)
+        if key in self.shifted:
+            return self.shifted[key]
+        there = self.builder.binary(Add, at, self.offsets[label])
+        if at not in self.plan.made_inside:
+            self.shifted[key] = there
+        return there
+
+    def op(self, op: Op) -> None:
+        self.loc = op.loc
+        match op:
+            case Read(at=at, axes=axes):
+                self.append(replace(op, at=self.moved(at, axes, self.plan.axes.of(op.result))))
+            case Write(tile=tile, at=at, axes=axes):
+                self.append(replace(op, at=self.moved(at, axes, self.plan.axes.of(tile))))
+            case Gather(where=where):
+                self.append(replace(op, where=self.where(where, self.plan.axes.of(op.result))))
+            case Scatter(tile=tile, where=where):
+                self.append(replace(op, where=self.where(where, self.plan.axes.of(tile))))
+            case Iota():
+                self.count(op)
+            case Loop() | While():
+                self.append(map_blocks(op, self.region), shallow=True)
+            case _:
+                self.append(op)
+
+    def append(self, op: Op) -> None:
+        self.builder.ops.append(rename(op, self.smaller))
+
+    def moved(self, at: tuple[Value, ...], axes: tuple[int, ...], labels: tuple[Label, ...]) -> tuple[Value, ...]:
+        along = dict(zip(axes, labels, strict=True))
+        return tuple(self.shift(v, along[axis]) if axis in along else v for axis, v in enumerate(at))
