@@ -445,7 +445,24 @@ def test_a_child_born_while_the_pool_grows_has_a_pool_of_its_own():
         caller.join()
         return all(passed)
 
+    launch_address()  # compile first
     assert all(in_child(grow_and_fork) for _ in range(3))
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.01, 0.03])
+def test_a_child_born_while_the_launcher_is_compiled_has_one_too(seconds):
+    script = f"""
+import warnings
+warnings.simplefilter("ignore")  # Python's own, about any fork with threads
+threading.Thread(target=launch, args=(USLEEP, 1, 8, 4)).start()
+time.sleep({seconds})
+child = os.fork()
+signal.alarm(20)
+launch(USLEEP, 1000, 8, 4)
+if child:
+    print(os.waitpid(child, 0)[1])
+"""
+    assert printed(script) == ["0"]
 
 
 EXITS = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from tilewave.errors import CallError, TargetError, TilewaveError, here
+from tilewave.cpu import CpuBuild, build_cpu
+from tilewave.errors import NOWHERE, CallError, TargetError, TilewaveError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
 from tilewave.ir.schedule import Schedule, checked_schedule
@@ -18,10 +19,11 @@ from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Symbol
 from tilewave.passes.pipelines import tile_level
 from tilewave.passes.runner import Step, run
-from tilewave.runtime.arrays import Parameter, check_call
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call
+from tilewave.runtime.pool import default_threads
 
-TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a")
-"""What a kernel can be compiled for."""
+TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a", "numpy")
+"""What a kernel can be compiled for; `numpy` is the interpreter."""
 
 
 class SchedulingType(Enum):
@@ -39,6 +41,8 @@ class WaveCompileOptions:
     target: str | None = None
     schedule: SchedulingType = SchedulingType.NONE
     dynamic_symbols: Iterable[Symbol] = ()
+    instruction_set: str | None = None
+    """For the CPU: avx512, avx2, …; the best of this machine where it is not said."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -51,16 +55,82 @@ class Compiled:
     """A kernel with its sizes known; every step of its making can be looked at."""
 
     kernel: Kernel
+    """The kernel on whole tiles: what its schedule and the interpreter read."""
     traced: Kernel
-    steps: tuple[Step, ...]
+    tile_steps: tuple[Step, ...]
     target: str
     dynamic_symbols: tuple[str, ...]
+    build: CpuBuild | None
     _remedy: str
     _schedules: dict[tuple[tuple[str, int], ...], Schedule] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
         return self.kernel.name
+
+    # -- running it
+
+    def __call__(self, *arrays: Any, **symbols: int) -> None:
+        """Run it on the device it was compiled for."""
+        if self.build is not None:
+            values = self._symbols(symbols) if symbols or self.dynamic_symbols else {}
+            if self.dynamic_symbols:
+                self.schedule_for(**values)
+            views = self._checked(arrays)
+            self.build.program(views, [values[name] for name in self.dynamic_symbols], default_threads())
+        elif self.target == "numpy":
+            self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
+        else:
+            raise TargetError(
+                f"{self.name}: nothing can be run on {self.target} yet",
+                loc=here(),
+                remedy=f"{self.name}.interpret(…) runs it in numpy on any machine",
+            )
+
+    def interpret(self, *arrays: Any, order: str = "launch", seed: int = 0, **symbols: int) -> None:
+        """Run its IR in numpy; order="shuffled" takes the workgroups in a random order."""
+        if order not in ("launch", "shuffled"):
+            raise CallError(f"{self.name}: workgroups run in launch or shuffled order, not {order!r}", loc=here())
+        workgroups = list(range(self.kernel.workgroups))
+        if order == "shuffled":
+            random.Random(seed).shuffle(workgroups)
+        self._interpret(arrays, symbols, workgroups)
+
+    def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
+        values = self._symbols(symbols)
+        views = self._checked(arrays)
+        self.schedule_for(**values)
+        interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
+
+    def _checked(self, arrays: Sequence[Any]) -> tuple[ArrayView, ...]:
+        try:
+            return check_call(self.name, self.parameters, arrays, "cpu", NOWHERE)
+        except CallError as error:  # looking for the author's line costs more than a small kernel
+            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        written, _ = touched(self.kernel)
+        memories, _ = arguments(self.kernel)
+        return tuple(Parameter(m.name, m.type.shape, m.type.dtype, m in written) for m in memories)
+
+    def _symbols(self, given: Mapping[str, int]) -> dict[str, int]:
+        """The dynamic symbols of a call, each an int and none missing or unknown."""
+        unknown = [name for name in given if name not in self.dynamic_symbols]
+        missing = [name for name in self.dynamic_symbols if name not in given]
+        if unknown:
+            known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
+            remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
+            raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
+        if missing:
+            remedy = f"write {self.name}(…, {missing[0]}=4)"
+            raise CallError(f"{self.name} needs a value for {missing[0]}", loc=here(), remedy=remedy)
+        for name, value in given.items():
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+                raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least 1", loc=here())
+        return {name: int(value) for name, value in given.items()}
+
+    # -- looking at it
 
     @property
     def schedule(self) -> Schedule:
@@ -81,63 +151,43 @@ class Compiled:
             self._schedules[key] = checked_schedule(self.kernel, values, self._remedy)
         return self._schedules[key]
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What every pass did, the target's own included."""
+        return self.tile_steps + (self.build.steps if self.build else ())
+
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last."""
-        made = {"trace": self.traced, **{step.name: step.after for step in self.steps}, "": self.kernel}
+        made = {"trace": self.traced}
+        for step in self.steps:
+            made[step.name] = made[""] = step.after
         if pass_name not in made:
             known = ", ".join(name for name in made if name)
-            raise TargetError(
-                f"{self.name}: no pass is called {pass_name!r}", loc=here(), remedy=f"the passes are {known}"
-            )
+            remedy = f"the passes are {known}"
+            raise TargetError(f"{self.name}: no pass is called {pass_name!r}", loc=here(), remedy=remedy)
         return made[pass_name]
 
-    @cached_property
-    def parameters(self) -> tuple[Parameter, ...]:
-        written, _ = touched(self.kernel)
-        memories, _ = arguments(self.kernel)
-        return tuple(Parameter(m.name, m.type.shape, m.type.dtype, m in written) for m in memories)
+    @property
+    def llvm_ir(self) -> str:
+        """What was given to LLVM."""
+        return self._built("LLVM IR").llvm_ir
 
-    def __call__(self, *arrays: Any, **symbols: int) -> None:
-        """Run it on the device it was compiled for."""
-        raise TargetError(
-            f"{self.name}: nothing can be run on {self.target} yet",
-            loc=here(),
-            remedy=f"{self.name}.interpret(…) runs it in numpy on any machine",
-        )
+    @property
+    def asm(self) -> str:
+        """The machine's instructions, as text."""
+        return self._built("assembly").asm
 
-    def interpret(self, *arrays: Any, order: str = "launch", seed: int = 0, **symbols: int) -> None:
-        """Run its IR in numpy; order="shuffled" takes the workgroups in a random order."""
-        values = self._symbols(symbols)
-        if order not in ("launch", "shuffled"):
-            raise CallError(f"{self.name}: workgroups run in launch or shuffled order, not {order!r}", loc=here())
-        views = check_call(self.name, self.parameters, arrays, "cpu", here())
-        self.schedule_for(**symbols)
-        workgroups = list(range(self.kernel.workgroups))
-        if order == "shuffled":
-            random.Random(seed).shuffle(workgroups)
-        interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
+    @property
+    def code_object(self) -> bytes:
+        return self._built("object code").code
 
-    def _symbols(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The dynamic symbols of a call, each an int and none missing or unknown."""
-        unknown = [name for name in given if name not in self.dynamic_symbols]
-        missing = [name for name in self.dynamic_symbols if name not in given]
-        if unknown:
-            known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
-            remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
-            raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
-        if missing:
-            raise CallError(
-                f"{self.name} needs a value for {missing[0]}",
-                loc=here(),
-                remedy=f"write {self.name}(…, {missing[0]}=4)",
-            )
-        for name, value in given.items():
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-                raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least 1", loc=here())
-        return {name: int(value) for name, value in given.items()}
+    def _built(self, what: str) -> CpuBuild:
+        if self.build is None:
+            raise TargetError(f"{self.name}: there is no {what} for {self.target}", loc=here())
+        return self.build
 
 
-REMEDY_REORDERED = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
+REMEDY = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
 EXAMPLES = {
     "plain": "    WorkgroupMapping(xcd_contiguous(8) >> grouped(4))",
     "persistent": "    GridConstraint(n) and WorkgroupMapping(xcd_chunked(8, 2) >> grouped(4)), with no tile loop",
@@ -153,11 +203,12 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     traced = trace_kernel(kernel, options.subs, dynamic)
     final, steps = run(traced.ir, tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
-    remedy = REMEDY_REORDERED.format(example=EXAMPLES[kind])
-    compiled = Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), remedy)
+    remedy = REMEDY.format(example=EXAMPLES[kind])
+    schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
     if not dynamic:
-        compiled.schedule_for()
-    return compiled
+        schedules[()] = checked_schedule(final, {}, remedy)
+    build = build_cpu(final, options.instruction_set) if target == "cpu" else None
+    return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
 
 
 def _known_target(target: str) -> str:

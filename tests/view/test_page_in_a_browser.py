@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +76,17 @@ def test_path_grows_with_the_launch(browser: Any, page: Path) -> None:
 
 def test_launch_plays_pauses_and_ends(browser: Any, page: Path) -> None:
     browser.open(page)
-    browser.run("document.getElementById('speed').value = '32'")
+    browser.run("document.getElementById('speed').value = '2'")  # half a minute: it cannot end before it is paused
     browser.click("#play")
     assert browser.text("#play") == "⏸ Pause"
-    time.sleep(0.5)
+    _wait_until(lambda: 1 <= _launched(browser) < 64)
     browser.click("#play")
-    launched = int(browser.text("#now").split()[0])
-    assert 4 <= launched < 64
-    time.sleep(0.2)
-    assert int(browser.text("#now").split()[0]) == launched
+    paused = _launched(browser)
+    time.sleep(0.8)
+    assert _launched(browser) == paused
     browser.run("document.getElementById('speed').value = '1024'")
     browser.click("#play")
-    time.sleep(0.6)
-    assert browser.text("#now") == "64 of 64 tiles launched"
+    _wait_until(lambda: browser.text("#now") == "64 of 64 tiles launched")
     assert browser.text("#play") == "▶ Play"
 
 
@@ -187,6 +186,18 @@ def test_name_of_a_formula_cannot_break_out_of_the_page(browser: Any, tmp_path: 
     assert browser.count("img") == 0
 
 
+def test_notebook_runs_the_page_in_its_frame(browser: Any, tmp_path: Path) -> None:
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!doctype html><meta charset=utf-8>{show(GROUPED, '8x8')._repr_html_()}", encoding="utf-8")
+    browser.open(notebook)
+    browser.driver.switch_to.frame(0)
+    browser.click("#first")
+    browser.click("#step")
+    assert browser.text("#now") == "1 of 64 tiles launched"
+    browser.driver.switch_to.default_content()
+    assert browser.complaints() == []
+
+
 @pytest.mark.parametrize("grid", ["1x1", "1x40", "40x1", "3x5", "16x16", "40x40"])
 def test_numbers_do_not_leave_their_tiles(browser: Any, tmp_path: Path, grid: str) -> None:
     show("xcd_contiguous(8) >> hilbert()", grid).save(tmp_path / "map.html")
@@ -227,6 +238,17 @@ for (const figure of document.querySelectorAll('.figure')) {
 }
 return found;
 """
+
+
+def _launched(browser: Any) -> int:
+    return int(browser.text("#now").split()[0])
+
+
+def _wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def _actions(browser: Any) -> Any:

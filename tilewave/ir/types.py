@@ -62,9 +62,8 @@ _NUMPY = {
     "index": np.int64,
 }
 
-F16, BF16, F32, F64 = (
-    DType(name, "float", bits) for name, bits in (("f16", 16), ("bf16", 16), ("f32", 32), ("f64", 64))
-)
+F16, BF16 = DType("f16", "float", 16), DType("bf16", "float", 16)
+F32, F64 = DType("f32", "float", 32), DType("f64", "float", 64)
 F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ = (
     DType(name, "float", 8) for name in ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 )
@@ -73,7 +72,9 @@ BOOL = DType("bool", "bool", 1)
 INDEX = DType("index", "int", 64)
 """A position, count or number of a workgroup: an integer wide enough for any of them."""
 
-DTYPES = {d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I16, I32, I64, BOOL, INDEX)}
+DTYPES = {
+    d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I16, I32, I64, BOOL, INDEX)
+}
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewave.passes.map_workgroups import MapWorkgroups, Order
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
 from tilewave.passes.simplify import simplify
+from tilewave.passes.split_tiles import SplitTiles
 
 
 def tile_level(order: Order) -> tuple[Pass, ...]:
@@ -14,4 +18,13 @@ def tile_level(order: Order) -> tuple[Pass, ...]:
         MapWorkgroups(order),  # first: everything behind it may look at where tiles are
         orient_reads,  # before simplify, which drops what it leaves unused
         simplify,
+    )
+
+
+def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
+    """From whole tiles to register blocks of `rows` x `cols`."""
+    return (
+        SplitTiles(rows, cols),  # first: what is packed depends on how high and wide a block is
+        PrepackOperands(rows, cols, unit, formats),
+        simplify,  # last: folds the positions of blocks and panels
     )

@@ -164,7 +164,7 @@ class _Plan:
     def check_order(self) -> None:
         """Each block touches its own part of a written memory, so that blocks may come one after the other."""
         for memory in dict.fromkeys(op.memory for op in self.writes):
-            touching = [op for op in self.moves if op.memory == memory]
+            touching = [op for op in self.moves if memory in op.operands]
             if any(isinstance(op, (Gather, Scatter)) for op in touching):
                 alone = len(touching) == 1 and any(touching[0] is op for op in self.inside)
                 _want(alone, "a memory scattered to is touched again")
@@ -291,7 +291,7 @@ class _Splitter:
             self.offsets[cut.label] = self.builder.binary(Mul, number, self.builder.const(cut.extent))
             for window in self.plan.windows(cut.label):
                 if isinstance(window.op, Write):
-                    self.shift(window.at, cut.label)
+                    self.shifted[cut.label, self.plan.positions.formula(window.at)] = self.shift(window.at, cut.label)
             self.nest(rest)
             self.loc = self.plan.writes[0].loc
             body = self.builder.block([number], [])
@@ -301,13 +301,8 @@ class _Splitter:
         """Where a block begins, for a tile that begins at `at`."""
         if label not in self.offsets:
             return at
-        key = label, self.plan.positions.formula(at)
-        if key in self.shifted:
-            return self.shifted[key]
-        there = self.builder.binary(Add, at, self.offsets[label])
-        if at not in self.plan.made_inside:
-            self.shifted[key] = there
-        return there
+        known = self.shifted.get((label, self.plan.positions.formula(at)))
+        return known or self.builder.binary(Add, at, self.offsets[label])
 
     def op(self, op: Op) -> None:
         self.loc = op.loc
@@ -323,7 +318,7 @@ class _Splitter:
             case Iota():
                 self.count(op)
             case Loop() | While():
-                self.append(map_blocks(op, self.region), shallow=True)
+                self.append(map_blocks(op, self.region))
             case _:
                 self.append(op)
 
@@ -333,3 +328,31 @@ class _Splitter:
     def moved(self, at: tuple[Value, ...], axes: tuple[int, ...], labels: tuple[Label, ...]) -> tuple[Value, ...]:
         along = dict(zip(axes, labels, strict=True))
         return tuple(self.shift(v, along[axis]) if axis in along else v for axis, v in enumerate(at))
+
+    def where(self, where: Block, labels: tuple[Label, ...]) -> Block:
+        """The same places, asked for by the numbers of a block's elements."""
+        with self.builder.region():
+            shifted = {
+                arg: self.builder.binary(Add, arg, self.offsets[label])
+                for arg, label in zip(where.args, labels, strict=True)
+                if label in self.offsets
+            }
+            return Block(where.args, (*self.builder.ops, *(substitute(op, shifted) for op in where.ops)))
+
+    def count(self, op: Iota) -> None:
+        """The numbers of a block's elements in the tile."""
+        (label,) = self.plan.axes.of(op.result)
+        if label not in self.offsets:
+            self.append(op)
+            return
+        small = self.smaller[op.result]
+        here = self.builder.emit(Iota, type=small.type)
+        first = self.builder.cast(self.offsets[label], small.type.dtype)
+        ahead = self.builder.emit(Broadcast, first, type=small.type)
+        self.builder.ops.append(Add(here, ahead, results=(small,), loc=op.loc))
+
+    def region(self, block: Block) -> Block:
+        with self.builder.region():
+            for op in block.ops:
+                self.op(op)
+            return Block(tuple(self.smaller.get(v, v) for v in block.args), tuple(self.builder.ops))

@@ -27,6 +27,7 @@ import mmap
 import os
 import platform
 import signal
+import threading
 from contextlib import suppress
 from string import Template
 
@@ -447,13 +448,16 @@ def _text() -> str:
 
 _natives: list[_Native] = []
 
+# A fork waits for the compiler: its child would inherit LLVM's locks as they are, held by a thread that it has not.
+_compiling = threading.RLock()
+os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
+
 
 def _native() -> _Native:
-    # Two threads may both get here first; then both compile, and all use what stands first. A lock could be held by
-    # another thread at a fork, and stay so in the child.
-    if not _natives:
-        _natives.append(_Native())
-    return _natives[0]
+    with _compiling:
+        if not _natives:
+            _natives.append(_Native())
+        return _natives[0]
 
 
 def launch(task: int, args: int, tasks: int, threads: int) -> None:

@@ -1,10 +1,12 @@
-"""CPUs: which instruction sets there are, how each multiplies and adds, and LLVM IR made into object code."""
+"""CPUs: which instruction sets there are, and how each multiplies and adds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -14,6 +16,7 @@ from tilewave.lower.llvm import Function, splat, vector
 from tilewave.lower.numbers import cast, stored, suffix
 from tilewave.lower.target import Panel
 from tilewave.passes.prepack_operands import PanelFormat
+from tilewave.targets.assembler import Machine
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class InstructionSet:
     rows: int
     cols: int
     """The register block: this many rows of A against this many columns of B."""
+    unit: int
+    """Steps along the depth that are written out one after the other."""
     by_lane: bool
     """Whether a vector can be multiplied by one lane of another at no cost."""
     integers: PanelFormat
@@ -38,7 +43,9 @@ class InstructionSet:
     ) -> list[str]:
         rows = [list(row) for row in acc]
         for k in range(0, a.depth, a.group):
-            across = [self._load(f, b, k * b.rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)]
+            across = [
+                self._load(f, b, k * b.rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)
+            ]
             factors = self._factors(f, a, k * a.rows, lanes)
             for row, factor in enumerate(factors):
                 for column, line in enumerate(across):
@@ -92,6 +99,10 @@ class InstructionSet:
     def cast(self, f: Function, x: str, old: DType, new: DType) -> str:
         return cast(f, x, old, new, 1)
 
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.triple, self.cpu, self.features)
+
     def panel_formats(self) -> dict[str, PanelFormat]:
         """How operands of each dtype are packed."""
         floats = {name: PanelFormat("f32", 1) for name in ("f32", "f16", "bf16", *FLOAT8)}
@@ -107,31 +118,59 @@ PAIR_PRODUCTS = {
 LINUX_X86, LINUX_ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 
-INSTRUCTION_SETS = {
+PAIRS, FOURS, ONES = PanelFormat("i16", 2), PanelFormat("i8", 4), PanelFormat("i32", 1)
+NEON: dict[str, Any] = {
+    "triple": LINUX_ARM,
+    "features": "",
+    "vector_bytes": 16,
+    "rows": 8,
+    "cols": 8,
+    "unit": 8,
+    "by_lane": True,
+}
+X86: dict[str, Any] = {"triple": LINUX_X86, "unit": 8, "by_lane": False, "integers": PAIRS}
+
+INSTRUCTION_SETS: dict[str, InstructionSet] = {
     s.name: s
     for s in (
         InstructionSet(
-            "avx512", LINUX_X86, "skylake-avx512", "-prefer-256-bit", AVX512, 64, 8, 32, False,
-            PanelFormat("i16", 2),
+            "avx512",
+            cpu="skylake-avx512",
+            features="-prefer-256-bit",
+            needs=AVX512,
+            vector_bytes=64,
+            rows=8,
+            cols=32,
+            **X86,
         ),
-        InstructionSet("avx2", LINUX_X86, "haswell", "", ("avx2", "fma", "f16c"), 32, 4, 16, False, PanelFormat("i16", 2)),
-        InstructionSet("x86-64", LINUX_X86, "x86-64", "", ("sse2",), 16, 4, 8, False, PanelFormat("i16", 2)),
-        InstructionSet("neon-dot", LINUX_ARM, "neoverse-n1", "", ("neon", "dotprod"), 16, 8, 8, True, PanelFormat("i8", 4)),
-        InstructionSet("neon", LINUX_ARM, "generic", "", ("neon",), 16, 8, 8, True, PanelFormat("i32", 1)),
+        InstructionSet(
+            "avx2", cpu="haswell", features="", needs=("avx2", "fma", "f16c"), vector_bytes=32, rows=4, cols=16, **X86
+        ),
+        InstructionSet("x86-64", cpu="x86-64", features="", needs=("sse2",), vector_bytes=16, rows=4, cols=8, **X86),
+        InstructionSet("neon-dot", cpu="neoverse-n1", needs=("neon", "dotprod"), integers=FOURS, **NEON),
+        InstructionSet("neon", cpu="generic", needs=("neon",), integers=ONES, **NEON),
     )
 }
 """Best first; the host takes the first whose needs it has."""
 
 
-@cache
-def _initialize() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+ARM_FEATURES = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fullfp16", "i8mm": "i8mm", "bf16": "bf16"}
 
 
 @cache
 def host_features() -> frozenset[str]:
-    return frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
+    found = {name for name, has in llvm.get_host_cpu_features().items() if has}
+    return frozenset(found | _kernel_features())
+
+
+def _kernel_features() -> set[str]:
+    """What Linux says of an ARM core, in LLVM's words; LLVM itself does not ask for these."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    words = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), [])
+    return {ARM_FEATURES[word] for word in words if word in ARM_FEATURES}
 
 
 @cache
@@ -158,26 +197,3 @@ def instruction_set(name: str | None) -> InstructionSet:
         known = ", ".join(INSTRUCTION_SETS)
         raise TargetError(f"no instruction set is called {name!r}", loc=here(), remedy=f"there are {known}")
     return INSTRUCTION_SETS[name]
-
-
-@dataclass(frozen=True)
-class ObjectCode:
-    code: bytes
-    asm: str
-
-
-def assemble(llvm_ir: str, s: InstructionSet) -> ObjectCode:
-    """Optimise LLVM IR and make object code of it."""
-    _initialize()
-    target = llvm.Target.from_triple(s.triple)
-    machine = target.create_target_machine(cpu=s.cpu, features=s.features, opt=3, reloc="pic", codemodel="default")
-    module = llvm.parse_assembly(llvm_ir)
-    module.triple, module.data_layout = s.triple, str(machine.target_data)
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_unrolling = False  # what is worth unrolling is unrolled already
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    optimized = str(module)
-    code = machine.emit_object(module)
-    return ObjectCode(code, machine.emit_assembly(llvm.parse_assembly(optimized)))

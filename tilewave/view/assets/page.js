@@ -67,8 +67,11 @@
     shown = upTo;
     slider.value = String(upTo);
     slider.setAttribute("aria-valuetext", `${upTo} of ${plural(count, "tile")}`);
-    now.textContent = `${upTo} of ${plural(count, "tile")} launched` + (data.rounds > 1 && upTo > 0
-      ? `, round ${Math.floor((upTo - 1) / data.concurrent)}` : "");
+    now.textContent = `${upTo} of ${plural(count, "tile")} launched`;
+    if (data.rounds > 1 && upTo > 0) {
+      const [row, col] = panels[0].tiles[upTo - 1];
+      now.textContent += `, round ${panels[0].mapping.rounds[row][col]}`;
+    }
   };
 
   const stop = () => {

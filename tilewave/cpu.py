@@ -1,0 +1,113 @@
+"""A kernel on whole tiles → a program for this machine's CPU, or for another's: passes, lowering, LLVM, cache."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tilewave._version import __version__
+from tilewave.errors import TargetError, here
+from tilewave.ir.core import Kernel
+from tilewave.lower.kernel import Lowered, lower
+from tilewave.passes import pipelines
+from tilewave.passes.runner import Step, run
+from tilewave.runtime.cache import default_cache, key_of
+from tilewave.runtime.cpu import Launch, Program
+from tilewave.targets.assembler import AssemblyFailed, assemble
+from tilewave.targets.cpu import InstructionSet, instruction_set, runs_here
+
+
+@dataclass(frozen=True, eq=False)
+class CpuBuild:
+    """Machine code for one kernel; how it was made is worked out again when somebody asks."""
+
+    tiles: Kernel
+    instruction_set: InstructionSet
+    code: bytes
+    launch: Launch
+
+    @cached_property
+    def program(self) -> Program:
+        if not runs_here(self.instruction_set):
+            raise TargetError(
+                f"{self.tiles.name}: this machine does not have {self.instruction_set.name}",
+                loc=here(),
+                remedy=f"compile it without instruction_set, or run it in numpy: {self.tiles.name}.interpret(…)",
+            )
+        return Program(self.code, self.launch)
+
+    @cached_property
+    def passed(self) -> tuple[Kernel, tuple[Step, ...]]:
+        return run_passes(self.tiles, self.instruction_set)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.passed[1]
+
+    @cached_property
+    def llvm_ir(self) -> str:
+        return lower(self.passed[0], self.instruction_set).llvm_ir
+
+    @cached_property
+    def asm(self) -> str:
+        return assemble(self.llvm_ir, self.instruction_set.machine).asm
+
+
+def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
+    """Machine code for a kernel, from the cache where it was made before."""
+    s = instruction_set(wanted)
+    store = default_cache()
+    key = key_of("cpu", __version__, _sources(), version("llvmlite"), repr(s), str(tiles))
+    kept = store.get(key)
+    if kept is None:
+        lowered = lower(run_passes(tiles, s)[0], s)
+        kept = _packed(_assembled(tiles, lowered, s), lowered)
+        store.put(key, kept)
+    head, _, code = kept.partition(b"\n")
+    return CpuBuild(tiles, s, code, _launch(json.loads(head)))
+
+
+def run_passes(tiles: Kernel, s: InstructionSet) -> tuple[Kernel, tuple[Step, ...]]:
+    return run(tiles, pipelines.cpu(s.rows, s.cols, s.unit, s.panel_formats()))
+
+
+def _assembled(tiles: Kernel, lowered: Lowered, s: InstructionSet) -> bytes:
+    try:
+        return assemble(lowered.llvm_ir, s.machine).code
+    except AssemblyFailed as failed:
+        raise TargetError(
+            f"{tiles.name}: LLVM could not compile it for {s.name}: {failed}",
+            loc=here(),
+            remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
+        ) from None
+
+
+def _packed(code: bytes, lowered: Lowered) -> bytes:
+    """How the cache keeps a program: a line of JSON, then the object code."""
+    launch = Launch(
+        words=lowered.slots.count,
+        packed_slots=tuple(p.slot for p in lowered.packed),
+        packed_bytes=tuple(p.bytes for p in lowered.packed),
+        scratch_slot=lowered.slots.scratch,
+        scratch_bytes=lowered.scratch_bytes,
+        item_bytes=tuple(m.type.dtype.bytes for m in lowered.slots.memories),
+    )
+    return json.dumps(asdict(launch)).encode() + b"\n" + code
+
+
+def _launch(fields: dict[str, Any]) -> Launch:
+    whole: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return Launch(**whole)
+
+
+@cache
+def _sources() -> str:
+    """Which state of tilewave's own files this is, so that nothing made by another is taken for it."""
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    states = ((str(f), os.stat(f)) for f in files)
+    return key_of(*(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states))

@@ -1,0 +1,313 @@
+"""Lay the operands of matrix products out in panels, once per launch, and read the panels in the loop over depth.
+
+%x = read(%a, [%m, %k]) : tile<8x64xf16>     →  %a_panels = prepack(%a) : memory<256x2048x8x1xf32, packed>   (on top)
+                                                %x = read_panel(%a_panels, [%m // 8, %k]) : tile<8x8xf32>
+
+Each row of the tile's is converted and put beside its neighbours once, not by every workgroup that reads it. A loop
+that does nothing but add up such products walks the depth in steps of `unit`, so that a length which the author's step
+does not divide wastes less than a unit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+import numpy as np
+
+from tilewave.errors import Loc
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.interp import touched
+from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
+from tilewave.ir.positions import PURE, Positions
+from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
+from tilewave.ir.types import DTYPES, DType, Memory, Scalar, Tile
+
+
+@dataclass(frozen=True)
+class PanelFormat:
+    """The dtype of a panel, and how many elements along the depth of one row stand side by side."""
+
+    dtype: str
+    group: int
+
+
+@dataclass(frozen=True)
+class PrepackOperands:
+    """Pack both operands of every product of register blocks (at most `rows` x `cols`) that is read as it is.
+
+    `formats` names, for each dtype that products take, the format of its panels. Operands that are computed, gathered
+    or shared, memories that the kernel writes, and rows that are not known to begin where a panel does stay as they are.
+    """
+
+    rows: int
+    cols: int
+    unit: int
+    formats: Mapping[str, PanelFormat]
+
+    def __post_init__(self) -> None:
+        for name, panel in self.formats.items():
+            assert self.unit % panel.group == 0, f"a unit of {self.unit} is no multiple of {panel.group}"
+            assert _holds(DTYPES[panel.dtype], DTYPES[name]), f"panels of {panel.dtype} do not hold every {name}"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        packer = _Packer(self, kernel)
+        packed = rewrite(kernel, packer.loop)
+        if not packer.packs:
+            return kernel
+        return replace(packed, body=Block(packed.body.args, (*packer.packs.values(), *packed.body.ops)))
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """Whether every number of one dtype is one of the other's."""
+    return bool(np.can_cast(narrow.numpy, wide.numpy, "safe"))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tile that is read for one product; `value` is what the product takes: the read's result, or its cast."""
+
+    read: Read
+    value: Value
+    panel: PanelFormat
+
+    @property
+    def row(self) -> Value:
+        return self.read.at[self.read.axes[-2]]
+
+    @property
+    def depth(self) -> Value:
+        return self.read.at[self.read.axes[-1]]
+
+    @property
+    def step(self) -> int:
+        return self.value.type.shape[-1]
+
+    @property
+    def length(self) -> int:
+        """How deep the memory is."""
+        return self.read.memory.type.shape[self.read.axes[-1]]
+
+    @property
+    def batch(self) -> list[int]:
+        """The other axes of the memory."""
+        return [axis for axis in range(len(self.read.at)) if axis not in self.read.axes[-2:]]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a loop goes along the depth: steps of `unit`, as many as reach the end."""
+
+    unit: int
+    trips: int
+
+
+class _Packer:
+    def __init__(self, wish: PrepackOperands, kernel: Kernel) -> None:
+        self.wish = wish
+        self.positions, self.used = Positions(kernel.body), uses(kernel)
+        written, _ = touched(kernel)
+        self.packable = set(kernel.body.args) - written
+        self.ends = self.known_ends(kernel)
+        self.packs: dict[object, Prepack] = {}
+        self.builder = Builder(names(kernel))
+
+    def known_ends(self, kernel: Kernel) -> dict[int, int]:
+        """What some positions stay below: where a tile is written is checked, and a loop counts to its end."""
+        ends: dict[int, int] = {}
+
+        def learn(v: Value, end: int) -> None:
+            formula = self.positions.formula(v)
+            ends[formula] = min(end, ends.get(formula, end))
+
+        for op in walk(kernel.body):
+            match op:
+                case Write(memory=memory, at=at):
+                    for v, length in zip(at, memory.type.shape, strict=True):
+                        learn(v, length)
+                case Loop(trips, body=body) if (count := self.positions.constant(trips)) is not None:
+                    learn(body.args[0], count)
+        return ends
+
+    # -- what can be packed
+
+    def loop(self, op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Loop) or not self.positions.constant(op.trips):
+            return None
+        products = {p: operands for p in op.body.ops if isinstance(p, Mma) and (operands := self.operands(p, op))}
+        if not products:
+            return None
+        return _LoopPacker(self, op, list(products), [x for pair in products.values() for x in pair]).ops()
+
+    def operands(self, product: Mma, loop: Loop) -> tuple[Operand, Operand] | None:
+        """Both operands of a product, if both can be packed in one way."""
+        *_, rows, cols = product.acc.type.shape
+        if rows > self.wish.rows or cols > self.wish.cols:
+            return None
+        a, b = self.operand(product.a, loop), self.operand(product.b, loop)
+        return (a, b) if a and b and a.panel.group == b.panel.group else None
+
+    def operand(self, v: Value, loop: Loop) -> Operand | None:
+        made = {op.result: op for op in loop.body.ops if len(op.results) == 1}
+        read = made.get(v)
+        if isinstance(read, Cast) and self.used[read.x] == 1:
+            read = made.get(read.x)
+        panel = self.wish.formats.get(v.type.dtype.name)
+        if not isinstance(read, Read) or not panel or self.used[v] != 1 or read.memory not in self.packable:
+            return None
+        found = Operand(read, v, panel)
+        return found if self.is_exact(found) and self.is_in_panels(found, loop) else None
+
+    def is_exact(self, x: Operand) -> bool:
+        """Whether one conversion into the panel gives what the cast on the way there gave."""
+        stored, taken = x.read.memory.type.dtype, x.value.type.dtype
+        return x.panel.dtype == taken.name or _holds(taken, stored)
+
+    def is_in_panels(self, x: Operand, loop: Loop) -> bool:
+        """Whether a tile is one panel's, at a depth that the loop's index counts."""
+        *batch, rows, _ = x.value.type.shape
+        if any(extent > 1 for extent in batch) or self.positions.divisor(x.row) % rows:
+            return False
+        if not all(self.is_inside(x.read, axis) for axis in (*x.batch, x.read.axes[-2])):
+            return False
+        return x.step % x.panel.group == 0 and self.steps_by(x.depth, x.step, loop)
+
+    def is_inside(self, read: Read, axis: int) -> bool:
+        """Whether a read begins inside its memory: it gives zeros elsewhere, where there are no panels."""
+        at, length = read.at[axis], read.memory.type.shape[axis]
+        fixed = self.positions.constant(at)
+        if fixed is not None:
+            return 0 <= fixed < length
+        return self.ends.get(self.positions.formula(at), length + 1) <= length
+
+    def steps_by(self, depth: Value, step: int, loop: Loop) -> bool:
+        """Whether `depth` is the loop's index times `step`, though simplify may say it in fewer words."""
+        index = loop.body.args[0]
+        if step == 1 and depth == index:
+            return True
+        if self.positions.constant(depth) == 0 and self.positions.constant(loop.trips) == 1:
+            return True
+        factors = [op.operands for op in loop.body.ops if isinstance(op, Mul) and op.result == depth]
+        times = [other for a, b in factors for i, other in ((a, b), (b, a)) if i == index]
+        return any(self.positions.constant(other) == step for other in times)
+
+    # -- the panels
+
+    def pack(self, x: Operand, unit: int, end: int) -> Value:
+        """The panels of an operand, deep enough for a loop that reads up to `end`."""
+        memory, rows = x.read.memory.type, x.value.type.shape[-2]
+        row_axis, depth_axis = x.read.axes[-2:]
+        depth = max(_up(x.length, unit), end)
+        shape = (-(-memory.shape[row_axis] // rows), depth // x.panel.group, rows, x.panel.group)
+        kind = Memory((*(memory.shape[a] for a in x.batch), *shape), DTYPES[x.panel.dtype], "packed")
+        key = x.read.memory, row_axis, depth_axis, kind
+        if key not in self.packs:
+            result = self.builder.fresh(f"{x.read.memory.name}_panels", kind)
+            self.packs[key] = Prepack(x.read.memory, row_axis, depth_axis, results=(result,), loc=x.read.loc)
+        return self.packs[key].result
+
+
+def _up(n: int, unit: int) -> int:
+    return -(-n // unit) * unit
+
+
+class _LoopPacker:
+    """One loop over depth, with some of its products packed."""
+
+    def __init__(self, packer: _Packer, loop: Loop, products: list[Mma], operands: list[Operand]) -> None:
+        self.packer, self.loop, self.products, self.operands = packer, loop, products, operands
+        self.front = self.builder(loop.loc)
+        self.trips = packer.positions.constant(loop.trips) or 0
+        self.inside = {v for op in walk(loop.body) for v in op.results} | set(loop.body.args)
+
+    def builder(self, loc: Loc) -> Builder:
+        return Builder(self.packer.builder.taken, locate=lambda: loc)
+
+    def ops(self) -> list[Op]:
+        """What stands in the loop's place: a few numbers, and the loop."""
+        loop, pace = self.loop, self.pace() if self.only_adds_up() else None
+        depth: Mul | None = None
+        if pace:
+            unit, loop = self.front.const(pace.unit), replace(loop, trips=self.front.const(pace.trips))
+            depth = Mul(loop.body.args[0], unit, results=(self.front.fresh("depth", unit.type),), loc=loop.loc)
+        reads = {x.read.result: self.read_panel(x, pace, depth) for x in self.operands}
+        body = rewrite_block(loop.body, lambda op: self.replaced(op, reads, pace))
+        if depth:
+            body = Block(body.args, (depth, *body.ops))
+        return [*self.front.ops, replace(loop, body=body)]
+
+    def read_panel(self, x: Operand, pace: Pace | None, depth: Mul | None) -> list[Op]:
+        """What stands in a read's place; the panel's number is known in front of the loop where the row is."""
+        *outer, rows, step = x.value.type.shape
+        unit, trips = (pace.unit, pace.trips) if pace else (step, self.trips)
+        panels = self.packer.pack(x, unit, unit * trips)
+        here = self.builder(x.read.loc)
+        number = here.binary(FloorDiv, x.row, here.const(rows))
+        at = (*(x.read.at[axis] for axis in x.batch), number, depth.result if depth else x.depth)
+        here.effect(
+            ReadPanel, panels, at, results=(Value(x.value.name, Tile((*outer, rows, unit), panels.type.dtype)),)
+        )
+        if x.row in self.inside:
+            return here.ops
+        *numbers, read = here.ops
+        self.front.ops += numbers
+        return [read]
+
+    def replaced(self, op: Op, reads: Mapping[Value, list[Op]], pace: Pace | None) -> Sequence[Op] | None:
+        match op:
+            case Read() if op.result in reads:
+                return reads[op.result]
+            case Cast(x) if x in reads:
+                return []
+            case Mul() if pace and any(x.depth == op.result for x in self.operands):
+                return []
+            case Mma() if op in self.products:
+                panels = {x.value: reads[x.read.result][-1].result for x in self.operands}
+                return [substitute(op, panels)]
+            case _:
+                return None
+
+    # -- the depth in other steps
+
+    def pace(self) -> Pace | None:
+        """Steps of a unit; None where they would not end where the author's do."""
+        if len({x.step for x in self.operands}) > 1:
+            return None
+        reached, length = self.trips * self.operands[0].step, max(x.length for x in self.operands)
+        end = min(reached, length)
+        unit = min(self.packer.wish.unit, _up(end, lcm(*(x.panel.group for x in self.operands))))
+        if reached < length and reached % unit:
+            return None
+        return Pace(unit, -(-end // unit))
+
+    def only_adds_up(self) -> bool:
+        """Whether the loop's products are all it does, and its index says nothing but how deep they are."""
+        (index, *carried), used = self.loop.body.args, self.packer.used
+        depths = Counter(x.depth for x in self.operands)
+        packed = {v for x in self.operands for v in (x.read.result, x.value)} | {p.result for p in self.products}
+        counted = depths[index]
+        *ops, end = self.loop.body.ops
+        for op in ops:
+            if isinstance(op, Mul) and op.result in depths and used[op.result] == depths[op.result]:
+                counted += 1
+            elif not packed.issuperset(op.results) and not self.is_fixed(op, index):
+                return False
+        before = {p.result: p.acc for p in self.products}
+        return used[index] == counted and all(map(_ends_in(before), end.operands, carried))
+
+    def is_fixed(self, op: Op, index: Value) -> bool:
+        return isinstance(op, PURE) and isinstance(op.results[0].type, Scalar) and index not in op.operands
+
+
+def _ends_in(before: Mapping[Value, Value]) -> Callable[[Value, Value], bool]:
+    """Whether a sum was begun with a value: follow the products that were added to it."""
+
+    def ends(total: Value, start: Value) -> bool:
+        while total in before:
+            total = before[total]
+        return total == start
+
+    return ends
