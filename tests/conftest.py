@@ -3,6 +3,7 @@
 import io
 import re
 
+import kernels
 import pytest
 from filecheck.finput import FInput
 from filecheck.matcher import Matcher
@@ -15,13 +16,18 @@ from tilewave.ir.parse import parse
 from tilewave.mapping import as_mapping
 from tilewave.passes.map_workgroups import MapWorkgroups
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
+from tilewave.passes.split_tiles import SplitTiles
 
+FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
 PASSES = {
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
     "orient_reads": lambda text: orient_reads,
+    "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "simplify": lambda text: simplify,
+    "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)
@@ -29,6 +35,21 @@ ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EM
 # Timings vary on shared machines; what a property test must do is finish, and that pytest sees to.
 settings.register_profile("tilewave", deadline=None)
 settings.load_profile("tilewave")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _a_cache_of_its_own(tmp_path_factory):
+    """Tests neither use what the user's cache holds nor fill it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def target(request, monkeypatch):
+    """What the kernels of a test are compiled for: `pytestmark = on("numpy", "cpu")` runs a module on both."""
+    monkeypatch.setattr(kernels, "TARGET", request.param)
+    return request.param
 
 
 def pytest_collect_file(parent, file_path):

@@ -1,6 +1,7 @@
 """Kernels that tests share, and what their results are held against."""
 
 import numpy as np
+import pytest
 
 from tilewave import *
 
@@ -39,8 +40,17 @@ def gemm(dtype=f16, acc=f32, a_dims=(M, K), b_dims=(N, K), epilogue=None, out=No
     return gemm
 
 
+TARGET = "numpy"
+"""What `compiled` compiles for; the fixture `target` changes it."""
+
+
+def on(*targets):
+    """Marks tests that run on each of these targets."""
+    return [pytest.mark.usefixtures("target"), pytest.mark.parametrize("target", targets, indirect=True)]
+
+
 def compiled(kernel, **options):
-    return wave_compile(WaveCompileOptions(**options), kernel)
+    return wave_compile(WaveCompileOptions(**{"target": TARGET, **options}), kernel)
 
 
 def random_array(rng, shape, dtype):

@@ -8,12 +8,12 @@ from types import ModuleType
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import gemm
+import kernels
 import persistent_gemm
 import persistent_gemm_l2
 import persistent_gemm_xcd
 import reordered_gemm
 
-from tilewave import WaveCompileOptions, wave_compile
 from tilewave.lang.kernel import WaveKernel
 
 
@@ -26,7 +26,7 @@ class Seed:
         return self.module.subs(m, n, k, **more)
 
     def compile(self, m, n, k, **more):
-        return wave_compile(WaveCompileOptions(subs=self.subs(m, n, k, **more)), self.kernel)
+        return kernels.compiled(self.kernel, subs=self.subs(m, n, k, **more))
 
     def __repr__(self):
         return self.module.__name__

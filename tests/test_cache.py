@@ -133,10 +133,13 @@ def test_files_are_for_their_owner_alone(cache):
     assert stat.S_IMODE(cache.directory.stat().st_mode) == 0o700
 
 
-def test_a_cache_without_a_directory_holds_nothing():
+def test_a_cache_without_a_directory_touches_no_disk(monkeypatch):
     cache = Cache(None)
-    cache.put("key", b"code")
-    assert cache.get("key") is None
+    with monkeypatch.context() as patched:
+        for function in ("open", "makedirs"):
+            patched.setattr(os, function, None)
+        cache.put("key", b"code")
+        assert cache.get("key") is None
 
 
 # Damage -------------------------------------------------------------------------------------------------------------

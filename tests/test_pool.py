@@ -81,7 +81,7 @@ look:
   br i1 %met, label %out, label %stay
 stay:
   %more = add i64 %round, 1
-  %vain = icmp sgt i64 %more, 100000
+  %vain = icmp sgt i64 %more, 50000
   br i1 %vain, label %alone, label %wait
 wait:
   call i32 @usleep(i32 100)

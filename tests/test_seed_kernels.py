@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernels import BLOCK_M, BLOCK_N, M, N, check_product, compiled, gemm, poisoned, random_array, sizes
+from kernels import BLOCK_M, BLOCK_N, M, N, check_product, compiled, gemm, on, poisoned, random_array, sizes
 from seeds import SEEDS
 
 from tilewave import (
@@ -17,6 +17,8 @@ from tilewave import (
 )
 from tilewave.errors import CoverageError
 
+pytestmark = on("numpy", "cpu")
+
 SHAPES = [(300, 300, 300), (1, 1, 1), (129, 257, 65)]
 SLOW_SHAPES = [(1536, 3072, 1977), (2048, 2048, 2048)]
 
@@ -25,7 +27,10 @@ def run_and_check(compiled, m, n, k, **how):
     rng = np.random.default_rng(m + n + k)
     a, b = random_array(rng, (m, k), f16), random_array(rng, (n, k), f16)
     c = poisoned((m, n), f32)
-    compiled.interpret(a, b, c, **how)
+    if how:
+        compiled.interpret(a, b, c, **how)
+    else:
+        compiled(a, b, c)
     check_product(c, a, b)
 
 

@@ -135,8 +135,7 @@ class _Lists:
     def place(self, t: Index) -> tuple[Index, Index]:
         """The XCD that computes the t-th tile, and the tile's position in its list."""
         turn, w = (0, t) if self.rounds == 0 else divide(t, self.workgroups)
-        alone = isinstance(self.xcds, int) and self.xcds == self.workgroups
-        seat, xcd = (0, w) if alone else divide(w, self.xcds)
+        seat, xcd = divide(w, self.xcds)
         per_round = times(turn, self.workgroups // self.xcds)
         extra = 0 if self.even else choose(xcd < self.larger_xcds, turn, 0)
         return xcd, total(per_round, extra, seat)

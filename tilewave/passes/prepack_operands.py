@@ -40,7 +40,8 @@ class PrepackOperands:
     """Pack both operands of every product of register blocks (at most `rows` x `cols`) that is read as it is.
 
     `formats` names, for each dtype that products take, the format of its panels. Operands that are computed, gathered
-    or shared, memories that the kernel writes, and rows that are not known to begin where a panel does stay as they are.
+    or shared, memories that the kernel writes, and rows that are not known to begin where a panel does stay as they
+    are.
     """
 
     rows: int
