@@ -1,0 +1,82 @@
+"""Kernels that come with tilewave, written in its own language."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewave.ir.types import F32, F64, I8, I32, DType
+from tilewave.lang.constraints import (
+    GridConstraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
+from tilewave.lang.kernel import WaveKernel, wave
+from tilewave.lang.loops import iterate
+from tilewave.lang.ops import cast, mma, read, write
+from tilewave.lang.symbols import Symbol, sym
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
+
+M, N, K = sym.M, sym.N, sym.K
+BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """C[M, N] = A[M, K] · B[N, K]ᵀ: a kernel and the sizes to compile it with."""
+
+    m: int
+    n: int
+    k: int
+    tile: tuple[int, int, int]
+    kernel: WaveKernel
+
+    @property
+    def subs(self) -> dict[Symbol, Any]:
+        block_m, block_n, block_k = self.tile
+        return {M: self.m, N: self.n, K: self.k, BLOCK_M: block_m, BLOCK_N: block_n, BLOCK_K: block_k}
+
+
+def gemm(
+    shape: tuple[int, int, int],
+    dtype: DType,
+    out: DType | None = None,
+    tile: tuple[int, int, int] = (128, 256, 64),
+    mapping: str = "linear()",
+    workgroups: int | None = None,
+) -> Gemm:
+    """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent."""
+    acc = accumulator(dtype)
+    written = out or acc
+    constraints = [
+        WorkgroupConstraint(M, BLOCK_M, 0),
+        WorkgroupConstraint(N, BLOCK_N, 1),
+        TilingConstraint(K, BLOCK_K),
+        WaveConstraint(M, BLOCK_M // 2),
+        WaveConstraint(N, BLOCK_N // 2),
+        WorkgroupMapping(mapping),
+        *([GridConstraint(workgroups)] if workgroups else []),
+    ]
+
+    def gemm(a: Any, b: Any, c: Any) -> None:
+        zero = RegisterType((M, N), acc)(0)
+
+        @iterate(K, init_args=[zero])
+        def total(sums: Any) -> Any:
+            return mma(read(a), read(b), sums)
+
+        write(cast(total, written), c)
+
+    gemm.__annotations__ = {
+        "a": MemoryType((M, K), SHARED_ADDRESS_SPACE, dtype),
+        "b": MemoryType((N, K), SHARED_ADDRESS_SPACE, dtype),
+        "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, written),
+    }
+    return Gemm(*shape, tile, wave(constraints)(gemm))
+
+
+def accumulator(dtype: DType) -> DType:
+    """What products of this dtype are added up in."""
+    return I32 if dtype == I8 else F64 if dtype == F64 else F32
