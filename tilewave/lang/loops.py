@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveError, TraceError, here
@@ -15,7 +15,9 @@ from tilewave.lang.values import Traced, describe, scalar_of
 from tilewave.trace import Trace, Window, current
 
 
-def iterate(axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None) -> Any:
+def iterate(
+    axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None
+) -> Callable[[Callable[..., Any]], Any]:
     """Run the decorated function for every step along `axis`; its name then stands for the last values it returned."""
     trace = current("iterate")
     if axis in trace.driven:
