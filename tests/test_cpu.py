@@ -93,6 +93,33 @@ def test_small_integers_come_out_exactly(m, n, k, dtype, turned):
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64).T)
 
 
+def test_narrow_inputs_may_add_up_in_f64():
+    rng = np.random.default_rng(0)
+    a, b, c = random_array(rng, (40, 50), f16), random_array(rng, (30, 50), f16), poisoned((40, 30), f64)
+    compiled(gemm(f16, f64), subs=sizes(40, 30, 50), target="cpu")(a, b, c)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-13, atol=1e-13)
+
+
+def test_a_packed_product_beside_tiles_too_large_for_registers():
+    """One product is packed; the other's operand is computed, and its tiles are 64x64."""
+
+    @wave(tiling())
+    def two(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f32], d: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0), Register[M, N, f32](0.0)])
+        def sums(plain, shifted):
+            return mma(read(a), read(b), plain), mma(read(a) + 1.0, read(b), shifted)
+
+        write(sums[0], c)
+        write(sums[1], d)
+
+    rng = np.random.default_rng(0)
+    a, b = random_array(rng, (70, 300), f32), random_array(rng, (90, 300), f32)
+    c, d = poisoned((70, 90), f32), poisoned((70, 90), f32)
+    compiled(two, subs=sizes(70, 90, 300, block_k=128), target="cpu")(a, b, c, d)
+    check_product(c, a, b)
+    check_product(d, a + np.float32(1), b)
+
+
 def gemm_of(m, n, k, threads=None, dtype=f32):
     kernel = compiled(gemm(dtype), subs=sizes(m, n, k), target="cpu")
     rng = np.random.default_rng(5)

@@ -15,6 +15,7 @@ from tilewave.lower.llvm import Function, Typed
 from tilewave.lower.memory import Place, add, inside, load, store, zero
 from tilewave.lower.numbers import cast, elementwise, in_memory, literal, stored
 from tilewave.lower.registers import for_each
+from tilewave.lower.target import Panel
 
 ALIGNMENT = 64
 
@@ -129,9 +130,9 @@ class ScratchTiles:
 
         for_each(f, tile.type.shape, element)
 
-    def multiply(self, a: Scratch, b: Scratch, acc: Scratch) -> Scratch:
+    def multiply(self, a: Scratch | Panel, b: Scratch | Panel, acc: Scratch) -> Scratch:
         f, kind = self.f, acc.type
-        depth = a.type.shape[-1]
+        depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
         wide = stored(kind.dtype)
         plus, times = ("fadd reassoc contract", "fmul contract") if kind.dtype.is_float else ("add", "mul")
 
@@ -139,8 +140,8 @@ class ScratchTiles:
             *batch, row, column = index
 
             def step(k: str, carried: list[Typed]) -> list[Typed]:
-                x = cast(f, a.element(f, [*batch, row, k]), a.dtype, kind.dtype, 1)
-                y = cast(f, b.element(f, [*batch, column, k]), b.dtype, kind.dtype, 1)
+                x = cast(f, factor(f, a, [*batch, row, k]), a.dtype, kind.dtype, 1)
+                y = cast(f, factor(f, b, [*batch, column, k]), b.dtype, kind.dtype, 1)
                 both = f.value(f"{times} {wide} {x}, {y}")
                 return [(wide, f.value(f"{plus} {wide} {carried[0][1]}, {both}"))]
 
@@ -152,3 +153,14 @@ class ScratchTiles:
         size = prod(source.type.shape) * source.dtype.bytes
         self.f.module.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         self.f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.pointer}, ptr {source.pointer}, i64 {size}, i1 false)")
+
+
+def factor(f: Function, x: Scratch | Panel, index: Sequence[str]) -> str:
+    """An element of a product's operand."""
+    if isinstance(x, Scratch):
+        return x.element(f, index)
+    row, k = index[-2:]
+    group, within = f.value(f"udiv i64 {k}, {x.group}"), f.value(f"urem i64 {k}, {x.group}")
+    number = add(f, f.value(f"mul i64 {group}, {x.rows}"), row)
+    number = add(f, f.value(f"mul i64 {number}, {x.group}"), within)
+    return load(f, x.dtype, f.value(f"getelementptr {in_memory(x.dtype)}, ptr {x.pointer}, i64 {number}"))

@@ -81,7 +81,8 @@ class InstructionSet:
     def _step(self, f: Function, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
         wide = vector(lanes, stored(dtype))
         if panel.group == 1:
-            return self.multiply_add(f, wide, a, b, acc, dtype)
+            x, y = (cast(f, v, panel.dtype, dtype, lanes) for v in (a, b))
+            return self.multiply_add(f, wide, x, y, acc, dtype)
         several = vector(lanes * panel.group, stored(panel.dtype))
         if panel.group == 4:
             name = f"llvm.aarch64.neon.sdot.{suffix(wide)}.{suffix(several)}"
