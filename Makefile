@@ -10,6 +10,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m compileall -q tilewave
 	touch $(READY)
 
 demo: $(READY)

@@ -33,6 +33,7 @@ import numpy as np  # noqa: E402
 
 import tilewave as tw  # noqa: E402
 from tilewave.kernels import accumulator, gemm  # noqa: E402
+from tilewave.targets.cpu import host_instruction_set  # noqa: E402
 
 try:
     import torch
@@ -116,7 +117,7 @@ def spread(times):
 
 
 def main():
-    print(f"{platform.machine()}, {tw.targets.cpu.host_instruction_set().name}, {ARGUMENTS.threads} threads", end="; ")
+    print(f"{platform.machine()}, {host_instruction_set().name}, {ARGUMENTS.threads} threads", end="; ")
     print(f"numpy {np.__version__}, torch {torch.__version__ if torch else 'not here'}, tiles {ARGUMENTS.tile}")
     print(f"{'':22} {'':10} {'median s':>10} {'± s':>8} {'GFLOP/s':>9} {'cpu s':>8} {'ratio':>7} {'by cpu s':>9}")
     records = []

@@ -1,4 +1,4 @@
-"""`make demo`: the reordered and the persistent GEMM of the seed documents: their tile orders, a run, and the check."""
+"""`make demo`: the reordered and the persistent GEMM of Wave's documents: their tile orders, a run, and the check."""
 
 import time
 

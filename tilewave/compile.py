@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilewave.cpu import CpuBuild, build_cpu
 from tilewave.errors import NOWHERE, CallError, TargetError, TilewaveError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
@@ -20,7 +19,9 @@ from tilewave.lang.symbols import Symbol
 from tilewave.passes.pipelines import tile_level
 from tilewave.passes.runner import Step, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.pool import default_threads
+
+if TYPE_CHECKING:
+    from tilewave.cpu import CpuBuild
 
 TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a", "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
@@ -77,7 +78,7 @@ class Compiled:
             if self.dynamic_symbols:
                 self.schedule_for(**values)
             views = self._checked(arrays)
-            self.build.program(views, [values[name] for name in self.dynamic_symbols], default_threads())
+            self.build.run(views, [values[name] for name in self.dynamic_symbols])
         elif self.target == "numpy":
             self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
         else:
@@ -207,8 +208,14 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
     if not dynamic:
         schedules[()] = checked_schedule(final, {}, remedy)
-    build = build_cpu(final, options.instruction_set) if target == "cpu" else None
+    build = _cpu_build(final, options) if target == "cpu" else None
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
+
+
+def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:
+    from tilewave.cpu import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
+
+    return build_cpu(tiles, options.instruction_set)
 
 
 def _known_target(target: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -16,8 +17,10 @@ from tilewave.ir.core import Kernel
 from tilewave.lower.kernel import Lowered, lower
 from tilewave.passes import pipelines
 from tilewave.passes.runner import Step, run
+from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.cpu import Launch, Program
+from tilewave.runtime.pool import default_threads
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.cpu import InstructionSet, instruction_set, runs_here
 
@@ -40,6 +43,10 @@ class CpuBuild:
                 remedy=f"compile it without instruction_set, or run it in numpy: {self.tiles.name}.interpret(…)",
             )
         return Program(self.code, self.launch)
+
+    def run(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> None:
+        """Run it on this machine's cores."""
+        self.program(views, numbers, default_threads())
 
     @cached_property
     def passed(self) -> tuple[Kernel, tuple[Step, ...]]:

@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
+from typing import TypeVar
 
 PACKAGE = str(Path(__file__).parent) + os.sep
+BETWEEN = ("tilewave", "functools", "contextlib")
+"""Modules that stand between an author's line and ours: a cached property is called by functools."""
+
+E = TypeVar("E", bound="TilewaveError")
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,23 @@ class TilewaveError(Exception):
         lines += [f"  {line}" for line in self.remedy.splitlines()]
         return "\n".join(lines)
 
+    def at(self: E, loc: Loc) -> E:
+        """The same error, told of another place."""
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__.update(self.__dict__, loc=loc)
+        return other
+
     def _render_traceback_(self) -> list[str]:
         """IPython and Jupyter print this in place of a traceback."""
         return [f"error: {self}"]
 
 
 class SymbolError(TilewaveError):
-    """A symbol has no value, or one that cannot be used."""
+    """A symbol has no value, or one that cannot be used; `missing` is the name of the one that has none."""
+
+    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", missing: str = "") -> None:
+        super().__init__(what, loc=loc, remedy=remedy)
+        self.missing = missing
 
 
 class ConstraintError(TilewaveError):
@@ -89,6 +104,10 @@ class DTypeError(TilewaveError):
 
 class TraceError(TilewaveError):
     """The kernel's function does what a kernel cannot: branch on a value, call an op outside a kernel."""
+
+
+class NoAttribute(TraceError, AttributeError):
+    """A traced value is asked for what only an array has; `hasattr` answers no."""
 
 
 class EndlessLoop(TilewaveError):
@@ -126,7 +145,7 @@ def short_path(file: str) -> str:
 
 def author_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is not tilewave's own; by module, since generated methods have no file."""
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tilewave":
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
         frame = frame.f_back
     return frame
 
@@ -152,13 +171,31 @@ def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
     return -1, -1
 
 
+def authors_traceback(error: BaseException) -> str:
+    """What Python would print of an error that is not ours, had the author's file been run without us."""
+    told = traceback.TracebackException.from_exception(error)
+    _leave_out_our_frames(told)
+    return "".join(told.format() if told.stack else told.format_exception_only())
+
+
+def _leave_out_our_frames(told: traceback.TracebackException) -> None:
+    told.stack = traceback.StackSummary.from_list([f for f in told.stack if not _is_ours(f.filename)])
+    for earlier in (told.__cause__, told.__context__):
+        if earlier is not None:
+            _leave_out_our_frames(earlier)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(PACKAGE) or os.path.basename(file) in ("runpy.py", "<frozen runpy>")
+
+
 def _print_for_the_author(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print our errors without our own frames; everything else as before."""
     if not isinstance(error, TilewaveError) or os.environ.get("TILEWAVE_TRACEBACK"):
         _previous_hook(kind, error, trace)
         return
     print(f"error: {error}", file=sys.stderr)
-    frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith(PACKAGE)]
+    frames = [f for f in traceback.extract_tb(trace) if not _is_ours(f.filename)]
     for f in frames[-3:]:
         if (f.filename, f.lineno) != (error.loc.file, error.loc.line):
             print(f"  called from {short_path(f.filename)}:{f.lineno}, in {f.name}", file=sys.stderr)

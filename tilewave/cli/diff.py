@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.syntax import Syntax
 
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
-from tilewave.errors import TilewaveError
+from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.lang.kernel import WaveKernel
-from tilewave.lang.symbols import sym
+from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
-from tilewave.passes.runner import Step
+from tilewave.passes.runner import Step, told_apart
 
+T = TypeVar("T")
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
 
 
@@ -40,7 +45,7 @@ def diff_command(
 
     [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --only simplify[/bold]
     """
-    found = {c.name: c for c in compiled_in(file, parse_sizes(set_)) if not kernel or c.name == kernel}
+    found = _chosen(compiled_in(file, parse_sizes(set_)), kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     steps = {name: [s for s in c.steps if not only or s.name == only] for name, c in found.items()}
@@ -50,12 +55,22 @@ def diff_command(
             raise TilewaveError(f"no pass is called {only!r}", remedy=f"the passes of {name} are {known}")
     if as_json:
         print(json.dumps({name: [_record(s, context) for s in chosen] for name, chosen in steps.items()}, indent=2))
-        return
+    else:
+        _print(steps, context)
+
+
+def _chosen(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
+    """Kernels by name; of one name, the second is name_2."""
+    named = zip(told_apart(c.name for c in kernels), kernels, strict=True)
+    return {name: c for name, c in named if not wanted or wanted in (name, c.name)}
+
+
+def _print(steps: dict[str, list[Step]], context: int) -> None:
     console = Console()
     for name, chosen in steps.items():
         console.rule(f"[bold]{name}[/bold]")
         for step in chosen:
-            console.print(f"[bold]{step.name}[/bold]  {step.decision}  [dim]{step.seconds * 1e3:.1f} ms[/dim]")
+            console.print(f"[bold]{step.name}[/bold]  {escape(step.decision)}  [dim]{step.seconds * 1e3:.1f} ms[/dim]")
             console.print(Syntax(step.diff(context), "diff", background_color="default", word_wrap=True))
             console.print()
 
@@ -70,20 +85,60 @@ def _record(step: Step, context: int) -> dict[str, Any]:
     }
 
 
-def compiled_in(file: Path, sizes: dict[Any, Any]) -> list[Compiled]:
+def compiled_in(file: Path, sizes: dict[Symbol, Any]) -> list[Compiled]:
     """The compiled kernels of a file, or else its kernels compiled with `sizes` or with the file's own `subs`."""
-    names = runpy.run_path(str(file), run_name="tilewave_diff")
-    compiled = [x for x in names.values() if isinstance(x, Compiled)]
-    if compiled:
-        return compiled
+    with _as_a_program(file):
+        names = runpy.run_path(str(file), run_name="tilewave_diff")
+        compiled = _each_once(x for x in names.values() if isinstance(x, Compiled))
+        if compiled and sizes:
+            raise TilewaveError(f"{file} compiles its kernels itself", remedy="--set would change nothing: leave it out")
+        return compiled or _compile(file, names, sizes)
+
+
+@contextmanager
+def _as_a_program(file: Path) -> Iterator[None]:
+    """The file's neighbours can be imported, and its own mistakes are told as Python tells them."""
+    path, arguments = list(sys.path), sys.argv
+    sys.path.insert(0, str(file.resolve().parent))
+    sys.argv = [str(file)]
+    try:
+        yield
+    except TilewaveError:
+        raise
+    except Exception as error:
+        print(authors_traceback(error), end="", file=sys.stderr)
+        raise typer.Exit(1) from None
+    finally:
+        sys.path[:], sys.argv = path, arguments
+
+
+def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any]) -> list[Compiled]:
+    kernels = _each_once(x for x in names.values() if isinstance(x, WaveKernel))
     subs = names["subs"](512, 512, 512) if callable(names.get("subs")) else {}
+    known = dict.fromkeys([*(s for k in kernels for s in k.symbols()), *subs])
+    known.update(dict.fromkeys(x for x in names.values() if isinstance(x, Symbol)))
+    if kernels and (unknown := [s for s in sizes if s not in known]):
+        raise TilewaveError(
+            f"--set: no kernel of {file} has a symbol {unknown[0]}",
+            remedy=f"its symbols are {', '.join(map(str, known))}",
+        )
     options = WaveCompileOptions(subs={**subs, **sizes})
-    return [wave_compile(options, x) for x in names.values() if isinstance(x, WaveKernel)]
+    try:
+        return [wave_compile(options, x) for x in kernels]
+    except SymbolError as error:
+        if not error.missing:
+            raise
+        raise SymbolError(error.what, loc=error.loc, remedy=f"give it a value: --set {error.missing}=…") from None
 
 
-def parse_sizes(texts: list[str]) -> dict[Any, Any]:
+def _each_once(found: Iterable[T]) -> list[T]:
+    """Without those that a file has under a second name."""
+    return list({id(x): x for x in found}.values())
+
+
+def parse_sizes(texts: list[str]) -> dict[Symbol, Any]:
     """`M=512,SPACE=shared` as symbols and their values."""
-    sizes: dict[Any, Any] = {}
+    sizes: dict[Symbol, Any] = {}
     for part in ",".join(texts).split(","):
         if not part.strip():
             continue

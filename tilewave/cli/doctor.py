@@ -17,6 +17,7 @@ from tilewave._version import __version__
 PACKAGES = {
     "numpy": "needed: arrays and the interpreter",
     "ml_dtypes": "needed: bf16 and f8",
+    "llvmlite": "needed: machine code for the CPU",
     "rich": "needed: tables in the terminal",
     "typer": "needed: this command line",
     "sympy": "optional: its ceiling, floor, Min, Max over our symbols",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from typing import Annotated
 
-import click
 import typer
 
+from tilewave._version import __version__
 from tilewave.cli.diff import diff_command
 from tilewave.cli.doctor import doctor_command
 from tilewave.cli.map import map_command
 from tilewave.errors import TilewaveError
 
 app = typer.Typer(
-    name="tilewave",
-    help="Tile kernels whose order of tiles is an object of its own: drawn, proved, compiled and run.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -25,20 +26,38 @@ app.command("diff")(diff_command)
 app.command("doctor")(doctor_command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tilewave {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tilewave(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Tile kernels whose order of tiles is an object of its own: drawn, proved, compiled and run."""
+
+
 def main() -> None:
     """Run a command; what an author can mend is said in its own words, with exit code 2 and no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no × gets a ?
     try:
-        app(standalone_mode=False)
+        app(prog_name="tilewave")
     except TilewaveError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.exceptions.Exit as leave:
-        sys.exit(leave.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:  # `tilewave … | head`
-        sys.stderr.close()
-        sys.exit(141)
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Print what is left, before Python does it without asking whether anybody still reads: `tilewave … | head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

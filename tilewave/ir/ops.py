@@ -295,6 +295,8 @@ class While(Op):
 
 @dataclass(frozen=True)
 class Yield(Op):
+    """Ends a block: these are its values."""
+
     values: tuple[Value, ...]
 
 

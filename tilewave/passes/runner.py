@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.verify import verify
@@ -54,3 +54,20 @@ def pass_name(p: Pass) -> str:
 def decision(p: Pass) -> str:
     """The pass with its parameters."""
     return p.__name__ if hasattr(p, "__name__") else repr(p)
+
+
+def numbered(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps, those of one name told apart: `simplify`, `simplify_2`."""
+    steps = tuple(steps)
+    names = told_apart(step.name for step in steps)
+    return tuple(replace(step, name=name) for step, name in zip(steps, names, strict=True))
+
+
+def told_apart(names: Iterable[str]) -> list[str]:
+    """The names, with a number behind the second of a kind, the third, …"""
+    count: dict[str, int] = {}
+    found = []
+    for name in names:
+        count[name] = count.get(name, 0) + 1
+        found.append(name if count[name] == 1 else f"{name}_{count[name]}")
+    return found
