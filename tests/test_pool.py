@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import mmap
 import os
 import platform
 import random
@@ -503,6 +504,7 @@ print(time.perf_counter() - start < 0.75)
 def test_helpers_leave_signals_to_python_but_not_their_own_faults():
     script = """
 launch(USLEEP, 1000, 8, 3)
+print(*signal.pthread_sigmask(signal.SIG_BLOCK, []))
 for thread in helpers():
     lines = open(f"/proc/self/task/{thread}/status").read().splitlines()
     blocked = next(int(line.split()[1], 16) for line in lines if line.startswith("SigBlk"))
@@ -514,15 +516,19 @@ for thread in helpers():
 def test_a_system_without_threads_to_spare_gets_the_work_done():
     script = """
 launch(USLEEP, 1, 1, 1)  # compile first
-pages = int(open("/proc/self/statm").read().split()[0])
-limit = pages * resource.getpagesize() + 20_000_000  # for two stacks of 8 MiB, not seven
 resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+pages = int(open("/proc/self/statm").read().split()[0])
+plenty = resource.getrlimit(resource.RLIMIT_AS)
+little = pages * resource.getpagesize() + 20_000_000  # two stacks of 8 MiB, not seven
+resource.setrlimit(resource.RLIMIT_AS, (little, plenty[1]))
 for _ in range(100):
     launch(USLEEP, 100, 8, 8)
 print(len(helpers()) < 7)
+resource.setrlimit(resource.RLIMIT_AS, plenty)
+launch(USLEEP, 100, 8, 8)
+print(len(helpers()))
 """
-    assert printed(script) == ["True"]
+    assert printed(script) == ["True", "7"]
 
 
 # Cost ---------------------------------------------------------------------------------------------------------------
@@ -613,9 +619,27 @@ def test_every_worker_has_a_buffer_of_its_own(size):
         assert all(holds(buffer, size, worker) for worker, buffer in enumerate(buffers))
 
 
-def test_a_large_buffer_starts_on_a_huge_page():
-    with Scratch().lease(1, 5 << 20) as memory:
-        assert memory.address % (2 << 20) == 0
+def test_a_large_buffer_starts_on_a_huge_page(monkeypatch):
+    map_memory = mmap.mmap
+    # A length that the system itself would not align.
+    monkeypatch.setattr(mmap, "mmap", lambda file, size, **how: map_memory(file, size + 4096, **how))
+    scratch = Scratch()
+    leases = [scratch.lease(1, 6 << 20) for _ in range(5)]
+    assert [lease.address % (2 << 20) for lease in leases] == [0] * 5
+    for lease in leases:
+        fill(lease.address, 6 << 20, 1)
+    ends = [lease.address + (6 << 20) for lease in leases]
+    assert all(end <= mapping_end(end - 1) for end in ends)
+
+
+def mapping_end(address):
+    """The end of the accessible memory around an address."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            start, stop = (int(number, 16) for number in line.split()[0].split("-"))
+            if start <= address < stop:
+                return stop
+    return 0
 
 
 def test_memory_is_used_again_and_grows():

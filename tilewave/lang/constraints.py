@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
 from tilewave.errors import Loc, here
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.mapping import Mapping as TileMapping
-from tilewave.mapping import as_mapping
+from tilewave.mapping import MappingError, as_mapping
 
 WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = (Symbol(f"WORKGROUP_{i}") for i in range(3))
 THREAD_0, THREAD_1, THREAD_2 = (Symbol(f"THREAD_{i}") for i in range(3))
+COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
+LANES = (THREAD_0, THREAD_1, THREAD_2)
 
 
 class MMAType(Enum):
@@ -44,6 +46,12 @@ class MMAType(Enum):
 @dataclass(frozen=True)
 class Constraint:
     loc: Loc = field(default_factory=here, compare=False, repr=False, kw_only=True)
+
+    def symbols(self) -> Iterator[Symbol]:
+        """Every symbol that stands in it."""
+        for part in (getattr(self, f.name) for f in fields(self)):
+            if isinstance(part, Expression):
+                yield from part.symbols()
 
 
 def _as_expression(constraint: Constraint, *names: str) -> None:
@@ -114,7 +122,14 @@ class WorkgroupMapping(Constraint):
     mapping: TileMapping | str | Callable[..., Any]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mapping", as_mapping(self.mapping))
+        try:
+            object.__setattr__(self, "mapping", as_mapping(self.mapping))
+        except MappingError as error:
+            raise error.at(self.loc) from None
+
+    def symbols(self) -> Iterator[Symbol]:
+        for parameter in self.mapping.parameters():  # type: ignore[union-attr]  # a mapping since __post_init__
+            yield from expression(parameter).symbols()
 
 
 @dataclass(frozen=True)

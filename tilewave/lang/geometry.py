@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
 from tilewave.lang.constraints import (
-    WORKGROUP_0,
-    WORKGROUP_1,
-    WORKGROUP_2,
+    COORDINATES,
+    LANES,
     Constraint,
     GridConstraint,
     HardwareConstraint,
@@ -20,14 +20,13 @@ from tilewave.lang.constraints import (
     WorkgroupConstraint,
     WorkgroupMapping,
 )
-from tilewave.lang.symbols import Expression, Symbol
-from tilewave.mapping import Grid, linear
+from tilewave.lang.symbols import Expression, Symbol, expression, no_value
+from tilewave.mapping import Grid, MappingError, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import Walk
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
-COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,10 @@ class Reordering:
     formulas: tuple[tuple[int, Expression], ...]
     values: Mapping[Any, Any]
 
-    def parameters(self) -> tuple[Symbol, ...]:
-        """The symbols that are known only at the call."""
+    def bind(self, lookup: Callable[[Symbol], Any]) -> Reordering:
         used = dict.fromkeys(s for _, e in self.formulas for s in e.symbols())
-        return tuple(s for s in used if s not in self.values and s not in COORDINATES)
-
-    def bind(self, lookup: Callable[[object], Any]) -> Reordering:
-        return Reordering(self.formulas, {**self.values, **{s: lookup(s) for s in self.parameters()}})
+        at_call = {s: lookup(s) for s in used if s not in self.values and s not in COORDINATES}
+        return Reordering(self.formulas, {**self.values, **at_call})
 
     def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]:
         hardware = (number % grid.rows, number // grid.rows % grid.cols, number // grid.plane)
@@ -56,6 +52,48 @@ class Reordering:
 
     def __repr__(self) -> str:
         return "; ".join(f"WORKGROUP_{dim} = {e}" for dim, e in self.formulas)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A mapping by name; what is wrong with it is told at the line where it is named."""
+
+    mapping: TileMapping
+    values: Mapping[Any, Any]
+    loc: Loc
+
+    def known(self) -> Named:
+        """With the parameters that `values` tell as numbers."""
+        return self._with(lambda e: e.evaluate(self.values) if all(s in self.values for s in e.symbols()) else e)
+
+    def bind(self, lookup: Callable[[Symbol], Any]) -> Named:
+        def number(e: Expression) -> Any:
+            return e.evaluate({s: self.values[s] if s in self.values else lookup(s) for s in e.symbols()})
+
+        return self._with(number)
+
+    def _with(self, number: Callable[[Expression], Any]) -> Named:
+        with told_at(self.loc):
+            return replace(self, mapping=self.mapping.bind(lambda parameter: number(expression(parameter))))
+
+    def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]:
+        with told_at(self.loc):
+            return self.mapping.tile(number, grid, workgroups)
+
+    def __repr__(self) -> str:
+        return str(self.mapping)
+
+
+@contextmanager
+def told_at(loc: Loc) -> Iterator[None]:
+    """What a mapping or a symbol is found wrong with inside is told at `loc`."""
+    try:
+        yield
+    except (MappingError, SymbolError) as error:
+        raise error.at(loc) from None
+
+
+Order = Named | Reordering
 
 
 @dataclass(frozen=True)
@@ -75,7 +113,7 @@ class Geometry:
     driven: frozenset[Symbol]
     workgroups: int
     persistent: bool
-    order: TileMapping | Reordering
+    order: Order
     waves: Mapping[Symbol, int]
     hardware: HardwareConstraint
 
@@ -85,10 +123,12 @@ class Geometry:
         return self.persistent and bool(self.driven)
 
 
-def resolve(constraints: Sequence[Constraint], subs: Subs) -> Geometry:
+def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symbol]) -> Geometry:
     """The constraints with every size known; an error at the constraint that cannot hold."""
-    shares, counts = _shares(_all(constraints, WorkgroupConstraint), subs)
-    grid = Grid(*counts)
+    cuts = _all(constraints, WorkgroupConstraint)
+    shares, counts = _shares(cuts, subs)
+    with told_at(cuts[-1].loc if cuts else NOWHERE):
+        grid = Grid(*counts)
     walks = {
         c.dim: Walk(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
         for c in _all(constraints, TilingConstraint)
@@ -105,7 +145,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs) -> Geometry:
         driven=frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None),
         workgroups=positive(launch.workgroups, subs, launch.loc, "number of workgroups") if launch else grid.size,
         persistent=launch is not None,
-        order=_order(constraints, subs),
+        order=_order(constraints, subs, dynamic),
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
         hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
     )
@@ -115,8 +155,7 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
     shares: dict[Symbol, Share] = {}
     counts, taken = [1, 1, 1], dict[int, WorkgroupConstraint]()
     for c in constraints:
-        if c.workgroup_dim not in (0, 1, 2):
-            raise ConstraintError(f"the grid has dimensions 0, 1 and 2, not {c.workgroup_dim}", loc=c.loc)
+        _check_axis(c)
         if c.workgroup_dim in taken:
             other = taken[c.workgroup_dim]
             raise ConstraintError(
@@ -135,7 +174,14 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
     return shares, counts
 
 
-def _order(constraints: Sequence[Constraint], subs: Subs) -> TileMapping | Reordering:
+def _check_axis(c: WorkgroupConstraint | ReorderingConstraint) -> None:
+    if c.workgroup_dim not in (0, 1, 2):
+        raise ConstraintError(
+            f"the grid has no dimension {c.workgroup_dim!r}", loc=c.loc, remedy="its dimensions are 0, 1 and 2"
+        )
+
+
+def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symbol]) -> Order:
     formulas = _all(constraints, ReorderingConstraint)
     named = _one(constraints, WorkgroupMapping)
     if named and formulas:
@@ -145,14 +191,33 @@ def _order(constraints: Sequence[Constraint], subs: Subs) -> TileMapping | Reord
             remedy=f"the other is at {formulas[0].loc}; keep one of them",
         )
     if named:
-        return named.mapping  # type: ignore[return-value]  # a mapping since __post_init__
+        _check_symbols(named, {*subs, *dynamic})
+        return Named(cast(TileMapping, named.mapping), subs, named.loc).known()
     if not formulas:
-        return TileMapping((), linear())
+        return Named(TileMapping((), linear()), {}, NOWHERE)
     dims = [c.workgroup_dim for c in formulas]
     for c in formulas:
+        _check_axis(c)
+        _check_symbols(c, {*subs, *dynamic, *COORDINATES})
         if dims.count(c.workgroup_dim) > 1:
-            raise ConstraintError(f"grid dimension {c.workgroup_dim} is reordered twice", loc=formulas[-1].loc)
+            raise ConstraintError(
+                f"grid dimension {c.workgroup_dim} is reordered twice", loc=formulas[-1].loc, remedy="keep one of them"
+            )
     return Reordering(tuple((c.workgroup_dim, c.expr) for c in formulas), dict(subs))
+
+
+def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Symbol]) -> None:
+    for s in order.symbols():
+        if s in LANES:
+            raise SymbolError(
+                f"the order of tiles depends on {s}, but a tile is a whole workgroup's, and no lane is known there",
+                loc=order.loc,
+                remedy="write it with WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 and sizes",
+            )
+        if s not in known:
+            error = no_value(s).at(order.loc)
+            error.remedy += f",\nor leave it open until the call: dynamic_symbols=[{s}]"
+            raise error
 
 
 def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], subs: Subs) -> dict[Symbol, int]:
@@ -171,10 +236,8 @@ def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], su
 
 def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
     """The value of a size; an error at `loc` where it has none or makes no sense."""
-    try:
+    with told_at(loc):
         value: int = e.evaluate(subs)
-    except SymbolError as error:
-        raise SymbolError(error.what, loc=loc, remedy=error.remedy) from None
     if not isinstance(value, int) or value < 1:
         name = str(e) if any(True for _ in e.symbols()) else f"the {what}"
         raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least 1")

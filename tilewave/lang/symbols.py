@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
 from tilewave.errors import SymbolError, TraceError, here
 from tilewave.mapping.index import larger, smaller
@@ -74,6 +74,22 @@ class Expression:
     def __ge__(self, other: object) -> Expression:
         return _combine("<=", other, self)
 
+    def __pow__(self, power: object) -> Expression:
+        if not is_small_power(power):
+            raise SymbolError(
+                f"{_bracket(self)} ** {power} is no index expression",
+                loc=here(),
+                remedy=f"whole powers from 1 to {LARGEST_POWER} are; else write * yourself",
+            )
+        return _chain("*", [self] * operator.index(power))
+
+    def __rpow__(self, base: object) -> Expression:
+        raise SymbolError(
+            f"{base} ** {_bracket(self)} is no index expression",
+            loc=here(),
+            remedy="give the power a symbol of its own, with its value in subs",
+        )
+
     def __neg__(self) -> Expression:
         return _combine("-", 0, self)
 
@@ -88,6 +104,24 @@ class Expression:
             f"{self} has no truth value while the kernel is being traced",
             loc=here(),
             remedy="`if` and `while` run in Python, before sizes are known; write select(condition, a, b) or iterate",
+        )
+
+    def __index__(self) -> int:
+        self._not_in_python("is no Python number")
+
+    __int__ = __float__ = __index__
+
+    def __len__(self) -> int:
+        self._not_in_python("has no Python length")
+
+    def __iter__(self) -> NoReturn:
+        self._not_in_python("cannot be walked in Python")
+
+    def _not_in_python(self, what: str) -> NoReturn:
+        raise TraceError(
+            f"{self} {what}: it has its value only when a kernel is compiled",
+            loc=here(),
+            remedy="where you need it in Python, use the number that you give it in subs; in a kernel, write iterate",
         )
 
     def symbols(self) -> Iterator[Symbol]:
@@ -108,6 +142,21 @@ class Expression:
 
 
 _SEEN_BY_SYMPY: dict[int, Expression] = {}
+LARGEST_POWER = 16
+
+
+def is_small_power(power: object) -> TypeGuard[SupportsIndex]:
+    """Whether x ** power is worth writing as a product."""
+    return isinstance(power, SupportsIndex) and not isinstance(power, Expression) and 1 <= int(power) <= LARGEST_POWER
+
+
+def no_value(symbol: Symbol, example: str = "…") -> SymbolError:
+    return SymbolError(
+        f"{symbol} has no value",
+        loc=here(),
+        remedy=f"give it one: WaveCompileOptions(subs={{{symbol}: {example}, …}})",
+        missing=symbol.name,
+    )
 
 
 @dataclass(frozen=True)
@@ -311,9 +360,7 @@ class _Evaluation:
                 return value
             case Symbol():
                 if x not in self.values:
-                    raise SymbolError(
-                        f"{x} has no value", loc=here(), remedy=f"give it one: WaveCompileOptions(subs={{{x}: …, …}})"
-                    )
+                    raise no_value(x)
                 return self.values[x]
             case Rounded(how, inner):
                 ratio = self.value(inner)
