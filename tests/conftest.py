@@ -15,6 +15,7 @@ from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
+from tilewave.passes.use_matrix_unit import use_matrix_unit
 from tilewave.passes.split_tiles import SplitTiles
 
 FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
@@ -23,6 +24,7 @@ PASSES = {
     "orient_reads": lambda text: orient_reads,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "simplify": lambda text: simplify,
+    "use_matrix_unit": lambda text: use_matrix_unit,
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
 }
 SEPARATOR = "// -----\n"

@@ -38,8 +38,12 @@ def test_every_instruction_set_and_dtype(name, dtype, acc):
     """Compiled everywhere; run where the machine has the instructions."""
     rng = np.random.default_rng(0)
     ran = runs_here(INSTRUCTION_SETS[name])
+    if INSTRUCTION_SETS[name].only and dtype.name not in INSTRUCTION_SETS[name].only:
+        with pytest.raises(TargetError, match="amx multiplies bf16 and i8, in tiles of 16 rows and 64 bytes"):
+            compiled(gemm(dtype, acc), subs=sizes(64, 64, 64, 64, 64, 64), target="cpu", instruction_set=name)
+        return
     for m, n, k in SHAPES.values() if ran else [SHAPES["ragged"]]:
-        kernel = compiled(gemm(dtype, acc), subs=sizes(m, n, k), target="cpu", instruction_set=name)
+        kernel = compiled(gemm(dtype, acc), subs=sizes(m, n, k, 64, 64, 64), target="cpu", instruction_set=name)
         assert kernel.code_object.startswith(b"\x7fELF")
         if ran:
             a, b, c = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype), poisoned((m, n), acc)

@@ -85,8 +85,9 @@ CASES = {
         + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
         """
         SPACE has no value
-          gemm.py:9
-              @wave(tiles)
+          gemm.py:10
+              def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, sym.SPACE, f16], c: Memory[M, N, G, f32]):
+                                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           give it one: WaveCompileOptions(subs={SPACE: SHARED_ADDRESS_SPACE, …})
         """,
     ),
@@ -304,7 +305,7 @@ CASES = {
           gemm.py:19
               wave_compile(WaveCompileOptions(subs=sizes, target='gfx941'), gemm)
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          did you mean 'gfx942'? The targets are cpu, gfx942, gfx950, sm_90a.
+          did you mean 'gfx942'? The targets are cpu, gfx942, gfx950, sm_90a, numpy.
         """,
     ),
     "two orders of tiles": (

@@ -10,14 +10,17 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tilewave.errors import NOWHERE, CallError, TargetError, TilewaveError, here
+from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
-from tilewave.ir.schedule import Schedule, checked_schedule
+from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.rewrite import walk
+from tilewave.ir.schedule import Cut, Schedule, checked_schedule
+from tilewave.ir.visits import needed_values
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
-from tilewave.lang.symbols import Symbol
+from tilewave.lang.symbols import Expression, Symbol
 from tilewave.passes.pipelines import tile_level
-from tilewave.passes.runner import Step, run
+from tilewave.passes.runner import Step, numbered, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
 if TYPE_CHECKING:
@@ -68,6 +71,10 @@ class Compiled:
     @property
     def name(self) -> str:
         return self.kernel.name
+
+    def __repr__(self) -> str:
+        tiles = "x".join(map(str, grid_of(self.kernel)))
+        return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
 
     # -- running it
 
@@ -136,13 +143,14 @@ class Compiled:
     @property
     def schedule(self) -> Schedule:
         """Which workgroup computes which tiles, in order."""
-        if self.dynamic_symbols:
+        if deciding := order_depends_on(self.kernel):
+            given = ", ".join(f"{name}=…" for name in self.dynamic_symbols)
             raise CallError(
-                f"{self.name}: the order depends on {', '.join(self.dynamic_symbols)}",
+                f"{self.name}: the order depends on {', '.join(deciding)}",
                 loc=here(),
-                remedy=f"write schedule_for({self.dynamic_symbols[0]}=…)",
+                remedy=f"write schedule_for({given})",
             )
-        return self.schedule_for()
+        return self.schedule_for(**dict.fromkeys(self.dynamic_symbols, 1))
 
     def schedule_for(self, **symbols: int) -> Schedule:
         """The schedule for given dynamic symbols; an error if it loses a tile or computes one twice."""
@@ -155,7 +163,7 @@ class Compiled:
     @property
     def steps(self) -> tuple[Step, ...]:
         """What every pass did, the target's own included."""
-        return self.tile_steps + (self.build.steps if self.build else ())
+        return numbered(self.tile_steps + (self.build.steps if self.build else ()))
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last."""
@@ -197,19 +205,62 @@ EXAMPLES = {
 
 def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     """Compile a kernel; it is left as it was, and may be compiled again with other options."""
-    if not isinstance(kernel, WaveKernel):
-        raise TilewaveError(f"wave_compile needs a kernel, not {kernel!r}", loc=here(), remedy="decorate it: @wave(…)")
+    _check_kinds(options, kernel)
     target = _known_target(set_default_run_config(options).target or "")
-    dynamic = tuple(options.dynamic_symbols)
+    dynamic = _open_symbols(options.dynamic_symbols)
     traced = trace_kernel(kernel, options.subs, dynamic)
     final, steps = run(traced.ir, tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
     schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
-    if not dynamic:
-        schedules[()] = checked_schedule(final, {}, remedy)
+    if not order_depends_on(final):
+        values = {s.name: 1 for s in dynamic}
+        schedules[tuple(sorted(values.items()))] = checked_schedule(final, values, remedy)
     build = _cpu_build(final, options) if target == "cpu" else None
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
+
+
+def _check_kinds(options: object, kernel: object) -> None:
+    if isinstance(options, WaveKernel):
+        raise TilewaveError(
+            "wave_compile takes the options first, then the kernel",
+            loc=here(),
+            remedy=f"write wave_compile(options, {options.name})",
+        )
+    if not isinstance(options, WaveCompileOptions):
+        raise TilewaveError(
+            f"wave_compile needs options, not {options!r}",
+            loc=here(),
+            remedy="write wave_compile(WaveCompileOptions(subs={…}), kernel)",
+        )
+    if not isinstance(kernel, WaveKernel):
+        raise TilewaveError(f"wave_compile needs a kernel, not {kernel!r}", loc=here(), remedy="decorate it: @wave(…)")
+
+
+def _open_symbols(given: object) -> tuple[Symbol, ...]:
+    """The symbols that stay open, each once."""
+    if isinstance(given, (str, Expression)) or not isinstance(given, Iterable):
+        raise SymbolError(
+            f"dynamic_symbols is a list of symbols, not {given!r}",
+            loc=here(),
+            remedy=f"write dynamic_symbols=[{given}]",
+        )
+    symbols = tuple(dict.fromkeys(given))
+    for s in symbols:
+        if not isinstance(s, Symbol):
+            raise SymbolError(f"dynamic_symbols: {s!r} is no symbol", loc=here(), remedy=f"write sym.{s}")
+    return symbols
+
+
+def order_depends_on(kernel: Kernel) -> list[str]:
+    """The dynamic symbols that decide who computes which tiles, and when."""
+    deciding = needed_values(kernel.body, (Write, Scatter))
+    return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
+
+
+def grid_of(kernel: Kernel) -> tuple[int, ...]:
+    """The tiles along each axis of the first memory that it writes."""
+    return next(Cut.by(op).grid for op in walk(kernel.body) if isinstance(op, (Write, Scatter)))
 
 
 def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:

@@ -21,6 +21,7 @@ from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.pool import default_threads
+from tilewave.targets.amx import ask_permission
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.cpu import InstructionSet, instruction_set, runs_here
 
@@ -42,6 +43,8 @@ class CpuBuild:
                 loc=here(),
                 remedy=f"compile it without instruction_set, or run it in numpy: {self.tiles.name}.interpret(…)",
             )
+        if self.instruction_set.matrix_unit:
+            ask_permission()
         return Program(self.code, self.launch)
 
     def run(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> None:
@@ -58,7 +61,7 @@ class CpuBuild:
 
     @cached_property
     def llvm_ir(self) -> str:
-        return lower(self.passed[0], self.instruction_set).llvm_ir
+        return lower(self.passed[0], self.instruction_set).llvm_ir + self.instruction_set.runtime
 
     @cached_property
     def asm(self) -> str:
@@ -67,7 +70,7 @@ class CpuBuild:
 
 def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
     """Machine code for a kernel, from the cache where it was made before."""
-    s = instruction_set(wanted)
+    s = instruction_set(wanted, tiles)
     store = default_cache()
     key = key_of("cpu", __version__, _sources(), version("llvmlite"), repr(s), str(tiles))
     kept = store.get(key)
@@ -80,12 +83,13 @@ def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
 
 
 def run_passes(tiles: Kernel, s: InstructionSet) -> tuple[Kernel, tuple[Step, ...]]:
-    return run(tiles, pipelines.cpu(s.rows, s.cols, s.unit, s.panel_formats()))
+    passes = pipelines.cpu_with_matrix_unit if s.matrix_unit else pipelines.cpu
+    return run(tiles, passes(s.rows, s.cols, s.unit, s.panel_formats()))
 
 
 def _assembled(tiles: Kernel, lowered: Lowered, s: InstructionSet) -> bytes:
     try:
-        return assemble(lowered.llvm_ir, s.machine).code
+        return assemble(lowered.llvm_ir + s.runtime, s.machine).code
     except AssemblyFailed as failed:
         raise TargetError(
             f"{tiles.name}: LLVM could not compile it for {s.name}: {failed}",

@@ -65,6 +65,10 @@ class Trace(Builder):
         self.made_at[result] = loc
         return result
 
+    def const_named(self, value: int | float | bool, type: Type) -> Value:
+        """A constant that the author wrote as such; it has the name of the variable it is given to."""
+        return self.const(value, type, name=assigned_name(self.locate()))
+
     def number(self, value: Value) -> Number:
         return Number(self, value)
 

@@ -17,6 +17,7 @@ from rich.syntax import Syntax
 
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
+from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
@@ -91,7 +92,9 @@ def compiled_in(file: Path, sizes: dict[Symbol, Any]) -> list[Compiled]:
         names = runpy.run_path(str(file), run_name="tilewave_diff")
         compiled = _each_once(x for x in names.values() if isinstance(x, Compiled))
         if compiled and sizes:
-            raise TilewaveError(f"{file} compiles its kernels itself", remedy="--set would change nothing: leave it out")
+            raise TilewaveError(
+                f"{file} compiles its kernels itself", remedy="leave --set out: it would change nothing"
+            )
         return compiled or _compile(file, names, sizes)
 
 
@@ -116,7 +119,7 @@ def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any]) -> lis
     kernels = _each_once(x for x in names.values() if isinstance(x, WaveKernel))
     subs = names["subs"](512, 512, 512) if callable(names.get("subs")) else {}
     known = dict.fromkeys([*(s for k in kernels for s in k.symbols()), *subs])
-    known.update(dict.fromkeys(x for x in names.values() if isinstance(x, Symbol)))
+    known.update(dict.fromkeys(x for x in names.values() if isinstance(x, Symbol) and x not in HARDWARE))
     if kernels and (unknown := [s for s in sizes if s not in known]):
         raise TilewaveError(
             f"--set: no kernel of {file} has a symbol {unknown[0]}",

@@ -17,6 +17,7 @@ from tilewave.errors import EndlessLoop, InterpreterError
 from tilewave.ir.arithmetic import Array, constant, elementwise, multiply
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
+    Accumulate,
     Allocate,
     Barrier,
     Binary,
@@ -24,11 +25,13 @@ from tilewave.ir.ops import (
     Const,
     Gather,
     Iota,
+    LoadAccumulator,
     Loop,
     Mma,
     Permute,
     Prepack,
     Read,
+    ReadAccumulator,
     ReadPanel,
     Scatter,
     Select,
@@ -38,6 +41,7 @@ from tilewave.ir.ops import (
     Workgroup,
     Write,
     Yield,
+    ZeroAccumulator,
 )
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType, Memory, Scalar
@@ -126,6 +130,12 @@ class _Interpreter:
                 self.write(op, env[memory], env[tile])
                 return ()
             case Mma(a, b, acc):
+                return (multiply(env[a], env[b], env[acc]),)
+            case ZeroAccumulator():
+                return (np.zeros(op.result.type.shape, op.result.type.dtype.numpy),)
+            case LoadAccumulator(x) | ReadAccumulator(x):
+                return (env[x],)
+            case Accumulate(a, b, acc):
                 return (multiply(env[a], env[b], env[acc]),)
             case Workgroup():
                 return (self.workgroup,)

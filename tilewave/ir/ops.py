@@ -268,6 +268,34 @@ class ReadPanel(Op):
     at: tuple[Value, ...]
 
 
+@dataclass(frozen=True)
+class ZeroAccumulator(Op):
+    """Sums of nothing, in the matrix unit's registers."""
+
+
+@dataclass(frozen=True)
+class LoadAccumulator(Op):
+    """A tile taken into the matrix unit's registers."""
+
+    x: Value
+
+
+@dataclass(frozen=True)
+class Accumulate(Op):
+    """acc + a · bᵀ for two panels, in the matrix unit's registers."""
+
+    a: Value
+    b: Value
+    acc: Value
+
+
+@dataclass(frozen=True)
+class ReadAccumulator(Op):
+    """The sums as a tile again."""
+
+    acc: Value
+
+
 class Barrier(Op):
     """No wave of the workgroup goes on before all have come here."""
 
@@ -307,9 +335,25 @@ FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, E
 ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not, Abs, *FUNCTIONS, Cast, Select)
 WITH_EFFECT: tuple[type[Op], ...] = (Write, Scatter, Barrier, Yield, Allocate)
 
+MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
+
 NUMBERS: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Allocate, Barrier, Loop, While, Yield)
 LEVELS: dict[str, tuple[type[Op], ...]] = {
-    "tile": (*NUMBERS, TileOf, Broadcast, Permute, Iota, Read, Write, Gather, Scatter, Mma, Prepack, ReadPanel),
+    "tile": (
+        *NUMBERS,
+        TileOf,
+        Broadcast,
+        Permute,
+        Iota,
+        Read,
+        Write,
+        Gather,
+        Scatter,
+        Mma,
+        Prepack,
+        ReadPanel,
+        *MATRIX_UNIT,
+    ),
     # What one lane of one wave does. Its loads, stores, fragments and asynchronous copies join this list as the
     # passes that produce them do; whatever is not in a level's list does not verify there.
     "lane": NUMBERS,

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from tilewave.errors import Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value, field_type, has_default, is_operand_list, part_names
 from tilewave.ir.ops import VOCABULARY
-from tilewave.ir.types import DTYPES, SPACES, DType, Memory, Scalar, Tile, Type
+from tilewave.ir.types import DTYPES, SPACES, Accumulator, DType, Memory, Scalar, Tile, Type
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ TOKEN = re.compile(
     (%\w+|@\w+                                                # values and kernels
     |"(?:[^"\\\n]|\\.)*"                                      # quoted words
     |-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf\b|nan\b)  # numbers
-    |(?:tile|memory)<[^>\n]*>|\w+                             # types and words
+    |(?:tile|memory|accumulator)<[^>\n]*>|\w+                             # types and words
     |[(){}\[\],:=])""",
     re.VERBOSE,
 )
@@ -155,8 +155,8 @@ class _Parser:
         if not all(re.fullmatch(r"\d+", extent) for extent in shape) or not shape:
             self.fail(f"{word} has no shape", at)
         extents = tuple(map(int, shape))
-        if kind == "tile":
-            return Tile(extents, self.dtype(dtype, at))
+        if kind in ("tile", "accumulator"):
+            return (Tile if kind == "tile" else Accumulator)(extents, self.dtype(dtype, at))
         if space not in SPACES:
             self.fail(f"a memory is in one of {', '.join(SPACES)}, not in {space!r}", at)
         return Memory(extents, self.dtype(dtype, at), space)

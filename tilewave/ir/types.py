@@ -111,7 +111,18 @@ class Memory:
         return f"memory<{dims(self.shape)}x{self.dtype}, {self.space}>"
 
 
-Type = Scalar | Tile | Memory
+@dataclass(frozen=True)
+class Accumulator:
+    """A tile of sums held by a matrix unit's own registers: `accumulator<32x32xf32>`."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"accumulator<{dims(self.shape)}x{self.dtype}>"
+
+
+Type = Scalar | Tile | Memory | Accumulator
 INDEX_SCALAR = Scalar(INDEX)
 SPACES = ("global", "shared", "packed")
 

@@ -11,6 +11,7 @@ from tilewave.ir.ops import (
     FUNCTIONS,
     LEVELS,
     LOGIC,
+    Accumulate,
     Allocate,
     Binary,
     Broadcast,
@@ -20,6 +21,7 @@ from tilewave.ir.ops import (
     FloorDiv,
     Gather,
     Iota,
+    LoadAccumulator,
     Loop,
     Mma,
     Mod,
@@ -27,6 +29,7 @@ from tilewave.ir.ops import (
     Permute,
     Prepack,
     Read,
+    ReadAccumulator,
     ReadPanel,
     Scatter,
     Select,
@@ -36,8 +39,9 @@ from tilewave.ir.ops import (
     Workgroup,
     Write,
     Yield,
+    ZeroAccumulator,
 )
-from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, Tile, Type, elementwise
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Memory, Scalar, Tile, Type, elementwise
 
 
 class VerifyError(TilewaveError):
@@ -114,8 +118,14 @@ def _check(op: Op) -> None:
             _memory(op)
         case Prepack() | ReadPanel():
             _panels(op)
-        case Mma():
+        case Mma() | Accumulate():
             _mma(op)
+        case ZeroAccumulator():
+            _want(op, isinstance(op.results[0].type, Accumulator), "makes an accumulator")
+        case LoadAccumulator(x) | ReadAccumulator(x):
+            kinds = {type(x.type), type(op.results[0].type)} == {Tile, Accumulator}
+            same = (x.type.shape, x.type.dtype) == (op.results[0].type.shape, op.results[0].type.dtype)
+            _want(op, kinds and same, f"{x.type} cannot become {op.results[0].type}")
         case Loop() | While():
             _control(op)
         case _:
@@ -188,9 +198,10 @@ def _panels(op: Prepack | ReadPanel) -> None:
             )
 
 
-def _mma(op: Mma) -> None:
+def _mma(op: Mma | Accumulate) -> None:
     a, b, acc = op.a.type, op.b.type, op.acc.type
-    ok = all(isinstance(t, Tile) and len(t.shape) == len(acc.shape) >= 2 for t in (a, b, acc))
+    ok = all(isinstance(t, Tile) and len(t.shape) == len(acc.shape) >= 2 for t in (a, b))
+    ok = ok and isinstance(acc, Tile if isinstance(op, Mma) else Accumulator)
     ok = ok and a.shape[:-2] == b.shape[:-2] == acc.shape[:-2] and a.shape[-1] == b.shape[-1]
     _want(op, ok and acc.shape[-2:] == (a.shape[-2], b.shape[-2]), f"{a} times {b} does not fit the accumulator {acc}")
     _results(op, acc)

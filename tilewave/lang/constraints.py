@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from tilewave.errors import Loc, here
+from tilewave.errors import ConstraintError, Loc, here
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.mapping import MappingError, as_mapping
@@ -16,6 +16,8 @@ WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 = (Symbol(f"WORKGROUP_{i}") for i in range
 THREAD_0, THREAD_1, THREAD_2 = (Symbol(f"THREAD_{i}") for i in range(3))
 COORDINATES = (WORKGROUP_0, WORKGROUP_1, WORKGROUP_2)
 LANES = (THREAD_0, THREAD_1, THREAD_2)
+HARDWARE = COORDINATES + LANES
+"""The symbols that nobody gives a value to."""
 
 
 class MMAType(Enum):
@@ -55,6 +57,13 @@ class Constraint:
 
 
 def _as_expression(constraint: Constraint, *names: str) -> None:
+    dim = getattr(constraint, "dim", None)
+    if dim is not None and not isinstance(dim, Symbol):
+        raise ConstraintError(
+            f"{type(constraint).__name__}: {dim!r} is no symbol",
+            loc=constraint.loc,
+            remedy="write sym.M, with its size in subs",
+        )
     for name in names:
         object.__setattr__(constraint, name, expression(getattr(constraint, name)))
 

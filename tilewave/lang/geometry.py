@@ -215,9 +215,7 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
                 remedy="write it with WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 and sizes",
             )
         if s not in known:
-            error = no_value(s).at(order.loc)
-            error.remedy += f",\nor leave it open until the call: dynamic_symbols=[{s}]"
-            raise error
+            raise no_value(s, otherwise=f"or leave it open until the call: dynamic_symbols=[{s}]").at(order.loc)
 
 
 def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], subs: Subs) -> dict[Symbol, int]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from tilewave.errors import Loc, TraceError, here
 from tilewave.lang.symbols import Combined, Expression, Symbol, Whole, expression
+
+ITERATORS = "write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 1), one for each dim of the tile"
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,44 @@ class IndexMapping:
 
     def __post_init__(self) -> None:
         for name in ("inputs", "outputs"):
-            given = {dim: expression(e) for dim, e in getattr(self, name).items()}
-            object.__setattr__(self, name, given)
-        known = {self.iterator(i) for i in range(self.num_iterators)}
-        for e in (*self.inputs.values(), *self.outputs.values()):
-            for s in e.symbols():
-                if isinstance(s, Iterator) and s not in known:
-                    raise TraceError(f"{s} is not among the {self.num_iterators} iterators", loc=self.loc)
+            object.__setattr__(self, name, self._side(name))
+        expected = [self.iterator(i) for i in range(self.num_iterators)]
+        used = {s for e in (*self.inputs.values(), *self.outputs.values()) for s in iterators_in(e)}
+        if unknown := sorted(map(str, used - {*expected})):
+            self._refuse(f"{unknown[0]} is not among the {self.num_iterators} iterators", ITERATORS)
+        if unused := [i for i in expected if i not in used]:
+            self._refuse(f"the mapping has {self.num_iterators} iterators, but {unused[0]} is nowhere in it", ITERATORS)
+
+    def _side(self, name: str) -> dict[Symbol, Expression]:
+        given = getattr(self, name)
+        if not isinstance(given, Mapping) or not all(isinstance(dim, Symbol) for dim in given):
+            self._refuse(f"the mapping's {name} are {given!r}", f"write {name}={{M: IndexMapping.iterator(0), …}}")
+        return {dim: expression(e) for dim, e in given.items()}
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        raise TraceError(what, loc=self.loc, remedy=remedy)
+
+    def tile_dims(self, name: str) -> tuple[Symbol, ...]:
+        """The dims of the tile that one side names, each by an iterator of its own."""
+        side, other = (getattr(self, n) for n in ((name, "inputs") if name == "outputs" else (name, "outputs")))
+        dim_of: dict[Expression, Symbol] = {}
+        for dim, e in side.items():
+            if not isinstance(e, Iterator):
+                self._refuse(
+                    f"the mapping's {name} name the tile's dims, each by one iterator; {dim} is {e}",
+                    f"write {name}={{{dim}: IndexMapping.iterator(0), …}} and shift the other side",
+                )
+            if e in dim_of:
+                self._refuse(
+                    f"the mapping's {name} name {dim_of[e]} and {dim} of the tile by one iterator, {e}",
+                    "give each dim of the tile an iterator of its own",
+                )
+            dim_of[e] = dim
+        if lost := sorted(str(s) for e in other.values() for s in iterators_in(e) if s not in dim_of):
+            self._refuse(
+                f"{lost[0]} runs over no dim of the tile", f"write {name}={{…: IndexMapping.{lost[0]}}} for one of them"
+            )
+        return tuple(side)
 
     @staticmethod
     def iterator(i: int) -> Iterator:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,10 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.types import INDEX_SCALAR, Scalar
 from tilewave.ir.types import Memory as IrMemory
-from tilewave.lang.constraints import Constraint
-from tilewave.lang.geometry import COORDINATES, Geometry, Reordering, positive, resolve
-from tilewave.lang.symbols import Symbol, expression
-from tilewave.lang.types import AddressSpace, MemoryArgument, MemoryType
-from tilewave.mapping import Mapping as TileMapping
+from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
+from tilewave.lang.geometry import Geometry, Order, positive, resolve
+from tilewave.lang.symbols import Symbol, expression, no_value
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType
 from tilewave.trace import Trace, Window, tracing
 
 
@@ -39,6 +39,14 @@ class WaveKernel:
             remedy=f"write wave_compile(WaveCompileOptions(subs={{…}}), {self.name})(…)",
         )
 
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The symbols of its constraints and annotations, in order."""
+        annotated = [kind for _, kind in _parameters(self)]
+        found = [s for c in self.constraints for s in c.symbols()]
+        found += [s for kind in annotated for d in kind.dims for s in d.symbols()]
+        found += [kind.space for kind in annotated if isinstance(kind.space, Symbol)]
+        return tuple(s for s in dict.fromkeys(found) if s not in HARDWARE)
+
     def __repr__(self) -> str:
         return f"<kernel {self.name} at {self.loc}>"
 
@@ -46,12 +54,15 @@ class WaveKernel:
 def wave(constraints: Sequence[Constraint]) -> Callable[[Callable[..., Any]], WaveKernel]:
     """Make a kernel of a function."""
     loc = here()
+    if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
+        raise ConstraintError("wave takes a list of constraints", loc=loc, remedy="write @wave([constraint, …])")
+    constraints = tuple(constraints)
     for c in constraints:
         if not isinstance(c, Constraint):
             raise ConstraintError(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
-    return lambda function: WaveKernel(function, tuple(constraints), _definition(function, loc))
+    return lambda function: WaveKernel(function, constraints, _definition(function, loc))
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
@@ -64,18 +75,17 @@ class TracedKernel:
     """A kernel's IR, and the order in which its workgroups take its tiles."""
 
     ir: Kernel
-    order: TileMapping | Reordering
+    order: Order
 
 
-def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Iterable[Symbol]) -> TracedKernel:
+def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
     """Run the author's function once, with its sizes known."""
     sizes = check_subs(subs)
-    dynamic = tuple(dynamic)
-    if clash := [s for s in dynamic if s in sizes]:
-        raise SymbolError(f"{clash[0]} is in subs and in dynamic_symbols", remedy="leave it out of one of them")
-    geometry = resolve(kernel.constraints, sizes)
-    trace = Trace(locate=lambda: kernel.loc, walks=geometry.walks, driven=geometry.driven)
-    memories = [_argument(trace, p, kernel, sizes) for p in _parameters(kernel)]
+    _check_open(kernel, dynamic, sizes)
+    with _sizes_are_known(dynamic):
+        geometry = resolve(kernel.constraints, sizes, dynamic)
+        trace = Trace(locate=lambda: kernel.loc, walks=geometry.walks, driven=geometry.driven)
+        memories = [_argument(trace, p, kernel, sizes) for p in _parameters(kernel)]
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in dynamic}
     trace.symbols.update({**sizes, **{s: trace.number(v) for s, v in numbers.items()}})
     with tracing(trace):
@@ -83,6 +93,31 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Iterab
     args = [m.value for m in memories] + list(numbers.values())
     body = trace.block(args)
     return TracedKernel(_with_wishes(kernel, geometry, trace, body), geometry.order)
+
+
+def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
+    names = [name for name, _ in _parameters(kernel)]
+    for s in dynamic:
+        if s in sizes:
+            raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy="leave it out of one")
+        if s.name in names:
+            what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
+            raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
+
+
+@contextmanager
+def _sizes_are_known(dynamic: Sequence[Symbol]) -> Iterator[None]:
+    """A size among the symbols that stay open is told as such."""
+    try:
+        yield
+    except SymbolError as error:
+        if error.missing not in map(str, dynamic):
+            raise
+        raise SymbolError(
+            f"{error.missing} is a size, and sizes must be known when a kernel is compiled",
+            loc=error.loc,
+            remedy=f"move it from dynamic_symbols to subs: WaveCompileOptions(subs={{{error.missing}: …, …}})",
+        ) from None
 
 
 def _with_wishes(kernel: WaveKernel, geometry: Geometry, trace: Trace, body: Any) -> Kernel:
@@ -168,32 +203,50 @@ def _argument(
     trace: Trace, parameter: tuple[str, MemoryType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
 ) -> MemoryArgument:
     name, kind = parameter
-    shape = tuple(positive(d, subs, kernel.loc) for d in kind.dims)
+    loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
+    if space is None:
+        raise no_value(kind.space, "SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # no space: a symbol
     if not isinstance(space, AddressSpace):
         raise SymbolError(
-            f"{kind.space} has no value" if space is None else f"{kind.space} is {space!r}, which is no address space",
-            loc=kernel.loc,
-            remedy=f"give it one: WaveCompileOptions(subs={{{kind.space}: SHARED_ADDRESS_SPACE, …}})",
+            f"{name}: the address space is missing; {kind.space} is a size",
+            loc=loc,
+            remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
         )
+    shape = tuple(positive(d, subs, loc) for d in kind.dims)
     return MemoryArgument(name, trace.fresh(name, IrMemory(shape, kind.dtype, "global")), kind.dims, space)
 
 
 def check_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
     """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space."""
-    known: dict[Symbol, Any] = {}
-    for key, value in subs.items():
+    if not isinstance(subs, Mapping):
+        raise SymbolError(f"subs is {subs!r}", loc=here(), remedy="write subs={M: 512, …}")
+    for key in subs:
         if not isinstance(key, Symbol):
             raise SymbolError(f"subs: {key!r} is no symbol", loc=here(), remedy=f"write subs={{sym.{key}: …}}")
-        if isinstance(value, AddressSpace):
-            known[key] = value
-        else:
-            e = expression(value)
-            value = e.evaluate({s: v for s, v in subs.items() if isinstance(v, int)})
-            if value < 0:
-                raise SymbolError(f"subs: {key} is {value}; symbols are not negative", loc=here())
-            known[key] = value
+    given = {key: value if isinstance(value, AddressSpace) else expression(value) for key, value in subs.items()}
+    known: dict[Symbol, Any] = {}
+    for key in given:
+        _find_value(key, given, known, ())
     return known
+
+
+def _find_value(key: Symbol, given: Mapping[Symbol, Any], known: dict[Symbol, Any], asked: tuple[Symbol, ...]) -> None:
+    """Put the value of `key` into `known`, those that it is made of first; `asked` are those that wait for it."""
+    if key in known or key not in given:
+        return
+    if key in asked:
+        circle = " needs ".join(map(str, (*asked[asked.index(key) :], key)))
+        raise SymbolError(f"subs goes in a circle: {circle}", loc=here(), remedy="give one of them a number")
+    value = given[key]
+    if not isinstance(value, AddressSpace):
+        for s in value.symbols():
+            _find_value(s, given, known, (*asked, key))
+        numbers = {s: v for s, v in known.items() if isinstance(v, int)}
+        value = value.evaluate(known if isinstance(value, Symbol) else numbers)
+        if isinstance(value, int) and value < 0:
+            raise SymbolError(f"subs: {key} is {value}", loc=here(), remedy="symbols are not negative")
+    known[key] = value
 
 
 def arguments(kernel: Kernel) -> tuple[tuple[Value, ...], tuple[Value, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveError, TraceError, here
@@ -41,13 +42,29 @@ class _Carrying:
     """A loop, and what it carries from one round to the next: the author's values, then the symbols it sets."""
 
     def __init__(self, trace: Trace, init: Sequence[Traced], body: Any) -> None:
+        if isinstance(init, Traced):
+            raise TraceError(f"init_args is a list, not {describe(init)}", loc=here(), remedy="write init_args=[…]")
         self.trace, self.init, self.body = trace, list(init), body
+        self.check_parameters()
         for x in self.init:
             if not isinstance(x, Traced):
                 raise TraceError(f"iterate carries tiles and numbers, not {x!r}", loc=here(), remedy="write scalar(…)")
         self.args = [trace.fresh(f"{body.__name__}_{i}" if i else body.__name__, x.type) for i, x in enumerate(init)]
         self.before = dict(trace.settable)
         self.stand_ins = {s: trace.fresh(str(s).lower(), INDEX_SCALAR) for s in self.before}
+
+    def check_parameters(self) -> None:
+        name = self.body.__name__
+        try:
+            signature(self.body).bind(*self.init)
+        except TypeError:
+            count = len(signature(self.body).parameters)
+            names = ", ".join(f"value_{i}" if i else "value" for i in range(len(self.init)))
+            raise TraceError(
+                f"iterate carries {len(self.init)} values, but {name} has {count} parameters",
+                loc=here(),
+                remedy=f"write def {name}({names}): one parameter for each of init_args",
+            ) from None
 
     def trace_body(self) -> list[Value]:
         """Run the author's function on what it carries; the values it returns."""

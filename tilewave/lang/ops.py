@@ -15,11 +15,11 @@ from tilewave.errors import (
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.types import F32, F64, I8, I32, INDEX, INDEX_SCALAR, DType, Tile, dims
+from tilewave.ir.types import F32, F64, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
-from tilewave.lang.values import Traced, describe, scalar_of, spread, together
+from tilewave.lang.values import Traced, describe, literal, scalar_of, spread, together
 from tilewave.trace import Trace, Window, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -29,7 +29,8 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     """The tile of `memory` that is this workgroup's here; 0 where it hangs over the edge."""
     trace = current("read")
     _want_memory("read", memory)
-    tile_dims = tuple(_tile_dims(mapping.outputs, "outputs", mapping)) if mapping else memory.dims
+    _want_mapping("read", mapping)
+    tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
     through = "shared" if memory.space is AddressSpace.SHARED else ""
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
@@ -48,7 +49,8 @@ def write(
     trace = current("write")
     _want_tile("write", tile)
     _want_memory("write", memory)
-    tile_dims = tuple(_tile_dims(mapping.inputs, "inputs", mapping)) if mapping else memory.dims
+    _want_mapping("write", mapping)
+    tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
     if place.is_window():
@@ -130,17 +132,6 @@ def _plus(a: Any, b: Any) -> Any:
     return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else a + b
 
 
-def _tile_dims(side: Any, name: str, mapping: IndexMapping) -> list[Any]:
-    for dim, e in side.items():
-        if not isinstance(e, Iterator):
-            raise TraceError(
-                f"the mapping's {name} name the tile's dims, each by one iterator; {dim} is {e}",
-                loc=mapping.loc,
-                remedy=f"write {name}={{{dim}: IndexMapping.iterator(0), …}} and shift the other side",
-            )
-    return list(side)
-
-
 def _window(trace: Trace, dim: Any, what: str) -> Window:
     return window_of(trace, dim, what)
 
@@ -149,6 +140,15 @@ def _want_memory(op: str, x: object) -> None:
     if not isinstance(x, MemoryArgument):
         found = describe(x) if isinstance(x, Traced) else repr(x)
         raise TraceError(f"{op} needs one of the kernel's memories, not {found}", loc=here())
+
+
+def _want_mapping(op: str, x: object) -> None:
+    if x is not None and not isinstance(x, IndexMapping):
+        raise TraceError(
+            f"{op}: mapping is an IndexMapping, not {x!r}",
+            loc=here(),
+            remedy="write mapping=IndexMapping(num_iterators=2, inputs={M: …, N: …}, outputs={M: …, N: …})",
+        )
 
 
 def _want_tile(op: str, x: object) -> None:
@@ -252,7 +252,10 @@ def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
 
 def scalar(x: Any, dtype: DType = INDEX) -> Traced:
     """A Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
-    return scalar_of(current("scalar"), x, dtype)
+    trace = current("scalar")
+    if isinstance(x, (Expression, Number)):
+        return scalar_of(trace, x, dtype)
+    return Traced(trace, trace.const_named(literal(x, dtype), Scalar(dtype)))
 
 
 def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) -> Traced:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
 from tilewave.errors import SymbolError, TraceError, here
@@ -147,15 +148,13 @@ LARGEST_POWER = 16
 
 def is_small_power(power: object) -> TypeGuard[SupportsIndex]:
     """Whether x ** power is worth writing as a product."""
-    return isinstance(power, SupportsIndex) and not isinstance(power, Expression) and 1 <= int(power) <= LARGEST_POWER
+    return isinstance(power, Integral) and 1 <= int(power) <= LARGEST_POWER
 
 
-def no_value(symbol: Symbol, example: str = "…") -> SymbolError:
+def no_value(symbol: Symbol, example: str = "…", otherwise: str = "") -> SymbolError:
+    remedy = f"give it one: WaveCompileOptions(subs={{{symbol}: {example}, …}})"
     return SymbolError(
-        f"{symbol} has no value",
-        loc=here(),
-        remedy=f"give it one: WaveCompileOptions(subs={{{symbol}: {example}, …}})",
-        missing=symbol.name,
+        f"{symbol} has no value", loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=symbol.name
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tilewave.errors import DimensionError, DTypeError, here
+from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, here
 from tilewave.ir.core import Value
 from tilewave.ir.types import DType, Tile
 from tilewave.lang.symbols import Expression, Symbol, expression
@@ -35,6 +35,7 @@ class MemoryType:
     dims: tuple[Expression, ...]
     space: AddressSpace | Symbol
     dtype: DType
+    loc: Loc = field(default=NOWHERE, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"Memory[{', '.join(map(str, (*self.dims, self.space, self.dtype)))}]"
@@ -51,7 +52,7 @@ class RegisterType:
         trace = current("Register")
         windows = [window_of(trace, d, "a register tile") for d in self.dims]
         kind = Tile(tuple(w.extent for w in windows), self.dtype)
-        return Traced(trace, trace.const(literal(value, self.dtype), kind), self.dims)
+        return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 
 class Memory:
@@ -61,7 +62,7 @@ class Memory:
         *dims, space, dtype = parts if isinstance(parts, tuple) and len(parts) >= 3 else _too_few("Memory", parts)
         if not isinstance(space, (AddressSpace, Symbol)):
             _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
-        return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype))
+        return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype), here())
 
 
 class Register:
@@ -98,6 +99,8 @@ class MemoryArgument:
 
     def __str__(self) -> str:
         return f"{self.name} [{', '.join(map(str, self.dims))}]"
+
+    __repr__ = __str__
 
 
 def window_of(trace: Trace, dim: Expression, what: str) -> Window:

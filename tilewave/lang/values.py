@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import operator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from tilewave.errors import DTypeError, ShapeError, TraceError, here
+import numpy as np
+
+from tilewave.errors import DTypeError, NoAttribute, ShapeError, TraceError, here
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.ops import And, Broadcast, Div, Neg, Not, Or
+from tilewave.ir.ops import Abs, And, Binary, Broadcast, Div, FloorDiv, Mod, Neg, Not, Or
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
-from tilewave.lang.symbols import Expression
+from tilewave.lang.symbols import LARGEST_POWER, Expression, is_small_power
 from tilewave.trace import Trace, current
 
 
@@ -41,6 +44,37 @@ class Traced(Number):
     def __rtruediv__(self, other: Any) -> Traced:
         return _divide(other, self)
 
+    def __floordiv__(self, other: Any) -> Traced:
+        return _divide_whole(FloorDiv, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Traced:
+        return _divide_whole(FloorDiv, other, self)
+
+    def __mod__(self, other: Any) -> Traced:
+        return _divide_whole(Mod, self, other)
+
+    def __rmod__(self, other: Any) -> Traced:
+        return _divide_whole(Mod, other, self)
+
+    def __pow__(self, power: Any) -> Traced:
+        if not is_small_power(power):
+            raise DTypeError(
+                f"** takes whole powers from 1 to {LARGEST_POWER}, not {power!r}",
+                loc=here(),
+                remedy="write sqrt(x) for x ** 0.5, 1.0 / x for x ** -1, exp2(power * log2(x)) for the rest",
+            )
+        return _power(self, operator.index(power))
+
+    def __rpow__(self, base: Any) -> Traced:
+        raise DTypeError(
+            f"{base!r} ** x has no op for {describe(self)}",
+            loc=here(),
+            remedy="write exp2(x) for 2 ** x, exp(x) for e ** x, exp2(x * log2(base)) for the rest",
+        )
+
+    def __abs__(self) -> Traced:
+        return self.make(self.builder.emit(Abs, self.value, type=self.type))
+
     def __neg__(self) -> Traced:
         return self.make(self.builder.emit(Neg, self.value, type=self.type))
 
@@ -63,27 +97,70 @@ class Traced(Number):
 
     __hash__ = object.__hash__
 
+    def __repr__(self) -> str:
+        return describe(self)
+
+    # -- what an array has and a traced value has not
+
     def __bool__(self) -> bool:
-        self._not_in_python("has no truth value")
-
-    def __index__(self) -> int:
-        self._not_in_python("is no Python number")
-
-    def __float__(self) -> float:
-        self._not_in_python("is no Python number")
+        self._refuse("has no truth value while the kernel is being traced", RUNS_IN_PYTHON)
 
     def __iter__(self) -> Any:
-        self._not_in_python("cannot be walked in Python")
+        self._refuse("cannot be walked in Python while the kernel is being traced", RUNS_IN_PYTHON)
 
     def __len__(self) -> int:
-        self._not_in_python("has no Python length")
+        self._refuse("has no Python length while the kernel is being traced", RUNS_IN_PYTHON)
 
-    def _not_in_python(self, what: str) -> NoReturn:
-        raise TraceError(
-            f"{describe(self)} {what} while the kernel is being traced",
-            loc=here(),
-            remedy="`if`, `while`, `for` run in Python, before there is data; write select(condition, a, b) or iterate",
+    def __index__(self) -> int:
+        self._refuse("is no Python number", FUNCTIONS)
+
+    __int__ = __float__ = __index__
+
+    def __getitem__(self, key: Any) -> Any:
+        self._refuse(
+            "is handled as a whole, and cannot be indexed",
+            "write read(a, mapping=IndexMapping(…)) for other elements, select(self_index(M) == 0, x, y) to mask some",
         )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        remedy = TURN if name in ("T", "transpose", "permute") else FUNCTIONS
+        raise NoAttribute(f"{describe(self)} has no .{name}", loc=here(), remedy=remedy)
+
+    def __array__(self, *args: Any, **options: Any) -> Any:
+        self._refuse("is no numpy array", FUNCTIONS)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
+        """numpy's numbers leave + - * / and comparisons to us; its functions are not ours."""
+        name, arrays = ufunc.__name__, any(isinstance(x, np.ndarray) for x in operands)
+        if name not in FROM_NUMPY or method != "__call__" or arrays:
+            self._refuse(f"cannot go through numpy's {name}", READ_IT if arrays else FUNCTIONS)
+        return FROM_NUMPY[name](*(x.item() if isinstance(x, np.generic) else x for x in operands))
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        raise TraceError(f"{describe(self)} {what}", loc=here(), remedy=remedy)
+
+
+RUNS_IN_PYTHON = "`if`, `while`, `for` run in Python, before there is data; write select(condition, a, b) or iterate"
+FUNCTIONS = "write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype"
+READ_IT = "arrays are given at the call: make it an argument of the kernel, a: Memory[…], and write read(a)"
+TURN = "dims have names, and need no turning: declare the memory that it is written to as Memory[N, M, …]"
+
+FROM_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
 
 
 def describe(x: Traced) -> str:
@@ -103,8 +180,9 @@ def scalar_of(trace: Trace, x: Any, dtype: DType) -> Traced:
 
 
 def literal(x: Any, dtype: DType) -> int | float | bool:
-    if not isinstance(x, (int, float)) and not hasattr(x, "__float__"):
-        raise DTypeError(f"{x!r} is no number", loc=here())
+    if isinstance(x, np.ndarray) or not hasattr(x, "__float__"):
+        shown = "an array" if isinstance(x, np.ndarray) else repr(x)
+        raise DTypeError(f"{shown} is neither a tile nor a number", loc=here(), remedy=READ_IT)
     if dtype.is_float:
         return float(x)
     if dtype == BOOL or float(x) != int(x):
@@ -176,3 +254,24 @@ def _divide(a: Any, b: Any) -> Traced:
     if not x.dtype.is_float:
         raise DTypeError(f"/ divides floats, not {describe(x)}", loc=here(), remedy="write // for whole numbers")
     return x.make(x.builder.binary(Div, x.value, y.value))
+
+
+def _divide_whole(cls: type[Binary], a: Any, b: Any) -> Traced:
+    x, y = together(a, b)
+    if x.dtype.is_float:
+        sign = "//" if cls is FloorDiv else "%"
+        raise DTypeError(
+            f"{sign} is for whole numbers, not {describe(x)}",
+            loc=here(),
+            remedy="write / for the quotient of floats, or cast(x, i32) first",
+        )
+    return x.make(x.builder.binary(cls, x.value, y.value))
+
+
+def _power(x: Traced, n: int) -> Traced:
+    """x to the n-th, with as few products as squaring allows."""
+    if n == 1:
+        return x
+    half = _power(x, n // 2)
+    square: Traced = half * half
+    return square * x if n % 2 else square

@@ -10,7 +10,7 @@ from typing import Any
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import Memory, Tile
+from tilewave.ir.types import Accumulator, Memory, Tile
 from tilewave.lower.llvm import Function, Module, Typed
 from tilewave.lower.memory import Place
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
@@ -19,7 +19,7 @@ from tilewave.lower.registers import Registers, RegisterTiles
 from tilewave.lower.scratch import Scratch, ScratchTiles
 from tilewave.lower.target import CpuTarget, Panel
 
-LARGEST_REGISTER_TILE = 512
+LARGEST_REGISTER_TILE = 1024
 """Elements; tiles beyond it are kept in memory."""
 SHARED_PACKING_BYTES = 1 << 17
 """Below this, waking another thread costs more than it packs."""
@@ -139,7 +139,12 @@ class _Body:
             stride = load_word(f, self.slots.scratch + 1)
             offset = f.value(f"mul i64 %worker, {stride}")
             self.tiles = ScratchTiles(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
+        unit = self.target.matrix_unit if uses_matrix_unit(self.kernel) else None
+        if unit:
+            unit.begin(f)
         self.block(self.kernel.body)
+        if unit:
+            unit.end(f)
         return f.finish() + "!0 = !{}\n"
 
     def block(self, block: Block, *args: Any) -> list[Any]:
@@ -181,6 +186,8 @@ class _Body:
                 values[op.result] = load_word(self.f, self.slots.packed[op.result], "ptr")
             case ir.ReadPanel():
                 values[op.result] = self.panel(op)
+            case ir.ZeroAccumulator() | ir.LoadAccumulator() | ir.Accumulate() | ir.ReadAccumulator():
+                self.matrix_unit(op)
             case ir.Mma(a, b, acc):
                 values[op.result] = self.tiles.multiply(values[a], values[b], values[acc])
             case ir.Loop():
@@ -189,6 +196,24 @@ class _Body:
                 self.loop_while(op)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def matrix_unit(self, op: Op) -> None:
+        """Sums in the matrix unit are named by nothing but their kind: it holds one block of them."""
+        unit, values, kind = self.target.matrix_unit, self.values, op.results[0].type
+        assert unit is not None, f"{op.loc}: no matrix unit for {op.name}"
+        match op, kind:
+            case ir.ZeroAccumulator(), Accumulator():
+                unit.zero(self.f, kind)
+            case ir.LoadAccumulator(x), Accumulator():
+                unit.load(self.f, kind, self.tiles.to_buffer(values[x]))
+            case ir.Accumulate(a, b), Accumulator():
+                unit.multiply(self.f, values[a], values[b], kind)
+            case ir.ReadAccumulator(acc), Tile():
+                buffer = self.tiles.buffer(kind)
+                unit.store(self.f, values[acc], buffer)
+                values[op.results[0]] = self.tiles.whole_buffer(buffer, kind)
+                return
+        values[op.results[0]] = kind
 
     def elementwise(self, op: Op) -> Any:
         operands = [self.values[v] for v in op.operands]
@@ -257,7 +282,7 @@ class _Carry:
         for kind, x in zip(self.types, values, strict=True):
             if isinstance(x, Registers):
                 found += x.typed()
-            elif not isinstance(x, Scratch):
+            elif not isinstance(x, (Scratch, Accumulator)):
                 found.append((stored(kind.dtype), x))
         return found
 
@@ -269,7 +294,7 @@ class _Carry:
                 count = sum(len(row) for row in x.rows)
                 found.append(self.body.tiles.again(x, [next(left)[1] for _ in range(count)]))
             else:
-                found.append(x if isinstance(x, Scratch) else next(left)[1])
+                found.append(x if isinstance(x, (Scratch, Accumulator)) else next(left)[1])
         return found
 
     def next(self, values: Sequence[Any]) -> list[Typed]:
@@ -286,6 +311,10 @@ class _Carry:
         other: Scratch = self.body.tiles.new(x.type)
         self.body.tiles.copy(x, other)
         return other
+
+
+def uses_matrix_unit(kernel: Kernel) -> bool:
+    return any(isinstance(op, ir.MATRIX_UNIT) for op in walk(kernel.body))
 
 
 def fits_registers(kernel: Kernel) -> bool:

@@ -17,6 +17,9 @@ from tilewave.lower.memory import Place, add, inside, load, store, zero
 from tilewave.lower.numbers import cast, in_memory, stored
 from tilewave.lower.target import CpuTarget
 
+LONGEST_TURNED_BITS = 64
+"""Groups up to this are turned in registers; longer ones are copied row by row."""
+
 
 def write_prepack(f: Function, op: Prepack, source: Place, packed: str, target: CpuTarget) -> None:
     """Fill panel `%number` (batches and panels counted together) of the packed memory."""
@@ -32,8 +35,12 @@ def write_prepack(f: Function, op: Prepack, source: Place, packed: str, target: 
 
     def quickly() -> None:
         def turned() -> None:
-            panel.each_group(whole_squares, square, lambda group: panel.turn(group, square))
-            panel.slowly(whole_squares * square)
+            if panel.depth * panel.dtype.bits > LONGEST_TURNED_BITS:
+                panel.each_group(length // panel.depth, 1, panel.copy_rows)
+                panel.slowly(length // panel.depth)
+            else:
+                panel.each_group(whole_squares, square, lambda group: panel.turn(group, square))
+                panel.slowly(whole_squares * square)
 
         def straight() -> None:
             def copied() -> None:
@@ -117,6 +124,18 @@ class _Panel:
             for step, line in enumerate(transposed(f, lines, many)):
                 where = self.target(add(f, group, step), first * self.depth)
                 f.do(f"store {many} {line}, ptr {where}, align {self.dtype.bytes}")
+
+    def copy_rows(self, group: str) -> None:
+        """A group so long that each row's part of it is copied as it is."""
+        f = self.f
+        k = f.value(f"mul i64 {group}, {self.depth}")
+        for row in range(self.rows):
+            address = self.source.address(f, self.position(add(f, self.first_row, row), k))
+            kind = vector(self.depth, in_memory(self.source.dtype))
+            found = f.value(f"load {kind}, ptr {address}, align {self.source.dtype.bytes}")
+            found = cast(f, found, self.source.dtype, self.dtype, self.depth)
+            where = self.target(group, row * self.depth)
+            f.do(f"store {vector(self.depth, stored(self.dtype))} {found}, ptr {where}, align {self.dtype.bytes}")
 
     def copy(self, group: str) -> None:
         """One element of every row, which stand side by side already."""

@@ -157,7 +157,7 @@ class RegisterTiles:
         def edge() -> list[Typed]:
             buffer = self.buffer(kind)
             self.edge_copy(place, at, axes, kind, buffer, "load")
-            return self.build(kind, lambda index, first, n: self.from_buffer(buffer, kind, (*index, first), n)).typed()
+            return self.whole_buffer(buffer, kind).typed()
 
         found = f.choose(quick, whole, edge)
         empty = Registers(kind, lanes, tuple(("",) * (kind.shape[-1] // lanes) for _ in range(prod(kind.shape[:-1]))))
@@ -173,11 +173,7 @@ class RegisterTiles:
                 self.store_vector(value, kind.dtype, tile.lanes, address)
 
         def edge() -> None:
-            buffer = self.buffer(kind)
-            for index, value in parts:
-                where = f"getelementptr {in_memory(kind.dtype)}, ptr {buffer}, i64 {flat(index, kind.shape)}"
-                self.store_vector(value, kind.dtype, tile.lanes, self.f.value(where))
-            self.edge_copy(place, at, axes, kind, buffer, "store")
+            self.edge_copy(place, at, axes, kind, self.to_buffer(tile), "store")
 
         self.f.when(self.quick(place, at, axes, kind), whole, edge)
 
@@ -220,6 +216,17 @@ class RegisterTiles:
         """Room on the stack for one tile that hangs over an edge, shared by all of its kind."""
         name = f"%edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}"
         return self.f.room(name, f"alloca [{prod(kind.shape)} x {in_memory(kind.dtype)}], align 64")
+
+    def to_buffer(self, tile: Registers) -> str:
+        """A tile put into memory, row after row."""
+        buffer = self.buffer(tile.type)
+        for index, value in self.vectors_of(tile):
+            where = f"getelementptr {in_memory(tile.dtype)}, ptr {buffer}, i64 {flat(index, tile.type.shape)}"
+            self.store_vector(value, tile.dtype, tile.lanes, self.f.value(where))
+        return buffer
+
+    def whole_buffer(self, buffer: str, kind: Tile) -> Registers:
+        return self.build(kind, lambda index, first, n: self.from_buffer(buffer, kind, (*index, first), n))
 
     def from_buffer(self, buffer: str, kind: Tile, index: Sequence[int], lanes: int) -> str:
         where = f"getelementptr {in_memory(kind.dtype)}, ptr {buffer}, i64 {flat(index, kind.shape)}"

@@ -149,6 +149,15 @@ class ScratchTiles:
 
         return self.fill(kind, element)
 
+    def to_buffer(self, tile: Scratch) -> str:
+        return tile.pointer
+
+    def buffer(self, kind: Tile) -> str:
+        return self.new(kind).pointer
+
+    def whole_buffer(self, buffer: str, kind: Tile) -> Scratch:
+        return Scratch(kind, buffer)
+
     def copy(self, source: Scratch, target: Scratch) -> None:
         size = prod(source.type.shape) * source.dtype.bytes
         self.f.module.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tilewave.ir.types import DType
+from tilewave.ir.types import Accumulator, DType
 from tilewave.lower.llvm import Function
 
 
@@ -21,9 +21,28 @@ class Panel:
     dtype: DType
 
 
+class MatrixUnit(Protocol):
+    """Registers of its own that hold one block of sums."""
+
+    def begin(self, f: Function) -> None: ...
+
+    def end(self, f: Function) -> None: ...
+
+    def zero(self, f: Function, kind: Accumulator) -> None: ...
+
+    def load(self, f: Function, kind: Accumulator, buffer: str) -> None: ...
+
+    def store(self, f: Function, kind: Accumulator, buffer: str) -> None: ...
+
+    def multiply(self, f: Function, a: Panel, b: Panel, kind: Accumulator) -> None: ...
+
+
 class CpuTarget(Protocol):
     @property
     def vector_bytes(self) -> int: ...
+
+    @property
+    def matrix_unit(self) -> MatrixUnit | None: ...
 
     def multiply_panels(
         self,

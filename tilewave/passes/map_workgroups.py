@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+from tilewave.errors import TraceError, here
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import TileOf
@@ -16,11 +17,40 @@ from tilewave.mapping import Grid
 class Order(Protocol):
     """From the number of a tile, in the order dealt, to its (batch, row, column)."""
 
-    def bind(self, lookup: Callable[[object], Any]) -> Order:
+    def bind(self, lookup: Callable[[Any], Any]) -> Order:
         """With the parameters that are known only at the call replaced."""
         ...
 
     def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt(Number):
+    """The number of a tile in the hands of an author's formula, which may do arithmetic with it and no more."""
+
+    def make(self, value: Value) -> Number:
+        return Dealt(self.builder, value)
+
+    def __bool__(self) -> bool:
+        self._refuse("has no truth value: it is known only when the kernel runs", CHOOSE)
+
+    def __index__(self) -> int:
+        self._refuse("is no Python number: it is known only when the kernel runs", CHOOSE)
+
+    def __truediv__(self, other: object) -> NoReturn:
+        self._refuse("is a whole number, and / may leave a fraction", "write //")
+
+    __int__ = __float__ = __index__
+    __rtruediv__ = __truediv__
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        raise TraceError(f"the workgroup's number {what}", loc=here(), remedy=remedy)
+
+    def __repr__(self) -> str:
+        return str(self.value)
+
+
+CHOOSE = "write choose(condition, a, b), smaller(a, b), larger(a, b) of tilewave.mapping in place of if, min, max"
 
 
 @dataclass(frozen=True)
@@ -41,10 +71,10 @@ class MapWorkgroups:
     def expand(self, op: TileOf, kernel: Kernel, taken: set[str], same: dict[Value, Value]) -> Sequence[Op]:
         """The order's arithmetic; a result that it leaves as it came goes into `same`."""
         builder = Builder(taken, locate=lambda: op.loc)
-        arguments = {v.name: Number(builder, v) for v in kernel.body.args}
+        arguments = {v.name: Dealt(builder, v) for v in kernel.body.args}
         order = self.order.bind(lambda symbol: arguments[str(symbol)])
         grid = Grid(op.rows, op.cols, op.batches)
-        found = order.tile(Number(builder, op.number), grid, op.workgroups)
+        found = order.tile(Dealt(builder, op.number), grid, op.workgroups)
         values = [x.value if isinstance(x, Number) else builder.const(int(x)) for x in found]
         computed = {v for new in builder.ops for v in new.results}
         renamed: dict[Value, Value] = {}

@@ -10,6 +10,7 @@ from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
 from tilewave.passes.simplify import simplify
 from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.use_matrix_unit import use_matrix_unit
 
 
 def tile_level(order: Order) -> tuple[Pass, ...]:
@@ -28,3 +29,8 @@ def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> 
         PrepackOperands(rows, cols, unit, formats),
         simplify,  # last: folds the positions of blocks and panels
     )
+
+
+def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
+    """The same, with sums in the registers of a matrix unit."""
+    return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed

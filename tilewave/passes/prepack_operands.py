@@ -33,6 +33,12 @@ class PanelFormat:
 
     dtype: str
     group: int
+    left_group: int = 0
+    """For the left operand, where it differs."""
+
+    @property
+    def left(self) -> PanelFormat:
+        return PanelFormat(self.dtype, self.left_group or self.group)
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,8 @@ class PrepackOperands:
 
     def __post_init__(self) -> None:
         for name, panel in self.formats.items():
-            assert self.unit % panel.group == 0, f"a unit of {self.unit} is no multiple of {panel.group}"
+            for side in (panel, panel.left):
+                assert self.unit % side.group == 0, f"a unit of {self.unit} is no multiple of {side.group}"
             assert _holds(DTYPES[panel.dtype], DTYPES[name]), f"panels of {panel.dtype} do not hold every {name}"
 
     def __call__(self, kernel: Kernel) -> Kernel:
@@ -148,16 +155,18 @@ class _Packer:
         *_, rows, cols = product.acc.type.shape
         if rows > self.wish.rows or cols > self.wish.cols:
             return None
-        a, b = self.operand(product.a, loop), self.operand(product.b, loop)
-        return (a, b) if a and b and a.panel.group == b.panel.group else None
+        formats = [self.wish.formats.get(x.type.dtype.name) for x in (product.a, product.b)]
+        if not formats[0] or not formats[1] or formats[0].group != formats[1].group:
+            return None
+        a, b = self.operand(product.a, loop, formats[0].left), self.operand(product.b, loop, formats[1])
+        return (a, b) if a and b else None
 
-    def operand(self, v: Value, loop: Loop) -> Operand | None:
+    def operand(self, v: Value, loop: Loop, panel: PanelFormat) -> Operand | None:
         made = {op.result: op for op in loop.body.ops if len(op.results) == 1}
         read = made.get(v)
         if isinstance(read, Cast) and self.used[read.x] == 1:
             read = made.get(read.x)
-        panel = self.wish.formats.get(v.type.dtype.name)
-        if not isinstance(read, Read) or not panel or self.used[v] != 1 or read.memory not in self.packable:
+        if not isinstance(read, Read) or self.used[v] != 1 or read.memory not in self.packable:
             return None
         found = Operand(read, v, panel)
         return found if self.is_exact(found) and self.is_in_panels(found, loop) else None

@@ -11,12 +11,17 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewave.errors import TargetError, here
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Mma
+from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType
 from tilewave.lower.llvm import Function, splat, vector
 from tilewave.lower.numbers import cast, stored, suffix
 from tilewave.lower.target import Panel
 from tilewave.passes.prepack_operands import PanelFormat
+from tilewave.targets.amx import Amx
 from tilewave.targets.assembler import Machine
+from tilewave.targets.soft_half import SOFT_HALF
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class InstructionSet:
     by_lane: bool
     """Whether a vector can be multiplied by one lane of another at no cost."""
     integers: PanelFormat
+    matrix_unit: Amx | None = None
+    runtime: str = ""
+    """LLVM IR of functions that its code may call."""
+    only: tuple[str, ...] = ()
+    """The dtypes whose products it is for; all where none is named."""
 
     def multiply_panels(
         self, f: Function, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
@@ -106,6 +116,8 @@ class InstructionSet:
 
     def panel_formats(self) -> dict[str, PanelFormat]:
         """How operands of each dtype are packed."""
+        if self.matrix_unit:
+            return {"bf16": PanelFormat("bf16", 2, 32), "i8": PanelFormat("i8", 4, 64)}
         floats = {name: PanelFormat("f32", 1) for name in ("f32", "f16", "bf16", *FLOAT8)}
         return {**floats, "f64": PanelFormat("f64", 1), "i8": self.integers}
 
@@ -135,6 +147,18 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
     s.name: s
     for s in (
         InstructionSet(
+            "amx",
+            cpu="sapphirerapids",
+            features="-prefer-256-bit",
+            needs=(*AVX512, "amx-tile", "amx-bf16", "amx-int8"),
+            vector_bytes=64,
+            rows=32,
+            cols=32,
+            **{**X86, "unit": 64},
+            matrix_unit=Amx(),
+            only=("bf16", "i8"),
+        ),
+        InstructionSet(
             "avx512",
             cpu="skylake-avx512",
             features="-prefer-256-bit",
@@ -147,7 +171,17 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
         InstructionSet(
             "avx2", cpu="haswell", features="", needs=("avx2", "fma", "f16c"), vector_bytes=32, rows=4, cols=16, **X86
         ),
-        InstructionSet("x86-64", cpu="x86-64", features="", needs=("sse2",), vector_bytes=16, rows=4, cols=8, **X86),
+        InstructionSet(
+            "x86-64",
+            cpu="x86-64",
+            features="",
+            needs=("sse2",),
+            vector_bytes=16,
+            rows=4,
+            cols=8,
+            runtime=SOFT_HALF,
+            **X86,
+        ),
         InstructionSet("neon-dot", cpu="neoverse-n1", needs=("neon", "dotprod"), integers=FOURS, **NEON),
         InstructionSet("neon", cpu="generic", needs=("neon",), integers=ONES, **NEON),
     )
@@ -174,14 +208,23 @@ def _kernel_features() -> set[str]:
     return {ARM_FEATURES[word] for word in words if word in ARM_FEATURES}
 
 
-@cache
-def host_instruction_set() -> InstructionSet:
-    """The best that this machine can run."""
+def host_instruction_set(kernel: Kernel | None = None) -> InstructionSet:
+    """The best that this machine can run, for this kernel."""
     arch = llvm.get_process_triple().partition("-")[0]
     for s in INSTRUCTION_SETS.values():
-        if s.triple.startswith(arch) and runs_here(s):
+        if runs_here(s) and (not s.matrix_unit or (kernel and suits_matrix_unit(kernel, s))):
             return s
     raise TargetError(f"no instruction set of tilewave's fits this machine ({arch})", loc=here())
+
+
+def suits_matrix_unit(kernel: Kernel, s: InstructionSet) -> bool:
+    """Whether all products are of its dtypes, and their tiles whole numbers of its registers."""
+    products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+    return bool(products) and all(
+        x.type.dtype.name in s.only and x.type.shape[-2] % 16 == 0 and x.type.shape[-1] * x.type.dtype.bytes % 64 == 0
+        for op in products
+        for x in (op.a, op.b)
+    )
 
 
 def runs_here(s: InstructionSet) -> bool:
@@ -190,11 +233,18 @@ def runs_here(s: InstructionSet) -> bool:
     return same and all(need in features for need in s.needs)
 
 
-def instruction_set(name: str | None) -> InstructionSet:
-    """The named one, or the host's best."""
+def instruction_set(name: str | None, kernel: Kernel) -> InstructionSet:
+    """The named one, or the host's best for this kernel."""
     if name is None:
-        return host_instruction_set()
+        return host_instruction_set(kernel)
     if name not in INSTRUCTION_SETS:
         known = ", ".join(INSTRUCTION_SETS)
         raise TargetError(f"no instruction set is called {name!r}", loc=here(), remedy=f"there are {known}")
-    return INSTRUCTION_SETS[name]
+    found = INSTRUCTION_SETS[name]
+    if found.matrix_unit and not suits_matrix_unit(kernel, found):
+        raise TargetError(
+            f"{kernel.name}: {name} multiplies {' and '.join(found.only)}, in tiles of 16 rows and 64 bytes",
+            loc=here(),
+            remedy="leave instruction_set out: another is then taken where it does not fit",
+        )
+    return found
