@@ -17,12 +17,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewave.errors import NOWHERE, CallError, Loc
-from tilewave.ir.types import BF16, BOOL, DTYPES, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, I32, I64, INDEX
+from tilewave.ir.types import (
+    BF16,
+    BOOL,
+    DTYPES,
+    F8E4M3FN,
+    F8E4M3FNUZ,
+    F8E5M2,
+    F8E5M2FNUZ,
+    F16,
+    F32,
+    I32,
+    I64,
+    INDEX,
+    INTERNAL,
+)
 from tilewave.runtime import arrays
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
 from tilewave.runtime.dlpack import Unversioned, Versioned
 
-STORED = [dtype for dtype in DTYPES.values() if dtype is not INDEX]
+STORED = [dtype for dtype in DTYPES.values() if dtype not in INTERNAL]
 ANYTHING = "pass a numpy array, a torch tensor, or anything with DLPack or __cuda_array_interface__"
 
 

@@ -52,7 +52,7 @@ def test_every_instruction_set_and_dtype(name, dtype, acc):
 
 
 def test_an_instruction_set_that_is_not_here_compiles_and_says_so_at_the_call():
-    missing = next(s for s in INSTRUCTION_SETS.values() if not runs_here(s))
+    missing = next(s for s in INSTRUCTION_SETS.values() if not runs_here(s) and not s.only)
     kernel = compiled(gemm(f32), subs=sizes(8, 8, 8), target="cpu", instruction_set=missing.name)
     a = np.ones((8, 8), np.float32)
     with pytest.raises(TargetError, match=f"gemm: this machine does not have {missing.name}"):
@@ -196,7 +196,7 @@ def test_a_damaged_cache_entry_is_compiled_again(monkeypatch, tmp_path):
 
 def test_every_step_of_the_cpu_is_there_to_see():
     kernel = compiled(gemm(f32), subs=sizes(128, 128, 64), target="cpu")
-    assert [s.name for s in kernel.steps][3:] == ["split_tiles", "prepack_operands", "simplify"]
+    assert [s.name for s in kernel.steps][3:] == ["split_tiles", "prepack_operands", "simplify_2"]
     assert "read_panel" in str(kernel.ir())
     assert "define void @workgroup" in kernel.llvm_ir
     assert "workgroup:" in kernel.asm

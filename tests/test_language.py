@@ -1,6 +1,7 @@
 """What the language can say, each against float64 numpy: dtypes, orientations, strides, epilogues, batches, loops."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from kernels import *
 import tilewave as tw
 from tilewave.errors import SymbolError
 from tilewave.lang.symbols import Symbol
+from tilewave.passes.runner import told_apart
 
 pytestmark = on("numpy", "cpu")
 
@@ -76,6 +78,12 @@ def gelu(x):
 
 
 EPILOGUES = {
+    "numpy's numbers": (
+        lambda x: select(np.float32(0) < x, np.float32(0.5) * x, x),
+        lambda x: np.where(x > 0, x / 2, x),
+    ),
+    "powers": (lambda x: (x * 0.1) ** 3 + (x * 0.1) ** 1, lambda x: (x * 0.1) ** 3 + x * 0.1),
+    "abs": (lambda x: abs(x), lambda x: np.abs(x)),
     "scale": (lambda x: x * 0.5, lambda x: x * 0.5),
     "relu": (lambda x: maximum(x, 0.0), lambda x: np.maximum(x, 0)),
     "select": (lambda x: select(x < 0.0, x * 0.1, x), lambda x: np.where(x < 0, x * 0.1, x)),
@@ -312,6 +320,29 @@ def test_sympys_functions_over_our_symbols_keep_their_meaning(m, n, p):
         assert tw.lang.symbols.expression(e).evaluate(values) == want, str(e)
 
 
+def test_powers_are_products():
+    m = sym.m
+    assert (m**3).evaluate({m: 5}) == 125
+    assert str(m**2) == "m * m"
+    assert (np.int64(3) * m**1).evaluate({m: 5}) == 15
+
+
+def test_subs_may_be_made_of_each_other_in_any_order():
+    for order in ([M, N, K], [K, N, M], [N, M, K]):
+        values = {M: N * 2, N: K * np.int64(2), K: np.int32(32)}
+        kernel = compiled(gemm(), subs={**sizes(0, 0, 0), **{s: values[s] for s in order}})
+        assert [p.shape for p in kernel.parameters] == [(128, 32), (64, 32), (128, 64)]
+
+
+def test_an_address_space_may_be_that_of_another():
+    @wave([WorkgroupConstraint(M, 16, 0)])
+    def copy(a: Memory[M, sym.HERE, f32], c: Memory[M, G, f32]):
+        write(read(a), c)
+
+    subs = {M: 64, sym.HERE: sym.THERE, sym.THERE: SHARED_ADDRESS_SPACE}
+    assert "through = shared" in str(compiled(copy, subs=subs).kernel)
+
+
 def test_a_kernel_with_sympys_functions_compiles():
     wide = sympy.ceiling(M / BLOCK_M)
     order = [ReorderingConstraint((WORKGROUP_0 + 1) % wide, 0)]
@@ -334,6 +365,36 @@ def test_a_size_that_is_no_number_is_refused():
         compiled(gemm(), subs={**sizes(1, 1, 1), M: -1})
 
 
+# -- orders ---------------------------------------------------------------------------------------------------------
+
+WGM, HALF = sym.WGM, sym.HALF
+
+
+@pytest.mark.parametrize("parameter", [WGM, 2 * HALF, sympy.Max(HALF, WGM)], ids=str)
+def test_an_orders_parameter_is_given_in_subs_or_at_the_call(parameter):
+    kernel = gemm(constraints=[WorkgroupMapping(tw.mapping.grouped(parameter))])
+    want = compiled(gemm(constraints=[WorkgroupMapping("grouped(4)")]), subs=sizes(512, 384, 32))
+    given = {s: {WGM: 4, HALF: 2}[s] for s in tw.lang.symbols.expression(parameter).symbols()}
+    assert compiled(kernel, subs={**sizes(512, 384, 32), **given}).kernel == want.kernel
+    at_call = compiled(kernel, subs=sizes(512, 384, 32), dynamic_symbols=given)
+    assert at_call.schedule_for(**{s.name: value for s, value in given.items()}) == want.schedule
+
+
+def test_an_orders_parameter_is_half_known():
+    kernel = gemm(constraints=[WorkgroupMapping(tw.mapping.grouped(HALF * WGM))])
+    found = compiled(kernel, subs=sizes(512, 384, 32, HALF=2), dynamic_symbols=[WGM])
+    want = compiled(gemm(constraints=[WorkgroupMapping("grouped(6)")]), subs=sizes(512, 384, 32))
+    assert found.schedule_for(WGM=3) == want.schedule
+
+
+def test_a_symbol_that_stays_open_and_decides_nothing_leaves_the_schedule_known():
+    kernel = compiled(
+        gemm(epilogue=lambda x: x * cast(scalar(WGM), f32)), subs=sizes(70, 90, 50), dynamic_symbols=[WGM]
+    )
+    assert kernel.schedule == compiled(gemm(), subs=sizes(70, 90, 50)).schedule
+    assert kernel.schedule == kernel.schedule_for(WGM=7)
+
+
 # -- compiling ------------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +404,54 @@ def test_compiling_twice_gives_what_fresh_kernels_give():
     for order in (shapes, shapes[::-1], shapes):
         for shape in order:
             assert compiled(one, subs=sizes(*shape)).kernel == compiled(gemm(), subs=sizes(*shape)).kernel
+
+
+def test_a_pass_that_runs_twice_has_two_names():
+    kernel = compiled(gemm(), subs=sizes(70, 90, 50))
+    names = [step.name for step in kernel.steps]
+    assert len(names) == len(set(names))
+    assert kernel.ir("simplify") == kernel.kernel
+    for step in kernel.steps:
+        assert kernel.ir(step.name) == step.after
+    assert told_apart(["a", "b", "a", "a"]) == ["a", "b", "a_2", "a_3"]
+
+
+def test_what_is_printed_of_a_kernel_is_short():
+    printed = []
+
+    def look(x):
+        printed.append(f"{x!r}; {x}; {x.dtype}")
+        return x
+
+    @wave(tiling())
+    def looked_at(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        printed.append(f"{a!r}; {a}")
+
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(look(total), c)
+
+    kernel = compiled(looked_at, subs=sizes(70, 90, 50))
+    tile = "a tile [M, N] (64x64 f32)"
+    assert printed == ["a [M, K]; a [M, K]", f"{tile}; {tile}; f32"]
+    assert repr(kernel) == f"<compiled looked_at for {kernel.target}: 4 workgroups, 2x2 tiles>"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell columns, and so no names")
+def test_constants_keep_the_names_that_the_author_gave_them():
+    @wave([WorkgroupConstraint(M, 16, 0)])
+    def named(c: Memory[M, G, f32]):
+        half = Register[M, f32](0.5)
+        three = scalar(3.0, f32)
+        scaled = half * three
+        write(scaled * 2.0, c)
+
+    text = str(compiled(named, subs={M: 64}).ir("trace"))
+    assert "%half = const() {value = 0.5}" in text
+    assert "%three = const() {value = 3.0}" in text
+    assert "%scaled = mul(%half, " in text
 
 
 def test_a_star_import_leaves_pythons_own_names_alone():

@@ -15,11 +15,14 @@ from tilewave.errors import (
     DimensionError,
     DTypeError,
     EndlessLoop,
+    NoAttribute,
     ShapeError,
     SymbolError,
     TargetError,
+    TilewaveError,
     TraceError,
 )
+from tilewave.mapping import MappingError, ParameterError
 
 HEAD = """
 import numpy as np
@@ -528,6 +531,666 @@ CASES |= {
     ),
 }
 
+COMPILE = "wave_compile(WaveCompileOptions(subs=sizes), gemm)"
+
+
+def replaced(old, new):
+    """The GEMM with a piece of it replaced, compiled."""
+    return HEAD + GEMM.replace(old, new) + COMPILE
+
+
+def ending(line):
+    """The GEMM with another last line."""
+    return replaced("write(total, c)", line)
+
+
+def ordered(constraint, options="subs=sizes"):
+    """The GEMM with a constraint more."""
+    return HEAD + f"tiles += [{constraint}]\n" + GEMM + f"wave_compile(WaveCompileOptions({options}), gemm)"
+
+
+def reading(mapping):
+    """The GEMM that reads a through an index mapping."""
+    there = f"i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)\nthere = IndexMapping(2, {mapping})\n"
+    return HEAD + there + GEMM.replace("read(a)", "read(a, mapping=there)") + COMPILE
+
+
+CASES |= {
+    "a tile indexed": (
+        TraceError,
+        ending("write(total[0], c)"),
+        """
+        a tile [M, N] (64x64 f32) is handled as a whole, and cannot be indexed
+          gemm.py:17
+              write(total[0], c)
+                    ^^^^^^^^
+          write read(a, mapping=IndexMapping(…)) for other elements, select(self_index(M) == 0, x, y) to mask some
+        """,
+    ),
+    "a tile transposed": (
+        NoAttribute,
+        ending("write(total.T, c)"),
+        """
+        a tile [M, N] (64x64 f32) has no .T
+          gemm.py:17
+              write(total.T, c)
+                    ^^^^^^^
+          dims have names, and need no turning: declare the memory that it is written to as Memory[N, M, …]
+        """,
+    ),
+    "a tile asked for what arrays have": (
+        NoAttribute,
+        ending("write(total.astype(f16), c)"),
+        """
+        a tile [M, N] (64x64 f32) has no .astype
+          gemm.py:17
+              write(total.astype(f16), c)
+                    ^^^^^^^^^^^^
+          write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype
+        """,
+    ),
+    "a tile given to numpy": (
+        TraceError,
+        ending("write(np.exp(total), c)"),
+        """
+        a tile [M, N] (64x64 f32) cannot go through numpy's exp
+          gemm.py:17
+              write(np.exp(total), c)
+                    ^^^^^^^^^^^^^
+          write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype
+        """,
+    ),
+    "an array multiplied by a tile": (
+        TraceError,
+        ending("write(np.ones(64) * total, c)"),
+        """
+        a tile [M, N] (64x64 f32) cannot go through numpy's multiply
+          gemm.py:17
+              write(np.ones(64) * total, c)
+                    ^^^^^^^^^^^^^^^^^^^
+          arrays are given at the call: make it an argument of the kernel, a: Memory[…], and write read(a)
+        """,
+    ),
+    "a tile multiplied by an array": (
+        DTypeError,
+        ending("write(total * np.ones(64), c)"),
+        """
+        an array is neither a tile nor a number
+          gemm.py:17
+              write(total * np.ones(64), c)
+                    ^^^^^^^^^^^^^^^^^^^
+          arrays are given at the call: make it an argument of the kernel, a: Memory[…], and write read(a)
+        """,
+    ),
+    "a memory where a tile is due": (
+        DTypeError,
+        ending("write(total + a, c)"),
+        """
+        a [M, K] is neither a tile nor a number
+          gemm.py:17
+              write(total + a, c)
+                    ^^^^^^^^^
+          arrays are given at the call: make it an argument of the kernel, a: Memory[…], and write read(a)
+        """,
+    ),
+    "a memory that was not read": (
+        TraceError,
+        ending("write(c * 2.0, c)"),
+        """
+        c [M, N] is a memory, not a tile
+          gemm.py:17
+              write(c * 2.0, c)
+                    ^^^^^^^
+          write read(c)
+        """,
+    ),
+    "a tile made an array": (
+        TraceError,
+        ending("write(np.where(total > 0.0, total, 0.0), c)"),
+        """
+        a tile [M, N] (64x64 bool) is no numpy array
+          gemm.py:17
+              write(np.where(total > 0.0, total, 0.0), c)
+                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype
+        """,
+    ),
+    "a tile made a Python number": (
+        TraceError,
+        ending("write(float(total), c)"),
+        """
+        a tile [M, N] (64x64 f32) is no Python number
+          gemm.py:17
+              write(float(total), c)
+                    ^^^^^^^^^^^^
+          write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype
+        """,
+    ),
+    "a tile walked": (
+        TraceError,
+        ending("write(list(total), c)"),
+        """
+        a tile [M, N] (64x64 f32) cannot be walked in Python while the kernel is being traced
+          gemm.py:17
+              write(list(total), c)
+                    ^^^^^^^^^^^
+          `if`, `while`, `for` run in Python, before there is data; write select(condition, a, b) or iterate
+        """,
+    ),
+    "a power that is no small whole number": (
+        DTypeError,
+        ending("write(total ** 0.5, c)"),
+        """
+        ** takes whole powers from 1 to 16, not 0.5
+          gemm.py:17
+              write(total ** 0.5, c)
+                    ^^^^^^^^^^^^
+          write sqrt(x) for x ** 0.5, 1.0 / x for x ** -1, exp2(power * log2(x)) for the rest
+        """,
+    ),
+    "a tile as a power": (
+        DTypeError,
+        ending("write(2.0 ** total, c)"),
+        """
+        2.0 ** x has no op for a tile [M, N] (64x64 f32)
+          gemm.py:17
+              write(2.0 ** total, c)
+                    ^^^^^^^^^^^^
+          write exp2(x) for 2 ** x, exp(x) for e ** x, exp2(x * log2(base)) for the rest
+        """,
+    ),
+    "a float tile divided to whole numbers": (
+        DTypeError,
+        ending("write(total // 2, c)"),
+        """
+        // is for whole numbers, not a tile [M, N] (64x64 f32)
+          gemm.py:17
+              write(total // 2, c)
+                    ^^^^^^^^^^
+          write / for the quotient of floats, or cast(x, i32) first
+        """,
+    ),
+    "the rest of a float tile": (
+        DTypeError,
+        ending("write(total % 2.0, c)"),
+        """
+        % is for whole numbers, not a tile [M, N] (64x64 f32)
+          gemm.py:17
+              write(total % 2.0, c)
+                    ^^^^^^^^^^^
+          write / for the quotient of floats, or cast(x, i32) first
+        """,
+    ),
+    "a symbol made a Python number": (
+        TraceError,
+        HEAD + "rows = int(M)",
+        """
+        M is no Python number: it has its value only when a kernel is compiled
+          gemm.py:8
+              rows = int(M)
+                     ^^^^^^
+          where you need it in Python, use the number that you give it in subs; in a kernel, write iterate
+        """,
+    ),
+    "a range over a symbol": (
+        TraceError,
+        HEAD + "rows = range(M + 1)",
+        """
+        M + 1 is no Python number: it has its value only when a kernel is compiled
+          gemm.py:8
+              rows = range(M + 1)
+                     ^^^^^^^^^^^^
+          where you need it in Python, use the number that you give it in subs; in a kernel, write iterate
+        """,
+    ),
+    "the length of a symbol": (
+        TraceError,
+        HEAD + "rows = len(M)",
+        """
+        M has no Python length: it has its value only when a kernel is compiled
+          gemm.py:8
+              rows = len(M)
+                     ^^^^^^
+          where you need it in Python, use the number that you give it in subs; in a kernel, write iterate
+        """,
+    ),
+    "a symbol walked": (
+        TraceError,
+        HEAD + "rows = list(M)",
+        """
+        M cannot be walked in Python: it has its value only when a kernel is compiled
+          gemm.py:8
+              rows = list(M)
+                     ^^^^^^^
+          where you need it in Python, use the number that you give it in subs; in a kernel, write iterate
+        """,
+    ),
+    "a negative power of a symbol": (
+        SymbolError,
+        HEAD + "area = M ** -1",
+        """
+        M ** -1 is no index expression
+          gemm.py:8
+              area = M ** -1
+                     ^^^^^^^
+          whole powers from 1 to 16 are; else write * yourself
+        """,
+    ),
+    "a symbol as a power": (
+        SymbolError,
+        HEAD + "area = 2 ** (M + 1)",
+        """
+        2 ** (M + 1) is no index expression
+          gemm.py:8
+              area = 2 ** (M + 1)
+                     ^^^^^^^^^^^^
+          give the power a symbol of its own, with its value in subs
+        """,
+    ),
+    "constraints that are no list": (
+        ConstraintError,
+        HEAD + "wave(tiles[0])",
+        """
+        wave takes a list of constraints
+          gemm.py:8
+              wave(tiles[0])
+              ^^^^^^^^^^^^^^
+          write @wave([constraint, …])
+        """,
+    ),
+    "a constraint on what is no symbol": (
+        ConstraintError,
+        HEAD + "WorkgroupConstraint('M', 64, 0)",
+        """
+        WorkgroupConstraint: 'M' is no symbol
+          gemm.py:8
+              WorkgroupConstraint('M', 64, 0)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write sym.M, with its size in subs
+        """,
+    ),
+    "a loop's function with too many parameters": (
+        TraceError,
+        replaced("def total(acc):", "def total(i, acc):"),
+        """
+        total takes 2 parameters, but init_args has length 1
+          gemm.py:13
+              @iterate(K, init_args=[zero])
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write def total(value), with one parameter for each of init_args
+        """,
+    ),
+    "init_args that are no list": (
+        TraceError,
+        replaced("init_args=[zero]", "init_args=zero"),
+        """
+        init_args is a list, not a tile [M, N] (64x64 f32)
+          gemm.py:13
+              @iterate(K, init_args=zero)
+               ^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write init_args=[…]
+        """,
+    ),
+    "a dict in place of an index mapping": (
+        TraceError,
+        replaced("read(a)", "read(a, mapping={M: 0})"),
+        """
+        read: mapping is an IndexMapping, not {M: 0}
+          gemm.py:15
+              return mma(read(a, mapping={M: 0}), read(b), acc)
+                         ^^^^^^^^^^^^^^^^^^^^^^^
+          write mapping=IndexMapping(num_iterators=2, inputs={M: …, N: …}, outputs={M: …, N: …})
+        """,
+    ),
+    "options and kernel swapped": (
+        TilewaveError,
+        HEAD + GEMM + "wave_compile(gemm, WaveCompileOptions(subs=sizes))",
+        """
+        wave_compile takes the options first, then the kernel
+          gemm.py:19
+              wave_compile(gemm, WaveCompileOptions(subs=sizes))
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write wave_compile(options, gemm)
+        """,
+    ),
+    "options that are a dict": (
+        TilewaveError,
+        HEAD + GEMM + "wave_compile({M: 128}, gemm)",
+        """
+        wave_compile needs options, not {M: 128}
+          gemm.py:19
+              wave_compile({M: 128}, gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write wave_compile(WaveCompileOptions(subs={…}), kernel)
+        """,
+    ),
+    "dynamic symbols that are no list": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=sym.W), gemm)",
+        """
+        dynamic_symbols is a list of symbols, not W
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=sym.W), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write dynamic_symbols=[W]
+        """,
+    ),
+    "a dynamic symbol that is none": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=['W']), gemm)",
+        """
+        dynamic_symbols: 'W' is no symbol
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=['W']), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write sym.W
+        """,
+    ),
+    "a symbol both open and given": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=[M]), gemm)",
+        """
+        M is in subs and in dynamic_symbols
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=[M]), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          leave it out of one of them
+        """,
+    ),
+    "a dynamic symbol called as an argument": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=[sym.a]), gemm)",
+        """
+        gemm: a is an argument and a dynamic symbol
+          gemm.py:9
+              @wave(tiles)
+          rename one of them
+        """,
+    ),
+    "a size that stays open": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: 128, N: 128}, dynamic_symbols=[K]), gemm)",
+        """
+        K is a size, and sizes must be known when a kernel is compiled
+          gemm.py:6
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)]
+                                                                                     ^^^^^^^^^^^^^^^^^^^^^^^
+          move it from dynamic_symbols to subs: WaveCompileOptions(subs={K: …, …})
+        """,
+    ),
+    "subs that go in a circle": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: N * 2, N: K + 1, K: M - 1}), gemm)",
+        """
+        subs goes in a circle: M needs N needs K needs M
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs={M: N * 2, N: K + 1, K: M - 1}), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give one of them a number
+        """,
+    ),
+    "subs that are no dict": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=[128, 128, 96]), gemm)",
+        """
+        subs is [128, 128, 96]
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=[128, 128, 96]), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write subs={M: 512, …}
+        """,
+    ),
+    "subs made of what has no value": (
+        SymbolError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: 128, N: 128, K: 2 * T}), gemm)",
+        """
+        T has no value
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs={M: 128, N: 128, K: 2 * T}), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give it one: WaveCompileOptions(subs={T: …, …})
+        """,
+    ),
+    "a memory without an address space": (
+        SymbolError,
+        replaced("c: Memory[M, N, G, f32]", "c: Memory[M, N, f32]"),
+        """
+        c: the address space is missing; N is a size
+          gemm.py:10
+              def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, f32]):
+                                                                            ^^^^^^^^^^^^^^^^^
+          write Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]
+        """,
+    ),
+    "an order with a symbol that has no value": (
+        SymbolError,
+        ordered("WorkgroupMapping(mapping.grouped(sym.WGM))"),
+        """
+        WGM has no value
+          gemm.py:8
+              tiles += [WorkgroupMapping(mapping.grouped(sym.WGM))]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give it one: WaveCompileOptions(subs={WGM: …, …})
+          or leave it open until the call: dynamic_symbols=[WGM]
+        """,
+    ),
+    "an order with a parameter of zero": (
+        ParameterError,
+        ordered("WorkgroupMapping(mapping.grouped(sym.WGM))", "subs={**sizes, sym.WGM: 0}"),
+        """
+        grouped: size is 0, but must be at least 1
+          gemm.py:8
+              tiles += [WorkgroupMapping(mapping.grouped(sym.WGM))]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        """,
+    ),
+    "an order that is misspelt": (
+        MappingError,
+        ordered("WorkgroupMapping('groupd(4)')"),
+        """
+        there is no mapping `groupd`
+              groupd(4)
+              ^^^^^^
+          did you mean grouped?
+          renumberings: xcd_contiguous, xcd_chunked
+          orders: linear, grouped, supertiles, snake, morton, hilbert
+          gemm.py:8
+              tiles += [WorkgroupMapping('groupd(4)')]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        """,
+    ),
+    "an order that is no mapping": (
+        MappingError,
+        ordered("WorkgroupMapping(4)"),
+        """
+        4 is not a mapping
+          gemm.py:8
+              tiles += [WorkgroupMapping(4)]
+                        ^^^^^^^^^^^^^^^^^^^
+          write an order such as grouped(4), or renumberings >> an order
+        """,
+    ),
+    "a formula that branches": (
+        TraceError,
+        ordered("WorkgroupMapping(lambda w, g: (w % 2, w // 2) if w > 2 else (w // 2, w % 2))"),
+        """
+        the workgroup's number has no truth value: it is known only when the kernel runs
+          gemm.py:8
+              tiles += [WorkgroupMapping(lambda w, g: (w % 2, w // 2) if w > 2 else (w // 2, w % 2))]
+                                                                         ^^^^^
+          write choose(condition, a, b), smaller(a, b), larger(a, b) of tilewave.mapping in place of if, min, max
+        """,
+    ),
+    "a formula that asks Python for the smaller": (
+        TraceError,
+        ordered("WorkgroupMapping(lambda w, g: (min(w, 1), w // 2))"),
+        """
+        the workgroup's number has no truth value: it is known only when the kernel runs
+          gemm.py:8
+              tiles += [WorkgroupMapping(lambda w, g: (min(w, 1), w // 2))]
+                                                       ^^^^^^^^^
+          write choose(condition, a, b), smaller(a, b), larger(a, b) of tilewave.mapping in place of if, min, max
+        """,
+    ),
+    "a formula that divides to fractions": (
+        TraceError,
+        ordered("WorkgroupMapping(lambda w, g: (w % 2, w / 2))"),
+        """
+        the workgroup's number is a whole number, and / may leave a fraction
+          gemm.py:8
+              tiles += [WorkgroupMapping(lambda w, g: (w % 2, w / 2))]
+                                                              ^^^^^
+          write //
+        """,
+    ),
+    "a formula that answers with one number": (
+        MappingError,
+        ordered("WorkgroupMapping(lambda w, g: w)"),
+        """
+        <lambda> answers with (row, col), not with %workgroup
+          gemm.py:8
+              tiles += [WorkgroupMapping(lambda w, g: w)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        """,
+    ),
+    "a formula with a symbol that has no value": (
+        SymbolError,
+        ordered("ReorderingConstraint(WORKGROUP_0 + sym.Q, 0)"),
+        """
+        Q has no value
+          gemm.py:8
+              tiles += [ReorderingConstraint(WORKGROUP_0 + sym.Q, 0)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give it one: WaveCompileOptions(subs={Q: …, …})
+          or leave it open until the call: dynamic_symbols=[Q]
+        """,
+    ),
+    "a formula with a lane": (
+        SymbolError,
+        ordered("ReorderingConstraint(THREAD_0, 0)"),
+        """
+        the order of tiles depends on THREAD_0, but a tile is a whole workgroup's, and no lane is known there
+          gemm.py:8
+              tiles += [ReorderingConstraint(THREAD_0, 0)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write it with WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 and sizes
+        """,
+    ),
+    "a formula for a dimension that the grid has not": (
+        ConstraintError,
+        ordered("ReorderingConstraint(WORKGROUP_0, 5)"),
+        """
+        the grid has no dimension 5
+          gemm.py:8
+              tiles += [ReorderingConstraint(WORKGROUP_0, 5)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          its dimensions are 0, 1 and 2
+        """,
+    ),
+    "a dimension that the grid has not": (
+        ConstraintError,
+        HEAD.replace("WorkgroupConstraint(N, 64, 1)", "WorkgroupConstraint(N, 64, 3)") + GEMM + COMPILE,
+        """
+        the grid has no dimension 3
+          gemm.py:6
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 3), TilingConstraint(K, 32)]
+                                                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          its dimensions are 0, 1 and 2
+        """,
+    ),
+    "more tiles than a launch can number": (
+        ConstraintError,
+        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: 2**24, N: 2**24, K: 96}), gemm)",
+        """
+        a grid of 262144×262144 has 68719476736 tiles; a launch numbers at most 2147483647
+          gemm.py:6
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)]
+                                                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          cut it into larger tiles
+        """,
+    ),
+    "an order that depends on an open symbol": (
+        CallError,
+        HEAD
+        + "tiles += [WorkgroupMapping(mapping.grouped(sym.WGM))]\n"
+        + GEMM
+        + "wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=[sym.WGM, sym.W]), gemm).schedule",
+        """
+        gemm: the order depends on WGM
+          gemm.py:20
+              wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=[sym.WGM, sym.W]), gemm).schedule
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write schedule_for(WGM=…, W=…)
+        """,
+    ),
+    "an index mapping with too few iterators": (
+        TraceError,
+        HEAD + "IndexMapping(1, inputs={M: IndexMapping.iterator(0), N: IndexMapping.iterator(1)}, outputs={})",
+        """
+        iterator(1) is not among the 1 iterators
+          gemm.py:8
+              IndexMapping(1, inputs={M: IndexMapping.iterator(0), N: IndexMapping.iterator(1)}, outputs={})
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 1), one for each dim of the tile
+        """,
+    ),
+    "an index mapping with too many iterators": (
+        TraceError,
+        HEAD + "IndexMapping(2, inputs={M: IndexMapping.iterator(0)}, outputs={M: IndexMapping.iterator(0)})",
+        """
+        the mapping has 2 iterators, but iterator(1) is nowhere in it
+          gemm.py:8
+              IndexMapping(2, inputs={M: IndexMapping.iterator(0)}, outputs={M: IndexMapping.iterator(0)})
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 1), one for each dim of the tile
+        """,
+    ),
+    "an index mapping of lists": (
+        TraceError,
+        HEAD + "IndexMapping(1, inputs=[IndexMapping.iterator(0)], outputs={M: IndexMapping.iterator(0)})",
+        """
+        the mapping's inputs are a dict from dims to places, not [IndexMapping.iterator(0)]
+          gemm.py:8
+              IndexMapping(1, inputs=[IndexMapping.iterator(0)], outputs={M: IndexMapping.iterator(0)})
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write inputs={M: IndexMapping.iterator(0), …}
+        """,
+    ),
+    "an iterator for two dims of a tile": (
+        TraceError,
+        reading("inputs={M: i, K: j}, outputs={M: i, K: i}"),
+        """
+        the mapping's outputs name M and K of the tile by one iterator, iterator(0)
+          gemm.py:9
+              there = IndexMapping(2, inputs={M: i, K: j}, outputs={M: i, K: i})
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give each dim of the tile an iterator of its own
+        """,
+    ),
+    "an iterator for no dim of a tile": (
+        TraceError,
+        reading("inputs={M: i, K: j}, outputs={M: i}"),
+        """
+        iterator(1) runs over no dim of the tile
+          gemm.py:9
+              there = IndexMapping(2, inputs={M: i, K: j}, outputs={M: i})
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          name its dim: outputs={…, K: IndexMapping.iterator(1)}
+        """,
+    ),
+    "a dim of a tile by a formula": (
+        TraceError,
+        reading("inputs={M: i, K: j}, outputs={M: i, K: j + 1}"),
+        """
+        the mapping's outputs name the tile's dims, each by one iterator; K is iterator(1) + 1
+          gemm.py:9
+              there = IndexMapping(2, inputs={M: i, K: j}, outputs={M: i, K: j + 1})
+                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write outputs={K: IndexMapping.iterator(0), …} and shift the other side
+        """,
+    ),
+}
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_author_is_told(case, tmp_path, monkeypatch):
@@ -536,3 +1199,17 @@ def test_the_author_is_told(case, tmp_path, monkeypatch):
     if os.environ.get("SHOW_MESSAGES"):
         print(f"\n### {case}\n{found}")
     same(found, wanted)
+
+
+def test_the_authors_line_is_found_behind_a_cached_property():
+    ours = {"__name__": "tilewave.made_up"}
+    source = """
+    from functools import cached_property
+    from tilewave.errors import here
+    class Lazy:
+        @cached_property
+        def loc(self):
+            return here()
+    """
+    exec(textwrap.dedent(source), ours)
+    assert ours["Lazy"]().loc.file == __file__

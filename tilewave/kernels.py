@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
 
 from tilewave.ir.types import F32, F64, I8, I32, DType
 from tilewave.lang.constraints import (
@@ -21,6 +26,7 @@ from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, Memo
 
 M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -80,3 +86,23 @@ def gemm(
 def accumulator(dtype: DType) -> DType:
     """What products of this dtype are added up in."""
     return I32 if dtype == I8 else F64 if dtype == F64 else F32
+
+
+def error_bound(want: Floats, magnitude: Floats, k: int, dtype: DType, out: DType) -> Floats:
+    """How far a right gemm may lie from `want`, which is a · bᵀ in float64; `magnitude` is |a| · |b|ᵀ.
+
+    Whatever their order, k products and sums err by at most gamma · |a| · |b|ᵀ, gamma = nu / (1 - nu) with n = k + 1
+    roundings of half a unit each (u): ours in the accumulator's dtype, those of `want` in float64. What is then written
+    in a narrower dtype is off by half a unit of its last place more. Integers err only by that.
+    """
+    acc = accumulator(dtype)
+    total = sum(_gamma(k + 1, x) for x in (acc, F64)) * magnitude if acc.is_float else np.zeros_like(magnitude)
+    if out.is_float and (acc.is_int or out.bits < acc.bits):
+        info = ml_dtypes.finfo(out.numpy)  # type: ignore[no-untyped-call]
+        total = total + (np.abs(want) + total) * float(info.eps) / 2 + float(info.smallest_subnormal) / 2
+    return total
+
+
+def _gamma(roundings: int, dtype: DType) -> float:
+    share = roundings * float(np.finfo(dtype.numpy).eps) / 2
+    return share / (1 - share) if share < 1 else math.inf

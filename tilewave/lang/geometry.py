@@ -127,8 +127,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     """The constraints with every size known; an error at the constraint that cannot hold."""
     cuts = _all(constraints, WorkgroupConstraint)
     shares, counts = _shares(cuts, subs)
-    with told_at(cuts[-1].loc if cuts else NOWHERE):
-        grid = Grid(*counts)
+    grid = _grid(counts, cuts)
     walks = {
         c.dim: Walk(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
         for c in _all(constraints, TilingConstraint)
@@ -149,6 +148,13 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
         hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
     )
+
+
+def _grid(counts: list[int], cuts: list[WorkgroupConstraint]) -> Grid:
+    try:
+        return Grid(*counts)
+    except MappingError as error:
+        raise ConstraintError(error.what, loc=cuts[-1].loc, remedy="cut it into larger tiles") from None
 
 
 def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, Share], list[int]]:

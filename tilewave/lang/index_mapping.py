@@ -19,6 +19,9 @@ class Iterator(Symbol):
     __hash__ = Symbol.__hash__
     __str__ = Symbol.__str__
 
+    def __repr__(self) -> str:
+        return f"IndexMapping.{self.name}"
+
 
 @dataclass(frozen=True)
 class IndexMapping:
@@ -42,7 +45,10 @@ class IndexMapping:
     def _side(self, name: str) -> dict[Symbol, Expression]:
         given = getattr(self, name)
         if not isinstance(given, Mapping) or not all(isinstance(dim, Symbol) for dim in given):
-            self._refuse(f"the mapping's {name} are {given!r}", f"write {name}={{M: IndexMapping.iterator(0), …}}")
+            self._refuse(
+                f"the mapping's {name} are a dict from dims to places, not {given!r}",
+                f"write {name}={{M: IndexMapping.iterator(0), …}}",
+            )
         return {dim: expression(e) for dim, e in given.items()}
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
@@ -66,7 +72,7 @@ class IndexMapping:
             dim_of[e] = dim
         if lost := sorted(str(s) for e in other.values() for s in iterators_in(e) if s not in dim_of):
             self._refuse(
-                f"{lost[0]} runs over no dim of the tile", f"write {name}={{…: IndexMapping.{lost[0]}}} for one of them"
+                f"{lost[0]} runs over no dim of the tile", f"name its dim: {name}={{…, K: IndexMapping.{lost[0]}}}"
             )
         return tuple(side)
 

@@ -99,7 +99,8 @@ def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Sy
     names = [name for name, _ in _parameters(kernel)]
     for s in dynamic:
         if s in sizes:
-            raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy="leave it out of one")
+            remedy = "leave it out of one of them"
+            raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy=remedy)
         if s.name in names:
             what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
             raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
@@ -245,7 +246,7 @@ def _find_value(key: Symbol, given: Mapping[Symbol, Any], known: dict[Symbol, An
         numbers = {s: v for s, v in known.items() if isinstance(v, int)}
         value = value.evaluate(known if isinstance(value, Symbol) else numbers)
         if isinstance(value, int) and value < 0:
-            raise SymbolError(f"subs: {key} is {value}", loc=here(), remedy="symbols are not negative")
+            raise SymbolError(f"subs: {key} is {value}; symbols are not negative", loc=here())
     known[key] = value
 
 

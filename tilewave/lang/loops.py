@@ -61,9 +61,9 @@ class _Carrying:
             count = len(signature(self.body).parameters)
             names = ", ".join(f"value_{i}" if i else "value" for i in range(len(self.init)))
             raise TraceError(
-                f"iterate carries {len(self.init)} values, but {name} has {count} parameters",
+                f"{name} takes {count} parameters, but init_args has length {len(self.init)}",
                 loc=here(),
-                remedy=f"write def {name}({names}): one parameter for each of init_args",
+                remedy=f"write def {name}({names}), with one parameter for each of init_args",
             ) from None
 
     def trace_body(self) -> list[Value]:

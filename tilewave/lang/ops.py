@@ -183,7 +183,7 @@ def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
         return x
     axes = tuple(x.dims.index(d) for d in order)
     kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
-    turned = trace.emit(ir.Permute, x.value, axes, type=kind)
+    turned = trace.emit(ir.Permute, x.value, axes, type=kind, name=ir.Permute.word())  # not the author's variable
     if x.value in trace.zero_outside:
         trace.zero_outside.add(turned)
     return Traced(trace, turned, order)

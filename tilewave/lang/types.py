@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
-from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, here
+from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, TraceError, here
 from tilewave.ir.core import Value
 from tilewave.ir.types import DType, Tile
 from tilewave.lang.symbols import Expression, Symbol, expression
@@ -22,6 +22,8 @@ class AddressSpace(Enum):
 
     def __repr__(self) -> str:
         return f"{self.name}_ADDRESS_SPACE"
+
+    __str__ = __repr__
 
 
 GLOBAL_ADDRESS_SPACE = AddressSpace.GLOBAL
@@ -101,6 +103,12 @@ class MemoryArgument:
         return f"{self.name} [{', '.join(map(str, self.dims))}]"
 
     __repr__ = __str__
+
+    def _unread(self, *_: object) -> NoReturn:
+        raise TraceError(f"{self} is a memory, not a tile", loc=here(), remedy=f"write read({self.name})")
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __neg__ = __abs__ = __getitem__ = _unread
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = _unread
 
 
 def window_of(trace: Trace, dim: Expression, what: str) -> Window:

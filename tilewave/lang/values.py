@@ -133,10 +133,10 @@ class Traced(Number):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         """numpy's numbers leave + - * / and comparisons to us; its functions are not ours."""
-        name, arrays = ufunc.__name__, any(isinstance(x, np.ndarray) for x in operands)
+        name, arrays = ufunc.__name__, any(isinstance(x, np.ndarray) and x.ndim for x in operands)
         if name not in FROM_NUMPY or method != "__call__" or arrays:
             self._refuse(f"cannot go through numpy's {name}", READ_IT if arrays else FUNCTIONS)
-        return FROM_NUMPY[name](*(x.item() if isinstance(x, np.generic) else x for x in operands))
+        return FROM_NUMPY[name](*(x.item() if isinstance(x, (np.generic, np.ndarray)) else x for x in operands))
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise TraceError(f"{describe(self)} {what}", loc=here(), remedy=remedy)
@@ -180,7 +180,7 @@ def scalar_of(trace: Trace, x: Any, dtype: DType) -> Traced:
 
 
 def literal(x: Any, dtype: DType) -> int | float | bool:
-    if isinstance(x, np.ndarray) or not hasattr(x, "__float__"):
+    if not hasattr(x, "__float__") or (isinstance(x, np.ndarray) and x.ndim):
         shown = "an array" if isinstance(x, np.ndarray) else repr(x)
         raise DTypeError(f"{shown} is neither a tile nor a number", loc=here(), remedy=READ_IT)
     if dtype.is_float:
@@ -246,7 +246,8 @@ def spread(trace: Trace, x: Traced, like: Traced) -> Traced:
     if tuple(like.type.shape[a] for a in axes) != x.type.shape:
         raise ShapeError(f"{describe(x)} cannot be repeated along {describe(like)}", loc=here())
     out = Tile(like.type.shape, x.dtype)
-    return Traced(trace, trace.emit(Broadcast, x.value, axes, type=out), like.dims)
+    value = trace.emit(Broadcast, x.value, axes, type=out, name=Broadcast.word())  # not the author's variable
+    return Traced(trace, value, like.dims)
 
 
 def _divide(a: Any, b: Any) -> Traced:

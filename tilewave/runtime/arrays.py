@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.errors import CallError, Loc
-from tilewave.ir.types import DTYPES, I64, INDEX, DType, dims
+from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
 
 NDArray = np.ndarray[Any, np.dtype[Any]]
@@ -25,7 +25,7 @@ NDArray = np.ndarray[Any, np.dtype[Any]]
 OVERLAP_WORK = 10_000
 """How long numpy may search for a common address, in its own unit: about half a millisecond."""
 
-_KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype is not INDEX}
+_KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 _TARGETS = {"cpu": '"cpu"', "cuda": '"sm_90a"', "rocm": '"gfx942" or "gfx950"'}
 
 

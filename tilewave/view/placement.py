@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewave.errors import text_error
+from tilewave.errors import TilewaveError, text_error
 from tilewave.mapping import (
     Grid,
     Locality,
@@ -23,6 +22,7 @@ from tilewave.mapping import (
     as_mapping,
     locality,
 )
+from tilewave.view.extents import parse_extents
 
 Array = npt.NDArray[Any]
 
@@ -32,11 +32,6 @@ MOST_TILES = 1 << 22
 MOST_XCDS = 256
 MOST_SHARES = 1 << 18
 """XCDs times rounds: each pair has its own line in the report."""
-
-LONGEST_TEXT = 60
-"""Of a grid; Python itself reads numbers of that length at once."""
-
-GRID = re.compile(r"\s*(\d+)\s*[x×X*]\s*(\d+)\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -188,20 +183,18 @@ def most(report: Locality) -> XcdReads:
 
 def parse_grid(text: str) -> Grid:
     """A grid from text such as 8x8: tiles along M, tiles along N."""
-    if len(text) > LONGEST_TEXT:
-        raise MappingError(f"a grid is two numbers such as 8x8, not {len(text)} characters")
-    match = GRID.fullmatch(text)
-    if match is None:
-        start, stop = _odd_part(text)
-        raise MappingError(text_error("a grid is two numbers, rows x columns", text, start, stop, "write 8x8"))
-    rows, cols = int(match[1]), int(match[2])
-    for at, (name, value) in enumerate((("rows", rows), ("columns", cols)), start=1):
-        if value < 1:
-            raise MappingError(text_error(f"a grid needs at least one of its {name}", text, *match.span(at)))
     try:
-        return Grid(rows, cols)
+        rows, cols = parse_extents(text, "a grid", ("rows", "columns"), "8x8")
+    except TilewaveError as error:
+        raise MappingError(error.what) from None
+    for name, extent in (("rows", rows), ("columns", cols)):
+        if extent.value < 1:
+            what = f"a grid needs at least one of its {name}"
+            raise MappingError(text_error(what, text, extent.start, extent.stop))
+    try:
+        return Grid(rows.value, cols.value)
     except MappingError as error:
-        raise MappingError(text_error(error.what, text, match.start(1), match.end(2))) from None
+        raise MappingError(text_error(error.what, text, rows.start, cols.stop)) from None
 
 
 def as_grid(given: Grid | str | tuple[int, int]) -> Grid:
@@ -214,13 +207,6 @@ def as_grid(given: Grid | str | tuple[int, int]) -> Grid:
 def counted(number: int, thing: str) -> str:
     """`1 workgroup`, `2 workgroups`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def _odd_part(text: str) -> tuple[int, int]:
-    """Where a text stops being a grid: the first piece that is neither `8` nor `8x`."""
-    match = re.match(r"\s*(\d+\s*([x×X*]\s*(\d+\s*)?)?)?", text, re.ASCII)
-    start = match.end() if match else 0
-    return min(start, len(text)), len(text)
 
 
 def _check_count(name: str, value: object) -> None:
