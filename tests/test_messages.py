@@ -466,6 +466,21 @@ def fill(c: Memory[M, N, G, f32]):
 
 """
 CASES |= {
+    "an order beside a loop that decides it": (
+        ConstraintError,
+        HEAD
+        + PERSISTENT.replace("NEXT", "tile + 2").replace(
+            "TilingConstraint(T)]", "TilingConstraint(T), WorkgroupMapping('grouped(2)')]"
+        )
+        + "wave_compile(WaveCompileOptions(subs=sizes), fill)",
+        """
+        WorkgroupMapping has no effect: the kernel's own while loop decides which tiles it computes
+          gemm.py:9
+              tiles = [GridConstraint(2), WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32), TilingConstraint(T), WorkgroupMapping('grouped(2)')]
+                                                                                                                                                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          leave it out, or leave out the loop: GridConstraint alone makes the kernel persistent
+        """,
+    ),
     "a persistent loop that never advances": (
         EndlessLoop,
         HEAD

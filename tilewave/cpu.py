@@ -49,7 +49,7 @@ class CpuBuild:
 
     def run(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> None:
         """Run it on this machine's cores."""
-        self.program(views, numbers, default_threads())
+        self.program(views, numbers, default_threads() if self.tiles.workgroups > 1 else 1)
 
     @cached_property
     def passed(self) -> tuple[Kernel, tuple[Step, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,10 +78,17 @@ def torch_rival(a: Array, b: Array, dtype: DType, threads: int) -> Rival | Absen
 
         torch.set_num_threads(threads)
         run = _torch_product(torch, _tensor(torch, a, dtype), _tensor(torch, b, dtype), dtype)
-        run()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            run()
     except (ImportError, OSError, AttributeError, RuntimeError) as error:
-        return Absent("torch", (str(error).splitlines() or [type(error).__name__])[0])
-    return Rival("torch", run, WRITTEN_BY_TORCH[dtype], str(torch.__version__))
+        return Absent("torch", _first_line(error))
+    note = f"torch says: {_first_line(said[0].message)}" if said else ""
+    return Rival("torch", run, WRITTEN_BY_TORCH[dtype], str(torch.__version__), note)
+
+
+def _first_line(message: object) -> str:
+    return (str(message).splitlines() or [type(message).__name__])[0]
 
 
 def _tensor(torch: Any, x: Array, dtype: DType) -> Any:

@@ -73,8 +73,9 @@ def run_command(
 ) -> None:
     """Run a kernel on this machine: is it right, and how fast is it in each order of tiles?
 
-    Every result is held against float64, within what K products of its dtype may err. Then all orders and libraries
-    are timed in turns, in random order. The exit code is 1 if a result is wrong.
+    Every result is held against float64, within what K products may err; one that is wrong makes the exit code 1.
+
+    Then all orders of tiles and all libraries are timed in turns, each repeat in a new random order.
 
     Examples:
 
@@ -185,7 +186,7 @@ def _run(setup: Setup) -> bool:
     with _progress("measuring", setup.repeats * (len(setup.mappings) + len(rivals))) as advance:
         standings = trial.times(rivals, advance)
     _print_standings(console, setup, standings)
-    for note in _notes(setup, found):
+    for note in _notes(trial, found):
         console.print(f"Note: {note}.")
     console.print(standings.conclusion)
     return True
@@ -193,7 +194,7 @@ def _run(setup: Setup) -> bool:
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar on stderr where that is a terminal; drawn between measurements, for a thread that draws would disturb them."""
+    """A bar on stderr, if that is a terminal; drawn between measurements: a thread that draws would disturb them."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_interactive)
@@ -241,14 +242,16 @@ def _print_standings(console: Console, setup: Setup, standings: Standings) -> No
     console.print(table)
 
 
-def _notes(setup: Setup, found: list[Rival | Absent]) -> list[str]:
-    """What a reader must know of the libraries, and of those that are not there."""
-    notes = []
+def _notes(trial: Trial, found: list[Rival | Absent]) -> list[str]:
+    """What a reader must know of the machine, of the libraries, and of those that are not there."""
+    cores, out = os.cpu_count() or 1, trial.setup.problem.out
+    busy = f"the load was {trial.load:.1f} on {counted(cores, 'core')} when this began; other work makes times longer"
+    notes = [busy] if trial.load > cores / 2 else []
     for library in found:
         if isinstance(library, Absent):
             notes.append(f"{library.name} is left out: {library.why}")
-        elif library.writes != setup.problem.out:
-            notes.append(f"{library.name} writes {library.writes}, not {setup.problem.out}")
+        elif library.writes != out:
+            notes.append(f"{library.name} writes {library.writes}, not {out}")
         if isinstance(library, Rival) and library.note:
             notes.append(library.note)
     return notes
@@ -269,7 +272,7 @@ def _run_for_machines(setup: Setup) -> bool:
         **_setup_json(trial, rivals),
         "passed": passed,
         "warnings": trial.warnings,
-        "notes": _notes(setup, found),
+        "notes": _notes(trial, found),
         "correctness": [_check_json(str(m), check) for m, check in zip(setup.mappings, checks, strict=True)],
         "performance": _standings_json(setup, standings) if standings else [],
         "conclusion": standings.conclusion if standings else None,
@@ -298,6 +301,7 @@ def _setup_json(trial: Trial, rivals: list[Rival]) -> dict[str, Any]:
         "threads": setup.threads,
         "repeats": setup.repeats,
         "seed": setup.seed,
+        "load": trial.load,
         "checked_rows": problem.checked_rows,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +13,16 @@ from tilewave.compile import Compiled, WaveCompileOptions, grid_of, wave_compile
 from tilewave.errors import NOWHERE, TilewaveError
 from tilewave.kernels import gemm
 from tilewave.mapping import Grid, Mapping
-from tilewave.runtime.measure import Timing, measure
+from tilewave.runtime.measure import Timing, measure, seconds_of
 
 Advance = Callable[[], object]
 """Called after each piece of work."""
 
 FEWEST_REPEATS = 5
 """Quartiles of fewer say nothing."""
+
+SLOW_SECONDS, SLOW_TIMES = 1.0, 20
+"""A library that takes longer, and so many times as long as we do, is not worth the wait for more repeats."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,15 @@ class Trial:
     a: Array
     b: Array
     c: Array
+    load: float
+    """Of the machine, before any of this ran: processes that wanted a core, on average over a minute."""
 
     @staticmethod
     def of(setup: Setup, advance: Advance) -> Trial:
+        load, _, _ = os.getloadavg()
         kernels = tuple(_compile(setup, mapping, advance) for mapping in setup.mappings)
-        return Trial(setup, kernels, *setup.problem.operands(setup.seed), setup.problem.empty_output())
+        a, b = setup.problem.operands(setup.seed)
+        return Trial(setup, kernels, a, b, setup.problem.empty_output(), load)
 
     @property
     def grid(self) -> Grid:
@@ -82,8 +90,15 @@ class Trial:
         return reference.check(self.c)
 
     def rivals(self) -> list[Rival | Absent]:
-        s = self.setup
-        return [RIVALS[name](self.a, self.b, s.problem.dtype, s.threads) for name in s.against]
+        """The libraries beside it; one that takes very long has shown enough after one call."""
+        first = seconds_of(partial(self.kernels[0], self.a, self.b, self.c))
+        return [self._rival(name, first) for name in self.setup.against]
+
+    def _rival(self, name: str, first: float) -> Rival | Absent:
+        rival = RIVALS[name](self.a, self.b, self.setup.problem.dtype, self.setup.threads)
+        if isinstance(rival, Rival) and (slow := seconds_of(rival.run)) > max(SLOW_SECONDS, SLOW_TIMES * first):
+            return Absent(name, f"one call took {slow:.1f} s, {self.setup.mappings[0]} {first:.3f} s")
+        return rival
 
     def times(self, rivals: list[Rival], advance: Advance) -> Standings:
         """All orders and rivals, timed in turns."""
@@ -128,16 +143,16 @@ class Standings:
     def conclusion(self) -> str:
         """What the spread allows to say, in one sentence."""
         first, *others = self.timings
-        repeats = len(self.baseline.seconds)
         if not others:
             return f"{first} ran alone: there is nothing to compare it with."
-        if repeats < FEWEST_REPEATS:
-            return f"{repeats} repeats are too few to tell a difference from chance; take {FEWEST_REPEATS} or more."
+        if len(self.baseline.seconds) < FEWEST_REPEATS:
+            return f"Fewer than {FEWEST_REPEATS} repeats cannot tell a difference from chance."
         return f"In this run, beside {first}: {'; '.join(map(self._compared, others))}."
 
     def _compared(self, name: str) -> str:
         timing = self.timings[name]
-        change = 100 * (timing.median / self.baseline.median - 1)
-        time = f"{name} took {abs(change):.1f} % {'more' if change > 0 else 'less'} time"
+        ratio = timing.median / self.baseline.median
+        change = f"{100 * abs(ratio - 1):.1f} % {'more' if ratio > 1 else 'less'} time"
+        time = f"{name} took {change}" if ratio < 2 else f"{name} took {ratio:.1f} times as long"
         beyond = timing.differs_from(self.baseline)
         return f"{time}, more than the spread" if beyond else f"{time}, and the difference is within the spread"

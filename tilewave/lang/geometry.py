@@ -137,17 +137,30 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         if c.dim in shares:
             raise ConstraintError(f"{c.dim} is both cut over the grid and walked by iterate", loc=c.loc)
     launch = _one(constraints, GridConstraint)
+    driven = frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None)
+    if launch and driven:
+        _refuse_order(constraints)
     return Geometry(
         grid=grid,
         shares=shares,
         walks=walks,
-        driven=frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None),
+        driven=driven,
         workgroups=positive(launch.workgroups, subs, launch.loc, "number of workgroups") if launch else grid.size,
         persistent=launch is not None,
         order=_order(constraints, subs, dynamic),
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
         hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
     )
+
+
+def _refuse_order(constraints: Sequence[Constraint]) -> None:
+    """A kernel that walks the grid in a loop of its own decides the order itself."""
+    for c in (*_all(constraints, WorkgroupMapping), *_all(constraints, ReorderingConstraint)):
+        raise ConstraintError(
+            f"{type(c).__name__} has no effect: the kernel's own while loop decides which tiles it computes",
+            loc=c.loc,
+            remedy="leave it out, or leave out the loop: GridConstraint alone makes the kernel persistent",
+        )
 
 
 def _grid(counts: list[int], cuts: list[WorkgroupConstraint]) -> Grid:

@@ -14,6 +14,8 @@ from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.pool import Scratch, launch_address
 
 PAGE_BYTES = 4096
+KEPT_BYTES = 1 << 18
+"""Memory up to this stays with a kernel between calls; more is borrowed from all kernels' common store."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Program:
         self._run = kind(self._library["run"])
         self._launcher = launch_address()
         self._words = ctypes.c_int64 * launch.words
-        self._packed_pages = sum(-(-size // PAGE_BYTES) * PAGE_BYTES for size in launch.packed_bytes)
+        self._packed_pages = sum(_pages(size) for size in launch.packed_bytes)
+        self._given = launch.scratch_slot - len(launch.packed_slots)
+        self._frames: list[_Frame] = []
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], threads: int) -> None:
         words: list[int] = []
@@ -59,17 +63,55 @@ class Program:
             words.append(view.pointer)
             words += [stride // item for stride in view.strides]
         words += numbers
-        if not self._packed_pages and not self.launch.scratch_bytes:
-            self._call([*words, 0, 0], threads)
+        each = _pages(self.launch.scratch_bytes)
+        needed = self._packed_pages + threads * each
+        if needed <= KEPT_BYTES:
+            self._call_kept(words, threads, needed, each)
             return
-        each = -(-self.launch.scratch_bytes // PAGE_BYTES) * PAGE_BYTES
-        with _SCRATCH.lease(1, self._packed_pages + threads * each) as lease:
-            at = lease.address
-            for size in self.launch.packed_bytes:
-                words.append(at)
-                at += -(-size // PAGE_BYTES) * PAGE_BYTES
-            self._call([*words, at, each], threads)
+        with _SCRATCH.lease(1, needed) as lease:
+            laid_out = self._words(*words, *self._memory(lease.address, each))
+            self._run(self._launcher, ctypes.addressof(laid_out), threads)
 
-    def _call(self, words: list[int], threads: int) -> None:
-        laid_out = self._words(*words)  # kept until the call returns
-        self._run(self._launcher, ctypes.addressof(laid_out), threads)
+    def _call_kept(self, words: list[int], threads: int, needed: int, each: int) -> None:
+        """A call whose memory is small enough to be kept for the next one; each concurrent call has its own."""
+        try:
+            frame = self._frames.pop()
+        except IndexError:
+            frame = _Frame.new(self._words, needed)
+        if frame.bytes < needed:
+            frame = _Frame.new(self._words, needed)
+        if frame.each != each or not frame.ready:
+            frame.words[self._given :] = self._memory(frame.memory_address, each)
+            frame.each, frame.ready = each, True
+        frame.words[: self._given] = words
+        self._run(self._launcher, frame.address, threads)
+        self._frames.append(frame)
+
+    def _memory(self, at: int, each: int) -> list[int]:
+        """The words behind what the caller gave: each packed operand's memory, then scratch and its stride."""
+        words = []
+        for size in self.launch.packed_bytes:
+            words.append(at)
+            at += _pages(size)
+        return [*words, at, each]
+
+
+class _Frame:
+    """The arguments of one call in memory, and small memory for it."""
+
+    __slots__ = ("address", "bytes", "each", "memory", "memory_address", "ready", "words")
+
+    def __init__(self, words: Any, memory: Any, size: int) -> None:
+        self.words, self.memory, self.bytes = words, memory, size
+        self.address = ctypes.addressof(words)
+        start = ctypes.addressof(memory)
+        self.memory_address = -(-start // PAGE_BYTES) * PAGE_BYTES
+        self.each, self.ready = 0, False
+
+    @staticmethod
+    def new(kind: Any, size: int) -> _Frame:
+        return _Frame(kind(), ctypes.create_string_buffer(size + PAGE_BYTES), size)
+
+
+def _pages(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES

@@ -60,11 +60,15 @@ def measure(
     return {name: _timing(calls[name], found) for name, found in samples.items()}
 
 
+def seconds_of(run: Callable[[], object]) -> float:
+    """One call, by the clock."""
+    return _sample(run, 1)[0]
+
+
 def _calls(run: Callable[[], object]) -> int:
     """How many calls make a sample, from one call after one that warms up."""
     run()
-    seconds, _ = _sample(run, 1)
-    return max(1, round(SHORTEST_SECONDS / max(seconds, 1e-9)))
+    return max(1, round(SHORTEST_SECONDS / max(seconds_of(run), 1e-9)))
 
 
 def _sample(run: Callable[[], object], calls: int) -> tuple[float, float]:
