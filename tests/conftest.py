@@ -15,8 +15,8 @@ from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
-from tilewave.passes.use_matrix_unit import use_matrix_unit
 from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.use_matrix_unit import use_matrix_unit
 
 FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
 PASSES = {

@@ -1,6 +1,7 @@
 """`tilewave run`: a GEMM checked and timed; what it prints, what it finds, how it answers mistakes."""
 
 import json
+import os
 import re
 import sys
 
@@ -187,6 +188,24 @@ def epsilon(dtype):
     return float(ml_dtypes.finfo(dtype.numpy).eps) if dtype.is_float else 0.0
 
 
+BOUNDS = {
+    (f32, f32): 2000 * (100 * 2**-24 / (1 - 100 * 2**-24)),
+    (bf16, f32): 2000 * (100 * 2**-24 / (1 - 100 * 2**-24)),
+    (f64, f64): 2000 * 2 * (100 * 2**-53),
+    (f64, f32): 1000 * 2**-24,
+    (i8, i32): 0,
+    (i8, f32): 1000 * 2**-24,
+    (f32, f16): 2000 * (100 * 2**-24) * (1 + 2**-11) + 1000 * 2**-11,
+    (f16, bf16): 2000 * (100 * 2**-24) * (1 + 2**-8) + 1000 * 2**-8,
+}
+
+
+@pytest.mark.parametrize("dtypes", BOUNDS, ids=str)
+def test_the_bound_is_what_99_products_may_err(dtypes):
+    found = error_bound(np.array([-1000.0]), np.array([2000.0]), 99, *dtypes)
+    assert found.item() == pytest.approx(BOUNDS[dtypes], rel=1e-4)
+
+
 def test_sums_of_more_products_than_f32_can_count_have_no_bound():
     one = np.ones((1, 1))
     assert error_bound(one, one, 1 << 25, f32, f32) == np.inf
@@ -239,6 +258,9 @@ def test_threads_are_set_for_the_run_alone(call, monkeypatch):
     monkeypatch.setenv("TILEWAVE_NUM_THREADS", "2")
     assert json.loads(call("gemm", *SMALL, "--threads", "1", "--json")[1])["threads"] == 1
     assert json.loads(call("gemm", *SMALL, "--json")[1])["threads"] == 2
+    monkeypatch.delenv("TILEWAVE_NUM_THREADS")
+    call("gemm", *SMALL, "--threads", "1")
+    assert "TILEWAVE_NUM_THREADS" not in os.environ
 
 
 def test_a_busy_machine_is_noted(call, monkeypatch):

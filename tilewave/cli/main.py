@@ -13,6 +13,7 @@ from tilewave._version import __version__
 from tilewave.cli.diff import diff_command
 from tilewave.cli.doctor import doctor_command
 from tilewave.cli.map import map_command
+from tilewave.cli.run import run_command
 from tilewave.errors import TilewaveError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("map")(map_command)
+app.command("run")(run_command)
 app.command("diff")(diff_command)
 app.command("doctor")(doctor_command)
 
