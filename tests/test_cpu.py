@@ -97,6 +97,15 @@ def test_small_integers_come_out_exactly(m, n, k, dtype, turned):
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64).T)
 
 
+@pytest.mark.parametrize("tile", [(16, 3, 16), (2, 3, 5), (1, 1, 1), (7, 13, 3), (5, 64, 32)], ids=str)
+@pytest.mark.parametrize(("dtype", "acc"), [(f32, f32), (i8, i32), (f16, f32)], ids=str)
+def test_tiles_of_any_size(tile, dtype, acc):
+    rng = np.random.default_rng(0)
+    a, b, c = random_array(rng, (20, 11), dtype), random_array(rng, (17, 11), dtype), poisoned((20, 17), acc)
+    compiled(gemm(dtype, acc), subs=sizes(20, 17, 11, *tile), target="cpu")(a, b, c)
+    check_product(c, a, b, acc)
+
+
 def test_narrow_inputs_may_add_up_in_f64():
     rng = np.random.default_rng(0)
     a, b, c = random_array(rng, (40, 50), f16), random_array(rng, (30, 50), f16), poisoned((40, 30), f64)

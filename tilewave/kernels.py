@@ -21,7 +21,7 @@ from tilewave.lang.constraints import (
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, mma, read, write
-from tilewave.lang.symbols import Symbol, sym
+from tilewave.lang.symbols import Symbol, ceiling, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 
 M, N, K = sym.M, sym.N, sym.K
@@ -60,8 +60,8 @@ def gemm(
         WorkgroupConstraint(M, BLOCK_M, 0),
         WorkgroupConstraint(N, BLOCK_N, 1),
         TilingConstraint(K, BLOCK_K),
-        WaveConstraint(M, BLOCK_M // 2),
-        WaveConstraint(N, BLOCK_N // 2),
+        WaveConstraint(M, ceiling(BLOCK_M / 2)),
+        WaveConstraint(N, ceiling(BLOCK_N / 2)),
         WorkgroupMapping(mapping),
         *([GridConstraint(workgroups)] if workgroups else []),
     ]

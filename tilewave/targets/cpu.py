@@ -74,7 +74,7 @@ class InstructionSet:
         whole = vector(lanes, one)
         as_panel = vector(lanes * a.group, stored(a.dtype))
         found = []
-        if self.by_lane and a.rows % lanes == 0:
+        if self.by_lane and lanes > 1 and a.rows % lanes == 0:
             for first in range(0, a.rows, lanes):
                 several = self._load(f, a, offset + first * a.group, lanes * a.group)
                 several = several if a.group == 1 else f.value(f"bitcast {as_panel} {several} to {whole}")
@@ -94,12 +94,27 @@ class InstructionSet:
             x, y = (cast(f, v, panel.dtype, dtype, lanes) for v in (a, b))
             return self.multiply_add(f, wide, x, y, acc, dtype)
         several = vector(lanes * panel.group, stored(panel.dtype))
-        if panel.group == 4:
+        if panel.group == 4 and lanes in (2, 4):
             name = f"llvm.aarch64.neon.sdot.{suffix(wide)}.{suffix(several)}"
             return f.call(wide, name, [(wide, acc), (several, a), (several, b)])
-        name = PAIR_PRODUCTS[lanes]
-        both = f.call(wide, name, [(several, a), (several, b)])
-        return f.value(f"add {wide} {both}, {acc}")
+        if panel.group == 2 and lanes in PAIR_PRODUCTS:
+            both = f.call(wide, PAIR_PRODUCTS[lanes], [(several, a), (several, b)])
+            return f.value(f"add {wide} {both}, {acc}")
+        return self._group_by_group(f, a, b, acc, lanes, panel, dtype)
+
+    def _group_by_group(self, f: Function, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
+        """The products of groups, for widths that no instruction has: all at once, then added up within each group."""
+        count = lanes * panel.group
+        wide, many = vector(lanes, stored(dtype)), vector(count, stored(dtype))
+        x, y = (cast(f, v, panel.dtype, dtype, count) for v in (a, b))
+        products = f.value(f"mul {many} {x}, {y}")
+        for d in range(panel.group):
+            places = ", ".join(f"i32 {lane * panel.group + d}" for lane in range(lanes))
+            part = f.value(f"shufflevector {many} {products}, {many} poison, <{lanes} x i32> <{places}>")
+            if lanes == 1:
+                part = f.value(f"extractelement <1 x {stored(dtype)}> {part}, i64 0")
+            acc = f.value(f"add {wide} {part}, {acc}")
+        return acc
 
     def multiply_add(self, f: Function, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
         if dtype.is_int:
