@@ -81,11 +81,12 @@ class Compiled:
     def __call__(self, *arrays: Any, **symbols: int) -> None:
         """Run it on the device it was compiled for."""
         if self.build is not None:
-            values = self._symbols(symbols) if symbols or self.dynamic_symbols else {}
-            if self.dynamic_symbols:
+            numbers: list[int] = []
+            if symbols or self.dynamic_symbols:
+                values = self._symbols(symbols)
                 self.schedule_for(**values)
-            views = self._checked(arrays)
-            self.build.run(views, [values[name] for name in self.dynamic_symbols])
+                numbers = [values[name] for name in self.dynamic_symbols]
+            self.build.run(self._checked(arrays), numbers)
         elif self.target == "numpy":
             self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
         else:

@@ -54,16 +54,19 @@ class Program:
         self._launcher = launch_address()
         self._words = ctypes.c_int64 * launch.words
         self._packed_pages = sum(_pages(size) for size in launch.packed_bytes)
+        self._scratch_pages = _pages(launch.scratch_bytes)
+        self._strides: dict[tuple[tuple[int, ...], int], list[int]] = {}
         self._given = launch.scratch_slot - len(launch.packed_slots)
         self._frames: list[_Frame] = []
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], threads: int) -> None:
         words: list[int] = []
-        for view, item in zip(views, self.launch.item_bytes, strict=True):
+        for view, item in zip(views, self.launch.item_bytes):  # noqa: B905  strict costs time, and they are counted
             words.append(view.pointer)
-            words += [stride // item for stride in view.strides]
+            strides = view.strides
+            words += self._strides.get((strides, item)) or self._in_elements(strides, item)
         words += numbers
-        each = _pages(self.launch.scratch_bytes)
+        each = self._scratch_pages
         needed = self._packed_pages + threads * each
         if needed <= KEPT_BYTES:
             self._call_kept(words, threads, needed, each)
@@ -71,6 +74,13 @@ class Program:
         with _SCRATCH.lease(1, needed) as lease:
             laid_out = self._words(*words, *self._memory(lease.address, each))
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
+
+    def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
+        """Strides as machine code counts them; those of a kernel's arrays are mostly the same from call to call."""
+        if len(self._strides) > 64:
+            self._strides.clear()
+        found = self._strides[strides, item] = [stride // item for stride in strides]
+        return found
 
     def _call_kept(self, words: list[int], threads: int, needed: int, each: int) -> None:
         """A call whose memory is small enough to be kept for the next one; each concurrent call has its own."""
