@@ -16,6 +16,7 @@ import random
 import statistics
 import sys
 import time
+import warnings
 
 PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 PARSER.add_argument("--threads", type=int, default=2)
@@ -42,6 +43,7 @@ try:
 except ImportError:
     torch = None
 
+TOO_SLOW_SECONDS = 10
 SQUARE = (2048, 2048, 2048)
 ROWS = [
     ("f32 2048³", SQUARE, tw.f32, {}),
@@ -72,10 +74,24 @@ def contestants(shape, dtype):
         out = np.empty((m, n), np.float32)
         found["numpy"] = lambda: np.matmul(a, b.T, out=out)
     if torch is not None:
-        found.update(torch_contestant(a, b, dtype))
+        seconds = estimated_torch_seconds(a, b, dtype)
+        if seconds < TOO_SLOW_SECONDS:
+            found.update(torch_contestant(a, b, dtype))
+        else:
+            print(f"torch has no quick {dtype} product here (about {seconds:.0f} s a call): left out")
     found["tilewave"]()
     check(a, b, c, k)
     return found
+
+
+def estimated_torch_seconds(a, b, dtype, size=256):
+    small = torch_contestant(a[:size, :size].copy(), b[:size, :size].copy(), dtype)["torch"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        small()
+    start = time.perf_counter()
+    small()
+    return (time.perf_counter() - start) * a.shape[0] * b.shape[0] * a.shape[1] / size**3
 
 
 def torch_contestant(a, b, dtype):

@@ -24,13 +24,12 @@ LONGEST_TURNED_BITS = 64
 def write_prepack(f: Function, op: Prepack, source: Place, packed: str, target: CpuTarget) -> None:
     """Fill panel `%number` (batches and panels counted together) of the packed memory."""
     panel = _Panel.of(f, op, source, packed)
-    square = min(panel.rows, target.vector_bytes // 4)
+    square = largest_square(panel.rows, target.vector_bytes // 4)
     length = source.type.shape[op.depth_axis]
     rows_inside = f.value(f"icmp sle i64 {panel.first_row}, {source.type.shape[op.row_axis] - panel.rows}")
     along_depth = f.value(f"icmp eq i64 {source.strides[op.depth_axis]}, 1")
     along_rows = f.value(f"icmp eq i64 {source.strides[op.row_axis]}, 1")
-    turns = square > 1 and panel.rows % square == 0 and not square & (square - 1)
-    whole_squares = length // (panel.depth * square) if turns else 0
+    whole_squares = length // (panel.depth * square) if square > 1 else 0
     whole_groups = length if panel.depth == 1 else 0
 
     def quickly() -> None:
@@ -52,6 +51,11 @@ def write_prepack(f: Function, op: Prepack, source: Place, packed: str, target: 
         f.when(along_depth, turned, straight)
 
     f.when(rows_inside, quickly, lambda: panel.slowly(0))
+
+
+def largest_square(rows: int, lanes: int) -> int:
+    """The largest power of two that divides the rows and fits a vector."""
+    return min(rows & -rows, lanes)
 
 
 @dataclass(frozen=True)

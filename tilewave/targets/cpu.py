@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ class InstructionSet:
     vector_bytes: int
     rows: int
     cols: int
-    """The register block: this many rows of A against this many columns of B."""
+    """The register block, at most: so many rows of A against so many columns of B."""
     unit: int
     """Steps along the depth that are written out one after the other."""
     by_lane: bool
@@ -56,8 +56,8 @@ class InstructionSet:
             across = [
                 self._load(f, b, k * b.rows + first * b.group, lanes * b.group) for first in range(0, b.rows, lanes)
             ]
-            factors = self._factors(f, a, k * a.rows, lanes)
-            for row, factor in enumerate(factors):
+            # A row's factor is made right before it is used: made earlier, it would hold a register all the while.
+            for row, factor in enumerate(self._factors(f, a, k * a.rows, lanes)):
                 for column, line in enumerate(across):
                     rows[row][column] = self._step(f, factor, line, rows[row][column], lanes, a, dtype)
         return [v for row in rows for v in row]
@@ -67,26 +67,25 @@ class InstructionSet:
         where = f.value(f"getelementptr {element}, ptr {panel.pointer}, i64 {offset}")
         return f.value(f"load {vector(count, element)}, ptr {where}, align {panel.dtype.bytes}, !invariant.load !0")
 
-    def _factors(self, f: Function, a: Panel, offset: int, lanes: int) -> list[str]:
+    def _factors(self, f: Function, a: Panel, offset: int, lanes: int) -> Iterator[str]:
         """For each row of a, its element (or group) in every lane."""
         bits = a.group * a.dtype.bits
         one = stored(a.dtype) if a.group == 1 else f"i{bits}"
         whole = vector(lanes, one)
         as_panel = vector(lanes * a.group, stored(a.dtype))
-        found = []
-        if self.by_lane and lanes > 1 and a.rows % lanes == 0:
-            for first in range(0, a.rows, lanes):
-                several = self._load(f, a, offset + first * a.group, lanes * a.group)
-                several = several if a.group == 1 else f.value(f"bitcast {as_panel} {several} to {whole}")
-                for lane in range(lanes):
-                    mask = f"<{', '.join([f'i32 {lane}'] * lanes)}>"
-                    found.append(f.value(f"shufflevector {whole} {several}, {whole} poison, <{lanes} x i32> {mask}"))
-        else:
-            for row in range(a.rows):
+        several = ""
+        for row in range(a.rows):
+            if self.by_lane and lanes > 1 and a.rows % lanes == 0:
+                if row % lanes == 0:
+                    several = self._load(f, a, offset + row * a.group, lanes * a.group)
+                    several = several if a.group == 1 else f.value(f"bitcast {as_panel} {several} to {whole}")
+                mask = f"<{', '.join([f'i32 {row % lanes}'] * lanes)}>"
+                found = f.value(f"shufflevector {whole} {several}, {whole} poison, <{lanes} x i32> {mask}")
+            else:
                 where = f.value(f"getelementptr {stored(a.dtype)}, ptr {a.pointer}, i64 {offset + row * a.group}")
                 scalar = f.value(f"load {one}, ptr {where}, align {a.dtype.bytes}, !invariant.load !0")
-                found.append(splat(f, one, scalar, lanes))
-        return found if a.group == 1 else [f.value(f"bitcast {whole} {x} to {as_panel}") for x in found]
+                found = splat(f, one, scalar, lanes)
+            yield found if a.group == 1 else f.value(f"bitcast {whole} {found} to {as_panel}")
 
     def _step(self, f: Function, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
         wide = vector(lanes, stored(dtype))
@@ -151,7 +150,7 @@ NEON: dict[str, Any] = {
     "triple": LINUX_ARM,
     "features": "",
     "vector_bytes": 16,
-    "rows": 8,
+    "rows": 12,
     "cols": 8,
     "unit": 8,
     "by_lane": True,
@@ -179,12 +178,12 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             features="-prefer-256-bit",
             needs=AVX512,
             vector_bytes=64,
-            rows=8,
+            rows=14,
             cols=32,
             **X86,
         ),
         InstructionSet(
-            "avx2", cpu="haswell", features="", needs=("avx2", "fma", "f16c"), vector_bytes=32, rows=4, cols=16, **X86
+            "avx2", cpu="haswell", features="", needs=("avx2", "fma", "f16c"), vector_bytes=32, rows=6, cols=16, **X86
         ),
         InstructionSet(
             "x86-64",
@@ -192,7 +191,7 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             features="",
             needs=("sse2",),
             vector_bytes=16,
-            rows=4,
+            rows=6,
             cols=8,
             runtime=SOFT_HALF,
             **X86,
