@@ -1,4 +1,4 @@
-"""The kernels of the seed documents, as the examples hold them."""
+"""The kernels of Wave's documents, as the examples hold them."""
 
 import sys
 from dataclasses import dataclass

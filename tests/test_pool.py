@@ -21,7 +21,8 @@ import pytest
 
 from tilewave.errors import TilewaveError
 from tilewave.runtime import pool
-from tilewave.runtime.pool import MAX_THREADS, Scratch, default_threads, launch, launch_address
+from tilewave.runtime.pool import MAX_THREADS, default_threads, launch, launch_address
+from tilewave.runtime.scratch import Scratch
 
 TASKS = """
 declare i32 @sched_yield()

@@ -11,7 +11,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewave.runtime.arrays import ArrayView
-from tilewave.runtime.pool import Scratch, launch_address
+from tilewave.runtime.pool import launch_address
+from tilewave.runtime.scratch import Scratch
 
 PAGE_BYTES = 4096
 KEPT_BYTES = 1 << 18

@@ -1,4 +1,4 @@
-"""Every kernel of the seed documents, as typed there, gives the float64 result within a computed bound."""
+"""Every kernel of Wave's documents, as typed there, gives the float64 result within a computed bound."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,78 @@
+"""Memory for one launch at a time, used again by the next."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from contextlib import suppress
+
+_PAGE_BYTES = 4096
+"""Workers' buffers start this far apart at least, so that no two write to one page, let alone one line."""
+
+_HUGE_BYTES = 2 << 20
+
+
+class _Region:
+    """Zeroed memory of this process alone; a huge page where it is large enough to fill one."""
+
+    __slots__ = ("address", "bytes", "memory")
+
+    def __init__(self, wanted_bytes: int) -> None:
+        huge = wanted_bytes >= _HUGE_BYTES
+        self.bytes = _rounded_up(wanted_bytes, _HUGE_BYTES if huge else _PAGE_BYTES)
+        try:
+            # Private: the default is shared, and a child of fork() would write into its parent's buffers.
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self.memory = mmap.mmap(-1, self.bytes + (_HUGE_BYTES if huge else 0), flags=flags)
+        except (OSError, OverflowError) as error:
+            raise MemoryError(f"no room for {wanted_bytes:,} bytes of scratch memory: {error}") from error
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.address = _rounded_up(start, _HUGE_BYTES) if huge else start
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without huge pages
+                self.memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+class Lease:
+    """One launch's scratch memory, until the `with` block ends: worker w's buffer is at address + w · stride_bytes."""
+
+    __slots__ = ("_free", "_region", "address", "stride_bytes")
+
+    def __init__(self, region: _Region, stride_bytes: int, free: list[_Region]) -> None:
+        self.address = region.address
+        self.stride_bytes = stride_bytes
+        self._region = region
+        self._free = free
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._free.append(self._region)
+
+
+class Scratch:
+    """Scratch memory for launches, used again by the next one; what a buffer holds at first is anything."""
+
+    def __init__(self) -> None:
+        self._free: list[_Region] = []
+
+    def lease(self, workers: int, bytes_each: int) -> Lease:
+        """A buffer of at least `bytes_each` for every worker, page-aligned, that no other lease has meanwhile."""
+        stride = _rounded_up(max(bytes_each, 1), _PAGE_BYTES)
+        try:
+            region = self._free.pop()
+        except IndexError:
+            region = _Region(workers * stride)
+        if region.bytes < workers * stride:
+            # The small one goes back to the system, so there never are more than leases at one time.
+            region = _Region(workers * stride)
+        return Lease(region, stride, self._free)
+
+    def free(self) -> None:
+        """Give the memory that no lease holds back to the system."""
+        self._free.clear()
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return (number + multiple - 1) // multiple * multiple
