@@ -1210,6 +1210,8 @@ CASES |= {
 @pytest.mark.parametrize("case", CASES)
 def test_the_author_is_told(case, tmp_path, monkeypatch):
     error, source, wanted = CASES[case]
+    if sys.version_info < (3, 11) and "      @iterate" in wanted:
+        pytest.skip("Python 3.10 gives a decorator's call the line of the function below it")
     found = said(tmp_path, monkeypatch, source, error)
     if os.environ.get("SHOW_MESSAGES"):
         print(f"\n### {case}\n{found}")

@@ -1,5 +1,7 @@
 """Passes keep what a kernel means, verify, come to rest, and keep every op's place in the author's code."""
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,6 +67,7 @@ def test_every_step_computes_the_same(seed):
         np.testing.assert_array_equal(c, results[0])
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 tells no columns: values lose the author's names")
 def test_every_step_of_the_reordered_gemm(golden):
     (seed,) = (s for s in SEEDS if repr(s) == "reordered_gemm")
     compiled = seed.compile(512, 1024, 128)

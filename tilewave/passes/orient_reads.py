@@ -30,4 +30,5 @@ def orient_reads(kernel: Kernel) -> Kernel:
             case _:
                 return None
 
-    return rewrite(kernel, orient)
+    # What was turned twice is a read that was turned once now.
+    return orient_reads(rewrite(kernel, orient)) if turned else kernel
