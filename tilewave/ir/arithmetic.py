@@ -101,6 +101,12 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     return result
 
 
+def unmapped_tile(number: Any, rows: int, cols: int) -> tuple[Any, Any, Any]:
+    """(batch, row, column) of a tile's number: column by column, unless MapWorkgroups decides otherwise."""
+    within = number % (rows * cols)
+    return number // (rows * cols), within % rows, within // rows
+
+
 def cast(x: Any, dtype: DType) -> Any:
     if isinstance(x, int) and dtype.is_int:
         return int(np.asarray(x).astype(dtype.numpy))

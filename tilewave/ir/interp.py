@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
-from tilewave.ir.arithmetic import Array, constant, elementwise, multiply
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Accumulate,
@@ -140,9 +140,7 @@ class _Interpreter:
             case Workgroup():
                 return (self.workgroup,)
             case TileOf(number, rows, cols):
-                plane = rows * cols  # column by column, unless MapWorkgroups decides otherwise
-                within = env[number] % plane
-                return env[number] // plane, within % rows, within // rows
+                return unmapped_tile(env[number], rows, cols)
             case Broadcast(x, axes):
                 shape = op.result.type.shape
                 return (np.broadcast_to(spread(env[x], axes, len(shape)), shape),)

@@ -75,6 +75,7 @@ INDEX = DType("index", "int", 64)
 DTYPES = {
     d.name: d for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I16, I32, I64, BOOL, INDEX)
 }
+FLOAT8 = (F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ)
 INTERNAL = (INDEX, I16)
 """Dtypes that no array of a call has: positions, and i8 widened for its products."""
 

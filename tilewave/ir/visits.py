@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop
-from tilewave.ir.arithmetic import Array, constant, elementwise
+from tilewave.ir.arithmetic import Array, constant, elementwise, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Binary,
@@ -88,8 +88,7 @@ class _IndexRun:
             case Workgroup():
                 env[op.result] = w
             case TileOf(number, rows, cols):
-                within = env[number] % (rows * cols)
-                env.update(zip(op.results, (env[number] // (rows * cols), within % rows, within // rows), strict=True))
+                env.update(zip(op.results, unmapped_tile(env[number], rows, cols), strict=True))
             case Loop() if self.matters(op):
                 self.loop(op, env, w)
             case While():

@@ -15,7 +15,7 @@ from tilewave.errors import (
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.types import F32, F64, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
+from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
@@ -159,8 +159,6 @@ def _want_tile(op: str, x: object) -> None:
 
 # -- matrix products ------------------------------------------------------------------------------------------------
 
-F8 = tuple(d for d in ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz"))
-
 
 def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
     """acc + a · bᵀ over the dimension that a and b share and acc has not."""
@@ -243,7 +241,7 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
 def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
     if a.is_int or b.is_int:
         return a == b == I8 and acc == I32
-    same = a == b or (a.name in F8 and b.name in F8)
+    same = a == b or (a in FLOAT8 and b in FLOAT8)
     return same and (acc == F64 if a == F64 else acc in (F32, F64))
 
 

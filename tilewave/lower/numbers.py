@@ -16,7 +16,6 @@ from tilewave.ir.types import BOOL, F32, DType
 from tilewave.lower.llvm import Function, Module, vector
 
 STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
-FLOAT8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 
 
 def stored(dtype: DType) -> str:

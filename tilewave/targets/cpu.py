@@ -14,7 +14,7 @@ from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Mma
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import DType
+from tilewave.ir.types import FLOAT8, DType
 from tilewave.lower.llvm import Function, splat, vector
 from tilewave.lower.numbers import cast, stored, suffix
 from tilewave.lower.target import Panel
@@ -132,11 +132,10 @@ class InstructionSet:
         """How operands of each dtype are packed."""
         if self.matrix_unit:
             return {"bf16": PanelFormat("bf16", 2, 32), "i8": PanelFormat("i8", 4, 64)}
-        floats = {name: PanelFormat("f32", 1) for name in ("f32", "f16", "bf16", *FLOAT8)}
+        floats = {name: PanelFormat("f32", 1) for name in ("f32", "f16", "bf16", *(d.name for d in FLOAT8))}
         return {**floats, "f64": PanelFormat("f64", 1), "i8": self.integers}
 
 
-FLOAT8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 PAIR_PRODUCTS = {
     4: "llvm.x86.sse2.pmadd.wd",
     8: "llvm.x86.avx2.pmadd.wd",
