@@ -10,23 +10,39 @@ from golden import golden, pytest_addoption  # noqa: F401
 from hypothesis import settings
 
 from tilewave.ir.parse import parse
+from tilewave.ir.places import Places
+from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.mapping import as_mapping
+from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.dissolve_loops import dissolve_loops
+from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.pipeline_loop import PipelineLoop
+from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
 from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
 FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
 PASSES = {
+    "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),
+    "dissolve_loops": lambda text: dissolve_loops,
+    "fit_shared": lambda text: FitShared(LANE_MACHINES[text], Places()),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
+    "pipeline_loop": lambda text: PipelineLoop(int(text)),
+    "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "simplify": lambda text: simplify,
     "use_matrix_unit": lambda text: use_matrix_unit,
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
+    "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)

@@ -10,17 +10,21 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tilewave.amd import AmdBuild, LaneResources, build_amd
 from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
+from tilewave.ir.lane_interp import interpret_lanes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.schedule import Cut, Schedule, checked_schedule
 from tilewave.ir.visits import needed_values
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.passes.pipelines import tile_level
-from tilewave.passes.runner import Step, numbered, run
+from tilewave.machine.lanes import LANE_MACHINES, SM_90A
+from tilewave.nvidia import NvidiaBuild, NvidiaResources, build_nvidia
+from tilewave.passes.pipelines import prefetch, tile_level
+from tilewave.passes.runner import Pass, Step, numbered, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
 if TYPE_CHECKING:
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
 
 TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a", "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
+
+
+ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
+"""The levels at which a kernel can be interpreted, and in which orders."""
 
 
 class SchedulingType(Enum):
@@ -47,6 +55,8 @@ class WaveCompileOptions:
     dynamic_symbols: Iterable[Symbol] = ()
     instruction_set: str | None = None
     """For the CPU: avx512, avx2, …; the best of this machine where it is not said."""
+    buffers: int = 1
+    """For PREFETCH on a GPU: how many steps of a loop shared memory holds at once."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -64,7 +74,7 @@ class Compiled:
     tile_steps: tuple[Step, ...]
     target: str
     dynamic_symbols: tuple[str, ...]
-    build: CpuBuild | None
+    build: CpuBuild | AmdBuild | NvidiaBuild | None
     _remedy: str
     _schedules: dict[tuple[tuple[str, int], ...], Schedule] = field(default_factory=dict, repr=False)
 
@@ -80,13 +90,13 @@ class Compiled:
 
     def __call__(self, *arrays: Any, **symbols: int) -> None:
         """Run it on the device it was compiled for."""
-        if self.build is not None:
+        if self.cpu is not None:
             numbers: list[int] = []
             if symbols or self.dynamic_symbols:
                 values = self._symbols(symbols)
                 self.schedule_for(**values)
                 numbers = [values[name] for name in self.dynamic_symbols]
-            self.build.run(self._checked(arrays), numbers)
+            self.cpu.run(self._checked(arrays), numbers)
         elif self.target == "numpy":
             self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
         else:
@@ -96,14 +106,37 @@ class Compiled:
                 remedy=f"{self.name}.interpret(…) runs it in numpy on any machine",
             )
 
-    def interpret(self, *arrays: Any, order: str = "launch", seed: int = 0, **symbols: int) -> None:
-        """Run its IR in numpy; order="shuffled" takes the workgroups in a random order."""
-        if order not in ("launch", "shuffled"):
-            raise CallError(f"{self.name}: workgroups run in launch or shuffled order, not {order!r}", loc=here())
+    def interpret(self, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **symbols: int) -> None:
+        """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
+
+        level="tile": order="launch", or "shuffled": the workgroups in a random order.
+        level="lane": order="in turn", "backwards" or "random": how the waves of a workgroup take turns.
+        """
+        if level not in ORDERS:
+            raise CallError(f"{self.name}: the levels are {' and '.join(ORDERS)}, not {level!r}", loc=here())
+        order = order or ORDERS[level][0]
+        if order not in ORDERS[level]:
+            known = " or ".join(map(repr, ORDERS[level]))
+            raise CallError(f"{self.name}: at the {level} level the order is {known}, not {order!r}", loc=here())
+        if level == "lane":
+            self._interpret_lanes(arrays, symbols, order, seed)
+            return
         workgroups = list(range(self.kernel.workgroups))
         if order == "shuffled":
             random.Random(seed).shuffle(workgroups)
         self._interpret(arrays, symbols, workgroups)
+
+    def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
+        if not isinstance(self.build, (AmdBuild, NvidiaBuild)):
+            raise TargetError(
+                f"{self.name}: lanes exist on GPUs, and it was compiled for {self.target}",
+                loc=here(),
+                remedy=f'compile it with target="{next(iter(LANE_MACHINES))}"; no GPU is needed',
+            )
+        values = self._symbols(symbols)
+        views = self._checked(arrays)
+        self.schedule_for(**values)
+        interpret_lanes(self.build.lanes, [v.numpy() for v in views], values, order, seed)
 
     def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
         values = self._symbols(symbols)
@@ -191,10 +224,22 @@ class Compiled:
     def code_object(self) -> bytes:
         return self._built("object code").code
 
+    @property
+    def resources(self) -> LaneResources | NvidiaResources:
+        """Waves, the matrix instruction taken, shared bytes, and what each lane loads."""
+        if not isinstance(self.build, (AmdBuild, NvidiaBuild)):
+            raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())
+        return self.build.resources
+
+    @property
+    def cpu(self) -> CpuBuild | None:
+        """What runs on this machine's cores, where it was compiled for them."""
+        return None if isinstance(self.build, (AmdBuild, NvidiaBuild)) else self.build
+
     def _built(self, what: str) -> CpuBuild:
-        if self.build is None:
+        if self.cpu is None:
             raise TargetError(f"{self.name}: there is no {what} for {self.target}", loc=here())
-        return self.build
+        return self.cpu
 
 
 REMEDY = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
@@ -217,8 +262,21 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     if not order_depends_on(final):
         values = {s.name: 1 for s in dynamic}
         schedules[tuple(sorted(values.items()))] = checked_schedule(final, values, remedy)
-    build = _cpu_build(final, options) if target == "cpu" else None
+    build: CpuBuild | AmdBuild | NvidiaBuild | None = None
+    if target == "cpu":
+        build = _cpu_build(final, options)
+    elif target == SM_90A.name:
+        build = build_nvidia(final, traced.places, _pipelining(options))
+    elif target in LANE_MACHINES:
+        build = build_amd(final, target, traced.places, _pipelining(options))
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
+
+
+def _pipelining(options: WaveCompileOptions) -> tuple[Pass, ...]:
+    buffers = options.buffers
+    if isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1:
+        raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
+    return prefetch(buffers) if options.schedule is SchedulingType.PREFETCH else ()
 
 
 def _check_kinds(options: object, kernel: object) -> None:

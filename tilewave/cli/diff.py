@@ -15,13 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
+from tilewave.ir.places import Places
 from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
-from tilewave.passes.runner import Step, told_apart
+from tilewave.machine.lanes import GFX942
+from tilewave.passes import pipelines
+from tilewave.passes.runner import Step, pass_name, told_apart
 
 T = TypeVar("T")
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
@@ -34,19 +37,24 @@ def diff_command(
     ] = [],  # noqa: B006  typer reads the default
     only: Annotated[str, typer.Option(help="Show this pass alone.")] = "",
     kernel: Annotated[str, typer.Option(help="Show this kernel alone.")] = "",
+    target: Annotated[
+        str, typer.Option(help="What to compile for; where it is not said, what has the pass that --only names.")
+    ] = "",
     context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Show what each pass did to the kernels of a Python file.
 
     The file is run. Kernels that it compiles itself are shown as they are; the others are compiled with the sizes
-    given by --set, or by the file's own function `subs(m, n, k)` for 512 x 512 x 512.
+    given by --set, or by the file's own function `subs(m, n, k)` for 512 x 512 x 512, and prefetch for a GPU.
 
     [bold]tilewave diff examples/reordered_gemm.py[/bold]
 
-    [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --only simplify[/bold]
+    [bold]tilewave diff examples/reordered_gemm.py --only minimize_global_loads[/bold]
+
+    [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target gfx950[/bold]
     """
-    found = _chosen(compiled_in(file, parse_sizes(set_)), kernel)
+    found = _chosen(compiled_in(file, parse_sizes(set_), target or _target_with(only)), kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     steps = {name: [s for s in c.steps if not only or s.name == only] for name, c in found.items()}
@@ -58,6 +66,14 @@ def diff_command(
         print(json.dumps({name: [_record(s, context) for s in chosen] for name, chosen in steps.items()}, indent=2))
     else:
         _print(steps, context)
+
+
+def _target_with(only: str) -> str:
+    """A target whose list has this pass; the CPU where any has it."""
+    lanes = pipelines.lanes(GFX942, Places(), pipelines.prefetch(1))
+    here = (*pipelines.tile_level(None), *pipelines.cpu_with_matrix_unit(1, 1, 1, {}))  # type: ignore[arg-type]
+    named = {pass_name(p) for p in here}
+    return GFX942.name if only not in named and only in {pass_name(p) for p in lanes} else "cpu"
 
 
 def _chosen(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
@@ -86,7 +102,7 @@ def _record(step: Step, context: int) -> dict[str, Any]:
     }
 
 
-def compiled_in(file: Path, sizes: dict[Symbol, Any]) -> list[Compiled]:
+def compiled_in(file: Path, sizes: dict[Symbol, Any], target: str = "cpu") -> list[Compiled]:
     """The compiled kernels of a file, or else its kernels compiled with `sizes` or with the file's own `subs`."""
     with _as_a_program(file):
         names = runpy.run_path(str(file), run_name="tilewave_diff")
@@ -95,7 +111,7 @@ def compiled_in(file: Path, sizes: dict[Symbol, Any]) -> list[Compiled]:
             raise TilewaveError(
                 f"{file} compiles its kernels itself", remedy="leave --set out: it would change nothing"
             )
-        return compiled or _compile(file, names, sizes)
+        return compiled or _compile(file, names, sizes, target)
 
 
 @contextmanager
@@ -115,7 +131,7 @@ def _as_a_program(file: Path) -> Iterator[None]:
         sys.path[:], sys.argv = path, arguments
 
 
-def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any]) -> list[Compiled]:
+def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], target: str) -> list[Compiled]:
     kernels = _each_once(x for x in names.values() if isinstance(x, WaveKernel))
     subs = names["subs"](512, 512, 512) if callable(names.get("subs")) else {}
     known = dict.fromkeys([*(s for k in kernels for s in k.symbols()), *subs])
@@ -125,7 +141,7 @@ def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any]) -> lis
             f"--set: no kernel of {file} has a symbol {unknown[0]}",
             remedy=f"its symbols are {', '.join(map(str, known))}",
         )
-    options = WaveCompileOptions(subs={**subs, **sizes})
+    options = WaveCompileOptions(subs={**subs, **sizes}, target=target, schedule=SchedulingType.PREFETCH)
     try:
         return [wave_compile(options, x) for x in kernels]
     except SymbolError as error:

@@ -70,7 +70,7 @@ class Trial:
 
     @property
     def instruction_set(self) -> str:
-        build = self.kernels[0].build
+        build = self.kernels[0].cpu
         assert build is not None, "it was compiled for the CPU"
         return build.instruction_set.name
 

@@ -23,9 +23,14 @@ from tilewave.ir.ops import (
     Binary,
     Broadcast,
     Const,
+    Copy,
+    CopyIn,
+    CopyOut,
     Gather,
     Iota,
+    Load,
     LoadAccumulator,
+    LoadEach,
     Loop,
     Mma,
     Permute,
@@ -35,6 +40,8 @@ from tilewave.ir.ops import (
     ReadPanel,
     Scatter,
     Select,
+    Store,
+    StoreEach,
     TileOf,
     Unary,
     While,
@@ -48,6 +55,8 @@ from tilewave.ir.types import DType, Memory, Scalar
 
 Env = dict[Value, Any]
 
+WRITES = (Write, Scatter, Store, StoreEach, CopyOut)
+READS = (Read, Gather, Load, LoadEach, Copy, CopyIn)
 NOBODY, SEVERAL = -1, -2
 MOST_ROUNDS = 1 << 20
 """A while loop that goes round more often than this is taken to be endless."""
@@ -74,12 +83,13 @@ class Buffer:
     reader: Array | None = None
 
 
-class _Interpreter:
+class Launch:
+    """The arguments of a call while a kernel runs, and which workgroup touched which element of what it writes."""
+
     def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
         self.kernel = kernel
         self.workgroup = 0
         self.env: Env = {}
-        self.packed: dict[Value, Buffer] = {}
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)
         self.outputs: list[tuple[Array, Buffer]] = []
@@ -101,6 +111,46 @@ class _Interpreter:
     def keep(self) -> None:
         for array, buffer in self.outputs:
             array[...] = buffer.data
+
+    def note_read(self, op: Op, buffer: Buffer, where: Any) -> None:
+        if buffer.writer is None:
+            return
+        writer = buffer.writer[where]
+        if buffer.value not in self.kernel.body.args:
+            if (writer == NOBODY).any():
+                self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
+            return
+        foreign = (writer != NOBODY) & (writer != self.workgroup)
+        if foreign.any():
+            at = element(buffer, first(foreign, where))
+            self.fail(op, f"reads {at}, which workgroup {writer[foreign].flat[0]} wrote: the order decides the result")
+        assert buffer.reader is not None
+        readers = buffer.reader[where]
+        buffer.reader[where] = np.where((readers == NOBODY) | (readers == self.workgroup), self.workgroup, SEVERAL)
+
+    def note_write(self, op: Op, buffer: Buffer, where: Any) -> None:
+        assert buffer.writer is not None
+        writer = buffer.writer[where]
+        foreign = (writer != NOBODY) & (writer != self.workgroup)
+        if foreign.any():
+            at, other = element(buffer, first(foreign, where)), writer[foreign].flat[0]
+            self.fail(op, f"writes {at}, which workgroup {other} wrote: the order decides the result")
+        if buffer.reader is not None:
+            readers = buffer.reader[where]
+            foreign = (readers != NOBODY) & (readers != self.workgroup)
+            if foreign.any():
+                at = element(buffer, first(foreign, where))
+                self.fail(op, f"writes {at}, which another workgroup reads: the order decides the result")
+        buffer.writer[where] = self.workgroup
+
+    def fail(self, op: Op, why: str) -> NoReturn:
+        raise InterpreterError(f"workgroup {self.workgroup} {why}", loc=op.loc)
+
+
+class _Interpreter(Launch):
+    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
+        super().__init__(kernel, arrays, symbols)
+        self.packed: dict[Value, Buffer] = {}
 
     def run_workgroup(self, w: int) -> None:
         self.workgroup = w
@@ -172,6 +222,9 @@ class _Interpreter:
                 kind = op.result.type
                 poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
                 return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+            case Copy(memory, _, to):
+                self.copy(op, env[memory], env[to])
+                return ()
             case Barrier():
                 return ()  # whole tiles move at once here; waves exist at the lane level only
             case _:
@@ -215,6 +268,17 @@ class _Interpreter:
         self.note_write(op, buffer, window.inside)
         buffer.data[window.inside] = window.to_memory(tile[window.part])
 
+    def copy(self, op: Copy, source: Buffer, target: Buffer) -> None:
+        box = target.data.shape[len(op.to_at) :]
+        window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)
+        tile: Array = np.zeros(box, source.data.dtype)
+        if window is not None:
+            self.note_read(op, source, window.inside)
+            tile[window.part] = window.to_tile(source.data[window.inside])
+        where = tuple(self.env[v] for v in op.to_at)
+        self.note_write(op, target, (*where, ...))
+        target.data[where] = tile
+
     def window(self, op: Read | Write, buffer: Buffer, shape: tuple[int, ...]) -> Window:
         at = [self.env[v] for v in op.at]
         window = Window.of(at, op.axes, shape, buffer.data.shape)
@@ -250,42 +314,6 @@ class _Interpreter:
         for p, extent in zip(where_to, memory, strict=True):
             inside &= (p >= 0) & (p < extent)
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
-
-    # -- who touched what
-
-    def note_read(self, op: Op, buffer: Buffer, where: Any) -> None:
-        if buffer.writer is None:
-            return
-        writer = buffer.writer[where]
-        if buffer.value not in self.kernel.body.args:
-            if (writer == NOBODY).any():
-                self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
-            return
-        foreign = (writer != NOBODY) & (writer != self.workgroup)
-        if foreign.any():
-            at = element(buffer, first(foreign, where))
-            self.fail(op, f"reads {at}, which workgroup {writer[foreign].flat[0]} wrote: the order decides the result")
-        assert buffer.reader is not None
-        readers = buffer.reader[where]
-        buffer.reader[where] = np.where((readers == NOBODY) | (readers == self.workgroup), self.workgroup, SEVERAL)
-
-    def note_write(self, op: Op, buffer: Buffer, where: Any) -> None:
-        assert buffer.writer is not None
-        writer = buffer.writer[where]
-        foreign = (writer != NOBODY) & (writer != self.workgroup)
-        if foreign.any():
-            at, other = element(buffer, first(foreign, where)), writer[foreign].flat[0]
-            self.fail(op, f"writes {at}, which workgroup {other} wrote: the order decides the result")
-        if buffer.reader is not None:
-            readers = buffer.reader[where]
-            foreign = (readers != NOBODY) & (readers != self.workgroup)
-            if foreign.any():
-                at = element(buffer, first(foreign, where))
-                self.fail(op, f"writes {at}, which another workgroup reads: the order decides the result")
-        buffer.writer[where] = self.workgroup
-
-    def fail(self, op: Op, why: str) -> NoReturn:
-        raise InterpreterError(f"workgroup {self.workgroup} {why}", loc=op.loc)
 
 
 @dataclass(frozen=True)
@@ -326,8 +354,8 @@ class Window:
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
     """The memories that a kernel writes, and those it reads."""
-    written = {op.memory for op in walk(kernel.body) if isinstance(op, (Write, Scatter))}
-    read = {op.memory for op in walk(kernel.body) if isinstance(op, (Read, Gather))}
+    written = {op.memory for op in walk(kernel.body) if isinstance(op, WRITES)}
+    read = {op.memory for op in walk(kernel.body) if isinstance(op, READS)}
     return written, read
 
 

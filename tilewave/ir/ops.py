@@ -206,6 +206,11 @@ class Read(Op):
     axes: tuple[int, ...]
     through: str = ""
     per_lane: int = 0
+    spread: str = ""
+    """How lanes share the tile: as its use wants (nothing); "rows" or "columns": as the matrix instruction takes its
+    left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`."""
+    guard: tuple[int, ...] = ()
+    """The memory axes along which the tile may hang over; decided by guard_edges."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +222,7 @@ class Write(Op):
     at: tuple[Value, ...]
     axes: tuple[int, ...]
     per_lane: int = 0
+    guard: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -244,6 +250,10 @@ class Mma(Op):
     a: Value
     b: Value
     acc: Value
+    instruction: str = ""
+    """The matrix instruction that the machine has for it; chosen by choose_instructions."""
+    depth: int = 0
+    """How deep a block is that each wave multiplies at once: one instruction, or several behind each other."""
 
 
 @dataclass(frozen=True)
@@ -296,8 +306,236 @@ class ReadAccumulator(Op):
     acc: Value
 
 
+@dataclass(frozen=True)
+class Copy(Op):
+    """A box of a global memory goes to shared memory, 0 where it lies outside; `at`, `to_at` and `axes` as in copy_in.
+
+    On the lane level wave 0 of the workgroup makes it, and goes on when it is made.
+    """
+
+    memory: Value
+    at: tuple[Value, ...]
+    to: Value
+    to_at: tuple[Value, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Barrier(Op):
-    """No wave of the workgroup goes on before all have come here."""
+    """No wave goes on before all have come here."""
+
+    waves: int = 0
+    """0: all waves of the workgroup; else so many neighbours, counted from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
+
+
+# -- what one lane of one wave does ---------------------------------------------------------------------------------
+
+
+class Lane(Op):
+    """The number of this lane in its wave."""
+
+
+class Wave(Op):
+    """The number of this wave in its workgroup; the same for all its lanes."""
+
+
+@dataclass(frozen=True)
+class Ramp(Op):
+    """The vector whose element (i, j, …) is i · steps[0] + j · steps[1] + …, the same in every lane."""
+
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Load(Op):
+    """What this lane takes from a memory.
+
+    Register (i, j, …) of the result holds the element at `at[a] + i · steps[0][a] + j · steps[1][a] + …` along each
+    memory axis a. Outside the memory it is 0 along the axes in `guard`; along others it must not be outside. Where
+    `mask` holds a truth value, lanes that say no take nothing and hold 0.
+    """
+
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+    steps: tuple[tuple[int, ...], ...]
+    guard: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Store(Op):
+    """Where this lane's registers go; positions as in `load`, and nothing is stored outside along `guard`."""
+
+    x: Value
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+    steps: tuple[tuple[int, ...], ...]
+    guard: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoadEach(Op):
+    """Each register from a position of its own: `at[a]` is a vector of positions along memory axis a; 0 outside."""
+
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class StoreEach(Op):
+    """Each register to a position of its own; nothing outside the memory."""
+
+    x: Value
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Matrix(Op):
+    """acc + a · bᵀ by all lanes of a wave, in fragments as `ir/fragments.py` lays them.
+
+    a: batches… x row blocks x depth blocks x depth per lane, b likewise with column blocks, acc: batches… x row
+    blocks x column blocks x groups x 4. `shape` is rows x columns x depth of one block, which takes one instruction,
+    or several that share the depth. `turned`: the four neighbours of acc lie along columns instead of rows. `rows`:
+    only the row blocks from rows[0] up to rows[1] are added to, the other sums pass through.
+    """
+
+    a: Value
+    b: Value
+    acc: Value
+    shape: tuple[int, ...]
+    instruction: str
+    turned: bool = False
+    rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class MatrixShared(Op):
+    """acc + a · bᵀ by a group of four waves together, which read both operands from shared memory.
+
+    `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
+    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `ir/fragments.py` lays them in acc: batches… x
+    rows / 64 x columns / 8 x 2 x 2.
+    """
+
+    a: Value
+    a_at: tuple[Value, ...]
+    b: Value
+    b_at: tuple[Value, ...]
+    acc: Value
+    shape: tuple[int, ...]
+    instruction: str
+
+
+@dataclass(frozen=True)
+class Role(Op):
+    """Only waves `first` to `last` - 1 run this block; the others go on behind it."""
+
+    first: int
+    last: int
+    body: Block
+
+
+class Meet(Barrier):
+    """No wave of the workgroup goes on before all have come to a `meet`, each to whichever it comes to."""
+
+
+@dataclass(frozen=True)
+class Priority(Op):
+    """How urgent this wave is from here on, 0 to 3, among those that share its units; no result depends on it."""
+
+    level: int
+
+
+class KeepOrder(Op):
+    """What stands in front stays in front, what stands behind stays behind; no result depends on it."""
+
+
+@dataclass(frozen=True)
+class Together(Op):
+    """The next `count` instructions of a kind come here in a row: matrix, load, shared_load or shared_store.
+
+    A list of these lays out the stretch that it ends; no result depends on it.
+    """
+
+    kind: str
+    count: int
+
+
+class AwaitLoads(Op):
+    """Go on when everything has come that this wave loads from global memory; no result depends on it."""
+
+
+# -- what arrives later: copies that a machine makes by itself, and barriers with phases ------------------------------
+
+
+@dataclass(frozen=True)
+class MakeSignals(Op):
+    """Barriers that each turn when `arrivals` arrivals, and all bytes they were told to expect, have come.
+
+    A fresh one is in phase 0. The wave that makes them does so for the workgroup; others see them behind a barrier.
+    """
+
+    arrivals: int
+
+
+@dataclass(frozen=True)
+class Arrive(Op):
+    """This wave has come to signal `at`; what it did before is seen by whoever waits for the phase that this ends.
+
+    `expect` bytes more must be copied in before that phase can end.
+    """
+
+    signals: Value
+    at: Value
+    expect: int = 0
+
+
+@dataclass(frozen=True)
+class Await(Op):
+    """Go on when signal `at` is no longer in the phase whose parity is `parity` (0 or 1)."""
+
+    signals: Value
+    at: Value
+    parity: Value
+
+
+@dataclass(frozen=True)
+class CopyIn(Op):
+    """One lane asks for a box of a global memory; it arrives in shared memory at some later time, and tells a signal.
+
+    The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
+    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes. 0 outside the memory.
+    """
+
+    memory: Value
+    at: tuple[Value, ...]
+    to: Value
+    to_at: tuple[Value, ...]
+    signals: Value
+    signal: Value
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CopyOut(Op):
+    """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory."""
+
+    source: Value
+    source_at: tuple[Value, ...]
+    memory: Value
+    at: tuple[Value, ...]
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AwaitCopies(Op):
+    """Go on when at most `pending` of this wave's copies out are still reading shared memory."""
+
+    pending: int
 
 
 # -- control --------------------------------------------------------------------------------------------------------
@@ -333,11 +571,23 @@ LOGIC: tuple[type[Binary], ...] = (And, Or)
 COMPARISONS: tuple[type[Binary], ...] = (Less, LessEqual, Equal, NotEqual)
 FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, Erf, Sin, Cos)
 ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not, Abs, *FUNCTIONS, Cast, Select)
-WITH_EFFECT: tuple[type[Op], ...] = (Write, Scatter, Barrier, Yield, Allocate)
+LATER: tuple[type[Op], ...] = (MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies)
+SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
+WITH_EFFECT: tuple[type[Op], ...] = (
+    *(Write, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),
+    *LATER,
+    *SCHEDULING,
+)
 
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
-NUMBERS: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Allocate, Barrier, Loop, While, Yield)
+LANE_OPS: tuple[type[Op], ...] = (
+    *(Lane, Wave, Ramp, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
+    *LATER,
+    *SCHEDULING,
+)
+
+NUMBERS: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Allocate, Copy, Barrier, Loop, While, Yield)
 LEVELS: dict[str, tuple[type[Op], ...]] = {
     "tile": (
         *NUMBERS,
@@ -354,8 +604,6 @@ LEVELS: dict[str, tuple[type[Op], ...]] = {
         ReadPanel,
         *MATRIX_UNIT,
     ),
-    # What one lane of one wave does. Its loads, stores, fragments and asynchronous copies join this list as the
-    # passes that produce them do; whatever is not in a level's list does not verify there.
-    "lane": NUMBERS,
+    "lane": (*NUMBERS, Broadcast, Permute, *LANE_OPS),
 }
 VOCABULARY: dict[str, type[Op]] = {cls.word(): cls for level in LEVELS.values() for cls in level}

@@ -12,7 +12,21 @@ from typing import Any, NoReturn, TypeVar
 from tilewave.errors import Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value, field_type, has_default, is_operand_list, part_names
 from tilewave.ir.ops import VOCABULARY
-from tilewave.ir.types import DTYPES, SPACES, Accumulator, DType, Memory, Scalar, Tile, Type
+from tilewave.ir.types import (
+    DTYPES,
+    SPACES,
+    Accumulator,
+    DType,
+    Memory,
+    Padded,
+    Placement,
+    Scalar,
+    Signals,
+    Swizzled,
+    Tile,
+    Type,
+    Vector,
+)
 
 T = TypeVar("T")
 
@@ -21,10 +35,16 @@ TOKEN = re.compile(
     (%\w+|@\w+                                                # values and kernels
     |"(?:[^"\\\n]|\\.)*"                                      # quoted words
     |-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf\b|nan\b)  # numbers
-    |(?:tile|memory|accumulator)<[^>\n]*>|\w+                             # types and words
+    |(?:tile|memory|accumulator|vector|signals)<[^>\n]*>|\w+                             # types and words
     |[(){}\[\],:=])""",
     re.VERBOSE,
 )
+HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
+    "tile": Tile,
+    "accumulator": Accumulator,
+    "vector": Vector,
+    "signals": Signals,
+}
 NUMBER = re.compile(r"-?(\d|inf$|nan$)")
 
 
@@ -150,16 +170,25 @@ class _Parser:
         kind, _, rest = word.partition("<")
         if not rest:
             return Scalar(self.dtype(word, at))
-        inner, _, space = rest[:-1].partition(", ")
-        *shape, dtype = inner.split("x")
-        if not all(re.fullmatch(r"\d+", extent) for extent in shape) or not shape:
+        inner, _, where = rest[:-1].partition(", ")
+        found = re.fullmatch(r"(\d+(?:x\d+)*)(?:x([a-z]\w*))?", inner)
+        if not found:
             self.fail(f"{word} has no shape", at)
-        extents = tuple(map(int, shape))
-        if kind in ("tile", "accumulator"):
-            return (Tile if kind == "tile" else Accumulator)(extents, self.dtype(dtype, at))
+        extents, dtype = tuple(map(int, found[1].split("x"))), found[2] or ("i64" if kind == "signals" else "")
+        if kind in HELD:
+            return HELD[kind](extents, self.dtype(dtype, at))
+        space, _, placed = where.partition(", ")
         if space not in SPACES:
             self.fail(f"a memory is in one of {', '.join(SPACES)}, not in {space!r}", at)
-        return Memory(extents, self.dtype(dtype, at), space)
+        return Memory(extents, self.dtype(dtype, at), space, self.placement(placed, at) if placed else None)
+
+    def placement(self, word: str, at: int) -> Placement:
+        numbers = tuple(map(int, re.findall(r"\d+", word)))
+        if re.fullmatch(r"pad\(\d+\)", word):
+            return Padded(*numbers)
+        if not re.fullmatch(r"xor\(\d+, \d+, \d+\)", word):
+            self.fail(f"rows lie as pad(elements) or xor(chunk, period, every), not as {word!r}", at)
+        return Swizzled(*numbers)
 
     def dtype(self, word: str, at: int) -> DType:
         if word not in DTYPES:

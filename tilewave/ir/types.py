@@ -103,15 +103,48 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Padded:
+    """Rows of a shared memory with some unused elements behind each: `pad(16)`."""
+
+    elements: int
+
+    def __str__(self) -> str:
+        return f"pad({self.elements})"
+
+
+@dataclass(frozen=True)
+class Swizzled:
+    """Rows whose chunks change places: chunk c of row r stands at c ^ (r // every % period): `xor(8, 8, 1)`.
+
+    `period` is a power of two and divides the number of chunks in a row, so that every chunk keeps a place of its own.
+    """
+
+    chunk: int
+    period: int
+    every: int
+
+    def __str__(self) -> str:
+        return f"xor({self.chunk}, {self.period}, {self.every})"
+
+
+Placement = Padded | Swizzled
+
+
+@dataclass(frozen=True)
 class Memory:
-    """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call."""
+    """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call.
+
+    A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
     space: str
+    placement: Placement | None = None
 
     def __str__(self) -> str:
-        return f"memory<{dims(self.shape)}x{self.dtype}, {self.space}>"
+        placed = f", {self.placement}" if self.placement else ""
+        return f"memory<{dims(self.shape)}x{self.dtype}, {self.space}{placed}>"
 
 
 @dataclass(frozen=True)
@@ -125,7 +158,29 @@ class Accumulator:
         return f"accumulator<{dims(self.shape)}x{self.dtype}>"
 
 
-Type = Scalar | Tile | Memory | Accumulator
+@dataclass(frozen=True)
+class Vector:
+    """Numbers held by each lane: `vector<2x8xf16>` is two registers' worth of eight neighbours."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"vector<{dims(self.shape)}x{self.dtype}>"
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Barriers with phases, in shared memory: `signals<4>`; each turns when all its arrivals have come."""
+
+    shape: tuple[int, ...]
+    dtype: DType = I64
+
+    def __str__(self) -> str:
+        return f"signals<{dims(self.shape)}>"
+
+
+Type = Scalar | Tile | Memory | Accumulator | Vector | Signals
 INDEX_SCALAR = Scalar(INDEX)
 SPACES = ("global", "shared", "packed")
 
@@ -137,4 +192,4 @@ def dims(shape: tuple[int, ...]) -> str:
 
 def elementwise(like: Type, dtype: DType) -> Type:
     """The type of an elementwise result: the shape of `like`, another dtype."""
-    return Tile(like.shape, dtype) if isinstance(like, Tile) else Scalar(dtype)
+    return type(like)(like.shape, dtype) if isinstance(like, (Tile, Vector)) else Scalar(dtype)

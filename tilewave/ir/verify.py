@@ -9,6 +9,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     COMPARISONS,
     FUNCTIONS,
+    LANE_OPS,
     LEVELS,
     LOGIC,
     Accumulate,
@@ -17,6 +18,7 @@ from tilewave.ir.ops import (
     Broadcast,
     Cast,
     Const,
+    Copy,
     Div,
     FloorDiv,
     Gather,
@@ -41,7 +43,8 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
-from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Memory, Scalar, Tile, Type, elementwise
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Memory, Scalar, Tile, Type, Vector, elementwise
+from tilewave.ir.verify_lanes import check_lane_op
 
 
 class VerifyError(TilewaveError):
@@ -128,6 +131,8 @@ def _check(op: Op) -> None:
             _want(op, kinds and same, f"{x.type} cannot become {op.results[0].type}")
         case Loop() | While():
             _control(op)
+        case _ if type(op) in (*LANE_OPS, Copy):
+            check_lane_op(op, lambda holds, why: _want(op, holds, why))
         case _:
             pass
 
@@ -149,10 +154,12 @@ def _shape(op: Broadcast | Permute) -> None:
     x, out = op.x.type, op.result.type
     match op:
         case Broadcast(axes=axes):
-            fits = isinstance(out, Tile) and len(axes) == len(x.shape) and all(a < len(out.shape) for a in axes)
+            fits = (
+                isinstance(out, (Tile, Vector)) and len(axes) == len(x.shape) and all(a < len(out.shape) for a in axes)
+            )
             _want(op, fits and tuple(out.shape[a] for a in axes) == x.shape, f"{x} along {axes} is not {out}")
         case Permute(axes=axes):
-            fits = isinstance(x, Tile) and sorted(axes) == list(range(len(x.shape)))
+            fits = isinstance(x, (Tile, Vector)) and sorted(axes) == list(range(len(x.shape)))
             _want(op, fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
     _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
+from tilewave.ir.places import Places, Side
 from tilewave.lang.constraints import (
     COORDINATES,
     LANES,
@@ -106,6 +107,15 @@ class Share:
 
 
 @dataclass(frozen=True)
+class WaveShare:
+    """A workgroup's tile of a dimension, cut among its waves: how many there are, and how long each one's part is."""
+
+    count: int
+    tile: int
+    loc: Loc
+
+
+@dataclass(frozen=True)
 class Geometry:
     grid: Grid
     shares: Mapping[Symbol, Share]
@@ -114,7 +124,7 @@ class Geometry:
     workgroups: int
     persistent: bool
     order: Order
-    waves: Mapping[Symbol, int]
+    waves: Mapping[Symbol, WaveShare]
     hardware: HardwareConstraint
 
     @property
@@ -237,7 +247,7 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
             raise no_value(s, otherwise=f"or leave it open until the call: dynamic_symbols=[{s}]").at(order.loc)
 
 
-def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], subs: Subs) -> dict[Symbol, int]:
+def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], subs: Subs) -> dict[Symbol, WaveShare]:
     waves = {}
     for c in constraints:
         tile = positive(c.tile, subs, c.loc, "tile")
@@ -247,8 +257,27 @@ def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], su
                 loc=c.loc,
                 remedy=f"add WorkgroupConstraint({c.dim}, BLOCK_{c.dim}, …)",
             )
-        waves[c.dim] = -(-shares[c.dim].tile // tile)
+        waves[c.dim] = WaveShare(-(-shares[c.dim].tile // tile), tile, c.loc)
     return waves
+
+
+def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Sequence[Symbol], kernel: Loc) -> Places:
+    """Where the constraints stand; `dims` are those of the result's rows and columns."""
+
+    def first(kind: type[C]) -> Loc:
+        return next((c.loc for c in _all(constraints, kind)), kernel)
+
+    def side(dim: Symbol | None) -> Side:
+        share = geometry.shares.get(dim) if dim is not None else None
+        if dim is None or share is None:
+            return Side(tiled_at=kernel, cut_at=kernel)
+        waves = geometry.waves.get(dim)
+        return Side(str(dim), share.tile, waves.tile if waves else 0, share.loc, waves.loc if waves else share.loc)
+
+    rows, cols, *_ = (*dims, None, None)
+    depth = next((c.loc for c in _all(constraints, TilingConstraint) if c.tile is not None), kernel)
+    hardware = first(HardwareConstraint)
+    return Places(first(WorkgroupConstraint), depth, first(WaveConstraint), hardware, (side(rows), side(cols)))
 
 
 def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:

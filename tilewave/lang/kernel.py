@@ -6,15 +6,16 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
 from tilewave.ir import ops as ir
-from tilewave.ir.core import Kernel, Value
+from tilewave.ir.core import Block, Kernel, Value
+from tilewave.ir.places import Places
 from tilewave.ir.types import INDEX_SCALAR, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
-from tilewave.lang.geometry import Geometry, Order, positive, resolve
+from tilewave.lang.geometry import Geometry, Order, places_of, positive, resolve
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType
 from tilewave.trace import Trace, Window, tracing
@@ -72,10 +73,11 @@ def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
 
 @dataclass(frozen=True)
 class TracedKernel:
-    """A kernel's IR, and the order in which its workgroups take its tiles."""
+    """A kernel's IR, the order in which its workgroups take its tiles, and where its constraints stand."""
 
     ir: Kernel
     order: Order
+    places: Places
 
 
 def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
@@ -92,7 +94,9 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, memories))
     args = [m.value for m in memories] + list(numbers.values())
     body = trace.block(args)
-    return TracedKernel(_with_wishes(kernel, geometry, trace, body), geometry.order)
+    dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
+    places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
+    return TracedKernel(_with_wishes(kernel, geometry, dims, body), geometry.order, places)
 
 
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
@@ -121,14 +125,13 @@ def _sizes_are_known(dynamic: Sequence[Symbol]) -> Iterator[None]:
         ) from None
 
 
-def _with_wishes(kernel: WaveKernel, geometry: Geometry, trace: Trace, body: Any) -> Kernel:
-    rows_and_cols: Any = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
-    wish = geometry.hardware
+def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence[Any], body: Block) -> Kernel:
+    waves, wish = geometry.waves, geometry.hardware
     return Kernel(
         kernel.name,
         body,
         geometry.workgroups,
-        waves=tuple(geometry.waves.get(d, 1) for d in rows_and_cols) if geometry.waves else (),
+        waves=tuple(waves[d].count if d in waves else 1 for d in rows_and_cols) if waves else (),
         lanes=wish.threads_per_wave,
         matrix=wish.mma_type.value if wish.mma_type else "",
     )

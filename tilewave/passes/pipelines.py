@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from tilewave.ir.places import Places
+from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
+from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.dissolve_loops import dissolve_loops
+from tilewave.passes.distribute_lanes import DistributeLanes
+from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.map_workgroups import MapWorkgroups, Order
+from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.pipeline_loop import PipelineLoop
+from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
 from tilewave.passes.simplify import simplify
+from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
 
@@ -34,3 +47,49 @@ def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> 
 def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """The same, with sums in the registers of a matrix unit."""
     return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed
+
+
+def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+    """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
+    return (
+        dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
+        ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
+        StageShared(machine),
+        MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
+        *pipelining,  # before barriers: it decides what must be waited for
+        place_barriers,
+        FitShared(machine, places),  # behind everything that allocates
+        guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
+        DistributeLanes({name: i.rows for name, i in NAMED.items()}),
+        simplify,  # folds the positions of lanes
+    )
+
+
+def prefetch(buffers: int) -> tuple[Pass, ...]:
+    """Load ahead while multiplying."""
+    return (
+        PipelineLoop(buffers),
+        simplify,  # finds how often its loops go round
+        dissolve_loops,  # loops of one round disappear, and with them barriers that only further rounds would need
+    )
+
+
+def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+    """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
+    return (
+        dissolve_loops,
+        ChooseInstructions(machine, places),
+        slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
+        StageShared(machine),
+        MinimizeGlobalLoads(machine.widest_load_bytes),
+        *pipelining,
+        place_barriers,
+        FitShared(machine, places),
+        guard_edges,
+        _distribute_to_groups(),
+        simplify,
+    )
+
+
+def _distribute_to_groups() -> Pass:
+    return DistributeLanes({i.name: i.rows for i in GROUP_INSTRUCTIONS}, frozenset(i.name for i in GROUP_INSTRUCTIONS))

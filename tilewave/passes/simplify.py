@@ -14,7 +14,6 @@ from typing import Any
 from tilewave.ir.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    COMPARISONS,
     ELEMENTWISE,
     WITH_EFFECT,
     Add,
@@ -38,14 +37,12 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
 )
+from tilewave.ir.ranges import ANY, Range, range_of
 from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses
 from tilewave.ir.types import Scalar
 
 PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
 """Ops that give the same results for the same operands, wherever they stand."""
-
-Range = tuple[int, int]
-ANY: Range = (-(1 << 63), (1 << 63) - 1)
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -113,7 +110,7 @@ class _Simplifier:
         return _const(op, low) if low == high else op
 
     def range(self, op: Op, known: _Known) -> Range:
-        return (0, self.workgroups - 1) if isinstance(op, Workgroup) else _range(op, known)
+        return (0, self.workgroups - 1) if isinstance(op, Workgroup) else range_of(op, known.range)
 
     def learn_loop(self, op: Loop, known: _Known) -> None:
         known.ranges[op.body.args[0]] = (0, max(0, known.range(op.trips)[1] - 1))
@@ -182,35 +179,6 @@ def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
             if isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d:
                 return x if c == d or known.constant(c) == known.constant(d) is not None else None
     return None
-
-
-def _range(op: Op, known: _Known) -> Range:
-    if isinstance(op, Const):
-        return int(op.value), int(op.value)
-    if not isinstance(op, Binary) or isinstance(op, COMPARISONS):
-        return _clamped(known.range(op.x)) if isinstance(op, Cast) and op.x.type.dtype.is_int else ANY
-    (a, b), (c, d) = known.range(op.a), known.range(op.b)
-    match op:
-        case Add():
-            return _clamped((a + c, b + d))
-        case Sub():
-            return _clamped((a - d, b - c))
-        case Mul():
-            corners = (a * c, a * d, b * c, b * d)
-            return _clamped((min(corners), max(corners)))
-        case FloorDiv() if c > 0:
-            return min(a // c, a // d), max(b // c, b // d)
-        case Mod() if c > 0:
-            return 0, min(d - 1, b) if a >= 0 else d - 1
-        case Min():
-            return min(a, c), min(b, d)
-        case Max():
-            return max(a, c), max(b, d)
-    return ANY
-
-
-def _clamped(r: Range) -> Range:
-    return r if ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
 
 
 def _const(op: Op, value: Any) -> Const:

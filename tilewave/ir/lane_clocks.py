@@ -1,0 +1,81 @@
+"""Who happened before whom: what each wave of a workgroup knows of the others.
+
+A wave's run is cut into segments wherever it tells others how far it is, and a copy that arrives later is a segment of
+its own. What stands in a segment happened before whatever a wave does once it knows that segment:
+
+    wave 0   write │ barrier │ read           segment 1 │ 3: knows 1, 2
+    wave 1   write │ barrier │ read           segment 2 │ 4: knows 1, 2
+
+so wave 1 may read what wave 0 wrote in segment 1, and segments 3 and 4 are not ordered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Knowledge = np.ndarray[Any, np.dtype[np.bool_]]
+"""One truth value per segment: is it known to be over?"""
+
+BEFORE = 0
+"""The segment of everything before the workgroup began; all know it."""
+NOTHING: Knowledge = np.zeros(0, bool)
+
+
+class Clocks:
+    """The segments of one workgroup, and which of them each wave knows."""
+
+    def __init__(self, waves: int) -> None:
+        self.count = 1
+        self.table: Knowledge = np.zeros((waves, 64), bool)
+        self.table[:, BEFORE] = True
+        self.current = [self.new_segment() for _ in range(waves)]
+        self._know_themselves()
+
+    def new_segment(self) -> int:
+        """A segment that nobody knows yet."""
+        if self.count == self.table.shape[1]:
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)], axis=1)
+        self.count += 1
+        return self.count - 1
+
+    def known(self, wave: int) -> Knowledge:
+        known: Knowledge = self.table[wave]
+        return known
+
+    def known_by_all(self) -> Knowledge:
+        known: Knowledge = np.logical_and.reduce(self.table, axis=0)
+        return known
+
+    def learn(self, wave: int, segments: list[int]) -> None:
+        self.table[wave, segments] = True
+
+    def release(self, wave: int) -> Knowledge:
+        """All that a wave knows and did so far, for others to acquire; what it does next is not part of it."""
+        told: Knowledge = self.table[wave, : self.count].copy()
+        self.current[wave] = self.new_segment()
+        self.table[wave, self.current[wave]] = True
+        return told
+
+    def acquire(self, wave: int, told: Knowledge) -> None:
+        self.table[wave, : len(told)] |= told
+
+    def barrier(self, waves: range) -> None:
+        """These waves tell each other all they know."""
+        own = slice(waves.start, waves.stop)
+        self.table[own] = self.table[own].any(axis=0)
+        self.current[own] = [self.new_segment() for _ in waves]
+        self._know_themselves()
+
+    def _know_themselves(self) -> None:
+        for wave, segment in enumerate(self.current):
+            self.table[wave, segment] = True
+
+
+def union(one: Knowledge, other: Knowledge) -> Knowledge:
+    """What two know together; the longer one has seen more segments begin."""
+    short, long = sorted((one, other), key=len)
+    both: Knowledge = long.copy()
+    both[: len(short)] |= short
+    return both

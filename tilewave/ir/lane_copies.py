@@ -1,0 +1,211 @@
+"""What arrives later: a wave's side of signals and of copies that the machine makes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewave.errors import InterpreterError
+from tilewave.ir import ops
+from tilewave.ir.arithmetic import Array
+from tilewave.ir.core import Op, Value
+from tilewave.ir.interp import Window
+from tilewave.ir.lane_memory import Access, LaneMemory
+from tilewave.ir.lane_positions import strides
+from tilewave.ir.lane_signals import Signal, SignalArray
+from tilewave.ir.lane_workgroup import Copy, Wait, WorkgroupState
+from tilewave.ir.ops import Arrive, Await, AwaitCopies, CopyIn, CopyOut, MakeSignals
+
+Waiting = Generator[None, None, tuple[Any, ...]]
+
+
+class LaterOps:
+    """The part of a wave that waits, and asks for what comes later."""
+
+    def __init__(self, number: int, state: WorkgroupState) -> None:
+        self.number, self.state = number, state
+        self.env: dict[Value, Any] = dict(state.arguments)
+        self.path: tuple[int, ...] = ()
+        """The place in the program of the block that runs: op, round, op, round, …"""
+        self.place = 0
+        """The op's number in that block."""
+        self.leader = 0
+        """The first wave of those that run this block."""
+        self.wait: Wait | None = None
+        self.sent: list[Copy] = []
+        """Copies out, in the order in which this wave asked for them."""
+
+    def access(self, op: Op, verb: str, segment: int | None = None) -> Access:
+        """What this wave does now; with a segment of its own, what the machine will do for it."""
+        if segment is not None:
+            return Access(op, self.number, (*self.path, self.place), segment, verb, copied=True)
+        return Access(op, self.number, (*self.path, self.place), self.state.ledger.clocks.current[self.number], verb)
+
+    def fail(self, op: Op, why: str, remedy: str = "") -> NoReturn:
+        raise InterpreterError(why, loc=op.loc, remedy=remedy)
+
+    def uniform(self, op: Op, value: Value) -> Any:
+        return self.agreed(op, self.env[value])
+
+    def agreed(self, op: Op, x: Any) -> Any:
+        """The one number that all lanes hold."""
+        if not isinstance(x, np.ndarray):
+            return x
+        other = np.flatnonzero(x != x[0])
+        if len(other):
+            lanes = f"lanes 0 and {other[0]} of wave {self.number}"
+            self.fail(op, f"{op.name}: {lanes} say {x[0]} and {x[other[0]]}, and must agree")
+        return x[0].item()
+
+    def until(self, wait: Wait) -> Generator[None, None, None]:
+        """Let others run until it is over; at once where it is over already."""
+        while not wait.is_over():
+            self.wait = wait
+            yield
+        self.wait = None
+
+    # -- signals
+
+    def make_signals(self, op: MakeSignals) -> SignalArray:
+        return self.state.make_signals(op, op.arrivals, self.number, self.leader)
+
+    def signal(self, op: Op, signals: Value, at: Value) -> tuple[Signal, str]:
+        """The signal meant and its name; it must have been made for all to see."""
+        made: SignalArray = self.env[signals]
+        number = self.uniform(op, at)
+        name = f"{made.value.name}[{number}]"
+        if not 0 <= number < len(made.signals):
+            self.fail(op, f"wave {self.number} wants {name}, outside {made.value.type}")
+        known = self.state.ledger.clocks.known(self.number)
+        if made.made_in is None or not known[made.made_in]:
+            self.fail(
+                op,
+                f"wave {self.number} uses {name}, which wave {made.maker} made with no barrier between",
+                f"it is made at {made.op.loc}; a barrier must stand between them",
+            )
+        return made.signals[number], name
+
+    def arrive(self, op: Arrive) -> None:
+        signal, name = self.signal(op, op.signals, op.at)
+        if signal.arrived == signal.needed:
+            self.fail(
+                op, f"wave {self.number} arrives at {name}, where all {signal.needed} arrivals of its phase have come"
+            )
+        signal.arrive(self.state.ledger.clocks.release(self.number), op.expect)
+        self.want_not_overfull(op, signal, name)
+
+    def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:
+        if signal.is_overfull:
+            self.fail(op, f"{name} is told to expect {signal.expected} bytes, and {signal.landed} came")
+
+    def await_signal(self, op: Await) -> Waiting:
+        signal, name = self.signal(op, op.signals, op.at)
+        parity = self.uniform(op, op.parity)
+
+        def told() -> str:
+            come = f"{signal.arrived} of {signal.needed} arrivals and {signal.landed} of {signal.expected} bytes"
+            return f"at {op.loc} for {name} to leave phase {signal.phase}, to which {come} have come"
+
+        yield from self.until(Wait(op, lambda: signal.phase % 2 != parity, told))
+        self.state.ledger.clocks.acquire(self.number, signal.told)
+        return ()
+
+    # -- copies
+
+    def copy(self, op: ops.Copy) -> None:
+        """The first wave makes it for all, at once."""
+        if self.number:
+            return
+        source: LaneMemory = self.env[op.memory]
+        target: LaneMemory = self.env[op.to]
+        box = target.shape[len(op.to_at) :]
+        flat = self.box(op, target, op.to_at)
+        window = self.window(op, op.at, op.axes, box, source)
+        if window is not None and source.is_tracked:
+            self.state.note_read(source, self.access(op, "read"), numbers(source, window))
+        new = boxed(source, window, box).reshape(-1)
+        self.state.note_write(target, self.access(op, "write"), flat, new)
+        target.put(flat, new)
+
+    def copy_in(self, op: CopyIn) -> None:
+        source: LaneMemory = self.env[op.memory]
+        target: LaneMemory = self.env[op.to]
+        signal, name = self.signal(op, op.signals, op.signal)
+        box = target.shape[len(op.to_at) :]
+        flat = self.box(op, target, op.to_at)
+        window = self.window(op, op.at, op.axes, box, source)
+        segment = self.state.ledger.clocks.new_segment()
+        if window is not None and source.is_tracked:
+            self.state.note_read(source, self.access(op, "read", segment), numbers(source, window))
+        self.state.note_write(target, self.access(op, "write", segment), flat, None)
+
+        def land() -> None:
+            tile = boxed(source, window, box)
+            target.data[flat] = tile.reshape(-1)
+            signal.land(segment, tile.nbytes)
+            self.want_not_overfull(op, signal, name)
+
+        self.state.copies.append(Copy(segment, land))
+
+    def copy_out(self, op: CopyOut) -> None:
+        source: LaneMemory = self.env[op.source]
+        target: LaneMemory = self.env[op.memory]
+        box = source.shape[len(op.source_at) :]
+        flat = self.box(op, source, op.source_at)
+        window = self.window(op, op.at, op.axes, box, target)
+        read, written = (self.state.ledger.clocks.new_segment() for _ in range(2))
+        self.state.note_read(source, self.access(op, "read", read), flat)
+        if window is not None:
+            self.state.note_write(target, self.access(op, "write", written), numbers(target, window), None)
+
+        def land() -> None:
+            if window is not None:
+                tile = source.data[flat].reshape(box)[window.part]
+                target.data.reshape(target.shape)[window.inside] = window.to_memory(tile)
+
+        copy = Copy(read, land)
+        self.state.copies.append(copy)
+        self.sent.append(copy)
+
+    def await_copies(self, op: AwaitCopies) -> Waiting:
+        awaited = self.sent[: max(0, len(self.sent) - op.pending)]
+
+        def told() -> str:
+            return f"at {op.loc} for its copies out"
+
+        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
+        self.state.ledger.clocks.learn(self.number, [copy.segment for copy in awaited])
+        self.sent = self.sent[len(awaited) :]
+        return ()
+
+    def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:
+        """The numbers of the elements behind leading indices."""
+        indices = [self.uniform(op, v) for v in at]
+        if not all(0 <= i < extent for i, extent in zip(indices, memory.shape, strict=False)):
+            where = ", ".join(map(str, indices))
+            self.fail(op, f"wave {self.number} copies {memory.name}[{where}], which is outside the memory")
+        first = sum(i * s for i, s in zip(indices, strides(memory.shape), strict=False))
+        return np.arange(first, first + prod(memory.shape[len(at) :]))
+
+    def window(
+        self, op: Op, at: tuple[Value, ...], axes: tuple[int, ...], box: tuple[int, ...], memory: LaneMemory
+    ) -> Window | None:
+        return Window.of([self.uniform(op, v) for v in at], axes, box, memory.shape)
+
+
+def boxed(source: LaneMemory, window: Window | None, box: tuple[int, ...]) -> Array:
+    """What a box of a memory holds, 0 where it lies outside."""
+    tile = np.zeros(box, source.data.dtype)
+    if window is not None:
+        tile[window.part] = window.to_tile(source.data.reshape(source.shape)[window.inside])
+    return tile
+
+
+def numbers(memory: LaneMemory, window: Window) -> Array:
+    """The numbers of the elements in a window."""
+    along = [np.arange(w.start, w.stop) if isinstance(w, slice) else np.array([w]) for w in window.inside]
+    steps = strides(memory.shape)
+    return sum((p * s for p, s in zip(np.ix_(*along), steps, strict=True)), np.zeros(1, np.int64)).reshape(-1)

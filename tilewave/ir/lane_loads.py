@@ -1,0 +1,64 @@
+"""How a workgroup's lanes share what they load from global memory: in how many loads, of how many elements each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Read
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import walk
+
+
+@dataclass(frozen=True)
+class LaneLoads:
+    """Every lane loads `elements` neighbours of a memory at once, and does so `loads` times."""
+
+    memory: str
+    loads: int
+    elements: int
+
+    def __str__(self) -> str:
+        return f"{self.memory}: {self.loads}×{self.elements}"
+
+
+def loads_per_lane(kernel: Kernel) -> tuple[LaneLoads, ...]:
+    """One entry for each read of global memory whose spread is decided, in program order."""
+    reads = (op for op in walk(kernel.body) if isinstance(op, Read) and op.spread)
+    return tuple(_loads(op, kernel) for op in reads if lies_in(op.memory, "global"))
+
+
+def _loads(op: Read, kernel: Kernel) -> LaneLoads:
+    elements, lanes, (rows, cols) = prod(op.result.type.shape), kernel.lanes, kernel.waves
+    match op.spread:
+        case "linear":
+            sharing = rows * cols * lanes
+        case "rows":
+            sharing = rows * lanes
+        case "columns":
+            sharing = cols * lanes
+        case other:
+            raise NotImplementedError(f"{op.loc}: nobody says how lanes share a tile {other!r}")
+    return LaneLoads(op.memory.name, -(-elements // (sharing * op.per_lane)), op.per_lane)
+
+
+def memory_order(op: Read) -> tuple[int, ...]:
+    """The tile's axes, in the order in which they run in memory: the last one's elements are neighbours there."""
+    return tuple(sorted(range(len(op.axes)), key=lambda i: op.axes[i]))
+
+
+def widest_chunk(op: Read, widest_bytes: int) -> int:
+    """The most neighbours in memory that a lane can load at once: a power of two that divides the tile's rows there."""
+    shape, last = op.result.type.shape, memory_order(op)[-1:]
+    if not last or op.axes[last[0]] != len(op.memory.type.shape) - 1:
+        return 1
+    return power_of_two(shape[last[0]], widest_bytes // op.result.type.dtype.bytes)
+
+
+def power_of_two(extent: int, most: int) -> int:
+    """The largest power of two that divides `extent` and is not above `most`; 1 at least."""
+    found = 1
+    while found * 2 <= most and extent % (found * 2) == 0:
+        found *= 2
+    return found

@@ -1,0 +1,48 @@
+"""Where the elements of a shared memory stand: rows behind each other, padded, or with their chunks changing places.
+
+8 rows of 8 chunks, xor(…, 8, 1): a column of chunks, which lanes read together, lies in 8 different places.
+
+    row 0   0 1 2 3 4 5 6 7
+    row 1   1 0 3 2 5 4 7 6
+    row 2   2 3 0 1 6 7 4 5
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tilewave.ir.core import Value
+from tilewave.ir.types import Memory, Padded, Swizzled
+
+
+def offset(memory: Memory, *position: Any) -> Any:
+    """How many elements stand before the one at `position`: ints, arrays, or whatever has + * // % and ^."""
+    *front, column = position
+    row: Any = 0
+    for extent, at in zip(memory.shape[:-1], front, strict=True):
+        row = row * extent + at
+    match memory.placement:
+        case Swizzled(chunk, period, every):
+            turn = (front[-1] if front else 0) // every % period
+            column = (column // chunk ^ turn) * chunk + column % chunk
+        case Padded() | None:
+            pass
+        case other:
+            raise NotImplementedError(f"nobody says where {other} puts a row")
+    return row * row_elements(memory) + column
+
+
+def row_elements(memory: Memory) -> int:
+    """From the first element of a row to that of the next."""
+    return memory.shape[-1] + (memory.placement.elements if isinstance(memory.placement, Padded) else 0)
+
+
+def elements(memory: Memory) -> int:
+    """As many as it takes in all, with those that nobody uses."""
+    return prod(memory.shape[:-1]) * row_elements(memory)
+
+
+def lies_in(v: Value, space: str) -> bool:
+    """Whether v is a memory of that address space."""
+    return isinstance(v.type, Memory) and v.type.space == space

@@ -1,0 +1,31 @@
+"""Where the author's constraints stand, for whoever finds later that one of them cannot hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.errors import NOWHERE, Loc
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows or columns of the result: the dimension, its tile, and the part of it that the author gives a wave."""
+
+    name: str = ""
+    tile: int = 0
+    wave_tile: int = 0
+    """0: the author does not say."""
+    tiled_at: Loc = NOWHERE
+    cut_at: Loc = NOWHERE
+    """Where it is cut among waves."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The lines of the constraints on tiles, depth, waves and hardware; `sides` tell rows and columns apart."""
+
+    tiles: Loc = NOWHERE
+    depth: Loc = NOWHERE
+    waves: Loc = NOWHERE
+    hardware: Loc = NOWHERE
+    sides: tuple[Side, Side] = (Side(), Side())

@@ -1,0 +1,142 @@
+"""What every op of the lane level satisfies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from tilewave.ir.core import Op, Value
+from tilewave.ir.fragments import GROUP_ROWS, NEIGHBOURS, Fragment
+from tilewave.ir.layouts import LANES
+from tilewave.ir.ops import (
+    Arrive,
+    Await,
+    AwaitCopies,
+    AwaitLoads,
+    Copy,
+    CopyIn,
+    CopyOut,
+    KeepOrder,
+    Lane,
+    Load,
+    LoadEach,
+    MakeSignals,
+    Matrix,
+    MatrixShared,
+    Meet,
+    Priority,
+    Ramp,
+    Role,
+    Store,
+    StoreEach,
+    Together,
+    Wave,
+)
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Memory, Scalar, Signals, Vector, elementwise
+
+Want = Callable[[bool, str], None]
+KINDS = ("matrix", "load", "shared_load", "shared_store")
+"""What `together` groups."""
+
+
+def check_lane_op(op: Op, want: Want) -> None:
+    """`want(holds, why)` is called for everything that must hold."""
+    match op:
+        case Lane() | Wave():
+            want([v.type for v in op.results] == [INDEX_SCALAR], "gives an index")
+        case Ramp(steps):
+            want(len(op.results) == 1 and isinstance(op.result.type, Vector), "makes a vector")
+            want(len(steps) == len(op.result.type.shape), f"{list(steps)} are not the steps of {op.result.type}")
+        case Load(steps=steps) | Store(steps=steps):
+            _access(op, steps, want)
+        case LoadEach() | StoreEach():
+            _each(op, want)
+        case Matrix():
+            _matrix(op, want)
+        case MatrixShared():
+            _matrix_shared(op, want)
+        case Role(first, last, body):
+            want(0 <= first < last and not op.results and not body.args, "takes waves first to last - 1")
+        case MakeSignals(arrivals):
+            want(len(op.results) == 1 and isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
+        case Arrive(signals, at) | Await(signals, at):
+            want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
+        case Copy() | CopyIn() | CopyOut():
+            _copy(op, want)
+        case AwaitCopies(pending):
+            want(pending >= 0, "counts copies from 0 on")
+        case Priority(level):
+            want(0 <= level <= 3, "is a priority from 0 to 3")
+        case Together(kind, count):
+            want(kind in KINDS and count > 0, f"groups {', '.join(KINDS)}")
+        case Meet() | KeepOrder() | AwaitLoads():
+            pass
+        case _:
+            raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")
+
+
+def _access(op: Load | Store, steps: tuple[tuple[int, ...], ...], want: Want) -> None:
+    memory, held = _moved(op, want)
+    want(all(v.type == INDEX_SCALAR for v in op.at), "positions are of type index")
+    fits = len(steps) == len(held.shape) and all(len(step) == len(memory.shape) for step in steps)
+    want(fits, f"{list(map(list, steps))} do not step through {memory} for each axis of {held}")
+    want(all(axis < len(memory.shape) for axis in op.guard), f"{memory} has no axes {list(op.guard)}")
+
+
+def _each(op: LoadEach | StoreEach, want: Want) -> None:
+    _, held = _moved(op, want)
+    want(all(v.type == elementwise(held, INDEX) for v in op.at), f"each element of {held} needs a position")
+
+
+def _moved(op: Load | Store | LoadEach | StoreEach, want: Want) -> tuple[Memory, Vector]:
+    """The memory and the vector that an op moves between."""
+    memory = op.memory.type
+    held = op.x.type if isinstance(op, (Store, StoreEach)) else op.results[0].type
+    want(isinstance(memory, Memory) and isinstance(held, Vector), f"moves a vector, {held}, and a memory, {memory}")
+    assert isinstance(memory, Memory) and isinstance(held, Vector)
+    want(held.dtype == memory.dtype, f"{held} and {memory} differ in dtype")
+    want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions, not {len(op.at)}")
+    want(len(op.mask) <= 1 and all(v.type == Scalar(BOOL) for v in op.mask), "is masked by one truth value")
+    return memory, held
+
+
+def _matrix(op: Matrix, want: Want) -> None:
+    a, b, acc = op.a.type, op.b.type, op.acc.type
+    want(all(isinstance(t, Vector) for t in (a, b, acc)), f"multiplies vectors, not {a} and {b}")
+    rows, cols, depth = op.shape
+    fragment = Fragment(rows, depth)
+    want(rows == cols and rows * depth % LANES == 0, f"no block is {rows}x{cols}x{depth}")
+    same = a.shape[:-3] == b.shape[:-3] == acc.shape[:-4] and a.shape[-2] == b.shape[-2]
+    blocks = acc.shape[-4:-2] == (a.shape[-3], b.shape[-3]) and acc.shape[-2:] == (fragment.groups, NEIGHBOURS)
+    depths = a.shape[-1] == b.shape[-1] == fragment.per_lane
+    want(not op.rows or (len(op.rows) == 2 and 0 <= op.rows[0] < op.rows[1] <= a.shape[-3]), f"{a} has no such rows")
+    want(same and blocks and depths, f"{a} times {b} does not fit {acc} in blocks of {rows}x{cols}x{depth}")
+    want([v.type for v in op.results] == [acc], f"gives {acc}")
+
+
+def _matrix_shared(op: MatrixShared, want: Want) -> None:
+    acc = op.acc.type
+    rows, cols, depth = op.shape
+    want(isinstance(acc, Vector) and len(acc.shape) >= 4, f"adds to a vector, not {acc}")
+    want(rows % GROUP_ROWS == 0 and cols % 8 == 0, f"no group of waves computes {rows}x{cols}")
+    want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
+    for memory, at, needed in ((op.a.type, op.a_at, rows), (op.b.type, op.b_at, cols)):
+        shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == len(memory.shape)
+        want(shared and _indices(at), f"reads shared memory at an index for each axis, not {memory}")
+        want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
+        want(memory.shape[-2] >= needed and memory.shape[-1] >= depth, f"{memory} holds no {needed}x{depth}")
+    want([v.type for v in op.results] == [acc], f"gives {acc}")
+
+
+def _copy(op: Copy | CopyIn | CopyOut, want: Want) -> None:
+    shared, indices = (op.source, op.source_at) if isinstance(op, CopyOut) else (op.to, op.to_at)
+    memory = op.memory.type
+    spaces = isinstance(memory, Memory) and isinstance(shared.type, Memory) and shared.type.space == "shared"
+    want(spaces and memory.dtype == shared.type.dtype, f"copies between {memory} and {shared.type}")
+    want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions")
+    want(len(indices) + len(op.axes) == len(shared.type.shape), f"{shared.type} needs an index for each leading axis")
+    want(prod(shared.type.shape) > 0 and _indices(op.at) and _indices(indices), "positions are of type index")
+
+
+def _indices(values: tuple[Value, ...]) -> bool:
+    return all(v.type == INDEX_SCALAR for v in values)

@@ -1,0 +1,77 @@
+"""How long shared memory takes to serve a wave: lanes of one phase that want different words of one bank take turns.
+
+Addresses are bytes; lanes that want the same word are served together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewave.machine.lanes import BANK_BYTES, Phases, SharedMemory
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["read", "write"]
+NO_LANE = -1
+"""In place of an address: this lane takes no part."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """The banks of a shared memory, and which lanes they serve together, for accesses of one width."""
+
+    banks: int
+    phases: Phases
+    bytes: int
+
+    def cycles(self, addresses: Array) -> tuple[int, int]:
+        """The cycles that all accesses take if no lane waits, and those they do take; addresses: … x lanes."""
+        accesses, times = _alike(addresses.reshape(-1, addresses.shape[-1]))
+        words = accesses[:, np.array(self.phases), None] // BANK_BYTES  # accesses x phases x lanes x words of a lane
+        words = np.where(words < 0, NO_LANE, words + np.arange(max(1, self.bytes // BANK_BYTES)))
+        words = np.sort(words.reshape(*words.shape[:2], -1))
+        first = np.diff(words, prepend=NO_LANE) > 0
+        turns = np.zeros((*words.shape[:2], self.banks), np.int64)
+        access, phase, _ = np.nonzero(first)
+        np.add.at(turns, (access, phase, words[first] % self.banks), 1)
+        longest = turns.max(axis=-1)
+        return int(((longest > 0).sum(axis=-1) * times).sum()), int((longest.sum(axis=-1) * times).sum())
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Those of one shared memory, by the bytes of an access."""
+
+    read: tuple[Port, ...]
+    write: tuple[Port, ...]
+
+    def of(self, kind: Kind, bytes: int) -> Port:
+        return next(p for p in (self.read if kind == "read" else self.write) if p.bytes == bytes)
+
+
+def ports(shared: SharedMemory) -> Ports:
+    return Ports(
+        tuple(Port(shared.read_banks, phases, bytes) for bytes, phases in shared.read_phases.items()),
+        tuple(Port(shared.write_banks, phases, bytes) for bytes, phases in shared.write_phases.items()),
+    )
+
+
+def cycles(shared: SharedMemory, addresses: Array, bytes: int, kind: Kind) -> tuple[int, int]:
+    """(without conflicts, in fact) for `bytes` at the address of each lane; leading axes are further accesses."""
+    return ports(shared).of(kind, bytes).cycles(addresses)
+
+
+def _alike(addresses: Array) -> tuple[Array, Array]:
+    """The accesses that differ by more than a whole number of words, and how often each occurs.
+
+    Moving all lanes by one distance turns the banks, and nobody waits longer for that.
+    """
+    busy = np.where(addresses < 0, np.iinfo(np.int64).max, addresses)
+    lowest = busy.min(axis=-1, keepdims=True) // BANK_BYTES * BANK_BYTES
+    moved = np.where(addresses < 0, NO_LANE, addresses - lowest)
+    counts = Counter(access.tobytes() for access in moved)
+    found = np.frombuffer(b"".join(counts), moved.dtype).reshape(len(counts), -1)
+    return found, np.array(list(counts.values()))

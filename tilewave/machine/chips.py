@@ -1,0 +1,168 @@
+"""The machines that tilewave knows, as data: one record each, every number with its source.
+
+To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+
+KIB, MIB = 1 << 10, 1 << 20
+GB, TB = 10**9, 1e12
+TFLOPS = 1e12
+
+CDNA3 = "AMD CDNA 3 white paper (2023)"
+ROCM_SPECS = "AMD GPU specifications, rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
+MI325X_SHEET = "AMD Instinct MI325X data sheet (2024)"
+MI350_SHEET = "AMD Instinct MI350 series data sheets (2025)"
+HOT_CHIPS = "AMD at Hot Chips 2025: MI350X up to 2.2 GHz, MI355X up to 2.4 GHz"
+INFINITY_CACHE = "256 MiB: " + ROCM_SPECS + "; 17 TB/s peak: AMD's launch of MI300X (2023)"
+ROUND_ROBIN = "workgroup w to XCD w % 8: Wave, Workgroup Reordering; rocRoller, Workgroup Mapping"
+HOPPER = "NVIDIA H100 architecture white paper: 132 SMs, 50 MB L2, tensor rates at 1.83 GHz"
+H200_SHEET = "NVIDIA H200 data sheet: 141 GB, 4.8 TB/s; the compute of H100 SXM"
+H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
+
+
+def _matrix_rates(f16: float, f8: float, f8_names: tuple[str, ...], **others: float) -> tuple[Rate, ...]:
+    """f16 and bf16 run alike, as do the f8 formats and i8."""
+    rates = {"f16": f16, "bf16": f16, **dict.fromkeys((*f8_names, "i8"), f8), **others}
+    return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
+
+
+def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str) -> tuple[Source, ...]:
+    return (
+        Source("xcds", units),
+        Source("units_per_xcd", units),
+        Source("clock_hz", clock),
+        Source("rates", rates),
+        Source("l2", "4 MiB a XCD: " + ROCM_SPECS + "; 128-byte lines, 16 ways: " + CDNA3),
+        Source("hbm", hbm),
+        Source("last_level", last_level),
+        Source("shared_bytes", "LDS of a compute unit: " + ROCM_SPECS),
+        Source("seats", ROUND_ROBIN),
+    )
+
+
+FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
+OCP = ("f8e4m3fn", "f8e5m2")
+AMD_L2 = L2(4 * MIB, line_bytes=128, ways=16, holds_writes=False)
+
+MI300X = Machine(
+    name="MI300X",
+    target="gfx942",
+    xcds=8,
+    units_per_xcd=38,
+    clock_hz=2.1e9,
+    rates=_matrix_rates(1307.4, 2614.9, FNUZ, f32=163.4, f64=163.4),
+    l2=AMD_L2,
+    hbm=Hbm(192 * GB, 5.3 * TB),
+    last_level=LastLevel(256 * MIB, 17.2 * TB),
+    shared_bytes=64 * KIB,
+    sources=_amd_sources(CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE),
+)
+MI325X = Machine(
+    name="MI325X",
+    target="gfx942",
+    xcds=8,
+    units_per_xcd=38,
+    clock_hz=2.1e9,
+    rates=_matrix_rates(1307.4, 2614.9, FNUZ, f32=163.4, f64=163.4),
+    l2=AMD_L2,
+    hbm=Hbm(256 * GB, 6.0 * TB),
+    last_level=LastLevel(256 * MIB),
+    shared_bytes=64 * KIB,
+    sources=_amd_sources(ROCM_SPECS, MI325X_SHEET, MI325X_SHEET, MI325X_SHEET, ROCM_SPECS),
+)
+MI350X = Machine(
+    name="MI350X",
+    target="gfx950",
+    xcds=8,
+    units_per_xcd=32,
+    clock_hz=2.2e9,
+    rates=_matrix_rates(2306.9, 4613.7, OCP),
+    l2=AMD_L2,
+    hbm=Hbm(288 * GB, 8.0 * TB),
+    last_level=LastLevel(256 * MIB),
+    shared_bytes=160 * KIB,
+    sources=_amd_sources(
+        ROCM_SPECS, HOT_CHIPS, "those of MI355X a cycle (4096 and 8192 a unit), at 2.2 GHz", MI350_SHEET, ROCM_SPECS
+    ),
+)
+MI355X = Machine(
+    name="MI355X",
+    target="gfx950",
+    xcds=8,
+    units_per_xcd=32,
+    clock_hz=2.4e9,
+    rates=_matrix_rates(2516.6, 5033.2, OCP),
+    l2=AMD_L2,
+    hbm=Hbm(288 * GB, 8.0 * TB),
+    last_level=LastLevel(256 * MIB),
+    shared_bytes=160 * KIB,
+    sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
+)
+
+# A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
+# of GPCs from card to card. That moves bytes from memory by under 1 %, requests and crossings by 2 %.
+HOPPER_SEATS = (
+    Seats(8, partition=0, merge_group=0),
+    Seats(18, partition=1, merge_group=7),
+    Seats(8, partition=0, merge_group=0),
+    Seats(16, partition=1, merge_group=1),
+    Seats(16, partition=1, merge_group=2),
+    Seats(16, partition=1, merge_group=3),
+    Seats(16, partition=0, merge_group=4),
+    Seats(16, partition=0, merge_group=5),
+    Seats(18, partition=0, merge_group=6),
+)
+
+
+def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: str) -> Machine:
+    return Machine(
+        name=name,
+        target="sm_90a",
+        xcds=1,
+        units_per_xcd=132,
+        clock_hz=1.83e9,
+        rates=_matrix_rates(989.4, 1978.9, OCP, f64=66.9),
+        l2=L2(l2_bytes, partitions=2, line_bytes=128),
+        hbm=hbm,
+        shared_bytes=227 * KIB,
+        seats=HOPPER_SEATS,
+        merging=Merging(4),
+        sources=(
+            Source("xcds", HOPPER),
+            Source("units_per_xcd", HOPPER),
+            Source("clock_hz", HOPPER),
+            Source("rates", HOPPER),
+            Source("l2", l2_source),
+            Source("hbm", memory_source),
+            Source("shared_bytes", "CUDA C++ programming guide, compute capability 9.0"),
+            Source("seats", H200_PROBES),
+            Source("merging", H200_PROBES),
+        ),
+    )
+
+
+H100 = _hopper("H100", 50 * MIB, Hbm(80 * GB, 3.35 * TB), HOPPER, "NVIDIA H100 SXM data sheet: 80 GB, 3.35 TB/s")
+H200 = _hopper(
+    "H200", 60 * MIB, Hbm(141 * GB, 4.8 * TB), "as CUDA reports it on the card; two partitions: probes", H200_SHEET
+)
+
+MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
+
+
+def find(name: str) -> Machine:
+    """A machine by its name, in any case."""
+    for known, machine in MACHINES.items():
+        if known.lower() == str(name).strip().lower():
+            return machine
+    near = get_close_matches(str(name).upper(), MACHINES, 1, 0.5)
+    guess = f"did you mean {near[0]}? " if near else ""
+    known_names = ", ".join(MACHINES)
+    raise MachineError(
+        f"no machine is called {name!r}",
+        remedy=f"{guess}The machines are {known_names}; a file of your own is read with --machine chip.toml.",
+    )

@@ -1,0 +1,79 @@
+"""Machines that a user describes: a TOML file, read strictly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilewave.machine.chips import find
+from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+
+tomllib: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+T = TypeVar("T")
+PARTS: dict[str, type[Any]] = {"l2": L2, "hbm": Hbm, "last_level": LastLevel, "merging": Merging}
+MOST_BYTES = 1 << 20
+
+
+def load(path: str | Path) -> Machine:
+    """The machine that a TOML file describes; every mistake in it is named."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise MachineError(f"{file} is larger than any machine's description")
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MachineError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise MachineError(f"{file} is no TOML: {error}") from None
+    try:
+        return _machine(data)
+    except MachineError as error:
+        raise MachineError(f"{file}: {error.what}", remedy=error.remedy) from None
+
+
+def find_or_load(text: str) -> Machine:
+    """A machine by name, or by the file that describes it."""
+    return load(text) if text.lower().endswith(".toml") else find(text)
+
+
+def _machine(data: Mapping[str, Any]) -> Machine:
+    given: dict[str, Any] = dict(data)
+    rates = given.pop("rates", {})
+    if not isinstance(rates, dict):
+        raise MachineError("rates is a table", remedy="write [rates] and below it f16 = 1307e12")
+    sources = given.pop("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise MachineError("sources is a table of texts", remedy='write [sources] and below it l2 = "data sheet"')
+    for name, kind in PARTS.items():
+        if name in given:
+            given[name] = _record(kind, name, given[name])
+    seats = given.pop("seats", [])
+    if not isinstance(seats, list):
+        raise MachineError("seats is a list of tables", remedy="write [[seats]] and below it units = 16")
+    given["rates"] = tuple(Rate(dtype, flops) for dtype, flops in rates.items())
+    given["sources"] = tuple(Source(field, text) for field, text in sources.items())
+    given["seats"] = tuple(_record(Seats, "seats", entry) for entry in seats)
+    return _record(Machine, "", given)
+
+
+def _record(kind: type[T], where: str, given: Any) -> T:
+    """A dataclass from a table, with no field missing or unknown."""
+    assert is_dataclass(kind)
+    prefix = f"{where}." if where else ""
+    if not isinstance(given, dict):
+        raise MachineError(f"{where} is a table, not {given!r}", remedy=f"write [{where}]")
+    known = {f.name: f for f in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise MachineError(f"{prefix}{name} is no field", remedy=f"there are {', '.join(known)}")
+    for name, field in known.items():
+        if name not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise MachineError(f"{prefix}{name} is missing")
+    for name in ("name", "target"):
+        if name in given and not isinstance(given[name], str):
+            raise MachineError(f"{prefix}{name} is a text, not {given[name]!r}")
+    return kind(**given)

@@ -1,0 +1,199 @@
+"""What a chip is to a simulator: units, caches, memory and rates, each number with the place it was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import isfinite
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewave.errors import TilewaveError
+
+Array = npt.NDArray[np.int64]
+
+LARGEST = 1 << 60
+"""No size of a chip comes near: beyond it a number is a slip of the pen."""
+MOST_UNITS = 1 << 16
+
+
+class MachineError(TilewaveError):
+    """A machine that does not exist, or whose description cannot be one."""
+
+
+@dataclass(frozen=True)
+class L2:
+    """The cache of one xcd; its lines are split evenly among `partitions`, each home to its share."""
+
+    bytes: int
+    partitions: int = 1
+    line_bytes: int = 128
+    ways: int | None = None
+    holds_writes: bool = True
+    """Whether what is written stays until evicted, and so pushes out what is read."""
+
+
+@dataclass(frozen=True)
+class LastLevel:
+    """A cache in front of memory, shared by all xcds; `bytes_per_second` is None where no source tells it."""
+
+    bytes: int
+    bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Hbm:
+    """The memory itself."""
+
+    bytes: int
+    bytes_per_second: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Dense matrix throughput of the whole chip for one input dtype, at `clock_hz`."""
+
+    dtype: str
+    flops: float
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Consecutive places of the dispatch order: so many units of one xcd, one L2 partition, one merge group."""
+
+    units: int
+    partition: int = 0
+    merge_group: int = 0
+    xcd: int = 0
+
+
+@dataclass(frozen=True)
+class Merging:
+    """Up to `most` requests for one line, from units of one merge group, become one on their way to L2."""
+
+    most: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a number of a machine comes from; `field` names it as `Machine` does."""
+
+    field: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One chip; `seats` lists its units in the order in which the hardware fills them, none: xcd after xcd in turn."""
+
+    name: str
+    target: str
+    xcds: int
+    units_per_xcd: int
+    clock_hz: float
+    rates: tuple[Rate, ...]
+    l2: L2
+    hbm: Hbm
+    last_level: LastLevel | None = None
+    shared_bytes: int | None = None
+    seats: tuple[Seats, ...] = ()
+    merging: Merging | None = None
+    sources: tuple[Source, ...] = ()
+
+    def __post_init__(self) -> None:
+        for found in _faults(self):
+            raise MachineError(f"machine {self.name}: {found}")
+
+    @property
+    def units(self) -> int:
+        """Compute units, or SMs: each runs one workgroup at a time, unless told otherwise."""
+        return self.xcds * self.units_per_xcd
+
+    @property
+    def domains(self) -> int:
+        """L2 partitions of all xcds."""
+        return self.xcds * self.l2.partitions
+
+    def places(self) -> tuple[Array, Array, Array]:
+        """(xcd, partition, merge group) of each unit, in dispatch order."""
+        if not self.seats:
+            at = np.arange(self.units)
+            xcd, partition = at % self.xcds, at // self.xcds % self.l2.partitions
+            return xcd, partition, xcd * self.l2.partitions + partition
+        counts = [s.units for s in self.seats]
+        xcd, partition, group = (
+            np.repeat([getattr(s, part) for s in self.seats], counts) for part in ("xcd", "partition", "merge_group")
+        )
+        return xcd, partition, group
+
+    def flops(self, dtype: str) -> float | None:
+        """Dense matrix throughput for products of this dtype; None where the machine has none, or no source says."""
+        return next((rate.flops for rate in self.rates if rate.dtype == dtype), None)
+
+    def source(self, field: str) -> str:
+        """Where a number comes from."""
+        return next((s.text for s in self.sources if s.field == field), "")
+
+
+def _faults(machine: Machine) -> list[str]:
+    found = _bad_counts(machine) or _bad_numbers(machine)
+    if found:
+        return found
+    known = {f.name for f in fields(Machine)}
+    found = [f"a source is given for {s.field!r}, which is no field" for s in machine.sources if s.field not in known]
+    return found or _bad_seats(machine)
+
+
+def _bad_counts(machine: Machine) -> list[str]:
+    last, merging = machine.last_level, machine.merging
+    counts = {
+        "xcds": machine.xcds,
+        "units_per_xcd": machine.units_per_xcd,
+        "l2.bytes": machine.l2.bytes,
+        "l2.partitions": machine.l2.partitions,
+        "l2.line_bytes": machine.l2.line_bytes,
+        "hbm.bytes": machine.hbm.bytes,
+        **({"last_level.bytes": last.bytes} if last else {}),
+        **({"merging.most": merging.most} if merging else {}),
+        **{f"seats[{at}].units": s.units for at, s in enumerate(machine.seats)},
+    }
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
+            return [f"{name} is a whole number of at least 1, not {value!r}"]
+    if machine.units > MOST_UNITS:
+        return [f"{machine.units:,} units are more than {MOST_UNITS:,}"]
+    if machine.l2.partitions > machine.units_per_xcd:
+        return [f"{machine.l2.partitions} L2 partitions, but only {machine.units_per_xcd} units in an xcd"]
+    return []
+
+
+def _bad_numbers(machine: Machine) -> list[str]:
+    last = machine.last_level
+    numbers = {
+        "clock_hz": machine.clock_hz,
+        "hbm.bytes_per_second": machine.hbm.bytes_per_second,
+        **({"last_level.bytes_per_second": last.bytes_per_second} if last and last.bytes_per_second else {}),
+        **{f"the rate of {rate.dtype}": rate.flops for rate in machine.rates},
+    }
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (isfinite(value) and value > 0):
+            return [f"{name} is a number above 0, not {value!r}"]
+    return []
+
+
+def _bad_seats(machine: Machine) -> list[str]:
+    if not machine.seats:
+        return []
+    xcd, partition, group = machine.places()
+    if len(xcd) != machine.units:
+        return [f"its seats hold {len(xcd)} units, but there are {machine.units}"]
+    per_xcd = np.bincount(xcd, minlength=machine.xcds) if xcd.min() >= 0 else np.zeros(0)
+    if len(per_xcd) != machine.xcds or (per_xcd != machine.units_per_xcd).any():
+        return [f"its seats must give each of {machine.xcds} xcds {machine.units_per_xcd} units"]
+    if partition.min() < 0 or partition.max() >= machine.l2.partitions:
+        return [f"a seat's partition is from 0 to {machine.l2.partitions - 1}"]
+    if group.min() < 0:
+        return ["a seat's merge_group is at least 0"]
+    if len(set(zip(xcd.tolist(), partition.tolist(), group.tolist(), strict=True))) != len(set(group.tolist())):
+        return ["a merge group lies in one L2 partition: requests meet on their way there"]
+    return []

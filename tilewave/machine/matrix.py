@@ -1,0 +1,139 @@
+"""The matrix instructions of the chips; a new one is a row.
+
+Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture", and AMD's matrix instruction calculator; NVIDIA, "PTX ISA",
+wgmma. The lane layouts follow from rows and depth alone (`ir/fragments.py`); those of AMD are checked against the
+calculator's tables in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+CDNA3, CDNA4, HOPPER = "gfx942", "gfx950", "sm_90a"
+BOTH = (CDNA3, CDNA4)
+Waves = tuple[int, int]
+CHUNK_BYTES = 16
+FP8 = {CDNA3: "f8e4m3fnuz", CDNA4: "f8e4m3fn"}
+BF8 = {CDNA3: "f8e5m2fnuz", CDNA4: "f8e5m2"}
+"""gfx942 computes with 8-bit floats that have no negative zero, gfx950 with those of the OCP standard."""
+
+
+@dataclass(frozen=True)
+class MatrixInstruction:
+    """rows x rows sums over `depth`, by the 64 lanes of a wave."""
+
+    name: str
+    rows: int
+    depth: int
+    a: str | dict[str, str]
+    b: str | dict[str, str]
+    acc: str
+    chips: tuple[str, ...] = BOTH
+
+    def dtypes(self, chip: str) -> tuple[str, str, str]:
+        """Of a, b and the accumulator, on that chip."""
+        a, b = (d if isinstance(d, str) else d[chip] for d in (self.a, self.b))
+        return a, b, self.acc
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns that are computed at once, by one wave or by those that work together."""
+        return self.rows, self.rows
+
+    def waves(self, tile: tuple[int, int], wished: Waves | None) -> Waves:
+        """How the tile is cut: as the author wishes, else two waves each way where each gets whole blocks."""
+        if wished:
+            return wished
+        rows, cols = (2 if extent % (2 * self.rows) == 0 else 1 for extent in tile)
+        return rows, cols
+
+    def parts(self, waves: Waves) -> Waves:
+        """Into how many parts rows and columns of a tile are cut."""
+        return waves
+
+
+@dataclass(frozen=True)
+class GroupInstruction(MatrixInstruction):
+    """`rows` x up to `most_columns` sums over 32 bytes of depth, by a group of four waves of 32 lanes together.
+
+    Both operands are read from shared memory, where their rows lie as `swizzle` says.
+    """
+
+    columns: int = 8
+    """The tile has a multiple of these."""
+
+    waves_together: ClassVar[int] = 4
+    most_groups: ClassVar[int] = 2
+    most_columns: ClassVar[int] = 256
+    most_sums: ClassVar[int] = 192
+    """That a lane can hold: of its 255 registers some are needed for the rest."""
+    row_bytes: ClassVar[tuple[int, ...]] = (128, 64, 32)
+    """How long rows in shared memory may be."""
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.rows, self.columns
+
+    def waves(self, tile: tuple[int, int], wished: Waves | None) -> Waves:
+        """Whole groups, one below the other; the author's wish is for waves that compute alone."""
+        groups = self.most_groups
+        while tile[0] % (groups * self.rows) and groups > 1:
+            groups //= 2
+        return groups * self.waves_together, 1
+
+    def parts(self, waves: Waves) -> Waves:
+        return waves[0] // self.waves_together, waves[1]
+
+    def swizzle(self, row_bytes: int) -> tuple[int, int, int]:
+        """Bytes of a chunk, period and rows between changes: chunk c of row r stands at c ^ (r // every % period)."""
+        return CHUNK_BYTES, row_bytes // CHUNK_BYTES, max(self.row_bytes) // row_bytes
+
+
+INSTRUCTIONS = (
+    MatrixInstruction("f32_16x16x4_f32", 16, 4, "f32", "f32", "f32"),
+    MatrixInstruction("f32_32x32x2_f32", 32, 2, "f32", "f32", "f32"),
+    MatrixInstruction("f32_16x16x32_f16", 16, 32, "f16", "f16", "f32", (CDNA4,)),
+    MatrixInstruction("f32_32x32x16_f16", 32, 16, "f16", "f16", "f32", (CDNA4,)),
+    MatrixInstruction("f32_16x16x16_f16", 16, 16, "f16", "f16", "f32"),
+    MatrixInstruction("f32_32x32x8_f16", 32, 8, "f16", "f16", "f32"),
+    MatrixInstruction("f32_16x16x32_bf16", 16, 32, "bf16", "bf16", "f32", (CDNA4,)),
+    MatrixInstruction("f32_32x32x16_bf16", 32, 16, "bf16", "bf16", "f32", (CDNA4,)),
+    MatrixInstruction("f32_16x16x16_bf16", 16, 16, "bf16", "bf16", "f32"),
+    MatrixInstruction("f32_32x32x8_bf16", 32, 8, "bf16", "bf16", "f32"),
+    MatrixInstruction("f32_16x16x32_fp8_fp8", 16, 32, FP8, FP8, "f32"),
+    MatrixInstruction("f32_16x16x32_fp8_bf8", 16, 32, FP8, BF8, "f32"),
+    MatrixInstruction("f32_16x16x32_bf8_fp8", 16, 32, BF8, FP8, "f32"),
+    MatrixInstruction("f32_16x16x32_bf8_bf8", 16, 32, BF8, BF8, "f32"),
+    MatrixInstruction("f32_32x32x16_fp8_fp8", 32, 16, FP8, FP8, "f32"),
+    MatrixInstruction("f32_32x32x16_bf8_bf8", 32, 16, BF8, BF8, "f32"),
+    MatrixInstruction("i32_16x16x64_i8", 16, 64, "i8", "i8", "i32", (CDNA4,)),
+    MatrixInstruction("i32_32x32x32_i8", 32, 32, "i8", "i8", "i32", (CDNA4,)),
+    MatrixInstruction("i32_16x16x32_i8", 16, 32, "i8", "i8", "i32"),
+    MatrixInstruction("i32_32x32x16_i8", 32, 16, "i8", "i8", "i32"),
+)
+"""Those that a chip would rather take stand first among those of the same dtypes."""
+
+NAMED = {instruction.name: instruction for instruction in INSTRUCTIONS}
+"""Those that an author may wish for: they are one wave's own."""
+
+
+def _eight_bit(a: str, b: str) -> GroupInstruction:
+    names = {"f8e4m3fn": "fp8", "f8e5m2": "bf8"}
+    return GroupInstruction(f"f32_64xNx32_{names[a]}_{names[b]}", 64, 32, a, b, "f32", (HOPPER,))
+
+
+GROUP_INSTRUCTIONS = (
+    GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,)),
+    GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,)),
+    *(_eight_bit(a, b) for a in ("f8e4m3fn", "f8e5m2") for b in ("f8e4m3fn", "f8e5m2")),
+    GroupInstruction("i32_64xNx32_i8", 64, 32, "i8", "i8", "i32", (HOPPER,), columns=16),
+)
+ALL = (*INSTRUCTIONS, *GROUP_INSTRUCTIONS)
+BY_NAME = {instruction.name: instruction for instruction in ALL}
+
+
+def instructions_for(chip: str, a: str, b: str, acc: str) -> Iterator[MatrixInstruction]:
+    """What a chip has for these dtypes, the best first."""
+    return (i for i in ALL if chip in i.chips and i.dtypes(chip) == (a, b, acc))

@@ -1,0 +1,246 @@
+"""Every product gets a matrix instruction of the machine, and every wave its part of the tile.
+
+Tiles, waves and instructions must divide each other; where they do not, the author is told at the constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NoReturn
+
+from tilewave.errors import NOWHERE, ConstraintError, Loc
+from tilewave.ir.core import Kernel, Op
+from tilewave.ir.fragments import Fragment
+from tilewave.ir.ops import Mma
+from tilewave.ir.places import Places
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.matrix import ALL, NAMED, GroupInstruction, MatrixInstruction, Waves, instructions_for
+
+OPERAND_BYTES = 16
+"""What a lane takes of an operand at once, where the depth allows: the widest read of shared memory."""
+SIDES = ("rows", "columns")
+
+
+@dataclass(frozen=True)
+class ChooseInstructions:
+    machine: LaneMachine
+    places: Places
+
+    def __repr__(self) -> str:
+        return f"ChooseInstructions({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        self.check_wave_tiles()
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        wished = _two(kernel.waves)
+        self.check_number(wished or (1, 1))
+        chosen: dict[Mma, MatrixInstruction] = {}
+        waves: Waves | None = None
+        for op in products:
+            chosen[op] = self.instruction(op, kernel.matrix, waves or wished)
+            waves = waves or chosen[op].waves(_tile(op), wished)
+            self.check_fits(op, chosen[op], waves, bool(wished))
+            self.check_holds(op, chosen[op], waves)
+
+        def choose(op: Op) -> Sequence[Op] | None:
+            if not isinstance(op, Mma):
+                return None
+            return [replace(op, instruction=chosen[op].name, depth=_block_depth(op, chosen[op]))]
+
+        return replace(rewrite(kernel, choose), waves=waves or wished or (1, 1), lanes=self.machine.lanes)
+
+    # -- the instruction
+
+    def instruction(self, op: Mma, wish: str, waves: Waves | None) -> MatrixInstruction:
+        """The author's, or the first that fits the wave's tile; where none fits, the first in the order of choice."""
+        found = self.in_order_of_choice(op, wish)
+        return next((i for i in found if self.misfit(op, i, i.waves(_tile(op), waves)) is None), found[0])
+
+    def in_order_of_choice(self, op: Mma, wish: str) -> list[MatrixInstruction]:
+        chip = self.machine.name
+        dtypes = _dtypes(op)
+        found = list(instructions_for(chip, *dtypes))
+        if not found:
+            self.refuse_dtypes(op)
+        if not wish:
+            return found
+        wished = NAMED.get(wish)
+        if wished is None:
+            raise ConstraintError(f"no matrix instruction is called {wish!r}", loc=self.places.hardware)
+        if dtypes not in [wished.dtypes(c) for c in ((chip,) if chip in wished.chips else wished.chips)]:
+            self.refuse_wish(op, wished, found[0])
+        if wished in found:
+            return [wished]
+        return sorted(found, key=lambda i: i.rows != wished.rows)
+
+    def refuse_dtypes(self, op: Mma) -> NoReturn:
+        chip = self.machine.name
+        has = [i.dtypes(chip) for i in ALL if chip in i.chips]
+        near = [dtypes for dtypes in has if _are_near(dtypes, _dtypes(op))]
+        raise ConstraintError(
+            f"{chip} has no matrix instruction for {_products(_dtypes(op))}, which the mma at {op.loc} needs",
+            loc=self.places.hardware,
+            remedy=f"it multiplies {_inputs(near or has)}; declare the memories so, or cast what is read",
+        )
+
+    def refuse_wish(self, op: Mma, wished: MatrixInstruction, better: MatrixInstruction) -> NoReturn:
+        chip = self.machine.name if self.machine.name in wished.chips else wished.chips[0]
+        like = next((i for i in instructions_for(self.machine.name, *_dtypes(op)) if i.rows == wished.rows), better)
+        raise ConstraintError(
+            f"{spelled(wished)} computes {_products(wished.dtypes(chip))}, but the mma at {op.loc} computes "
+            f"{_products(_dtypes(op))}",
+            loc=self.places.hardware,
+            remedy=f"write mma_type={spelled(like)}, or leave mma_type out",
+        )
+
+    # -- what must divide what
+
+    def misfit(self, op: Mma, instruction: MatrixInstruction, waves: Waves) -> int | None:
+        """Which of rows (0), columns (1) and depth (2) the instruction does not divide."""
+        parts = instruction.parts(waves)
+        for side, extent in enumerate(_tile(op)):
+            if extent % parts[side] or extent // parts[side] % instruction.block[side]:
+                return side
+        return 2 if op.a.type.shape[-1] % instruction.depth else None
+
+    def check_fits(self, op: Mma, instruction: MatrixInstruction, waves: Waves, cut_by_author: bool) -> None:
+        axis = self.misfit(op, instruction, waves)
+        if axis is None:
+            return
+        if axis == 2:
+            self.refuse_depth(op, instruction)
+        extent, count, rows = _tile(op)[axis], instruction.parts(waves)[axis], instruction.block[axis]
+        where, what, tile = self.places.sides[axis], SIDES[axis], self.side_name(axis)
+        if extent % count:
+            raise ConstraintError(
+                f"{count} waves cannot share the {extent} {what} of a tile evenly",
+                loc=_first(where.cut_at, self.places.waves, op.loc),
+                remedy=f"let their number divide {extent}, or make the tile of {tile} a multiple of {count * rows}",
+            )
+        if count == 1:
+            raise ConstraintError(
+                f"the tile has {extent} {what}, but {instruction.name} computes {rows} at a time",
+                loc=_first(where.tiled_at, self.places.tiles, op.loc),
+                remedy=f"make the tile of {tile} a multiple of {rows}",
+            )
+        raise ConstraintError(
+            f"each of {count} waves has {extent // count} of the tile's {extent} {what}, but {instruction.name} "
+            f"computes {rows} at a time",
+            loc=_first(where.cut_at if cut_by_author else where.tiled_at, self.places.tiles, op.loc),
+            remedy=f"make the part of each wave a multiple of {rows}: fewer waves, or a larger tile of {tile}",
+        )
+
+    def check_holds(self, op: Mma, instruction: MatrixInstruction, waves: Waves) -> None:
+        """Whether the lanes have registers for the sums, where the instruction says how many they may hold."""
+        if not isinstance(instruction, GroupInstruction):
+            return
+        rows, cols = _tile(op)
+        if cols > instruction.most_columns:
+            raise ConstraintError(
+                f"the tile has {cols} columns, but {instruction.name} computes {instruction.most_columns} at most",
+                loc=_first(self.places.sides[1].tiled_at, self.places.tiles, op.loc),
+                remedy=f"make the tile of {self.side_name(1)} {instruction.most_columns} or less",
+            )
+        held = prod(op.acc.type.shape) // (prod(waves) * self.machine.lanes)
+        if held > instruction.most_sums:
+            raise ConstraintError(
+                f"a tile of {rows}x{cols} leaves each lane {held} sums to hold, but {self.machine.name} has registers "
+                f"for {instruction.most_sums}",
+                loc=_first(self.places.tiles, op.loc),
+                remedy=f"make the tile of {self.side_name(0)} or that of {self.side_name(1)} smaller",
+            )
+
+    def refuse_depth(self, op: Mma, instruction: MatrixInstruction) -> NoReturn:
+        raise ConstraintError(
+            f"a step is {op.a.type.shape[-1]} deep, but {instruction.name} adds up {instruction.depth} at a time",
+            loc=_first(self.places.depth, op.loc),
+            remedy=f"make the step a multiple of {instruction.depth}",
+        )
+
+    def check_wave_tiles(self) -> None:
+        for side in self.places.sides:
+            if side.wave_tile and side.tile % side.wave_tile:
+                parts = [d for d in range(1, side.tile + 1) if side.tile % d == 0]
+                near = min(parts, key=lambda d: (abs(d - side.wave_tile), -d))
+                raise ConstraintError(
+                    f"waves of {side.wave_tile} do not divide the tile of {side.name}, which is {side.tile}",
+                    loc=side.cut_at,
+                    remedy=f"write WaveConstraint({side.name}, {near}), or another divisor of {side.tile}",
+                )
+
+    def check_number(self, waves: Waves) -> None:
+        if prod(waves) > self.machine.most_waves:
+            raise ConstraintError(
+                f"a workgroup of {waves[0]}x{waves[1]} waves has {prod(waves)}, but {self.machine.name} runs "
+                f"{self.machine.most_waves} at most",
+                loc=self.places.waves,
+                remedy="give each wave a larger part of the tile",
+            )
+
+    def side_name(self, axis: int) -> str:
+        return self.places.sides[axis].name or SIDES[axis]
+
+
+def _two(waves: tuple[int, ...]) -> Waves | None:
+    """Waves along rows and columns; None where the author leaves them open."""
+    if not waves:
+        return None
+    rows, cols = (*waves, 1)[:2]
+    return rows, cols
+
+
+def _tile(op: Mma) -> tuple[int, int]:
+    """Rows and columns of the sums."""
+    rows, cols = op.acc.type.shape[-2:]
+    return rows, cols
+
+
+def _block_depth(op: Mma, instruction: MatrixInstruction) -> int:
+    """As many instructions behind each other as give a lane 16 bytes of an operand, where the depth allows.
+
+    All of them where no lane holds an operand.
+    """
+    if isinstance(instruction, GroupInstruction):
+        return op.a.type.shape[-1]
+    bytes_of_one = Fragment(instruction.rows, instruction.depth).per_lane * op.a.type.dtype.bytes
+    count = max(1, OPERAND_BYTES // bytes_of_one)
+    while op.a.type.shape[-1] % (count * instruction.depth):
+        count //= 2
+    return count * instruction.depth
+
+
+def spelled(instruction: MatrixInstruction) -> str:
+    """As an author writes it: MMAType.F32_16x16x32_F8."""
+    acc, shape, *inputs = instruction.name.split("_")
+    names = [name.upper().replace("FP8", "F8") for name in dict.fromkeys(inputs)]
+    return f"MMAType.{'_'.join([acc.upper(), shape, *names])}"
+
+
+def _dtypes(op: Mma) -> tuple[str, str, str]:
+    a, b, acc = (v.type.dtype.name for v in (op.a, op.b, op.acc))
+    return a, b, acc
+
+
+def _products(dtypes: tuple[str, str, str]) -> str:
+    a, b, acc = dtypes
+    return f"{a} times {b} into {acc}"
+
+
+def _inputs(products: Sequence[tuple[str, str, str]]) -> str:
+    """What is multiplied, by what it adds up to: `f16, bf16 into f32; i8 into i32`."""
+    by_acc: dict[str, dict[str, None]] = {}
+    for a, b, acc in products:
+        by_acc.setdefault(acc, {}).update(dict.fromkeys((a, b)))
+    return "; ".join(f"{', '.join(inputs)} into {acc}" for acc, inputs in by_acc.items())
+
+
+def _are_near(ours: tuple[str, str, str], theirs: tuple[str, str, str]) -> bool:
+    """Whether they are of the same kinds and widths: `f8e4m3fnuz` and `f8e4m3fn`."""
+    return all(a[:6] == b[:6] for a, b in zip(ours, theirs, strict=True))
+
+
+def _first(*locs: Loc) -> Loc:
+    return next((loc for loc in locs if loc != NOWHERE), NOWHERE)

@@ -1,0 +1,40 @@
+"""A loop that goes round once is replaced by its body, and one that never does by what it starts from.
+
+Not a part of simplify: the passes that look for loops around products find one there for any depth, one step included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Const, Loop, Yield
+from tilewave.ir.residues import Residues
+from tilewave.ir.rewrite import replace_values, rewrite
+
+
+def dissolve_loops(kernel: Kernel) -> Kernel:
+    residues = Residues(kernel)
+    known: dict[Value, Value] = {}
+
+    def dissolve(op: Op) -> Sequence[Op] | None:
+        rounds = residues.constant(op.trips) if isinstance(op, Loop) else None
+        if not isinstance(op, Loop) or rounds is None or rounds > 1:
+            return None
+        if rounds < 1:
+            known.update(zip(op.results, op.init, strict=True))
+            return []
+        (index, *carried), (*body, end) = op.body.args, op.body.ops
+        assert isinstance(end, Yield)
+        known.update(zip(carried, op.init, strict=True))
+        known.update(zip(op.results, end.values, strict=True))
+        return [Const(0, results=(index,), loc=op.loc), *body]
+
+    after = rewrite(kernel, dissolve)
+    return replace_values(after, {v: _last(v, known) for v in known})
+
+
+def _last(v: Value, known: dict[Value, Value]) -> Value:
+    while v in known:
+        v = known[v]
+    return v

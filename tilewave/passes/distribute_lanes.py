@@ -1,0 +1,275 @@
+"""From what a workgroup does to what each lane of each wave does.
+
+%xs = read(%sa, [%c0, %c0])           →  %row = add(%wave_row, %lane_row); …
+                                         %xs = load(%sa, [%row, %column]) {steps = …} : vector<2x2x8xf16>
+%z = mma(%xs, %ys, %acc)              →  %z = matrix(%xs, %ys, %acc) {shape = [16, 16, 32], …} : vector<2x8x1x4xf32>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.fragments import GroupFragment
+from tilewave.ir.layouts import Layout, Term
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Add,
+    Broadcast,
+    Const,
+    Gather,
+    Iota,
+    Lane,
+    Load,
+    LoadEach,
+    Loop,
+    Matrix,
+    MatrixShared,
+    Mma,
+    Permute,
+    Ramp,
+    Read,
+    Scatter,
+    Store,
+    StoreEach,
+    Wave,
+    While,
+    Write,
+    Yield,
+)
+from tilewave.ir.rewrite import names, substitute, walk
+from tilewave.ir.spreads import Spread, Spreads
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Tile, Vector
+
+
+@dataclass(frozen=True)
+class DistributeLanes:
+    """`rows`: of the blocks that each matrix instruction computes; `groups`: those that waves compute together."""
+
+    rows: dict[str, int] = field(repr=False)
+    groups: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        lanes = _Lanes(kernel, Spreads(kernel, self.rows, self.groups))
+        body = lanes.block(kernel.body)
+        whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops))
+        return replace(kernel, body=whole, level="lane")
+
+
+class _Lanes:
+    def __init__(self, kernel: Kernel, spreads: Spreads) -> None:
+        self.spreads, self.lanes = spreads, kernel.lanes
+        taken = names(kernel) - {v.name for op in walk(kernel.body) for v in _tiles_of(op)}
+        self.top, self.out = Builder(taken), Builder(taken)
+        self.pieces: dict[tuple[Value, Spread], tuple[Value, ...]] = {}
+        self.numbers: dict[str, Value] = {}
+        self.places: dict[tuple[Term, ...], Value] = {}
+        self.masks: dict[int, Value] = {}
+
+    def block(self, block: Block, gives: Sequence[Value] = ()) -> Block:
+        """The block for one lane; what it takes and yields in tiles becomes vectors, held as the loop's results are."""
+        args = [v for arg in block.args for v in self.renamed(arg)]
+        with self.out.region():
+            for op in block.ops:
+                self.out.locate = self.top.locate = lambda op=op: op.loc  # type: ignore[misc]
+                if isinstance(op, Yield):
+                    self.out.effect(Yield, self.carried(op.values, gives or op.values))
+                else:
+                    self.op(op)
+            return self.out.block(args)
+
+    def renamed(self, v: Value) -> tuple[Value, ...]:
+        """An argument or result: itself, or the vectors that stand for a tile."""
+        if not isinstance(v.type, Tile):
+            return (v,)
+        (spread,) = self.spreads.needed.get(v) or [self.spreads.held(v)]
+        found = tuple(self.out.fresh(v.name, Vector(layout.registers, v.type.dtype)) for layout in spread)
+        self.pieces[v, spread] = found
+        return found
+
+    def op(self, op: Op) -> None:
+        match op:
+            case Write():
+                self.write(op)
+            case Scatter(tile, memory, where):
+                for x, layout in self.held(tile):
+                    at = self.inlined(where, layout)
+                    self.out.effect(StoreEach, x, memory, at, self.mask(layout))
+            case Loop(trips, init, body):
+                inner = self.block(body, op.results)
+                self.carry(op, lambda init: Loop(trips, init, inner, loc=op.loc), init)
+            case While(init, condition, body):
+                blocks = self.block(condition), self.block(body, op.results)
+                self.carry(op, lambda init: While(init, *blocks, loc=op.loc), init)
+            case _ if any(isinstance(v.type, Tile) for v in op.results):
+                for spread in self.spreads.needed.get(op.result, ()):
+                    found = tuple(self.tile(op, spread, i) for i in range(len(spread)))
+                    self.pieces[op.result, spread] = found
+            case _:
+                self.out.ops.append(op)
+
+    def carry(self, op: Loop | While, made: Callable[[tuple[Value, ...]], Op], init: tuple[Value, ...]) -> None:
+        carried = self.carried(init, op.results)
+        results = tuple(v for old in op.results for v in self.renamed(old))
+        self.out.ops.append(replace(made(carried), results=results))
+
+    def carried(self, values: Sequence[Value], like: Sequence[Value]) -> tuple[Value, ...]:
+        """What stands for these values, each tile in the spread that the one in `like` is held in."""
+        found: list[Value] = []
+        for v, other in zip(values, like, strict=True):
+            found += self.pieces[v, self.spreads.held(other)] if isinstance(v.type, Tile) else (v,)
+        return tuple(found)
+
+    # -- tiles
+
+    def tile(self, op: Op, spread: Spread, i: int) -> Value:
+        """The part of a tile that one layout covers."""
+        layout = spread[i]
+        held = Vector(layout.registers, op.result.type.dtype)
+
+        def emit(cls: Callable[..., Op], *parts: Any) -> Value:
+            return self.out.emit(cls, *parts, type=held, name=op.result.name)
+
+        match op:
+            case Const(value):
+                return emit(Const, value)
+            case Read(memory, at, axes):
+                where, steps = self.window(at, axes, layout)
+                return emit(Load, memory, where, self.mask(layout), steps, op.guard)
+            case Gather(memory, where):
+                return emit(LoadEach, memory, self.inlined(where, layout), self.mask(layout))
+            case Iota():
+                return self.out.cast(self.coordinate(layout, 0), held.dtype)
+            case Mma() if self.spreads.is_group(op):
+                return self.group_product(op, self.pieces[op.acc, spread][0])
+            case Mma(a, b, acc):
+                parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
+                rows, depth = self.spreads.fragment(op).rows, op.depth
+                return emit(Matrix, *parts, self.pieces[acc, spread][0], (rows, rows, depth), op.instruction, True)
+            case Broadcast(x, axes) if isinstance(x.type, Scalar):
+                return emit(Broadcast, x)
+            case Broadcast(x, axes):
+                needed = tuple(other.along(axes)[0] for other in spread)
+                return emit(Broadcast, self.pieces[x, needed][i], layout.along(axes)[1])
+            case Permute(x, axes):
+                back = tuple(axes.index(axis) for axis in range(len(axes)))
+                return self.pieces[x, tuple(other.permuted(back) for other in spread)][i]
+            case _ if isinstance(op, ELEMENTWISE):
+                mine = {x: self.pieces[x, spread][i] for x in op.operands if isinstance(x.type, Tile)}
+                result = self.out.fresh(op.result.name, held)
+                self.out.ops.append(replace(substitute(op, mine), results=(result,)))
+                return result
+            case _:
+                raise NotImplementedError(f"{op.loc}: {op.name} is not cut among lanes")
+
+    def group_product(self, op: Mma, acc: Value) -> Value:
+        """A product of what lies in shared memory; lanes hold nothing but its sums."""
+        waves = self.spreads.waves
+        (a, a_at), (b, b_at) = self.staged(op, op.a), self.staged(op, op.b)
+        fragment, (rows, cols) = GroupFragment(op.depth), op.acc.type.shape[-2:]
+        if group := fragment.group(rows, waves):
+            first = self.out.emit(Add, a_at[-2], self.place(group), type=INDEX_SCALAR)
+            a_at = (*a_at[:-2], first, a_at[-1])
+        shape = (fragment.group_rows(rows, waves), cols, op.depth)
+        parts = (a, a_at, b, b_at, acc, shape, op.instruction)
+        return self.out.emit(MatrixShared, *parts, type=acc.type, name=op.result.name)
+
+    def staged(self, op: Mma, operand: Value) -> tuple[Value, tuple[Value, ...]]:
+        """The shared memory of an operand, and where in it the operand begins."""
+        read = self.spreads.maker(operand)
+        whole = isinstance(read, Read) and tuple(sorted(read.axes)) == read.axes
+        assert isinstance(read, Read) and whole, f"{op.loc}: {operand} was not staged"
+        return read.memory, read.at
+
+    def held(self, tile: Value) -> list[tuple[Value, Layout]]:
+        spread = self.spreads.held(tile)
+        return list(zip(self.pieces[tile, spread], spread, strict=True))
+
+    def write(self, op: Write) -> None:
+        for x, layout in self.held(op.tile):
+            where, steps = self.window(op.at, op.axes, layout)
+            self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
+
+    def window(
+        self, at: tuple[Value, ...], axes: tuple[int, ...], layout: Layout
+    ) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
+        """Where a lane's first register lies in a memory, and how its others step from there."""
+        where = list(at)
+        for i, axis in enumerate(axes):
+            if layout.axes[i]:
+                where[axis] = self.out.emit(Add, at[axis], self.place(layout.axes[i]), type=INDEX_SCALAR)
+        steps = tuple(
+            tuple(step[axes.index(axis)] if axis in axes else 0 for axis in range(len(at))) for step in layout.steps
+        )
+        return tuple(where), steps
+
+    # -- which lane this is: said once, at the beginning
+
+    def number(self, of: str) -> Value:
+        if of not in self.numbers:
+            match of:
+                case "lane" | "wave":
+                    self.numbers[of] = self.top.emit(Lane if of == "lane" else Wave, type=INDEX_SCALAR)
+                case _:
+                    wave, lane = (Number(self.top, self.number(w)) for w in ("wave", "lane"))
+                    self.numbers[of] = (wave * self.lanes + lane).value
+        return self.numbers[of]
+
+    def place(self, terms: tuple[Term, ...]) -> Value:
+        """Where this lane's part of a tile begins along one axis."""
+        if terms not in self.places:
+            parts = [term.value(Number(self.top, self.number(term.of))) for term in terms]
+            self.places[terms] = sum(parts[1:], parts[0]).value
+        return self.places[terms]
+
+    def mask(self, layout: Layout) -> tuple[Value, ...]:
+        if not layout.limit:
+            return ()
+        if layout.limit not in self.masks:
+            self.masks[layout.limit] = (Number(self.top, self.number("all")) < layout.limit).value
+        return (self.masks[layout.limit],)
+
+    # -- positions that a formula gives
+
+    def coordinate(self, layout: Layout, axis: int) -> Value:
+        """The tile position of each register along one axis."""
+        kind = Vector(layout.registers, INDEX)
+        ramp = self.out.emit(Ramp, tuple(step[axis] for step in layout.steps), type=kind)
+        if not layout.axes[axis]:
+            return ramp
+        first = self.out.emit(Broadcast, self.place(layout.axes[axis]), type=kind)
+        return self.out.binary(Add, first, ramp)
+
+    def inlined(self, where: Block, layout: Layout) -> tuple[Value, ...]:
+        """The positions that a formula gives for each register."""
+        found = {arg: self.coordinate(layout, axis) for axis, arg in enumerate(where.args)}
+        for op in where.ops:
+            if isinstance(op, Yield):
+                return tuple(self.spread_out(found.get(v, v), layout) for v in op.values)
+            found[op.result] = self.formula(op, found, layout)
+        raise AssertionError("a formula ends in yield")
+
+    def formula(self, op: Op, found: dict[Value, Value], layout: Layout) -> Value:
+        operands = [found.get(v, v) for v in op.operands]
+        if any(isinstance(v.type, Vector) for v in operands):
+            operands = [self.spread_out(v, layout) for v in operands]
+            kind: Any = Vector(layout.registers, op.result.type.dtype)
+        else:
+            kind = op.result.type
+        result = self.out.fresh(op.result.name, kind)
+        renamed = substitute(op, dict(zip(op.operands, operands, strict=True)))
+        self.out.ops.append(replace(renamed, results=(result,)))
+        return result
+
+    def spread_out(self, v: Value, layout: Layout) -> Value:
+        if isinstance(v.type, Vector):
+            return v
+        return self.out.emit(Broadcast, v, type=Vector(layout.registers, v.type.dtype))
+
+
+def _tiles_of(op: Op) -> list[Value]:
+    made = [*op.results, *(v for block in op.blocks for v in block.args)]
+    return [v for v in made if isinstance(v.type, Tile)]

@@ -1,0 +1,56 @@
+"""Find the edges along which a tile may hang over its memory, so that lanes check those and no others.
+
+A tile of 128 rows in a memory of 300 may end behind it; in one of 512 it never does: it begins at a multiple of 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Read, Write
+from tilewave.ir.positions import Positions
+from tilewave.ir.ranges import Ranges
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.types import Memory
+
+Start = tuple[int, int]
+"""A formula, and the extent of a memory's axis that it is known to begin inside."""
+
+
+def guard_edges(kernel: Kernel) -> Kernel:
+    edges = _Edges(kernel)
+
+    def guard(op: Op) -> Sequence[Op] | None:
+        if isinstance(op, (Read, Write)) and op.memory.type.space == "global":  # type: ignore[union-attr]
+            return [replace(op, guard=edges.of(op))]
+        return None
+
+    return rewrite(kernel, guard)
+
+
+class _Edges:
+    def __init__(self, kernel: Kernel) -> None:
+        self.positions, self.ranges = Positions(kernel.body), Ranges(kernel)
+        # Every tile of an output begins inside it: the schedule was checked.
+        self.starts = {s for op in walk(kernel.body) if isinstance(op, Write) for s in self.begun(op)}
+
+    def begun(self, op: Write) -> list[Start]:
+        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.shape, strict=True)]
+
+    def of(self, op: Read | Write) -> tuple[int, ...]:
+        """The memory axes along which this tile may hang over."""
+        memory = op.memory.type
+        assert isinstance(memory, Memory)
+        tile = op.tile.type.shape if isinstance(op, Write) else op.result.type.shape
+        sizes = {axis: tile[i] for i, axis in enumerate(op.axes)}
+        extents = enumerate(zip(op.at, memory.shape, strict=True))
+        return tuple(axis for axis, (at, n) in extents if not self.inside(at, sizes.get(axis, 1), n))
+
+    def inside(self, at: Value, size: int, extent: int) -> bool:
+        low, high = self.ranges.of(at)
+        if low >= 0 and high + size <= extent:
+            return True
+        begins_inside = (self.positions.formula(at), extent) in self.starts
+        return begins_inside and extent % size == 0 and self.positions.divisor(at) % size == 0

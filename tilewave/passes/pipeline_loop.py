@@ -1,0 +1,341 @@
+"""Bring the tiles of a later step into shared memory while this step computes.
+
+                                  one buffer                         two buffers: step s uses slot s % 2
+loop(%trips) {                    loop(min(trips, 1)) {              loop(min(trips, 1)) {
+  x = read(a, i)                    x = read(a, i)                     x = read(a, i)
+  write(x, sa)                →     write(x, sa)                       write(x, sa[i % 2])
+  xs = read(sa)                   }                                  }
+  acc = mma(xs, …, acc)           loop(max(trips - 1, 0)) {          loop(max(trips - 1, 0)) {
+}                                   next = read(a, i + 1)              next = read(a, i + 1)
+                                    acc = mma(read(sa), …, acc)        acc = mma(read(sa[i % 2]), …, acc)
+                                    write(next, sa)                    write(next, sa[(i + 1) % 2])
+                                  }                                  }
+                                  loop(min(trips, 1)) {              loop(min(trips, 1)) {
+                                    acc = mma(read(sa), …, acc)        acc = mma(read(sa[i % 2]), …, acc)
+                                  }                                  }
+
+The load stands first, so that it is under way during the products; what it brings waits in registers until the write.
+More buffers load more steps ahead. The loops in front and behind hold for any number of steps, none included; those
+that go round once are dissolved by simplify.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Add,
+    Allocate,
+    Barrier,
+    Binary,
+    Broadcast,
+    Const,
+    Gather,
+    Iota,
+    Loop,
+    Max,
+    Min,
+    Mod,
+    Permute,
+    Read,
+    Scatter,
+    Sub,
+    TileOf,
+    Workgroup,
+    Write,
+    Yield,
+)
+from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, substitute, uses, walk
+from tilewave.ir.types import INDEX_SCALAR, Memory
+
+PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
+"""What can be computed again for another step."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PipelineLoop:
+    """Load ahead in loops that stage tiles: with one buffer one step, with more all but one of them.
+
+    A loop stays as it is if what it loads, or where, is carried from step to step or written by the loop itself.
+    """
+
+    buffers: int = 1
+
+    @property
+    def ahead(self) -> int:
+        return max(1, self.buffers - 1)
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        used, taken = uses(kernel), names(kernel)
+        numbers = (op for op in walk(kernel.body) if isinstance(op, Const))
+        constants = {op.result: int(op.value) for op in numbers if op.result.type == INDEX_SCALAR}
+        grown: dict[Value, Value] = {}
+
+        def pipeline(op: Op) -> Sequence[Op] | None:
+            staging = _Finder(op, used, constants, self.buffers).staging() if isinstance(op, Loop) else None
+            if staging is None:
+                return None
+            if self.buffers > 1:
+                grown.update({m: _with_slots(m, self.buffers) for m in staging.memories})
+            return _Writer(staging, self, grown, taken).ops()
+
+        def grow(op: Op) -> Sequence[Op] | None:
+            is_grown = isinstance(op, Allocate) and op.result in grown
+            return [replace(op, results=(grown[op.result],))] if is_grown else None
+
+        after = rewrite(kernel, pipeline)
+        return rewrite(after, grow) if grown else after
+
+
+def _with_slots(memory: Value, slots: int) -> Value:
+    assert isinstance(memory.type, Memory)
+    return Value(memory.name, replace(memory.type, shape=(slots, *memory.type.shape)))
+
+
+def _is_shared(memory: Value) -> bool:
+    return isinstance(memory.type, Memory) and memory.type.space == "shared"
+
+
+# -- which part of a loop's body brings tiles, and which computes with them -------------------------------------------
+
+
+@dataclass(frozen=True)
+class Staging:
+    """A loop's body in two; ops that both parts need stand in both."""
+
+    loop: Loop
+    memories: tuple[Value, ...]
+    loads: tuple[Op, ...]
+    """Global reads and the arithmetic of their positions."""
+    writes: tuple[Op, ...]
+    """Writes into shared memory, and what happens to a tile between its load and its write."""
+    compute: tuple[Op, ...]
+
+
+class Stuck(Exception):
+    """Why a loop cannot load ahead."""
+
+
+class _Finder:
+    def __init__(self, loop: Loop, used: Counter[Value], constants: dict[Value, int], buffers: int) -> None:
+        self.loop, self.used, self.constants, self.buffers = loop, used, constants, buffers
+        self.ops = loop.body.ops
+        self.makers = {v: position for position, op in enumerate(self.ops) for v in op.results}
+        self.inside = [(position, op) for position, top in enumerate(self.ops) for op in _within(top)]
+        self.written = {op.memory for _, op in self.inside if isinstance(op, (Write, Scatter))}
+
+    def staging(self) -> Staging | None:
+        memories = [m for m in dict.fromkeys(self.stored()) if any(self.brings(w) for w in self.writes_to(m))]
+        try:
+            _want(bool(memories), "nothing is staged")
+            _want(not any(isinstance(op, Barrier) for _, op in self.inside), "waves wait for each other already")
+            for memory in memories:
+                self.check_memory(memory)
+        except Stuck:
+            return None
+        return self.parted(memories)
+
+    def stored(self) -> Iterable[Value]:
+        return (op.memory for op in self.ops if isinstance(op, Write) and _is_shared(op.memory))
+
+    def writes_to(self, memory: Value) -> list[int]:
+        return [p for p, op in enumerate(self.ops) if isinstance(op, Write) and op.memory == memory]
+
+    def brings(self, position: int) -> bool:
+        """Whether this write stores what was loaded, and not what was computed."""
+        needed = [self.ops[p] for p in self.needs(position)]
+        moves = [op for op in needed if isinstance(op, (Read, Gather))]
+        can_move = all(isinstance(op, (*PURE, Read, Gather)) for op in needed)
+        return can_move and bool(moves) and not any(_is_shared(op.memory) for op in moves)
+
+    def needs(self, position: int) -> list[int]:
+        """The ops of this body that the op there depends on, in order, without itself."""
+        found: set[int] = set()
+        todo = [position]
+        while todo:
+            for v in _all_operands(self.ops[todo.pop()]):
+                if v in self.makers and self.makers[v] not in found:
+                    found.add(self.makers[v])
+                    todo.append(self.makers[v])
+        return sorted(found)
+
+    def check_memory(self, memory: Value) -> None:
+        writes = self.writes_to(memory)
+        touching = [(p, op) for p, op in self.inside if memory in op.operands]
+        reads = [(p, op) for p, op in touching if isinstance(op, Read)]
+        _want(memory not in self.makers, "the memory is another one in every step")
+        _want(all(isinstance(op, (Read, Write)) for _, op in touching), "elements move one by one")
+        _want(len(touching) == self.used[memory] == len(reads) + len(writes), "it is used elsewhere")
+        _want(all(p > writes[-1] for p, _ in reads), "a step reads what an earlier one wrote")
+        for w in writes:
+            _want(self.brings(w), "what is stored was computed")
+            self.check_load(w)
+        if self.buffers > 1:
+            _want(all(self.wrote_all_of(op, writes) for _, op in reads), "a step reads what an earlier one wrote")
+
+    def check_load(self, write: int) -> None:
+        carried = set(self.loop.body.args[1:])
+        for op in (self.ops[p] for p in (*self.needs(write), write)):
+            _want(not carried & set(_all_operands(op)), "where to load from, or what to do with it, is carried")
+            _want(not isinstance(op, (Read, Gather)) or op.memory not in self.written, "the loop writes what it loads")
+
+    def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
+        """Whether one of the writes of a step covers what this reads; with slots, an earlier step's is elsewhere."""
+        assert isinstance(read, Read)
+        extents = enumerate(read.memory.type.shape)
+        needed = [self.span(read, read.result.type.shape, axis) or (0, extent) for axis, extent in extents]
+
+        def covers(write: Op) -> bool:
+            assert isinstance(write, Write)
+            written = [self.span(write, write.tile.type.shape, axis) or (0, 0) for axis in range(len(needed))]
+            return all(w[0] <= n[0] and n[1] <= w[1] for w, n in zip(written, needed, strict=True))
+
+        return any(covers(self.ops[p]) for p in writes)
+
+    def span(self, op: Read | Write, tile: tuple[int, ...], axis: int) -> Span | None:
+        """From where to where an access reaches along an axis of its memory; None where that is not written."""
+        first = self.constants.get(op.at[axis])
+        length = tile[op.axes.index(axis)] if axis in op.axes else 1
+        return None if first is None else (max(first, 0), min(first + length, op.memory.type.shape[axis]))
+
+    def parted(self, memories: list[Value]) -> Staging:
+        writes = {p for m in memories for p in self.writes_to(m)}
+        bring = {p for w in writes for p in self.needs(w)}
+        loads = {p for m in bring if isinstance(self.ops[m], (Read, Gather)) for p in (m, *self.needs(m))}
+        own = set(range(len(self.ops))) - writes - bring
+        compute = {p for o in own for p in (o, *self.needs(o))}
+        parts = (tuple(self.ops[p] for p in sorted(part)) for part in (loads, (bring | writes) - loads, compute))
+        return Staging(self.loop, tuple(memories), *parts)
+
+
+def _want(holds: bool, why: str) -> None:
+    if not holds:
+        raise Stuck(why)
+
+
+def _within(op: Op) -> Iterable[Op]:
+    yield op
+    for block in op.blocks:
+        yield from walk(block)
+
+
+def _all_operands(op: Op) -> tuple[Value, ...]:
+    """The values an op uses, those inside its regions included."""
+    return tuple(v for inner in _within(op) for v in inner.operands) if op.blocks else op.operands
+
+
+# -- three loops in place of one --------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Names tell the parts: `x_first` is loaded before the main loop, `x_next` in it, and `x_last` used behind it."""
+
+    def __init__(self, staging: Staging, pipeline: PipelineLoop, grown: dict[Value, Value], taken: set[str]) -> None:
+        self.staging, self.loop, self.grown = staging, staging.loop, grown
+        self.index, *self.carried = self.loop.body.args
+        *_, self.end = self.loop.body.ops
+        self.builder = Builder(taken, locate=lambda: self.loop.loc)
+        self.ahead = self.builder.const(pipeline.ahead, name="ahead")
+        self.few_steps = self.number(Min, self.loop.trips, self.ahead, "few_steps")
+        left = self.number(Sub, self.loop.trips, self.ahead, "left")
+        self.main_steps = self.number(Max, left, self.builder.const(0), "main_steps")
+        self.slot = self.slot_of_a_step(pipeline.buffers) if pipeline.buffers > 1 else ()
+
+    def slot_of_a_step(self, buffers: int) -> tuple[Op, ...]:
+        """The slot that step `index` uses; copied together with the ops that touch it."""
+        slots = self.builder.const(buffers, name="slots")
+        return (Mod(self.index, slots, results=(self.builder.fresh("slot", INDEX_SCALAR),), loc=self.loop.loc),)
+
+    def number(self, cls: type[Binary], a: Value, b: Value, name: str) -> Value:
+        return self.builder.emit(cls, a, b, type=INDEX_SCALAR, name=name)
+
+    def ops(self) -> list[Op]:
+        compute = (*self.slot, *map(self.in_slot, self.staging.compute[:-1]))
+        writes = (*self.slot, *map(self.in_slot, self.staging.writes))
+        self.prologue(writes)
+        so_far = self.main(compute, writes)
+        self.drain(compute, so_far)
+        return self.builder.ops
+
+    def in_slot(self, op: Op) -> Op:
+        """The op, with accesses to memories that have slots now at the slot of the step."""
+        inner = map_blocks(op, lambda block: rewrite_block(block, lambda o: [self.access_in_slot(o)]))
+        return self.access_in_slot(inner)
+
+    def access_in_slot(self, op: Op) -> Op:
+        if not isinstance(op, (Read, Write)) or op.memory not in self.grown:
+            return op
+        at, axes = (self.slot[0].result, *op.at), tuple(a + 1 for a in op.axes)
+        guard = tuple(a + 1 for a in op.guard)
+        return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
+
+    def prologue(self, writes: Sequence[Op]) -> None:
+        """Bring the tiles of the first steps."""
+        copier = _Copier(self.builder, "first")
+        step = copier.fresh(self.index)
+        body = (*map(copier.op, (*self.staging.loads, *writes)), Yield((), loc=self.end.loc))
+        self.builder.effect(Loop, self.few_steps, (), Block((step,), body))
+
+    def main(self, compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Value, ...]:
+        """Load ahead, compute, then write what was loaded."""
+        lasting = self.lasting()
+        made = {v for op in lasting for v in op.results}
+        changing = [
+            [op for op in part if made.isdisjoint(op.results)] for part in (self.staging.loads, compute, writes)
+        ]
+        loads, compute, writes = changing
+        with self.builder.region():
+            copier = _Copier(self.builder, "next")
+            copier.new[self.index] = self.number(Add, self.index, self.ahead, "next")
+            (add,) = self.builder.ops
+        body = (*lasting, add, *map(copier.op, loads), *compute, *map(copier.op, writes), self.end)
+        results = tuple(self.builder.fresh(f"{v.name}_so_far", v.type) for v in self.loop.results)
+        block = Block(self.loop.body.args, body)
+        self.builder.effect(Loop, self.main_steps, self.loop.init, block, results=results)
+        return results
+
+    def lasting(self) -> list[Op]:
+        """Arithmetic of the loads and writes that is the same in every step: both parts use it as it is."""
+        changing, lasting = {self.index}, []
+        for op in (*self.staging.loads, *self.staging.writes):
+            if isinstance(op, PURE) and changing.isdisjoint(op.operands):
+                lasting.append(op)
+            else:
+                changing.update(op.results)
+        return lasting
+
+    def drain(self, compute: Sequence[Op], so_far: tuple[Value, ...]) -> None:
+        """Compute the last steps, whose tiles are there."""
+        copier = _Copier(self.builder, "last")
+        args = (copier.fresh(self.index), *map(copier.fresh, self.carried))
+        with self.builder.region():
+            if any(self.index in _all_operands(op) for op in (*compute, self.end)):
+                copier.new[self.index] = self.number(Add, self.main_steps, args[0], "step")
+            body = (*self.builder.ops, *map(copier.op, (*compute, self.end)))
+        self.builder.effect(Loop, self.few_steps, so_far, Block(args, body), results=self.loop.results)
+
+
+class _Copier:
+    """Copies ops under other names, each used by the copies behind it."""
+
+    def __init__(self, builder: Builder, suffix: str) -> None:
+        self.builder, self.suffix = builder, suffix
+        self.new: dict[Value, Value] = {}
+
+    def fresh(self, v: Value) -> Value:
+        self.new[v] = self.builder.fresh(f"{v.name}_{self.suffix}", v.type)
+        return self.new[v]
+
+    def op(self, op: Op) -> Op:
+        copy = substitute(map_blocks(op, self.block), self.new)
+        return replace(copy, results=tuple(map(self.fresh, op.results)))
+
+    def block(self, block: Block) -> Block:
+        return Block(tuple(map(self.fresh, block.args)), tuple(map(self.op, block.ops)))

@@ -1,0 +1,324 @@
+"""Separate waves that touch the same shared memory by the fewest barriers.
+
+The waves of a workgroup move a tile together, so a wave may read what any other wrote, and overwrite what another still
+reads. On every way from one access to a later one that conflicts with it there must be a barrier:
+
+    write(x, sa)                    loop {
+    ‹here›                            ‹here: the reads of the step before are done; the first step needs it not›
+    xs = read(sa)                     write(x, sa)
+                                      ‹and here›
+                                      xs = read(sa)
+                                    }
+
+A barrier can stand before any access and before any loop that has some: a gap. The pass follows all ways through the
+program with what was touched on them, and the gaps since. Each pair that conflicts gives a set of gaps of which one
+must be taken; what is taken is the cheapest choice that meets all sets, where a gap costs as often as it is passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from math import prod
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Barrier, Gather, Loop, Read, Scatter, While, Write
+from tilewave.ir.residues import Residue, Residues
+from tilewave.ir.rewrite import map_blocks, walk
+from tilewave.ir.types import Memory
+
+FEW_ROUNDS = 8
+"""An inner loop that goes round no more often than this is followed round by round, its index known."""
+MANY_ROUNDS = 16
+"""How often a loop is taken to go round where that is not written."""
+
+
+def place_barriers(kernel: Kernel) -> Kernel:
+    """The kernel with the barriers that it needs beside those it has; one wave needs none."""
+    if kernel.waves and prod(kernel.waves) == 1:
+        return kernel
+    reader = _Reader(kernel)
+    walker = _Walker(reader.residues)
+    walker.run(reader.steps(kernel.body, ()), {})
+    chosen = _cheapest(walker.ways, reader.costs)
+    return replace(kernel, body=_with_barriers(kernel.body, chosen, count())) if chosen else kernel
+
+
+def _with_barriers(block: Block, gaps: Gaps, numbers: Iterator[int]) -> Block:
+    ops: list[Op] = []
+    for op in block.ops:
+        if _has_gap(op) and gaps >> next(numbers) & 1:
+            ops.append(Barrier(loc=op.loc))
+        ops.append(map_blocks(op, lambda inner: _with_barriers(inner, gaps, numbers)) if _is_round(op) else op)
+    return replace(block, ops=tuple(ops))
+
+
+def _is_shared(memory: Value) -> bool:
+    return isinstance(memory.type, Memory) and memory.type.space == "shared"
+
+
+def _is_access(op: Op) -> bool:
+    return isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory)
+
+
+def _is_round(op: Op) -> bool:
+    """Whether it is a loop in which waves meet, or might."""
+    inside = (inner for block in op.blocks for inner in walk(block))
+    return isinstance(op, (Loop, While)) and any(_is_access(o) or isinstance(o, Barrier) for o in inside)
+
+
+def _has_gap(op: Op) -> bool:
+    return _is_access(op) or _is_round(op)
+
+
+# -- the accesses of a kernel, and the gaps before them ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """All waves touch a shared memory; `slot` is the part of it, where that is known."""
+
+    gap: int
+    memory: str
+    writes: bool
+    slot: Residue | None
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A barrier that stands already."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A loop: what is done again and again, between `least` and `most` times."""
+
+    gap: int
+    condition: tuple[Step, ...]
+    body: tuple[Step, ...]
+    index: str | None
+    trips: Value | None
+    least: int
+    most: int
+    made: frozenset[str]
+    """The names of values that are others in every round."""
+
+    def is_short(self) -> bool:
+        """Whether it is followed round by round: loops around loops only if there is no way back in them."""
+        return self.most <= (1 if self.index is None or any(isinstance(s, Round) for s in self.body) else FEW_ROUNDS)
+
+
+Step = Access | Meeting | Round
+Gaps = int
+"""A set of gaps, one bit each."""
+Cost = tuple[int, int, int, int, int]
+"""How often a gap is passed; then few barriers are better than many, those between reads and writes than those among
+them, outer than inner, late than early."""
+
+
+class _Reader:
+    """Finds the accesses and loops of a kernel, and numbers the gaps before them, in program order."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.residues = Residues(kernel)
+        self.costs: list[Cost] = []
+
+    def steps(self, block: Block, around: tuple[int, ...]) -> tuple[Step, ...]:
+        """What a block does; `around` says how often each loop around it goes round."""
+        found: list[Step] = []
+        for op in block.ops:
+            match op:
+                case Barrier():
+                    found.append(Meeting())
+                case Loop() | While() if _is_round(op):
+                    found.append(self.round(op, around))
+                case Read() | Write() | Gather() | Scatter() if _is_access(op):
+                    writes = isinstance(op, (Write, Scatter))
+                    among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
+                    found.append(Access(self.gap(around, int(among)), op.memory.name, writes, self.slot(op)))
+                case _:
+                    pass
+        return tuple(found)
+
+    def gap(self, around: tuple[int, ...], among: int = 0) -> int:
+        number = len(self.costs)
+        self.costs.append((prod(around), 1, among, len(around), -number))
+        return number
+
+    def slot(self, op: Read | Write | Gather | Scatter) -> Residue | None:
+        """Which part along the first axis is touched; a position outside the memory touches nothing."""
+        if not isinstance(op, (Read, Write)) or 0 in op.axes:
+            return None
+        return self.residues.of(op.at[0], op.memory.type.shape[0])
+
+    def round(self, op: Loop | While, around: tuple[int, ...]) -> Round:
+        gap = self.gap(around)
+        made = {v.name for block in op.blocks for v in _made(block)}
+        match op:
+            case Loop(trips, _, body):
+                index = body.args[0].name
+                least, most = (max(0, n) for n in self.residues.ranges.of(trips))
+                often = max(most, 1) if most <= FEW_ROUNDS or least == most else MANY_ROUNDS
+                steps = self.steps(body, (*around, often))
+                return Round(gap, (), steps, index, trips, least, most, frozenset(made - {index}))
+            case While(_, condition, body):
+                inner = (*around, MANY_ROUNDS)
+                check, steps = self.steps(condition, inner), self.steps(body, inner)
+                return Round(gap, check, steps, None, None, 0, self.residues.most_rounds(op), frozenset(made))
+
+
+def _made(block: Block) -> Iterator[Value]:
+    yield from block.args
+    for op in walk(block):
+        yield from op.results
+        for inner in op.blocks:
+            yield from inner.args
+
+
+# -- all ways through a kernel ----------------------------------------------------------------------------------------
+
+Touched = tuple[str, bool, Residue | None]
+"""Which memory, whether it was written, and which slot of it."""
+Pending = dict[Touched, frozenset[Gaps]]
+"""What was touched since the last barrier, and the gaps passed since, on each way that has no needless ones."""
+NOTHING: Pending = {}
+
+
+class _Walker:
+    def __init__(self, residues: Residues) -> None:
+        self.residues = residues
+        self.ways: frozenset[Gaps] = frozenset()
+        """The gaps on each way between two accesses that conflict."""
+        self.rounds: dict[str, int] = {}
+        """The index of each loop that is followed round by round."""
+
+    def run(self, steps: Sequence[Step], pending: Pending) -> Pending:
+        for step in steps:
+            match step:
+                case Meeting():
+                    pending = NOTHING
+                case Access(gap):
+                    pending = self.touch(step, self.past(gap, pending))
+                case Round(gap):
+                    go_round = self.few_rounds if step.is_short() else self.many_rounds
+                    pending = go_round(step, self.past(gap, pending))
+        return pending
+
+    def past(self, gap: int, pending: Pending) -> Pending:
+        """What is pending behind a gap, without what some barrier will have come between, wherever it stands."""
+        longer = {touched: {way | 1 << gap for way in ways} for touched, ways in pending.items()}
+        open_ways = {t: frozenset(way for way in ways if not self.is_cut(way)) for t, ways in longer.items()}
+        return {touched: ways for touched, ways in open_ways.items() if ways}
+
+    def is_cut(self, way: Gaps) -> bool:
+        """Whether it passes all gaps of a way on which there must be a barrier."""
+        return any(way & known == known for known in self.ways)
+
+    def touch(self, access: Access, pending: Pending) -> Pending:
+        slot = access.slot
+        for index, i in self.rounds.items():
+            slot = slot and slot.replaced(index, partial(Residue.of, {}, i))
+        for (memory, written, other), ways in pending.items():
+            apart = slot is not None and other is not None and slot.differs(other)
+            if memory == access.memory and (written or access.writes) and not apart:
+                self.ways = _without_needless(self.ways | ways)
+        return {**pending, (access.memory, access.writes, slot): frozenset((0,))}
+
+    def few_rounds(self, step: Round, pending: Pending) -> Pending:
+        """One after the other; the loop may end before any of those that it need not make."""
+        left = NOTHING
+        for i in range(step.most + 1):
+            pending = self.run(step.condition, pending)
+            if i >= step.least:
+                left = _joined(left, _renamed(pending, step, None))
+            if i < step.most:
+                self.rounds.update({step.index: i} if step.index else {})
+                pending = _renamed(self.run(step.body, pending), step, None)
+        self.rounds.pop(step.index or "", None)
+        return left
+
+    def many_rounds(self, step: Round, pending: Pending) -> Pending:
+        """As often as a round finds something pending that none before it has seen."""
+        before, seen = pending, None
+        while before != seen:
+            seen = before
+            checked = self.run(step.condition, before)
+            after = self.run(step.body, checked)
+            before = _joined(before, _renamed(after, step, _step_before(step.index)))
+        if step.trips is None:
+            return _renamed(checked, step, None)
+        left = _renamed(after, step, self.last_step(step.trips))
+        return left if step.least else _joined(pending, left)
+
+    def last_step(self, trips: Value) -> Callable[[int], Residue]:
+        return lambda modulus: self.residues.of(trips, modulus) + Residue.of({}, -1, modulus)
+
+
+def _step_before(index: str | None) -> Callable[[int], Residue] | None:
+    """The index of an earlier round in terms of this one's."""
+    return None if index is None else partial(Residue.of, {index: 1}, -1)
+
+
+def _joined(a: Pending, b: Pending) -> Pending:
+    joined = dict(a)
+    for touched, ways in b.items():
+        joined[touched] = _without_needless(joined[touched] | ways) if touched in joined else ways
+    return joined
+
+
+def _without_needless(ways: Iterable[Gaps]) -> frozenset[Gaps]:
+    """Without ways that pass all gaps of another: whatever separates that separates these."""
+    kept: list[Gaps] = []
+    for way in sorted(ways, key=int.bit_count):
+        if not any(way & k == k for k in kept):
+            kept.append(way)
+    return frozenset(kept)
+
+
+def _renamed(pending: Pending, step: Round, index: Callable[[int], Residue] | None) -> Pending:
+    """What was touched in a round, seen from the next or from behind: another index, and other values."""
+    found: Pending = {}
+    for (memory, written, slot), ways in pending.items():
+        if slot is not None and index is not None and step.index is not None:
+            slot = slot.replaced(step.index, index)
+        if slot is not None and any(name in step.made for name, _ in slot.terms):
+            slot = None
+        same = found.get((memory, written, slot))
+        found[memory, written, slot] = _without_needless(same | ways) if same else ways
+    return found
+
+
+# -- the cheapest choice ----------------------------------------------------------------------------------------------
+
+
+def _cheapest(ways: frozenset[Gaps], costs: Sequence[Cost]) -> Gaps:
+    """Gaps of which every way passes one."""
+    ways = _without_needless(ways)
+    while (fewer := _without_needless(_without_worse_gaps(ways, costs))) != ways:
+        ways = fewer
+    if not ways:
+        return 0
+    choices = (1 << gap for gap in _bits(min(ways, key=lambda way: (way.bit_count(), way))))
+    found = [bit | _cheapest(frozenset(w for w in ways if not w & bit), costs) for bit in choices]
+    return min(found, key=lambda gaps: _total(gaps, costs))
+
+
+def _without_worse_gaps(ways: Iterable[Gaps], costs: Sequence[Cost]) -> frozenset[Gaps]:
+    """Without gaps that cost more than another which lies on all their ways."""
+    ways = list(ways)
+    common: dict[int, Gaps] = {}
+    for way in ways:
+        for gap in _bits(way):
+            common[gap] = common.get(gap, way) & way
+    worse = sum(1 << gap for gap, others in common.items() if any(costs[o] < costs[gap] for o in _bits(others)))
+    return frozenset(way & ~worse for way in ways)
+
+
+def _total(gaps: Gaps, costs: Sequence[Cost]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*(costs[gap] for gap in _bits(gaps)), strict=True)))
+
+
+def _bits(gaps: Gaps) -> Iterator[int]:
+    return (gap for gap in range(gaps.bit_length()) if gaps >> gap & 1)

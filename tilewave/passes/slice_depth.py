@@ -1,0 +1,128 @@
+"""Products deeper than the rows that a matrix unit reads from shared memory become several, one behind the other.
+
+    %x = read(%a, [%m, %k]) : tile<128x128xf16>   →  %x_0 = read(%a, [%m, %k]) : tile<128x64xf16>
+    %z = mma(%x, %y, %acc)                           %x_64 = read(%a, [%m, %k_64]) : tile<128x64xf16>
+                                                     %z_0 = mma(%x_0, %y_0, %acc)
+                                                     %z = mma(%x_64, %y_64, %z_0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NoReturn
+
+from tilewave.errors import ConstraintError
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import ELEMENTWISE, Add, Broadcast, Const, Mma, Permute, Read
+from tilewave.ir.rewrite import map_blocks, names, substitute, walk
+from tilewave.ir.types import INDEX_SCALAR, Tile
+from tilewave.machine.matrix import BY_NAME, GroupInstruction
+
+Cut = tuple[int, int]
+"""Where a slice begins, and how deep it is."""
+
+
+def slice_depth(kernel: Kernel) -> Kernel:
+    deep = {op: cuts for op in walk(kernel.body) if isinstance(op, Mma) and len(cuts := tuple(_cuts(op))) > 1}
+    return _Slicing(kernel, deep).kernel() if deep else kernel
+
+
+def _cuts(op: Mma) -> Iterator[Cut]:
+    """The longest rows first; one cut where the instruction takes its operands from lanes, or all of them at once."""
+    instruction, depth, size = BY_NAME[op.instruction], op.a.type.shape[-1], op.a.type.dtype.bytes
+    if not isinstance(instruction, GroupInstruction):
+        yield 0, depth
+        return
+    first = 0
+    for row in (row_bytes // size for row_bytes in instruction.row_bytes):
+        while depth - first >= row:
+            yield first, row
+            first += row
+
+
+class _Slicing:
+    def __init__(self, kernel: Kernel, deep: dict[Mma, tuple[Cut, ...]]) -> None:
+        self.old, self.deep = kernel, deep
+        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.builder = Builder(names(kernel))
+        self.slices: dict[tuple[Value, int, Cut], Value] = {}
+        self.behind: dict[Value, list[Op]] = {}
+        """What stands behind the op that makes a value."""
+        for op, cuts in deep.items():
+            for cut in cuts:
+                for x in (op.a, op.b):
+                    self.slice(x, len(x.type.shape) - 1, cut, op)
+
+    def kernel(self) -> Kernel:
+        return replace(self.old, body=self.block(self.old.body))
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for old in block.ops:
+            op = map_blocks(old, self.block)
+            ops += self.product(op) if isinstance(op, Mma) and op in self.deep else [op]
+            for v in op.results:
+                ops += self.behind.get(v, ())
+        return replace(block, ops=tuple(ops))
+
+    def product(self, op: Mma) -> list[Op]:
+        """Slice by slice, each onto the sums of the one before; the last one has the product's name."""
+        found: list[Op] = []
+        acc, cuts = op.acc, self.deep[op]
+        for cut in cuts:
+            a, b = (self.slices[x, len(x.type.shape) - 1, cut] for x in (op.a, op.b))
+            last = cut == cuts[-1]
+            result = op.result if last else self.builder.fresh(f"{op.result.name}_{cut[0]}", op.result.type)
+            found.append(replace(op, a=a, b=b, acc=acc, depth=cut[1], results=(result,)))
+            acc = result
+        return found
+
+    def slice(self, v: Value, axis: int, cut: Cut, product: Mma) -> Value:
+        """The part of a tile along one of its axes, made where the tile is made."""
+        if (v, axis, cut) not in self.slices:
+            op = self.makers.get(v)
+            if op is None:
+                self.refuse(product)
+            shape = list(v.type.shape)
+            shape[axis] = cut[1]
+            kind = Tile(tuple(shape), v.type.dtype)
+            made = self.made(op, axis, cut, product)
+            result = self.builder.fresh(f"{v.name}_{cut[0]}", kind)
+            self.behind.setdefault(v, []).extend([*made[:-1], replace(made[-1], results=(result,))])
+            self.slices[v, axis, cut] = result
+        return self.slices[v, axis, cut]
+
+    def made(self, op: Op, axis: int, cut: Cut, product: Mma) -> list[Op]:
+        """The ops that make a slice; the last one's result is still to be named."""
+        match op:
+            case Read(at=at, axes=axes):
+                along = axes[axis]
+                first = Const(cut[0], results=(self.builder.fresh(f"c{cut[0]}", INDEX_SCALAR),), loc=op.loc)
+                start = self.builder.fresh(f"{at[along].name}_{cut[0]}", INDEX_SCALAR)
+                moved = (*at[:along], start, *at[along + 1 :])
+                return [first, Add(at[along], first.result, results=(start,), loc=op.loc), replace(op, at=moved)]
+            case Const():
+                return [op]
+            case Broadcast(x, axes):
+                if axis not in axes:
+                    return [op]
+                return [replace(op, x=self.slice(x, axes.index(axis), cut, product))]
+            case Permute(x, axes):
+                return [replace(op, x=self.slice(x, axes[axis], cut, product))]
+            case _ if isinstance(op, ELEMENTWISE):
+                tiles = [x for x in op.operands if isinstance(x.type, Tile)]
+                return [substitute(op, {x: self.slice(x, axis, cut, product) for x in tiles})]
+        self.refuse(product)
+
+    def refuse(self, op: Mma) -> NoReturn:
+        instruction, size = BY_NAME[op.instruction], op.a.type.dtype.bytes
+        assert isinstance(instruction, GroupInstruction)
+        most = max(instruction.row_bytes) // size
+        raise ConstraintError(
+            f"a product is {op.a.type.shape[-1]} deep, {instruction.name} takes {most} at once, and an operand that is "
+            "computed as a whole cannot be cut",
+            loc=op.loc,
+            remedy=f"make the step {most} deep or less",
+        )

@@ -1,0 +1,353 @@
+"""Operands of products go through shared memory, where several waves need them or the author says so.
+
+    %x = read(%a, [%m, %k])        →  %x = read(%a, [%m, %k]) {per_lane = 4, spread = rows}
+    %z = mma(%x, %y, %acc)            write(%x, %x_shared, [%c0, %c0])
+                                      %x_part = read(%x_shared, [%c0, %c0]) {per_lane = 8}
+                                      %z = mma(%x_part, %y_part, %acc)
+
+Rows lie in shared memory so that lanes served together want different banks, both when they write and when they read:
+`bank_table` shows what each placement costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from tilewave.errors import NOWHERE, Loc
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.fragments import Fragment
+from tilewave.ir.lane_loads import memory_order, power_of_two, widest_chunk
+from tilewave.ir.layouts import LANES
+from tilewave.ir.ops import ELEMENTWISE, Allocate, Broadcast, Const, Gather, Iota, Mma, Permute, Read, Write
+from tilewave.ir.placements import elements, offset
+from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.types import DTYPES, INDEX_SCALAR, DType, Memory, Padded, Placement, Swizzled, Tile
+from tilewave.machine.banks import NO_LANE, Array, Kind, Ports, ports
+from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.matrix import BY_NAME, NAMED, GroupInstruction
+
+ACCESS_BYTES = 16
+"""The widest access of a lane to shared memory."""
+PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
+"""What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
+REPEATING_ROWS = max(PERIODS) * max(EVERY)
+"""Rows after which every swizzle begins again, so that more of them tell nothing new."""
+SPREADS = ("rows", "columns")
+_SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
+"""Some dtype of each size: what lies in a bank does not matter."""
+
+
+@dataclass(frozen=True)
+class StageShared:
+    machine: LaneMachine
+
+    def __repr__(self) -> str:
+        return f"StageShared({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        return _Staging(kernel, self.machine).kernel()
+
+
+class _Staging:
+    def __init__(self, kernel: Kernel, machine: LaneMachine) -> None:
+        self.old, self.machine = kernel, machine
+        self.builder = Builder(names(kernel))
+        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.memories: dict[Value, Value] = {}
+        self.allocations: list[Op] = []
+        self.reads: dict[Value, Read] = {}
+        """What becomes of reads, by their results."""
+        for op in walk(kernel.body):
+            if isinstance(op, Mma):
+                look = self.look_at if _fragment(op) else self.look_at_rows
+                look(op, 0)
+                look(op, 1)
+        self.zero = self.builder.fresh("c0", INDEX_SCALAR)
+
+    def kernel(self) -> Kernel:
+        if not self.memories and not self.reads:
+            return self.old
+        body = self.block(self.old.body)
+        if not self.memories:
+            return replace(self.old, body=body)
+        zero = Const(0, results=(self.zero,), loc=self.allocations[0].loc)
+        return replace(self.old, body=replace(body, ops=(*self.allocations, zero, *body.ops)))
+
+    # -- which operands
+
+    def look_at(self, op: Mma, side: int) -> None:
+        x = (op.a, op.b)[side]
+        sources = list(self.sources(x))
+        if not sources:
+            return  # made of nothing: every lane makes its own
+        staged = (
+            self.old.waves[1 - side] > 1
+            or any(s is None for s in sources)
+            or any(isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources)
+        )
+        block = _fragment(op)
+        assert block is not None
+        one = Fragment(block.rows, NAMED[op.instruction].depth)
+        reads = list(self.reads_of(x))
+        for read in reads:
+            if read.result not in self.reads:
+                width = block.per_lane
+                if staged:
+                    width = read.per_lane if _divides(read.per_lane, block) else one.per_lane
+                self.reads[read.result] = replace(read, through="", per_lane=width, spread=SPREADS[side])
+        if staged and x not in self.memories:
+            access = self.access(x, reads, block, self.old.waves[1 - side])
+            self.allocate(x, op, placement(self.machine, access))
+
+    def look_at_rows(self, op: Mma, side: int) -> None:
+        """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
+        x, instruction = (op.a, op.b)[side], BY_NAME[op.instruction]
+        assert isinstance(instruction, GroupInstruction)
+        for read in self.reads_of(x):
+            self.reads[read.result] = replace(read, through="", per_lane=0)
+        if x not in self.memories:
+            size = x.type.dtype.bytes
+            chunk_bytes, period, every = instruction.swizzle(x.type.shape[-1] * size)
+            self.allocate(x, op, Swizzled(chunk_bytes // size, period, every))
+
+    def reads_of(self, v: Value) -> Iterator[Read]:
+        """Those whose elements v is computed from one by one, so that lanes hold them as they hold v."""
+        op = self.makers.get(v)
+        if isinstance(op, Read):
+            yield op
+        elif isinstance(op, ELEMENTWISE):
+            for x in op.operands:
+                yield from self.reads_of(x)
+
+    def access(self, x: Value, reads: list[Read], block: Fragment, readers: int) -> Access:
+        """Lanes write what they loaded in the widest chunks, in the order in which it lies in global memory."""
+        shape, size = x.type.shape, x.type.dtype.bytes
+        if not reads:
+            return Access(shape, size, _axes(x), power_of_two(shape[-1], ACCESS_BYTES // size), block, readers)
+        width = min(widest_chunk(read, self.machine.widest_load_bytes) for read in reads)
+        return Access(shape, size, memory_order(reads[0]), width, block, readers)
+
+    def sources(self, v: Value) -> Iterator[Read | Gather | None]:
+        """The reads that a tile is computed from; None for what lanes already hold in some way."""
+        op = self.makers.get(v)
+        match op:
+            case Read() | Gather():
+                yield op
+            case Const() | Iota():
+                pass
+            case Broadcast(x) | Permute(x):
+                yield from self.sources(x) if isinstance(x.type, Tile) else ()
+            case _ if isinstance(op, ELEMENTWISE):
+                for x in op.operands:
+                    yield from self.sources(x) if isinstance(x.type, Tile) else ()
+            case _:
+                yield None
+
+    def allocate(self, x: Value, op: Mma, rows: Placement | None) -> None:
+        kind = Memory(x.type.shape, x.type.dtype, "shared", rows)
+        memory = self.builder.fresh(f"{x.name}_shared", kind)
+        maker = self.makers.get(x)
+        self.memories[x] = memory
+        self.allocations.append(Allocate(results=(memory,), loc=maker.loc if maker else op.loc))
+
+    # -- the kernel anew
+
+    def block(self, block: Block) -> Block:
+        """Operands are written right behind where they are made, and read before the first product that takes them."""
+        found: dict[Part, Value] = {}
+        first = block.ops[0].loc if block.ops else NOWHERE
+        ops: list[Op] = [self.write(v, first) for v in block.args if v in self.memories]
+        for old in block.ops:
+            op = map_blocks(old, self.block)
+            if isinstance(op, Mma):
+                ops += self.product(op, found)
+            else:
+                ops.append(self.reads[op.result] if isinstance(op, Read) and op.result in self.reads else op)
+            ops += [self.write(v, op.loc) for v in op.results if v in self.memories]
+        return replace(block, ops=tuple(ops))
+
+    def product(self, op: Mma, found: dict[Part, Value]) -> list[Op]:
+        """The product, and the reads of those operands that no product before it in this block has read."""
+        ops: list[Op] = []
+        parts = [op.a, op.b]
+        for side, x in enumerate((op.a, op.b)):
+            if x not in self.memories:
+                continue
+            part = Part(x, side, _fragment(op))
+            if part not in found or part.fragment is None:  # the matrix unit reads when it multiplies: each time anew
+                found[part] = self.builder.fresh(f"{x.name}_part", x.type)
+                ops.append(self.read(part, found[part], op.loc))
+            parts[side] = found[part]
+        return [*ops, replace(op, a=parts[0], b=parts[1])]
+
+    def read(self, part: Part, result: Value, loc: Loc) -> Read:
+        memory, per_lane = self.memories[part.of], part.fragment.per_lane if part.fragment else 0
+        return Read(memory, self.start(part.of), _axes(part.of), per_lane=per_lane, results=(result,), loc=loc)
+
+    def write(self, v: Value, loc: Loc) -> Write:
+        return Write(v, self.memories[v], self.start(v), _axes(v), loc=loc)
+
+    def start(self, v: Value) -> tuple[Value, ...]:
+        return (self.zero,) * len(v.type.shape)
+
+
+@dataclass(frozen=True)
+class Part:
+    """An operand as the lanes take it for one side of a product."""
+
+    of: Value
+    side: int
+    fragment: Fragment | None
+
+
+def _axes(v: Value) -> tuple[int, ...]:
+    return tuple(range(len(v.type.shape)))
+
+
+def _fragment(op: Mma) -> Fragment | None:
+    """None where the operands are not held by lanes."""
+    instruction = BY_NAME[op.instruction]
+    return None if isinstance(instruction, GroupInstruction) else Fragment(instruction.rows, op.depth)
+
+
+def _divides(per_lane: int, block: Fragment) -> bool:
+    """Whether lanes can take a block by so many neighbours at a time."""
+    return per_lane > 0 and block.per_lane % per_lane == 0
+
+
+# -- where rows lie -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """How lanes write a tile to shared memory and read it back; all that a placement's cost depends on."""
+
+    shape: tuple[int, ...]
+    element_bytes: int
+    order: tuple[int, ...]
+    """The tile's axes as lanes walk them when they write, the last one in chunks of `width`."""
+    width: int
+    fragment: Fragment
+    readers: int
+    """Waves that read each element."""
+
+    def memory(self, placement: Placement | None) -> Memory:
+        return Memory(self.shape, _SIZED[self.element_bytes], "shared", placement)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cycles in which shared memory serves all lanes: as few as can be, and with those they wait for each other."""
+
+    placement: Placement | None
+    bytes: int
+    write: tuple[int, int]
+    read: tuple[int, int]
+
+    @property
+    def conflicts(self) -> int:
+        return self.write[1] - self.write[0] + self.read[1] - self.read[0]
+
+
+def placement(machine: LaneMachine, access: Access) -> Placement | None:
+    """The one without conflicts that wastes the fewest bytes; where all have some, the one that has the fewest."""
+    *batch, rows, _ = access.shape
+    if access.order[-1] == len(access.shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
+        access = replace(access, shape=(REPEATING_ROWS, access.shape[-1]))
+    return _best(ports(machine.shared), access).placement
+
+
+def bank_table(machine: LaneMachine, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
+    """What plain rows, both paddings and the best XOR cost an operand of this shape, written in the widest chunks."""
+    rows, depth = NAMED[instruction].rows, NAMED[instruction].depth
+    count = max(1, power_of_two(shape[1] // depth, ACCESS_BYTES // (Fragment(rows, depth).per_lane * dtype.bytes)))
+    width = power_of_two(shape[1], ACCESS_BYTES // dtype.bytes)
+    access = Access(shape, dtype.bytes, (0, 1), width, Fragment(rows, count * depth), 1)
+    found = ports(machine.shared)
+    swizzled = min((_cost(found, access, s) for s in _swizzles(access)), key=lambda cost: cost.conflicts, default=None)
+    plain = [_cost(found, access, p) for p in (None, *_paddings(access))]
+    return (*plain, swizzled) if swizzled else tuple(plain)
+
+
+@lru_cache(maxsize=256)
+def _best(ports: Ports, access: Access) -> Cost:
+    best: Cost | None = None
+    for candidate in (None, *_swizzles(access), *_paddings(access)):  # those that waste nothing first
+        cost = _cost(ports, access, candidate)
+        if best is None or cost.conflicts < best.conflicts:
+            best = cost
+        if not best.conflicts:
+            break
+    assert best is not None
+    return best
+
+
+def _swizzles(access: Access) -> Iterator[Swizzled]:
+    """Chunks as wide as an access; narrower ones only where lanes read less at once."""
+    per_lane = access.fragment.per_lane
+    for chunk in dict.fromkeys((max(per_lane, ACCESS_BYTES // access.element_bytes), per_lane)):
+        chunks, left = divmod(access.shape[-1], chunk)
+        for period in PERIODS:
+            if not left and chunks % period == 0:
+                yield from (Swizzled(chunk, period, every) for every in EVERY)
+
+
+def _paddings(access: Access) -> Iterator[Padded]:
+    return (Padded(bytes // access.element_bytes) for bytes in (16, 32))
+
+
+def _cost(ports: Ports, access: Access, placement: Placement | None) -> Cost:
+    memory = access.memory(placement)
+    most = ACCESS_BYTES // access.element_bytes
+    if isinstance(placement, Swizzled):
+        most = min(most, placement.chunk)
+    write, read = _written(access, most), _read(access, most)
+    size = access.element_bytes
+
+    def cycles(kind: Kind, starts: Array, piece: int, times: int) -> tuple[int, int]:
+        at = np.where(starts[0] < 0, NO_LANE, offset(memory, *starts) * size)
+        ideal, actual = ports.of(kind, piece * size).cycles(at)
+        return ideal * times, actual * times
+
+    return Cost(
+        placement,
+        elements(memory) * size,
+        cycles("write", *write, times=1),
+        cycles("read", *read, times=access.readers),
+    )
+
+
+@lru_cache(maxsize=64)
+def _written(access: Access, most: int) -> tuple[Array, int]:
+    """Where the accesses of waves that write the tile begin: axes x accesses x lanes; and how many elements each has.
+
+    Neighbouring lanes take neighbouring chunks in the order of writing. Those that stand behind each other in a row of
+    shared memory are written at once, others one by one.
+    """
+    shape = tuple(access.shape[axis] for axis in access.order)
+    along = access.order[-1]
+    piece = min(access.width, most) if along == len(access.shape) - 1 else 1
+    chunks = prod(shape) // access.width
+    number = np.arange(-(-chunks // LANES) * LANES)
+    found = np.unravel_index(np.minimum(number, chunks - 1), (*shape[:-1], shape[-1] // access.width))
+    starts = np.empty((len(shape), access.width // piece, len(number)), np.int64)
+    for axis, at in zip(access.order, found, strict=True):
+        starts[axis] = at
+    starts[along] = starts[along] * access.width + np.arange(0, access.width, piece)[:, None]
+    starts[:, :, number >= chunks] = NO_LANE
+    return starts.reshape(len(shape), -1, LANES), piece
+
+
+@lru_cache(maxsize=64)
+def _read(access: Access, most: int) -> tuple[Array, int]:
+    """Where the accesses of a wave that reads all of the tile begin: axes x accesses x lanes; and elements of each."""
+    layout = access.fragment.operand(access.shape, (1, 1), 0)
+    piece = min(access.fragment.per_lane, most)
+    starts = layout.positions(1, LANES)[..., ::piece, :]
+    return np.moveaxis(starts.reshape(LANES, -1, len(access.shape)), (0, 2), (2, 0)), piece
