@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from fake_guests import forget_guests, install_cupy, install_torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,8 +33,8 @@ from tilewave.ir.types import (
     INDEX,
     INTERNAL,
 )
-from tilewave.runtime import arrays
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
+from tilewave.runtime import arrays, overlaps
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number, view
 from tilewave.runtime.dlpack import Unversioned, Versioned
 
 STORED = [dtype for dtype in DTYPES.values() if dtype not in INTERNAL]
@@ -769,15 +770,15 @@ def test_a_riddle_of_strides_is_refused_without_a_claim():
 
 
 def test_a_riddle_within_one_array_is_refused_without_a_claim(monkeypatch):
-    monkeypatch.setattr(arrays, "OVERLAP_WORK", 1)
+    monkeypatch.setattr(overlaps, "OVERLAP_WORK", 1)
     shape, strides = (39, 7, 19), (15652, 65136, 59112)
     c = cuda_array(shape=shape, strides=strides, typestr="<f4")
     parameters = (Parameter("c", shape, F32, True),)
-    arrays._repeats.cache_clear()
+    overlaps.repeats.cache_clear()
     message = refusal(lambda: gemm(c, parameters=parameters, device="cuda:0"))
     monkeypatch.undo()
-    arrays._repeats.cache_clear()
-    assert arrays._repeats(shape, strides, 4) is False
+    overlaps.repeats.cache_clear()
+    assert overlaps.repeats(shape, strides, 4) is False
     assert message == (
         f"gemm: c may have several elements at one address (strides {strides}), but the kernel writes it\n"
         "  pass a new f32 array of shape (39, 7, 19) on cuda"
@@ -797,7 +798,7 @@ layouts = st.lists(st.tuples(sizes, st.integers(-9, 9)), max_size=3).map(
 @given(layouts)
 def test_self_overlap_is_exact(layout):
     addresses = offsets(*layout)
-    assert arrays._repeats(*layout, 4) is (len(set(addresses)) < len(addresses))
+    assert overlaps.repeats(*layout, 4) is (len(set(addresses)) < len(addresses))
 
 
 @given(layouts, layouts, st.integers(-20, 20))
@@ -829,6 +830,188 @@ def test_checks_come_in_order():
     assert refusal(lambda: gemm(odd, arguments()[1], frozen)).startswith("gemm: a has elements")
     repeated = np.broadcast_to(np.float32(1), (64, 64))
     assert refusal(lambda: gemm(*arguments()[:2], repeated)).startswith("gemm: c is read-only")
+
+
+# GPUs -----------------------------------------------------------------------------------------------------------------
+
+GPU = (Parameter("a", (8, 8), F16, False), Parameter("c", (8, 8), F32, True))
+
+
+@pytest.fixture
+def torch_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    yield install_torch(monkeypatch)
+    forget_guests()
+
+
+@pytest.fixture
+def cupy_on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    yield install_cupy(monkeypatch)
+    forget_guests()
+
+
+def on_gpu(*given: object, device: str = "cuda", **more: Any) -> tuple[ArrayView, ...]:
+    return check_call("gemm", GPU, given, device, NOWHERE, **more)
+
+
+def pair(torch: Any, **of_a: Any) -> tuple[Any, Any]:
+    return torch.Tensor(0x1000, (8, 8), torch.float16, **of_a), torch.Tensor(0x2000, (8, 8), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", STORED, ids=str)
+def test_a_torch_tensor_on_a_gpu_is_read_by_its_attributes(torch_on_gpu, dtype):
+    tensor = torch_on_gpu.Tensor(0x1000, (4, 6), getattr(torch_on_gpu, dtype.numpy.name), 3, (1, 8))
+    size = dtype.bytes
+    assert view(tensor) == ArrayView(0x1000, (4, 6), (size, 8 * size), dtype, "cuda:3", False, tensor)
+    assert view(tensor).owner is tensor
+
+
+def test_torch_on_amd_is_rocm(monkeypatch):
+    torch = install_torch(monkeypatch, hip="6.4.1")
+    assert view(torch.Tensor(0x1000, (8,), number=1)).device == "rocm:1"
+    forget_guests()
+
+
+def test_a_parameter_of_torchs_is_a_tensor_and_another_subclass_is_asked_by_dlpack(torch_on_gpu):
+    class Wrapped(torch_on_gpu.Tensor):
+        pass
+
+    assert view(torch_on_gpu.nn.Parameter(0x1000, (8,))).device == "cuda:0"
+    assert refusal(lambda: view(Wrapped(0x1000, (8,)))).startswith("view: array is a")
+
+
+def test_torch_tensors_on_a_gpu_that_are_no_plain_memory(torch_on_gpu):
+    torch = torch_on_gpu
+    for refused, text in (
+        (
+            torch.Tensor(0, (8,), requires_grad=True),
+            "requires grad, which a kernel does not compute\n  pass array.detach()",
+        ),
+        (torch.Tensor(0, (8,), layout=torch.sparse_coo), "is laid out as torch.sparse_coo, not as rows and columns\n"),
+        (torch.Tensor(0, (8,), negated=True), "is stored with its signs turned\n  pass array.resolve_neg()"),
+        (torch.Tensor(0, (8,), torch.complex64), "is complex64, which no kernel takes"),
+    ):
+        assert refusal(lambda refused=refused: view(refused)).startswith(f"view: array {text}")
+
+
+def test_a_cupy_array_is_read_by_its_attributes(cupy_on_gpu):
+    array = cupy_on_gpu.ndarray(0x1000, (4, 6), np.dtype(np.float16), 1, (-12, 2))
+    assert view(array) == ArrayView(0x1000, (4, 6), (-12, 2), F16, "cuda:1", False, array)
+    assert view(cupy_on_gpu.ndarray(0x1000, (4,), cupy_on_gpu.bfloat16)).dtype is BF16
+    assert refusal(lambda: view(cupy_on_gpu.ndarray(0, (4,), np.dtype(np.uint16)))).startswith("view: array is uint16")
+
+
+def test_arrays_on_any_one_gpu_fit(torch_on_gpu):
+    for number in (0, 1):
+        given = [torch_on_gpu.Tensor(0x1000, (8, 8), torch_on_gpu.float16, number)]
+        given.append(torch_on_gpu.Tensor(0x2000, (8, 8), torch_on_gpu.float32, number))
+        views = on_gpu(*given)
+        assert views == tuple(view(tensor) for tensor in given)
+        assert device_number(views) == number
+        assert on_gpu(*given, device=f"cuda:{number}") == views
+        assert type(views[0].shape) is tuple
+
+
+def test_the_quick_look_and_the_slow_one_agree(torch_on_gpu, monkeypatch):
+    cases = [
+        *({}, {"strides": (16, 1)}, {"strides": (1, 8)}, {"strides": (0, 1)}, {"strides": (3, 5)}, {"number": 1}),
+        *({"requires_grad": True}, {"negated": True}, {"layout": torch_on_gpu.sparse_coo}, {"is_cuda": False}),
+    ]
+
+    def outcome(case: dict[str, Any]) -> object:
+        try:
+            return on_gpu(*pair(torch_on_gpu, **case))
+        except CallError as error:
+            return str(error)
+        except AttributeError as error:  # the stand-in for torch has no DLPack
+            return str(error)
+
+    quick = [outcome(case) for case in cases]
+    assert [isinstance(result, tuple) for result in quick] == [True] * 5 + [False] * 5
+    monkeypatch.setattr(arrays, "_quick_guests", lambda *given: None)
+    assert [outcome(case) for case in cases] == quick
+
+
+def test_arrays_on_two_gpus(torch_on_gpu):
+    a, c = pair(torch_on_gpu, number=1)
+    assert refusal(lambda: on_gpu(a, c)) == (
+        'gemm: c is on cuda:0, but a is on cuda:1\n  pass torch.empty((8, 8), dtype=torch.float32, device="cuda:1")'
+    )
+    assert refusal(lambda: on_gpu(a, c, device="cuda:0")) == (
+        'gemm: a is on cuda:1, but the kernel runs on cuda:0\n  pass a.to("cuda:0")'
+    )
+
+
+def test_the_device_of_an_address_is_asked_for(torch_on_gpu):
+    a, _ = pair(torch_on_gpu)
+    c = cuda_array(shape=(8, 8), typestr="<f4", data=(0x2000, False))
+    asked: list[int] = []
+
+    def device_of(pointer: int) -> int:
+        asked.append(pointer)
+        return 1
+
+    assert device_number(on_gpu(a, c)) == 0
+    assert refusal(lambda: on_gpu(a, c, device_of=device_of)) == (
+        "gemm: c is on cuda:1, but a is on cuda:0\n  pass a new f32 array of shape (8, 8) on cuda:0"
+    )
+    assert asked == [0x2000]
+    assert device_number([view(c)]) == 0
+
+
+def test_arrays_on_the_cpu_for_a_gpu_kernel():
+    given = np.ones((8, 8), np.float16), np.ones((8, 8), np.float32)
+    assert refusal(lambda: on_gpu(*given)) == (
+        'gemm: a is on cpu, but the kernel runs on cuda\n  pass a copy of a on cuda, or compile with target="cpu"'
+    )
+    assert all((array == 1).all() for array in given)
+
+
+def test_an_array_that_runs_backwards_is_refused_on_a_gpu_alone(cupy_on_gpu):
+    cupy = cupy_on_gpu
+    a = cupy.ndarray(0x1000, (8, 8), np.dtype(np.float16), 0, (16, -2))
+    c = cupy.ndarray(0x2000, (8, 8))
+    assert refusal(lambda: on_gpu(a, c)) == (
+        "gemm: a runs backwards in memory (strides (16, -2)), and a kernel on cuda only goes forward\n  pass a.copy()"
+    )
+    back = cupy.ndarray(0x2100, (8, 8), np.dtype(np.float32), 0, (-32, 4))
+    assert refusal(lambda: on_gpu(cupy.ndarray(0x1000, (8, 8), np.dtype(np.float16)), back)).endswith(
+        "\n  pass cupy.empty((8, 8), np.float32)"
+    )
+    row = Parameter("a", (1, 8), F16, False)
+    single = cupy.ndarray(0x1000, (1, 8), np.dtype(np.float16), 0, (-16, 2))
+    assert len(check_call("gemm", (row,), (single,), "cuda", NOWHERE)) == 1
+    single = cuda_array(shape=(1, 8), strides=(-16, 2))
+    assert len(check_call("gemm", (row,), (single,), "cuda", NOWHERE)) == 1
+    assert len(gemm(np.ones((32, 64), np.float32)[::-1], parameters=(Parameter("x", (32, 64), F32, False),))) == 1
+
+
+def test_an_array_between_addresses_on_a_gpu(torch_on_gpu, cupy_on_gpu):
+    a, c = torch_on_gpu.Tensor(0x1001, (8, 8), torch_on_gpu.float16), cupy_on_gpu.ndarray(0x2000, (8, 8))
+    assert refusal(lambda: on_gpu(a, c)) == (
+        "gemm: a has elements at addresses that are no multiples of 2 bytes\n  pass a.clone()"
+    )
+    a, c = torch_on_gpu.Tensor(0x1000, (8, 8), torch_on_gpu.float16), cupy_on_gpu.ndarray(0x2002, (8, 8))
+    assert refusal(lambda: on_gpu(a, c)).endswith("\n  pass cupy.empty((8, 8), np.float32)")
+
+
+def test_overlaps_of_guests_are_found(torch_on_gpu):
+    a, c = pair(torch_on_gpu)
+    c.pointer = 0x1000 + 127
+    c.pointer -= c.pointer % 4
+    assert refusal(lambda: on_gpu(a, c)).startswith("gemm: c overlaps a, but the kernel writes c")
+    c.pointer = 0x1000 + 128
+    assert len(on_gpu(a, c)) == 2
+    c.strides = (0, 1)
+    assert "c has several elements at one address" in refusal(lambda: on_gpu(a, c))
+
+
+def test_a_wrong_dtype_on_a_gpu_is_answered_for_that_gpu(torch_on_gpu):
+    a, c = pair(torch_on_gpu)
+    c.dtype = torch_on_gpu.float16
+    assert refusal(lambda: on_gpu(a, c, device="cuda:0")) == (
+        "gemm: c is f16, but the kernel writes f32\n"
+        '  pass torch.empty((8, 8), dtype=torch.float32, device="cuda:0"), or compile with Memory[..., f16]'
+    )
 
 
 # torch ----------------------------------------------------------------------------------------------------------------

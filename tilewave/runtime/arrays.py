@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,9 @@ import numpy as np
 from tilewave.errors import CallError, Loc
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
-
-NDArray = np.ndarray[Any, np.dtype[Any]]
-
-OVERLAP_WORK = 10_000
-"""How long numpy may search for a common address, in its own unit: about half a millisecond."""
+from tilewave.runtime.guests import look
+from tilewave.runtime.overlaps import NDArray, layout_of, meet, placed, repeats
+from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 _TARGETS = {"cpu": '"cpu"', "cuda": '"sm_90a"', "rocm": '"gfx942" or "gfx950"'}
@@ -50,28 +48,9 @@ class ArrayView:
         return array
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Addresses as numpy's array interface, with what keeps them alive."""
-
-    __array_interface__: dict[str, object]
-    owner: object
-
-
 def _elements(v: ArrayView) -> NDArray:
     """The view's elements as raw bytes; of a GPU's, only the addresses are of use."""
-    return _at(v.pointer, v.shape, v.strides, v.dtype.bytes, v)
-
-
-def _at(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int, owner: object) -> NDArray:
-    interface: dict[str, object] = {
-        "version": 3,
-        "data": (pointer, False),
-        "shape": shape,
-        "strides": strides,
-        "typestr": f"|V{item_bytes}",
-    }
-    return np.asarray(_Range(interface, owner))
+    return placed(v.pointer, v.shape, v.strides, v.dtype.bytes, v)
 
 
 # view ---------------------------------------------------------------------------------------------------------------
@@ -94,23 +73,34 @@ def _view(array: object) -> ArrayView:
         raise Refused("is masked, and a kernel would not see the mask", "pass {name}.filled(0), or {name}.data")
     if isinstance(array, np.ndarray):
         return _from_numpy(array)
+    guest = look(array)
+    if guest is not None:
+        return ArrayView(guest.pointer, tuple(guest.shape), guest.strides, guest.dtype, guest.device, False, array)
     if exports(array):
         e = export(array)
         return ArrayView(e.pointer, e.shape, e.strides, e.dtype, e.device, e.readonly, e.capsule)
     interface = getattr(array, "__cuda_array_interface__", None)
     if isinstance(interface, dict):
         return _from_interface(interface, array)
-    raise Refused(f"is {_described(array)}, not an array", _as_array(array))
+    raise Refused(f"is {described(array)}, not an array", as_array(array))
 
 
 def _from_numpy(array: NDArray) -> ArrayView:
     dtype = _KNOWN.get(array.dtype)
     if dtype is None:
         raise UnknownDType(_numpy_name(array.dtype))
-    return _made(array, _pointer(array), array.shape, array.strides, dtype)
+    return _made(array, _pointer(array), array.shape, array.strides, dtype, "cpu", not array.flags.writeable)
 
 
-def _made(array: NDArray, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> ArrayView:
+def _made(
+    array: object,
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: DType,
+    device: str,
+    readonly: bool,
+) -> ArrayView:
     """The same as ArrayView(…), which takes 1.9 µs where this takes 0.7; every call comes by here for every array."""
     made = _new(ArrayView)
     fields = made.__dict__
@@ -118,8 +108,8 @@ def _made(array: NDArray, pointer: int, shape: tuple[int, ...], strides: tuple[i
     fields["shape"] = shape
     fields["strides"] = strides
     fields["dtype"] = dtype
-    fields["device"] = "cpu"
-    fields["readonly"] = not array.flags.writeable
+    fields["device"] = device
+    fields["readonly"] = readonly
     fields["owner"] = array
     return made
 
@@ -160,27 +150,6 @@ def _numpy_name(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.isnative else f"byte-swapped {dtype.name}"
 
 
-def _described(value: object) -> str:
-    """`None`, `a list`, `a pandas.DataFrame`."""
-    if value is None:
-        return "None"
-    kind = type(value)
-    package = kind.__module__.partition(".")[0]
-    name = kind.__name__ if package in ("builtins", "__main__") else f"{package}.{kind.__name__}"
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _as_array(value: object) -> str:
-    """How to make an array of what is none."""
-    if hasattr(value, "to_numpy"):  # pandas, polars, arrow
-        return "pass {name}.to_numpy()"
-    if hasattr(value, "toarray"):  # scipy.sparse
-        return "pass {name}.toarray()"
-    if isinstance(value, list | tuple | memoryview) or hasattr(value, "__array__"):
-        return "pass np.array({name})"
-    return "pass a numpy array, a torch tensor, or anything with DLPack or __cuda_array_interface__"
-
-
 # check_call ---------------------------------------------------------------------------------------------------------
 
 
@@ -212,26 +181,59 @@ class Parameter:
 
 
 def check_call(
-    kernel: str, parameters: Sequence[Parameter], arrays: Sequence[object], device: str, loc: Loc
+    kernel: str,
+    parameters: Sequence[Parameter],
+    arrays: Sequence[object],
+    device: str,
+    loc: Loc,
+    device_of: Callable[[int], int] | None = None,
 ) -> tuple[ArrayView, ...]:
-    """The arrays of a call as the kernel may use them, or a CallError that says which one does not fit, and why."""
+    """The arrays of a call as the kernel may use them, or a CallError that says which one does not fit, and why.
+
+    `device` is `cpu`, one GPU (`cuda:1`), or any of a kind (`cuda`): then all arrays are on the same one.
+    `device_of` finds the number of the device of an address, for arrays that do not tell.
+    """
     if len(arrays) != len(parameters):
         names = ", ".join(p.name for p in parameters)
         plural = "" if len(parameters) == 1 else "s"
         what = f"{kernel}: takes {len(parameters)} array{plural} ({names}), but got {len(arrays)}"
         raise CallError(what, loc=loc, remedy=f"call {kernel}({names})")
-    quick = _quick(parameters, arrays) if device == "cpu" else None
-    if quick is not None:
-        return quick
     try:
-        views = _views(parameters, arrays)
-        for check in (_check_dtype, _check_shape, _check_device, _check_alignment, _check_writable):
-            for p, v, array in zip(parameters, views, arrays, strict=True):
-                check(p, v, array, device)
-        _check_overlaps(parameters, views, arrays)
+        quick = _quick(parameters, arrays) if device == "cpu" else _quick_guests(parameters, arrays, device)
+        return quick or _checked(parameters, arrays, device, device_of)
     except Refused as refused:
         raise CallError(f"{kernel}: {refused.what}", loc=loc, remedy=refused.remedy) from refused.__cause__
+
+
+def _checked(
+    parameters: Sequence[Parameter],
+    arrays: Sequence[object],
+    device: str,
+    device_of: Callable[[int], int] | None,
+) -> tuple[ArrayView, ...]:
+    views = _views(parameters, arrays, device)
+    if device_of is not None:
+        views = tuple(_numbered(v, device_of) for v in views)
+    for check in (_check_dtype, _check_shape, _check_device, _check_alignment, _check_writable, _check_direction):
+        for p, v, array in zip(parameters, views, arrays, strict=True):
+            check(p, v, array, device)
+    _check_one_device(parameters, views, arrays)
+    _check_overlaps(parameters, views, arrays)
     return views
+
+
+def _numbered(v: ArrayView, device_of: Callable[[int], int]) -> ArrayView:
+    nameless = v.device in ("cuda", "rocm") and v.pointer
+    return replace(v, device=f"{v.device}:{device_of(v.pointer)}") if nameless else v
+
+
+def device_number(views: Sequence[ArrayView]) -> int:
+    """The number of the GPU that arrays which passed check_call are on; 0 where none of them tells."""
+    for v in views:
+        _, _, number = v.device.partition(":")
+        if number:
+            return int(number)
+    return 0
 
 
 def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[ArrayView, ...] | None:
@@ -246,30 +248,69 @@ def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[A
         if strides == p.row_major:
             low, high = start, start + p.bytes
         else:
-            layout = _layout(p.shape, strides, p.item_bytes)
-            if layout.uneven or (p.written and _repeats(p.shape, strides, p.item_bytes) is not False):
+            layout = layout_of(p.shape, strides, p.item_bytes)
+            if layout.uneven or (p.written and repeats(p.shape, strides, p.item_bytes) is not False):
                 return None
             low, high = start + layout.low, start + layout.high
-        view = _made(array, start, p.shape, strides, p.stored)
+        view = _made(array, start, p.shape, strides, p.stored, "cpu", not array.flags.writeable)
         if start % p.item_bytes or (p.written and view.readonly):
             return None
         views.append(view)
         (written if p.written else read).append((low, high))
+    return tuple(views) if _apart(read, written) else None
+
+
+def _quick_guests(
+    parameters: Sequence[Parameter], arrays: Sequence[object], device: str
+) -> tuple[ArrayView, ...] | None:
+    """The same for torch tensors and cupy arrays on a GPU; a guest that refuses is looked at again, by name."""
+    views: list[ArrayView] = []
+    read: list[tuple[int, int]] = []
+    written: list[tuple[int, int]] = []
+    where = device if ":" in device else ""
+    for p, array in zip(parameters, arrays):  # noqa: B905 - strict costs time, and check_call has counted
+        try:
+            guest = look(array)
+        except Refused:
+            return None
+        if guest is None or guest.dtype is not p.stored or guest.shape != p.shape:
+            return None
+        start, _, strides, _, place = guest
+        if place != where:
+            if where or not place.startswith(device):
+                return None
+            where = place
+        if strides == p.row_major:
+            low, high = start, start + p.bytes
+        else:
+            layout = layout_of(p.shape, strides, p.item_bytes)
+            if layout.uneven or layout.low or (p.written and repeats(p.shape, strides, p.item_bytes) is not False):
+                return None
+            low, high = start, start + layout.high
+        if start % p.item_bytes:
+            return None
+        views.append(_made(array, start, p.shape, strides, p.stored, place, False))
+        (written if p.written else read).append((low, high))
+    return tuple(views) if _apart(read, written) else None
+
+
+def _apart(read: list[tuple[int, int]], written: list[tuple[int, int]]) -> bool:
+    """Whether no range that is written touches another."""
     while written:
         low, high = written.pop()
         for other_low, other_high in read + written if written else read:
             if low < other_high and other_low < high:
-                return None
-    return tuple(views)
+                return False
+    return True
 
 
-def _views(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[ArrayView, ...]:
+def _views(parameters: Sequence[Parameter], arrays: Sequence[object], device: str) -> tuple[ArrayView, ...]:
     views = []
     for p, array in zip(parameters, arrays, strict=True):
         try:
             views.append(_view(array))
         except UnknownDType as unknown:
-            raise _wrong_dtype(p, unknown.dtype, array) from None
+            raise wrong_dtype(p, unknown.dtype, array, device) from None
         except Refused as refused:
             raise Refused(f"{p.name} {refused.what}", refused.remedy.replace("{name}", p.name)) from refused.__cause__
     return tuple(views)
@@ -285,19 +326,7 @@ def _same_device(one: str, other: str) -> bool:
 
 def _check_dtype(p: Parameter, v: ArrayView, array: object, device: str) -> None:
     if v.dtype is not p.stored:
-        raise _wrong_dtype(p, v.dtype.name, array)
-
-
-def _wrong_dtype(p: Parameter, dtype: str, array: object) -> Refused:
-    if p.written:
-        remedy = f"pass {_fresh(p, array)}"
-    elif _is_torch(array):
-        remedy = f"pass {p.name}.to({_spelled(p.stored, array)})"
-    else:
-        remedy = f"pass {p.name}.astype({_spelled(p.stored, array)})"
-    if dtype in DTYPES:
-        remedy += f", or compile with Memory[..., {dtype}]"
-    return Refused(f"{p.name} is {dtype}, but the kernel {'writes' if p.written else 'reads'} {p.stored}", remedy)
+        raise wrong_dtype(p, v.dtype.name, array, device)
 
 
 def _check_shape(p: Parameter, v: ArrayView, array: object, device: str) -> None:
@@ -318,14 +347,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 def _check_device(p: Parameter, v: ArrayView, array: object, device: str) -> None:
     if _same_device(v.device, device):
         return
-    if p.written:
-        remedy = f"pass {_fresh(p, array, device)}"
-    elif not _is_torch(array):
-        remedy = f"pass a copy of {p.name} on {device}"
-    elif device == "cpu":
-        remedy = f"pass {p.name}.cpu()"
-    else:
-        remedy = f'pass {p.name}.to("{_torch_device(device)}")'
+    remedy = f"pass {moved(p, array, device)}"
     kind = v.device.partition(":")[0]
     if kind in _TARGETS and kind != device.partition(":")[0]:
         remedy += f", or compile with target={_TARGETS[kind]}"
@@ -335,40 +357,28 @@ def _check_device(p: Parameter, v: ArrayView, array: object, device: str) -> Non
 def _check_alignment(p: Parameter, v: ArrayView, array: object, device: str) -> None:
     if any(place % p.item_bytes for place in (v.pointer, *v.strides)):
         what = f"{p.name} has elements at addresses that are no multiples of {p.item_bytes} bytes"
-        raise Refused(what, f"pass {_fresh(p, array) if p.written else f'{p.name}.copy()'}")
+        raise Refused(what, f"pass {fresh(p, array, v.device) if p.written else copied(p, array)}")
+
+
+def _check_direction(p: Parameter, v: ArrayView, array: object, device: str) -> None:
+    backwards = any(stride < 0 < size - 1 for size, stride in zip(v.shape, v.strides, strict=True))
+    if backwards and device != "cpu":
+        what = f"{p.name} runs backwards in memory (strides {v.strides}), and a kernel on {device} only goes forward"
+        raise Refused(what, f"pass {fresh(p, array, v.device) if p.written else copied(p, array)}")
+
+
+def _check_one_device(parameters: Sequence[Parameter], views: Sequence[ArrayView], arrays: Sequence[object]) -> None:
+    placed = [(p, v, array) for p, v, array in zip(parameters, views, arrays, strict=True) if ":" in v.device]
+    for p, v, array in placed[1:]:
+        first, there, _ = placed[0]
+        if v.device != there.device:
+            remedy = f"pass {moved(p, array, there.device)}"
+            raise Refused(f"{p.name} is on {v.device}, but {first.name} is on {there.device}", remedy)
 
 
 def _check_writable(p: Parameter, v: ArrayView, array: object, device: str) -> None:
     if p.written and v.readonly:
-        raise Refused(f"{p.name} is read-only, but the kernel writes it", f"pass {_fresh(p, array, device)}")
-
-
-def _is_torch(array: object) -> bool:
-    return any(kind.__module__.partition(".")[0] == "torch" for kind in type(array).__mro__)
-
-
-def _torch_device(device: str) -> str:
-    return device.replace("rocm", "cuda")  # torch calls both cuda
-
-
-def _spelled(dtype: DType, array: object) -> str:
-    """`np.float32`, `ml_dtypes.bfloat16`, `torch.float32`: the dtype in the words of the array's library."""
-    name = dtype.numpy.name
-    if _is_torch(array):
-        return f"torch.{name}"
-    if dtype.numpy.type.__module__ != "numpy":
-        return f"ml_dtypes.{name}"
-    return f"np.{name}" if name != "bool" else "np.bool_"  # numpy 1 has no np.bool
-
-
-def _fresh(p: Parameter, array: object, device: str = "cpu") -> str:
-    """How to make a new array for the parameter in the words of the array's library."""
-    if _is_torch(array):
-        place = "" if device == "cpu" else f', device="{_torch_device(device)}"'
-        return f"torch.empty({p.shape}, dtype={_spelled(p.stored, array)}{place})"
-    if device == "cpu":
-        return f"np.empty({p.shape}, {_spelled(p.stored, array)})"
-    return f"a new {p.stored} array of shape {p.shape} on {device}"
+        raise Refused(f"{p.name} is read-only, but the kernel writes it", f"pass {fresh(p, array, device)}")
 
 
 # overlaps -----------------------------------------------------------------------------------------------------------
@@ -385,60 +395,15 @@ def _check_overlaps(parameters: Sequence[Parameter], views: Sequence[ArrayView],
 
 
 def _check_repeats(p: Parameter, v: ArrayView, array: object) -> None:
-    repeats = _repeats(v.shape, v.strides, p.item_bytes)
-    if repeats is not False:
-        what = f"{p.name} {'has' if repeats else 'may have'} several elements at one address (strides {v.strides})"
-        raise Refused(f"{what}, but the kernel writes it", f"pass {_fresh(p, array, v.device)}")
+    found = repeats(v.shape, v.strides, p.item_bytes)
+    if found is not False:
+        what = f"{p.name} {'has' if found else 'may have'} several elements at one address (strides {v.strides})"
+        raise Refused(f"{what}, but the kernel writes it", f"pass {fresh(p, array, v.device)}")
 
 
 def _check_meeting(p: Parameter, v: ArrayView, array: object, other: Parameter, other_view: ArrayView) -> None:
-    meet = _meet(_elements(v), _elements(other_view))
-    if meet is not False:
-        verb = "overlaps" if meet else "may overlap"
+    found = meet(_elements(v), _elements(other_view))
+    if found is not False:
+        verb = "overlaps" if found else "may overlap"
         what = f"{p.name} {verb} {other.name}, but the kernel writes {p.name}"
-        raise Refused(what, f"pass {_fresh(p, array, v.device)} as {p.name}")
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where elements lie, in bytes from the first; `uneven` where some stride is no whole number of elements."""
-
-    low: int
-    high: int
-    uneven: bool
-
-
-@lru_cache(maxsize=1024)
-def _layout(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> _Layout:
-    last = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
-    low, high = sum(min(0, step) for step in last), sum(max(0, step) for step in last) + item_bytes
-    return _Layout(low, high, any(stride % item_bytes for stride in strides))
-
-
-@lru_cache(maxsize=1024)
-def _repeats(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool | None:
-    """Whether two elements share an address; None where that is too hard to tell.
-
-    Cut an axis in two: if the parts do not meet, a shared address lies within one of them. The parts are laid out
-    alike, so the longer one answers for both; cut it again.
-    """
-    answer: bool | None = False
-    part = _at(1 << 62, shape, strides, item_bytes, None)
-    # The widest stride first: the parts of a nested layout then lie apart, which is quickly seen.
-    for axis in sorted(range(len(shape)), key=lambda a: -abs(strides[a])):
-        while part.shape[axis] > 1:
-            shorter, part = np.split(part, [part.shape[axis] // 2], axis)
-            meet = _meet(shorter, part)
-            if meet:
-                return True
-            if meet is None:
-                answer = None
-    return answer
-
-
-def _meet(one: NDArray, other: NDArray) -> bool | None:
-    """Whether they have an address in common; None where that is too hard to tell."""
-    try:
-        return bool(np.shares_memory(one, other, OVERLAP_WORK))  # type: ignore[arg-type]  # the stubs know only 0, -1
-    except np.exceptions.TooHardError:
-        return None
+        raise Refused(what, f"pass {fresh(p, array, v.device)} as {p.name}")

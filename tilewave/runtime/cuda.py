@@ -1,0 +1,103 @@
+"""A kernel's PTX on whichever NVIDIA GPU its arrays are: assembled once per device, launched on the current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewave.errors import NOWHERE, CallError, here
+from tilewave.runtime.arrays import Parameter, check_call, device_number
+from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
+from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Frame, Launcher
+from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.gpu_launch import GpuLaunch
+from tilewave.runtime.guests import key_of, stream_of
+
+KEPT_CALLS = 1024
+"""Calls that a program remembers; more different ones in turn, and it starts afresh."""
+
+
+@dataclass(frozen=True)
+class CudaCode:
+    """What a compiler made for one kernel: PTX or a cubin, for an architecture, and how to launch it."""
+
+    kernel: str
+    """The kernel's name, which is also that of its entry."""
+    arch: str
+    code: bytes
+    launch: GpuLaunch
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    module: CudaModule
+    launcher: Launcher
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    launcher: Launcher
+    frame: Frame
+
+
+@dataclass
+class CudaProgram:
+    """Code that can be called; the driver is asked for when it first is."""
+
+    code: CudaCode
+    _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
+    _prepared: dict[tuple[Any, ...], _Prepared] = field(default_factory=dict, repr=False)
+    _names: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._names = tuple(p.name for p in self.code.parameters)
+
+    def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:
+        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
+        try:
+            facts = key_of(arrays)
+            key = None if not facts else (facts, stream_of(arrays, self._names, facts[0][0]), *numbers)
+            prepared = None if key is None else self._prepared.get(key)
+            if prepared is None:
+                prepared = self._prepare(arrays, numbers)
+                self._keep(key, prepared)
+        except CallError as error:  # looking for the author's line costs more than a launch
+            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
+        except Refused as refused:
+            raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
+        prepared.launcher.launch(prepared.frame)
+
+    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> _Prepared:
+        kernel = self.code.kernel
+        driver = cuda_driver(kernel)
+        views = check_call(kernel, self.code.parameters, arrays, "cuda", NOWHERE, driver.device_of)
+        number = device_number(views)
+        stream = stream_of(arrays, self._names, number)
+        loaded = self._loaded.get(number) or self._load(driver, number)
+        return _Prepared(loaded.launcher, loaded.launcher.prepare(views, numbers, stream))
+
+    def _keep(self, key: tuple[Any, ...] | None, prepared: _Prepared) -> None:
+        if key is not None:
+            if len(self._prepared) >= KEPT_CALLS:
+                self._prepared.clear()
+            self._prepared[key] = prepared
+
+    def resources(self, number: int = 0) -> CudaResources:
+        """Registers, spills and shared bytes, as the driver of a device counts them."""
+        return self._on(number).launcher.function.resources
+
+    def log(self, number: int = 0) -> str:
+        """What the assembler said."""
+        return self._on(number).module.log
+
+    def _on(self, number: int) -> _Loaded:
+        return self._loaded.get(number) or self._load(cuda_driver(self.code.kernel), number)
+
+    def _load(self, driver: CudaDriver, number: int) -> _Loaded:
+        c = self.code
+        driver.require(c.kernel, number, c.arch)
+        module = CudaModule(driver, number, c.code, c.kernel)
+        made = _Loaded(module, Launcher(module.function(c.kernel), c.launch, self._names))
+        return self._loaded.setdefault(number, made)

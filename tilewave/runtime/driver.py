@@ -1,0 +1,103 @@
+"""What every GPU vendor's driver library needs: functions bound by their signatures, and failures told in our words."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewave.errors import TargetError, here
+
+Function = Callable[..., Any]
+ANYWHERE = "interpret(…) runs the kernel in numpy on any machine"
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """How a vendor spells things: its name, the files its driver may have, its functions, what to do about an error."""
+
+    name: str
+    files: tuple[str, ...]
+    signatures: Mapping[str, tuple[Any, ...]]
+    remedies: Mapping[str, str]
+    since: Mapping[str, str] = field(default_factory=dict)
+    """Functions that older drivers do not have, and the release that brought them."""
+    texts: tuple[str, ...] = ()
+    """Functions that return a C string; all others return an error code."""
+
+
+def open_library(vendor: Vendor) -> Any:
+    """The vendor's driver, or an error that says that this machine has none."""
+    for file in vendor.files:
+        try:
+            return ctypes.CDLL(file)
+        except OSError:
+            continue
+    raise TargetError(
+        f"this machine has no {vendor.name} driver ({' or '.join(vendor.files)})",
+        loc=here(),
+        remedy=f"run it on a machine with an {vendor.name} GPU; {ANYWHERE}",
+    )
+
+
+def of(kernel: str) -> str:
+    """How a message begins that may be about a kernel."""
+    return f"{kernel}: " if kernel else ""
+
+
+class Driver:
+    """A driver library; a call that fails raises a TargetError with the kernel's name and the driver's own words."""
+
+    vendor: Vendor
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._functions: dict[str, Function] = {}
+
+    def function(self, name: str, kernel: str = "") -> Function:
+        """One of the vendor's functions; bound once, so that a call costs no more than ctypes does."""
+        found = self._functions.get(name)
+        if found is None:
+            found = self._functions[name] = self._bind(name, kernel)
+        return found
+
+    def _bind(self, name: str, kernel: str) -> Function:
+        try:
+            bound = getattr(self._library, name)
+        except AttributeError:
+            since = self.vendor.since.get(name, "")
+            raise TargetError(
+                f"{of(kernel)}the {self.vendor.name} driver of this machine is too old: it has no {name}",
+                loc=here(),
+                remedy=f"install {since or 'a newer driver'}",
+            ) from None
+        bound.argtypes = self.vendor.signatures[name]
+        bound.restype = ctypes.c_char_p if name in self.vendor.texts else ctypes.c_int
+        return bound  # type: ignore[no-any-return]
+
+    def call(self, kernel: str, name: str, *arguments: Any) -> None:
+        """Call a function that must succeed."""
+        code = self.function(name, kernel)(*arguments)
+        if code:
+            raise self.failure(kernel, name, code)
+
+    def failure(self, kernel: str, name: str, code: int, log: str = "") -> TargetError:
+        """The error to raise for a call that returned `code`; `log` is what the assembler said."""
+        error, text = self.words(code)
+        what = f"{of(kernel)}{name} failed with {error} ({text})"
+        remedy = self.vendor.remedies.get(error, f"{self.vendor.name} calls this error {code}; {ANYWHERE}")
+        return TargetError(what, loc=here(), remedy="\n".join([*_lines(log), remedy]))
+
+    def words(self, code: int) -> tuple[str, str]:
+        """An error code's name and its explanation."""
+        raise NotImplementedError
+
+
+def _lines(log: str) -> Iterable[str]:
+    return (line.rstrip() for line in log.strip().splitlines() if line.strip())
+
+
+def as_text(value: bytes | None) -> str:
+    """A C string that may be missing."""
+    return (value or b"").decode(errors="replace")

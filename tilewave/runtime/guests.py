@@ -1,0 +1,205 @@
+"""Arrays of torch and cupy on a GPU, read by their own attributes, and the streams that their libraries work on.
+
+DLPack would do, but costs several microseconds an array. Neither library is imported: an array of it is here only if
+somebody else has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.runtime.dlpack import Refused, UnknownDType
+
+DEFAULT_STREAM = 0
+Facts = tuple[Any, ...]
+_KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
+
+
+class Guest(NamedTuple):
+    """What a guest's array says of its memory; strides in bytes."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: str
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """How a library's arrays are read: what they mean, and what decides that."""
+
+    look: Callable[[Any], Guest | None]
+    facts: Callable[[Any], Facts]
+
+
+def library(array: object) -> str:
+    """The package that an array's class comes from: `torch` for torch's and for what is derived from it; or nothing."""
+    kind: Any = type(array)
+    return _library(kind)
+
+
+@lru_cache(maxsize=256)
+def _library(kind: type) -> str:
+    packages = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    return next((name for name in ("torch", "cupy") if name in packages), "")
+
+
+@lru_cache(maxsize=256)
+def _reader(kind: type) -> _Reader | None:
+    """How to read arrays of exactly this class; a derived class may mean anything by its attributes."""
+    package = _library(kind)
+    module = sys.modules.get(package) if package else None
+    if module is None:
+        return None
+    if package == "torch":
+        return _Reader(_from_torch, _torch_facts) if kind in (module.Tensor, module.nn.Parameter) else None
+    return _Reader(_from_cupy, _cupy_facts) if kind is module.ndarray else None
+
+
+def look(array: object) -> Guest | None:
+    """A torch tensor or cupy array on a GPU; None for everything else."""
+    kind: Any = type(array)
+    reader = _reader(kind)
+    return None if reader is None else reader.look(array)
+
+
+# torch --------------------------------------------------------------------------------------------------------------
+
+
+def _from_torch(tensor: Any) -> Guest | None:
+    if not tensor.is_cuda:
+        return None
+    torch = sys.modules["torch"]
+    if tensor.requires_grad:
+        raise Refused("requires grad, which a kernel does not compute", "pass {name}.detach()")
+    if tensor.layout is not torch.strided:
+        raise Refused(f"is laid out as {tensor.layout}, not as rows and columns", "pass {name}.to_dense()")
+    if tensor.is_neg():
+        raise Refused("is stored with its signs turned", "pass {name}.resolve_neg()")
+    dtype = _torch_dtypes(torch).get(tensor.dtype)
+    if dtype is None:
+        raise UnknownDType(str(tensor.dtype).removeprefix("torch."))
+    strides = _in_bytes(tensor.stride(), dtype.bytes)
+    return Guest(tensor.data_ptr(), tensor.shape, strides, dtype, _torch_device(torch, tensor.get_device()))
+
+
+@cache
+def _torch_dtypes(torch: ModuleType) -> dict[object, DType]:
+    spelled = ((getattr(torch, dtype.numpy.name, None), dtype) for dtype in _KNOWN.values())
+    return {theirs: ours for theirs, ours in spelled if theirs is not None}
+
+
+@cache
+def _torch_device(torch: ModuleType, number: int) -> str:
+    kind = "rocm" if getattr(torch.version, "hip", None) else "cuda"  # torch calls both cuda
+    return f"{kind}:{number}"
+
+
+@lru_cache(maxsize=1024)
+def _in_bytes(strides: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    return tuple(stride * item_bytes for stride in strides)
+
+
+# cupy ---------------------------------------------------------------------------------------------------------------
+
+
+def _from_cupy(array: Any) -> Guest:
+    dtype = _KNOWN.get(array.dtype)
+    if dtype is None:
+        raise UnknownDType(array.dtype.name)
+    return Guest(array.data.ptr, array.shape, array.strides, dtype, _cupy_device(array.device.id))
+
+
+@cache
+def _cupy_device(number: int) -> str:
+    kind = "rocm" if getattr(sys.modules["cupy"].cuda.runtime, "is_hip", False) else "cuda"
+    return f"{kind}:{number}"
+
+
+# streams ------------------------------------------------------------------------------------------------------------
+
+
+def stream_of(arrays: Sequence[object], names: Sequence[str], number: int) -> int:
+    """The stream that a kernel on these arrays belongs on: their libraries' current one, one they name, the default.
+
+    They must agree: a kernel runs on one stream, and would have to wait for the others.
+    """
+    chosen, first, asked = None, 0, object
+    for at, array in enumerate(arrays):
+        kind: Any = type(array)
+        if kind is asked:
+            continue
+        package = _library(kind)
+        if package:
+            asked = kind
+        stream = _CURRENT[package](number) if package else _named_stream(array)
+        if stream is None or stream == chosen:
+            continue
+        if chosen is not None:
+            raise Refused(
+                f"{names[first]} is worked on by stream {chosen:#x}, but {names[at]} by stream {stream:#x}",
+                "make one of them the current stream of both, or synchronise the other and pass its array without it",
+            )
+        chosen, first = stream, at
+    return DEFAULT_STREAM if chosen is None else chosen
+
+
+def _torch_stream(number: int) -> int:
+    torch = sys.modules["torch"]
+    try:
+        return int(torch._C._cuda_getCurrentRawStream(number))  # torch.cuda.current_stream builds an object: 4 µs
+    except AttributeError:
+        return int(torch.cuda.current_stream(number).cuda_stream)
+
+
+def _cupy_stream(number: int) -> int:
+    return int(sys.modules["cupy"].cuda.get_current_stream(number).ptr)
+
+
+_CURRENT = {"torch": _torch_stream, "cupy": _cupy_stream}
+
+
+def _named_stream(array: object) -> int | None:
+    interface = getattr(array, "__cuda_array_interface__", None)
+    stream = interface.get("stream") if isinstance(interface, dict) else None
+    # 1 is how the interface spells the default stream, since 0 might be taken for none.
+    return None if stream is None else DEFAULT_STREAM if stream == 1 else int(stream)
+
+
+# keys ---------------------------------------------------------------------------------------------------------------
+
+
+def key_of(arrays: Sequence[object]) -> tuple[Facts, ...] | None:
+    """All that decides what a kernel does with guests' arrays, device number first; None where one is no guest's.
+
+    Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
+    """
+    key: list[Facts] = []
+    for array in arrays:
+        kind: Any = type(array)
+        reader = _reader(kind)
+        if reader is None:
+            return None
+        try:
+            facts = reader.facts(array)
+        except RuntimeError:  # a sparse tensor has no address
+            return None
+        if facts[0] < 0:  # on the CPU
+            return None
+        key.append(facts)
+    return tuple(key)
+
+
+def _torch_facts(t: Any) -> Facts:
+    return t.get_device(), t.data_ptr(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_neg()
+
+
+def _cupy_facts(a: Any) -> Facts:
+    return a.device.id, a.data.ptr, a.shape, a.strides, a.dtype

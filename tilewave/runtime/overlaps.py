@@ -1,0 +1,79 @@
+"""Whether arrays, or elements of one array, lie at the same addresses: arithmetic on strides, no memory is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+NDArray = np.ndarray[Any, np.dtype[Any]]
+
+OVERLAP_WORK = 10_000
+"""How long numpy may search for a common address, in its own unit: about half a millisecond."""
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Addresses as numpy's array interface, with what keeps them alive."""
+
+    __array_interface__: dict[str, object]
+    owner: object
+
+
+def placed(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int, owner: object) -> NDArray:
+    """Raw elements at an address."""
+    interface: dict[str, object] = {
+        "version": 3,
+        "data": (pointer, False),
+        "shape": shape,
+        "strides": strides,
+        "typestr": f"|V{item_bytes}",
+    }
+    return np.asarray(_Range(interface, owner))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where elements lie, in bytes from the first; `uneven` where some stride is no whole number of elements."""
+
+    low: int
+    high: int
+    uneven: bool
+
+
+@lru_cache(maxsize=1024)
+def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> Layout:
+    last = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+    low, high = sum(min(0, step) for step in last), sum(max(0, step) for step in last) + item_bytes
+    return Layout(low, high, any(stride % item_bytes for stride in strides))
+
+
+@lru_cache(maxsize=1024)
+def repeats(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> bool | None:
+    """Whether two elements share an address; None where that is too hard to tell.
+
+    Cut an axis in two: if the parts do not meet, a shared address lies within one of them. The parts are laid out
+    alike, so the longer one answers for both; cut it again.
+    """
+    answer: bool | None = False
+    part = placed(1 << 62, shape, strides, item_bytes, None)
+    # The widest stride first: the parts of a nested layout then lie apart, which is quickly seen.
+    for axis in sorted(range(len(shape)), key=lambda a: -abs(strides[a])):
+        while part.shape[axis] > 1:
+            shorter, part = np.split(part, [part.shape[axis] // 2], axis)
+            shared = meet(shorter, part)
+            if shared:
+                return True
+            if shared is None:
+                answer = None
+    return answer
+
+
+def meet(one: NDArray, other: NDArray) -> bool | None:
+    """Whether they have an address in common; None where that is too hard to tell."""
+    try:
+        return bool(np.shares_memory(one, other, OVERLAP_WORK))  # type: ignore[arg-type]  # the stubs know only 0, -1
+    except np.exceptions.TooHardError:
+        return None

@@ -1,0 +1,100 @@
+"""How to put a call right, in the words of the array's own library."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tilewave.ir.types import DTYPES, DType
+from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.guests import library
+
+
+class Wanted(Protocol):
+    """A place in a kernel's argument list."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def stored(self) -> DType: ...
+    @property
+    def written(self) -> bool: ...
+
+
+def described(value: object) -> str:
+    """`None`, `a list`, `a pandas.DataFrame`."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    name = kind.__name__ if package in ("builtins", "__main__") else f"{package}.{kind.__name__}"
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def as_array(value: object) -> str:
+    """How to make an array of what is none."""
+    if hasattr(value, "to_numpy"):  # pandas, polars, arrow
+        return "pass {name}.to_numpy()"
+    if hasattr(value, "toarray"):  # scipy.sparse
+        return "pass {name}.toarray()"
+    if isinstance(value, list | tuple | memoryview) or hasattr(value, "__array__"):
+        return "pass np.array({name})"
+    return "pass a numpy array, a torch tensor, or anything with DLPack or __cuda_array_interface__"
+
+
+def wrong_dtype(p: Wanted, dtype: str, array: object, device: str) -> Refused:
+    """The refusal of an array of other numbers than the kernel takes."""
+    if p.written:
+        remedy = f"pass {fresh(p, array, device)}"
+    elif _is_torch(array):
+        remedy = f"pass {p.name}.to({_spelled(p.stored, array)})"
+    else:
+        remedy = f"pass {p.name}.astype({_spelled(p.stored, array)})"
+    if dtype in DTYPES:
+        remedy += f", or compile with Memory[..., {dtype}]"
+    return Refused(f"{p.name} is {dtype}, but the kernel {'writes' if p.written else 'reads'} {p.stored}", remedy)
+
+
+def _is_torch(array: object) -> bool:
+    return library(array) == "torch"
+
+
+def moved(p: Wanted, array: object, device: str) -> str:
+    """How to get the parameter's array onto a device in the words of the array's library."""
+    if p.written:
+        return fresh(p, array, device)
+    if not _is_torch(array):
+        return f"a copy of {p.name} on {device}"
+    return f"{p.name}.cpu()" if device == "cpu" else f'{p.name}.to("{_torch_device(device)}")'
+
+
+def copied(p: Wanted, array: object) -> str:
+    """How to get the same numbers in plain order."""
+    return f"{p.name}.clone()" if _is_torch(array) else f"{p.name}.copy()"
+
+
+def _torch_device(device: str) -> str:
+    return device.replace("rocm", "cuda")  # torch calls both cuda
+
+
+def _spelled(dtype: DType, array: object) -> str:
+    """`np.float32`, `ml_dtypes.bfloat16`, `torch.float32`: the dtype in the words of the array's library."""
+    name = dtype.numpy.name
+    if _is_torch(array):
+        return f"torch.{name}"
+    if dtype.numpy.type.__module__ != "numpy":
+        return f"ml_dtypes.{name}"
+    return f"np.{name}" if name != "bool" else "np.bool_"  # numpy 1 has no np.bool
+
+
+def fresh(p: Wanted, array: object, device: str) -> str:
+    """How to make a new array for the parameter in the words of the array's library."""
+    if _is_torch(array):
+        place = "" if device == "cpu" else f', device="{_torch_device(device)}"'
+        return f"torch.empty({p.shape}, dtype={_spelled(p.stored, array)}{place})"
+    if device == "cpu":
+        return f"np.empty({p.shape}, {_spelled(p.stored, array)})"
+    if library(array) == "cupy":
+        return f"cupy.empty({p.shape}, {_spelled(p.stored, array)})"
+    return f"a new {p.stored} array of shape {p.shape} on {device}"

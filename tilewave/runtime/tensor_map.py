@@ -1,0 +1,135 @@
+"""Tensor maps: how Hopper's copy engine is told where an array lies and which box of it one copy takes.
+
+The driver counts axes from the fastest, we from the slowest, as arrays do. What the engine cannot do is refused here,
+before the driver sees it, with the reason; out of bounds it reads zeros and writes nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewave.ir.types import DType
+from tilewave.runtime.cuda_driver import CudaDriver
+
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+MOST_AXES, LARGEST_BOX = 5, 256
+GRAIN_BYTES = 16
+"""Addresses and strides are whole multiples of this."""
+
+_DTYPES = {
+    "f8e4m3fn": 0,
+    "f8e5m2": 0,
+    "f8e4m3fnuz": 0,
+    "f8e5m2fnuz": 0,
+    "i8": 0,
+    "bool": 0,
+    "i32": 3,
+    "i64": 5,
+    "f16": 6,
+    "f32": 7,
+    "f64": 8,
+    "bf16": 9,
+}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
+_NO_INTERLEAVE, _FILL_WITH_ZEROS = 0, 0
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """An array as the copy engine sees it; sizes, strides and box from the slowest axis to the fastest."""
+
+    dtype: DType
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes; that of the fastest axis is one element, and that of an axis of length 1 counts for nothing."""
+    box: tuple[int, ...]
+    """How many elements along each axis one copy takes."""
+    swizzle_bytes: int = 128
+    l2_promotion_bytes: int = 128
+    """How much the L2 cache fetches at once."""
+
+    @property
+    def rank(self) -> int:
+        return len(self.sizes)
+
+    def problem(self, pointer: int) -> str:
+        """Why the copy engine cannot take this array at this address, as said after its name; empty if it can."""
+        return next(self._problems(pointer), "")
+
+    def _problems(self, pointer: int) -> Iterator[str]:
+        item = self.dtype.bytes
+        if not 1 <= self.rank <= MOST_AXES:
+            yield f"has {self.rank} axes, and the copy engine takes 1 to {MOST_AXES}"
+            return
+        if pointer % GRAIN_BYTES or not pointer:
+            yield f"begins at {pointer:#x}, and the copy engine needs a multiple of {GRAIN_BYTES} bytes"
+        if any(not 1 <= size <= 1 << 32 for size in self.sizes):
+            yield f"has sizes {self.sizes}, and the copy engine takes 1 to 2³² along each axis"
+        if self.sizes[-1] > 1 and self.strides[-1] != item:
+            yield f"steps {self.strides[-1]} bytes along its fastest axis, and the copy engine needs {item}"
+        for stride in self._outer_strides():
+            if stride < 0:
+                yield f"has a negative stride ({stride} bytes), and the copy engine only goes forward"
+            elif stride % GRAIN_BYTES or stride >= 1 << 40:
+                yield f"has rows {stride} bytes apart, and the copy engine needs a multiple of {GRAIN_BYTES}"
+
+    def _outer_strides(self) -> list[int]:
+        """Strides of all axes but the fastest; an axis of length 1 gets one that the engine accepts."""
+        row = -(-self.sizes[-1] * self.dtype.bytes // GRAIN_BYTES) * GRAIN_BYTES
+        axes = zip(self.sizes[:-1], self.strides[:-1], strict=True)
+        return [stride if size > 1 else row for size, stride in axes]
+
+    def check_box(self) -> None:
+        """What is wrong with a box is a fault of the compiler's, whatever the array."""
+        row = self.box[-1] * self.dtype.bytes
+        assert len(self.box) == self.rank == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
+        assert all(1 <= size <= LARGEST_BOX for size in self.box), f"a box of {self.box}: 1 to {LARGEST_BOX} per axis"
+        assert row % GRAIN_BYTES == 0, f"rows of {row} bytes in a box; multiples of {GRAIN_BYTES} are needed"
+        assert self.swizzle_bytes in _SWIZZLES, f"no swizzle of {self.swizzle_bytes} bytes"
+        assert self.l2_promotion_bytes in _PROMOTIONS, f"no promotion to {self.l2_promotion_bytes} bytes"
+        assert not self.swizzle_bytes or row <= self.swizzle_bytes, (
+            f"rows of {row} bytes in a box, but a swizzle over {self.swizzle_bytes}"
+        )
+        assert self.dtype.name in _DTYPES, f"no tensor map of {self.dtype}"
+
+    def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> Descriptor:
+        """The map in the copy engine's own words."""
+        self.check_box()
+        descriptor = Descriptor()
+        sizes = (ctypes.c_uint64 * self.rank)(*reversed(self.sizes))
+        strides = (ctypes.c_uint64 * self.rank)(*reversed(self._outer_strides()))
+        box = (ctypes.c_uint32 * self.rank)(*reversed(self.box))
+        steps = (ctypes.c_uint32 * self.rank)(*[1] * self.rank)
+        driver.call(
+            kernel,
+            "cuTensorMapEncodeTiled",
+            descriptor.address,
+            _DTYPES[self.dtype.name],
+            self.rank,
+            pointer,
+            sizes,
+            strides,
+            box,
+            steps,
+            _NO_INTERLEAVE,
+            _SWIZZLES[self.swizzle_bytes],
+            _PROMOTIONS[self.l2_promotion_bytes],
+            _FILL_WITH_ZEROS,
+        )
+        return descriptor
+
+
+class Descriptor:
+    """128 bytes at an address that the driver accepts."""
+
+    __slots__ = ("_memory", "address")
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+        self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+
+    def __bytes__(self) -> bytes:
+        return ctypes.string_at(self.address, MAP_BYTES)
