@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-slow check format bench clean
+.PHONY: setup demo test test-slow check format bench validate clean
 
 setup: $(READY)
 
@@ -35,6 +35,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/compile_time.py
+
+validate: $(READY)
+	$(BIN)/python benchmarks/validate_sim.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

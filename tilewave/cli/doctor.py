@@ -22,6 +22,7 @@ PACKAGES = {
     "typer": "needed: this command line",
     "sympy": "optional: its ceiling, floor, Min, Max over our symbols",
     "torch": "optional: its tensors as arguments",
+    "numba": "optional: the simulator's trace engine",
 }
 
 

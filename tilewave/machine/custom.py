@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from tilewave.machine.chips import find
 from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
 
-tomllib: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 T = TypeVar("T")
 PARTS: dict[str, type[Any]] = {"l2": L2, "hbm": Hbm, "last_level": LastLevel, "merging": Merging}
 MOST_BYTES = 1 << 20
@@ -20,19 +19,24 @@ MOST_BYTES = 1 << 20
 
 def load(path: str | Path) -> Machine:
     """The machine that a TOML file describes; every mistake in it is named."""
-    file = Path(path)
+    file, toml = Path(path), _toml_reader()
     try:
         if file.stat().st_size > MOST_BYTES:
             raise MachineError(f"{file} is larger than any machine's description")
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = toml.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise MachineError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
         raise MachineError(f"{file} is no TOML: {error}") from None
     try:
         return _machine(data)
     except MachineError as error:
         raise MachineError(f"{file}: {error.what}", remedy=error.remedy) from None
+
+
+def _toml_reader() -> Any:
+    """Python's own from 3.11 on."""
+    return import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def find_or_load(text: str) -> Machine:

@@ -1,0 +1,80 @@
+"""Random small launches on random small machines, and both engines on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tilewave.machine import L2, Hbm, LastLevel, Machine, Rate
+from tilewave.sim import Gemm, Residency
+from tilewave.sim.accesses import Accesses, gemm_accesses
+from tilewave.sim.calibration import Softness
+from tilewave.sim.closed_form import closed_form
+from tilewave.sim.dispatch import Placed, place
+from tilewave.sim.flows import Flows
+from tilewave.sim.trace import trace
+
+SHARP = Softness()
+ENGINES = {"closed": closed_form, "trace": trace}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A GEMM in some order on some machine."""
+
+    gemm: Gemm
+    mapping: str
+    machine: Machine
+
+    def accesses(self) -> Accesses:
+        return gemm_accesses(self.gemm, self.mapping)
+
+    def placed(self) -> tuple[Accesses, Placed]:
+        accesses = self.accesses()
+        return accesses, place(accesses, self.machine, Residency())
+
+    def flows(self, engine: str) -> Flows:
+        accesses, placed = self.placed()
+        return ENGINES[engine](accesses, placed, self.machine, Residency(), SHARP)
+
+
+def chip(**changes: Any) -> Machine:
+    """A small machine: one xcd of four units, 1 MB of L2."""
+    given: dict[str, Any] = {
+        "name": "small",
+        "target": "",
+        "xcds": 1,
+        "units_per_xcd": 4,
+        "clock_hz": 1e9,
+        "rates": (Rate("f16", 1e13),),
+        "l2": L2(1 << 20),
+        "hbm": Hbm(1 << 34, 1e12),
+    }
+    return Machine(**{**given, **changes})
+
+
+@st.composite
+def machines(draw: Any, partitions: tuple[int, ...] = (1, 2)) -> Machine:
+    """Up to four xcds of up to eight units; caches from a few slabs to far more than the matrices."""
+    xcds, parts = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from(partitions))
+    l2_bytes = int(2 ** draw(st.floats(13, 22)))
+    last = draw(st.none() | st.floats(2, 8))
+    return chip(
+        xcds=xcds,
+        units_per_xcd=draw(st.integers(parts, 8)),
+        l2=L2(l2_bytes, parts, holds_writes=draw(st.booleans())),
+        last_level=LastLevel(int(l2_bytes * xcds * last)) if last else None,
+    )
+
+
+@st.composite
+def launches(draw: Any, machine: Any = None, depths: tuple[int, ...] = (64, 128, 200)) -> Launch:
+    """GEMMs of a few dozen ragged tiles, plain and persistent."""
+    tile = (draw(st.sampled_from((16, 24, 32))), draw(st.sampled_from((16, 32, 48))), 8)
+    m, n = draw(st.integers(1, 400)), draw(st.integers(1, 400))
+    k = draw(st.sampled_from(depths))
+    gemm = Gemm(m, n, k, tile, "f16", workgroups=draw(st.none() | st.integers(1, 40)))
+    orders = ("linear()", "grouped(3)", 'grouped(2, along="n")', "hilbert()", "xcd_contiguous(4) >> snake(2)")
+    return Launch(gemm, draw(st.sampled_from(orders)), draw(machine if machine is not None else machines()))

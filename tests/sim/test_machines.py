@@ -1,0 +1,164 @@
+"""Machines: facts with sources, strict descriptions of one's own."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from launches import chip
+
+from tilewave.machine import L2, MACHINES, Hbm, Machine, MachineError, Merging, Seats, find, find_or_load, load
+from tilewave.sim import Gemm, simulate
+
+TOML = """
+name = "My chip"
+target = "gfx942"
+xcds = 4
+units_per_xcd = 20
+clock_hz = 2e9
+
+[l2]
+bytes = 4194304
+ways = 16
+
+[last_level]
+bytes = 134217728
+
+[hbm]
+bytes = 64000000000
+bytes_per_second = 3e12
+
+[rates]
+f16 = 400e12
+
+[sources]
+l2 = "a data sheet"
+"""
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_every_number_of_a_machine_has_a_source(machine):
+    numbers = {f.name for f in fields(Machine)} - {"name", "target", "sources", "seats"}
+    missing = {name for name in numbers if getattr(machine, name) not in (None, ()) and not machine.source(name)}
+    assert not missing
+    assert len({s.field for s in machine.sources}) == len(machine.sources)
+
+
+def test_machines_are_found_by_name_in_any_case():
+    assert find("mi300x") is MACHINES["MI300X"]
+    assert find_or_load("H200").units == 132
+    with pytest.raises(MachineError, match="no machine is called 'MI300'") as error:
+        find("MI300")
+    assert "did you mean MI300X?" in str(error.value)
+
+
+def test_rates_follow_from_units_and_clock():
+    """Matrix throughput a cycle and unit is a power of two: a typing error would show."""
+    for machine in MACHINES.values():
+        per_cycle = machine.flops("f16") / machine.units / machine.clock_hz
+        assert per_cycle == pytest.approx(2 ** round(np.log2(per_cycle)), rel=2e-3), machine.name
+        assert machine.flops("i8") == pytest.approx(2 * machine.flops("f16"), rel=1e-3)
+
+
+def test_xcds_are_dealt_in_turn_and_partitions_by_their_seats():
+    xcd, _, _ = find("MI300X").places()
+    assert xcd[:10].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+    assert np.bincount(xcd).tolist() == [38] * 8
+    _, partition, group = find("H200").places()
+    assert np.bincount(partition).tolist() == [66, 66]
+    assert np.bincount(group).tolist() == [16, 16, 16, 16, 16, 16, 18, 18]
+
+
+def test_a_machine_of_ones_own(tmp_path):
+    path = tmp_path / "chip.toml"
+    path.write_text(TOML)
+    machine = load(path)
+    assert (machine.name, machine.units, machine.l2.ways, machine.flops("f16")) == ("My chip", 80, 16, 4e14)
+    assert machine.source("l2") == "a data sheet"
+    report = simulate(Gemm(4096, 4096, 4096), machine, "xcd_contiguous(4) >> grouped(4)")
+    assert report.seconds_error == 0.5 and "no row of this machine is known" in report.fitted_on
+
+
+WRONG = {
+    "units_per_xcd = 20": ("units_per_xcd = 0", "units_per_xcd is a whole number of at least 1, not 0"),
+    "xcds = 4": ("xcds = 4.5", "xcds is a whole number of at least 1, not 4.5"),
+    "ways = 16": ("way = 16", "l2.way is no field"),
+    "clock_hz = 2e9": ("", "clock_hz is missing"),
+    'name = "My chip"': ("name = 7", "name is a text, not 7"),
+    "bytes_per_second = 3e12": ("bytes_per_second = -1.0", "hbm.bytes_per_second is a number above 0, not -1.0"),
+    "[rates]\nf16 = 400e12": ("[rates]\nf16 = inf", "the rate of f16 is a number above 0, not inf"),
+    'l2 = "a data sheet"': ('l3 = "a data sheet"', "a source is given for 'l3', which is no field"),
+    "xcds = 4\n": ("xcds = 1000000\n", "20,000,000 units are more than 65,536"),
+    "clock_hz": ("clock_hz =", "is no TOML"),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong"), WRONG.items(), ids=list(WRONG))
+def test_a_wrong_description_is_named(right, wrong, tmp_path):
+    text, said = wrong
+    path = tmp_path / "chip.toml"
+    path.write_text(TOML.replace(right, text, 1))
+    with pytest.raises(MachineError) as error:
+        load(path)
+    assert said in str(error.value) and str(path) in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
+    with pytest.raises(MachineError, match="cannot be read: No such file"):
+        load(tmp_path / "none.toml")
+
+
+def test_seats_must_fit_the_machine():
+    good = chip(xcds=2, units_per_xcd=2, seats=(Seats(2, xcd=1, merge_group=1), Seats(2, xcd=0)))
+    assert good.places()[0].tolist() == [1, 1, 0, 0]
+    for seats, said in {
+        (Seats(3),): "its seats hold 3 units, but there are 4",
+        (Seats(4),): "each of 2 xcds 2 units",
+        (Seats(2, xcd=5), Seats(2)): "each of 2 xcds 2 units",
+        (Seats(2, partition=3), Seats(2, xcd=1)): "a seat's partition is from 0 to 0",
+        (Seats(2, merge_group=4), Seats(2, xcd=1, merge_group=4)): "a merge group lies in one L2 partition",
+    }.items():
+        with pytest.raises(MachineError, match=said):
+            chip(xcds=2, units_per_xcd=2, seats=seats)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"xcds": 0},
+        {"units_per_xcd": 0},
+        {"l2": L2(0)},
+        {"l2": L2(1 << 20, partitions=9)},
+        {"hbm": Hbm(1, 0.0)},
+        {"merging": Merging(0)},
+        {"xcds": True},
+    ],
+    ids=str,
+)
+def test_machines_that_cannot_be_are_refused(change):
+    with pytest.raises(MachineError, match="machine small: "):
+        chip(**change)
+
+
+def test_merging_less_means_more_requests():
+    gemm = Gemm(4096, 4096, 4096, workgroups=132)
+    h200 = find("H200")
+    requests = [simulate(gemm, m, "grouped(8)").l2_request_bytes for m in (h200, replace(h200, merging=Merging(1)))]
+    assert requests[0] < requests[1] == simulate(gemm, h200, "grouped(8)").asked_bytes
+
+
+def test_data_files_are_read_as_they_are(request):
+    """The rows that validation uses are those of the files, none left out."""
+    from tilewave.sim import measured
+
+    folder = request.config.rootpath / "tilewave" / "sim" / "data"
+    counts = {path.name: len(list(csv.DictReader(path.read_text().splitlines()))) for path in folder.glob("*.csv")}
+    assert counts == {
+        "h200_l2_counters.csv": len(measured.counters()),
+        "published_gemm_cache_rates.csv": len(measured.published_rates()),
+        "wave_reordering.csv": len(measured.reorderings()),
+        "h200_gemm_baselines.csv": len(measured.baselines()),
+    }
+    assert counts["h200_l2_counters.csv"] == 120

@@ -1,0 +1,163 @@
+"""`tilewave sim` and `tilewave machines`: tables for people, JSON for machines, a page, and mistakes in words."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as xml
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tilewave.cli.machines import machines_command
+from tilewave.cli.sim import parse_tiles, sim_command
+from tilewave.errors import TilewaveError
+from tilewave.sim import Gemm, simulate
+from tilewave.sim.simulate import run
+from tilewave.view.traffic import origin_of_tasks, traffic_figures
+from tilewave.view.traffic_page import traffic_page
+
+app = typer.Typer()
+app.command("sim")(sim_command)
+app.command("machines")(machines_command)
+SMALL = ("--shape", "2048x1024x512", "--machine", "MI300X")
+KERNEL = """
+from tilewave import *
+M, N, BLOCK = sym.M, sym.N, sym.BLOCK
+
+@wave([WorkgroupConstraint(M, BLOCK, 0), WorkgroupConstraint(N, BLOCK, 1)])
+def doubled(a: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], b: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+    write(read(a), b)
+"""
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    if result.exception:
+        raise result.exception
+    return result.output
+
+
+def test_one_launch_is_a_table_of_levels_and_a_verdict():
+    text = said("sim", *SMALL, "--map", "grouped(4)")
+    report = simulate(Gemm(2048, 1024, 512), "MI300X", "grouped(4)")
+    for words in ("last level", "HBM", f"{100 * report.l2_hit:.1f} %", report.breakdown_text, "residents 16 steps"):
+        assert words in text, words
+
+
+def test_several_orders_are_compared():
+    text = said("sim", *SMALL, "--compare", "grouped(4)", "--compare", "hilbert()")
+    assert all(order in text for order in ("linear()", "grouped(4)", "hilbert()"))
+    assert "against linear()" in text
+
+
+def test_the_best_comes_first():
+    text = said("sim", *SMALL, "--best", "--top", "3", "--tile", "128x128..256x64")
+    ranks = re.findall(r"^\s+(\d+)\s+128×", text, re.MULTILINE)
+    assert ranks == ["1", "2", "3"]
+    ranked = json.loads(said("sim", *SMALL, "--best", "--tile", "128x128..256x64", "--json"))
+    times = [one["seconds"] for one in ranked]
+    assert times == sorted(times) and {tuple(one["tile"]) for one in ranked} == {(128, 128, 64), (128, 256, 64)}
+
+
+def test_json_is_the_report():
+    (read,) = json.loads(said("sim", *SMALL, "--json"))
+    assert read == simulate(Gemm(2048, 1024, 512), "MI300X").to_json()
+
+
+def test_engine_occupancy_and_skew_reach_the_simulator():
+    (read,) = json.loads(said("sim", *SMALL, "--engine", "trace", "--occupancy", "2", "--json"))
+    assert (read["engine"], read["occupancy"]) == ("trace", 2)
+    (read,) = json.loads(said("sim", *SMALL, "--skew", "8", "--json"))
+    assert read["skew_steps"] == 8
+
+
+def test_a_kernel_of_a_file(tmp_path):
+    path = tmp_path / "doubled.py"
+    path.write_text(KERNEL)
+    (read,) = json.loads(said("sim", str(path), "--set", "M=1024,N=1024,BLOCK=64", "--machine", "H200", "--json"))
+    assert read["hbm_read_bytes"] == read["hbm_write_bytes"] == 1024 * 1024 * 4
+    text = said("sim", str(path), "--set", "M=1024,N=1024,BLOCK=64", "--machine", "H200")
+    assert "two workgroups on a unit" in text and "limited by" in text.lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--machine", "MI300"), "no machine is called 'MI300'"),
+        (("--tile", "64..256x128x64"), "a range of tiles is searched with --best"),
+        (("--tile", "64..x128x64", "--best"), "is no size and no range of sizes"),
+        (("--tile", "64..128x64", "--best"), "a tile has M, N and K"),
+        (("--tile", "1..4096x1..4096x64", "--best"), "169 tiles are more than 64"),
+        (("--best", "--compare", "linear()"), "--compare cannot stand beside --best"),
+        (("--set", "M=512"), "--set cannot stand beside a GEMM"),
+        (("--shape", "12x12"), "a shape"),
+        (("--dtype", "f99"), "no dtype is called 'f99'"),
+        (("--engine", "quick"), "no engine is called 'quick'"),
+        (("--map", "grouped(0)"), "grouped: size is 0"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_in_words(arguments, words):
+    with pytest.raises(TilewaveError) as error:
+        said("sim", *arguments)
+    assert words in str(error.value)
+
+
+def test_ranges_of_tiles_double():
+    assert parse_tiles("64..256x128x64") == [(64, 128, 64), (128, 128, 64), (256, 128, 64)]
+    assert parse_tiles("128x256x64") == [(128, 256, 64)]
+
+
+def test_machines_are_listed_with_their_sources():
+    text = said("machines")
+    assert all(name in text for name in ("MI300X", "MI325X", "MI350X", "MI355X", "H100", "H200"))
+    assert "white paper" in said("machines", "h100")
+    (one,) = json.loads(said("machines", "MI300X", "--json"))
+    assert one["l2"]["bytes"] == 4 << 20
+
+
+def test_the_page_is_whole_and_fetches_nothing(tmp_path):
+    path = tmp_path / "traffic.html"
+    text = said("sim", *SMALL, "--compare", "grouped(4)", "--html", str(path))
+    page = path.read_text(encoding="utf-8")
+    assert f"wrote {path}" in text.replace("\n", "")
+    assert page.count("<article") == 2 and page.count("<figure>") == 6
+    assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
+    assert "default-src 'none'" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert [one["mapping"] for one in data] == ["linear()", "grouped(4)"]
+
+
+def test_figures_are_well_formed_and_name_their_launch():
+    made = run(Gemm(2048, 1024, 512), "H200", "grouped(2)")
+    figures = traffic_figures(made)
+    assert [figure.kind for figure in figures] == ["over-time", "per-xcd", "origins"]
+    for figure in figures:
+        xml.fromstring(figure.svg())
+        assert "grouped(2); H200" in figure.caption
+    assert figures[2].body.count("tile (") == made.accesses.tasks
+
+
+def test_the_bytes_of_all_tiles_are_the_bytes_of_the_launch():
+    for machine in ("MI300X", "H200"):
+        made = run(Gemm(2048, 2048, 1024), machine, "grouped(4)")
+        origin = origin_of_tasks(made)
+        assert origin.total.sum() == pytest.approx(made.report.asked_bytes)
+        assert origin.from_hbm.sum() == pytest.approx(made.report.hbm_read_bytes)
+        assert (origin.from_l2 >= 0).all() and (origin.from_between >= 0).all()
+
+
+def test_a_hostile_name_cannot_leave_the_page():
+    made = run(Gemm(256, 256, 64), "H200", lambda w, grid: (w % grid.rows, w // grid.rows))
+    from dataclasses import replace
+
+    nasty = replace(made, report=replace(made.report, mapping="</script><script>alert(1)"))
+    page = traffic_page((nasty,))
+    assert "<script>alert" not in page
+
+
+def test_a_grid_too_large_to_draw_has_no_tile_figure():
+    made = run(Gemm(1 << 15, 1 << 15, 64, (64, 64, 64)), "MI300X")
+    assert [figure.kind for figure in traffic_figures(made)] == ["over-time", "per-xcd"]

@@ -1,0 +1,168 @@
+"""Two engines, one answer: the closed form is held against LRU lists, and both against sums done by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from launches import ENGINES, Launch, chip, launches, machines
+
+from tilewave.machine import L2, LastLevel
+from tilewave.sim import Gemm, SimError, simulate
+from tilewave.sim.measured import counters
+
+OFF_A_CLIFF, COUNTED_OFF_A_CLIFF, COUNTED_ON_A_CLIFF = 0.02, 0.005, 0.10
+"""How far the engines may lie apart in HBM bytes: on any launch, and on those that were counted on an H200.
+
+On a cliff the trace must lie in the interval that the closed form gives: there a byte more or less decides.
+"""
+
+engines = pytest.mark.parametrize("engine", ENGINES)
+needs_numba = pytest.mark.skipif(
+    find_spec("numba") is None, reason="without numba these traces take minutes; small launches are compared anyway"
+)
+TILES = ((128, 256, 64), (128, 128, 64))
+
+
+@settings(max_examples=60)
+@given(launch=launches(machines(partitions=(1,)), depths=(256, 512)))
+def test_the_closed_form_and_the_trace_agree(launch):
+    """Where a stream has 32 steps or more: the closed form takes steps to be small."""
+    closed, traced = (simulate(launch.gemm, launch.machine, launch.mapping, engine=e) for e in ENGINES)
+    if closed.on_cliff:
+        assert closed.hbm_read_low_bytes <= traced.hbm_read_bytes <= closed.hbm_read_high_bytes
+    else:
+        assert traced.hbm_read_bytes == pytest.approx(closed.hbm_read_bytes, rel=OFF_A_CLIFF)
+
+
+@needs_numba
+@pytest.mark.parametrize("row", counters()[::9], ids=lambda row: f"{row.gemm}-{row.mapping}")
+def test_the_engines_agree_on_counted_launches(row):
+    closed, traced = (simulate(row.gemm, "H200", row.mapping, engine=engine) for engine in ENGINES)
+    bound = COUNTED_ON_A_CLIFF if closed.on_cliff else COUNTED_OFF_A_CLIFF
+    assert traced.hbm_read_bytes == pytest.approx(closed.hbm_read_bytes, rel=bound)
+    assert traced.l2_hit == pytest.approx(closed.l2_hit, abs=0.03)
+    missed = [sum(a.l2_missed_bytes for a in report.arrays) for report in (closed, traced)]
+    assert missed[1] == pytest.approx(missed[0], rel=bound)
+
+
+SIDES = st.integers(4, 40).map(lambda count: 128 * count)
+
+
+@needs_numba
+@settings(max_examples=12)
+@example(5120, 7808, 1152, (128, 256, 64), 4)
+@example(3968, 7424, 1536, (128, 128, 64), 1)
+@given(SIDES, SIDES, st.integers(8, 32).map(lambda count: 64 * count), st.sampled_from(TILES), st.integers(1, 32))
+def test_the_engines_agree_on_other_shapes_of_the_h200(m, n, k, tile, group):
+    """The two examples are shapes whose B nearly fits: they tell whether both keep a used line young at home."""
+    gemm = Gemm(m, n, k, tile, workgroups=132)
+    closed, traced = (simulate(gemm, "H200", f"grouped({group})", engine=engine) for engine in ENGINES)
+    if closed.on_cliff:
+        assert closed.hbm_read_low_bytes <= traced.hbm_read_bytes <= closed.hbm_read_high_bytes
+    else:
+        assert traced.hbm_read_bytes == pytest.approx(closed.hbm_read_bytes, rel=COUNTED_OFF_A_CLIFF)
+
+
+@engines
+def test_what_fits_is_read_once_and_what_does_not_every_time(engine):
+    """4×4 tiles, one unit: A's row is walked again for every tile of its row, B's rows in turn."""
+    gemm = Gemm(64, 64, 128, (16, 16, 8), workgroups=1)
+    panel = 16 * 128 * 2
+    read = {}
+    for panels in (64, 2.5):
+        machine = chip(units_per_xcd=1, l2=L2(int(panels * panel), holds_writes=False))
+        read[panels] = Launch(gemm, 'linear(along="n")', machine).flows(engine).hbm.sum()
+    assert read[64] == 8 * panel
+    assert read[2.5] == (4 + 16) * panel  # A's row stays while it is in use; B's rows push each other out
+
+
+@engines
+def test_a_cache_that_just_fits_is_large_enough(engine):
+    """Two tiles of one row on one unit: A's row and one of B are exactly what the cache holds."""
+    gemm = Gemm(16, 32, 128, (16, 16, 8), workgroups=1)
+    panel = 16 * 128 * 2
+    machine = chip(units_per_xcd=1, l2=L2(2 * panel, holds_writes=False))
+    assert Launch(gemm, "linear()", machine).flows(engine).hbm.sum() == 3 * panel
+
+
+@engines
+def test_what_is_walked_again_and_again_takes_room_once(engine):
+    """Column by column on one unit: between two walks of a row of A lie the other three and two rows of B."""
+    gemm = Gemm(64, 64, 128, (16, 16, 8), workgroups=1)
+    panel = 16 * 128 * 2
+    machine = chip(units_per_xcd=1, l2=L2(int(6.5 * panel), holds_writes=False))
+    assert Launch(gemm, "linear()", machine).flows(engine).hbm.sum() == 8 * panel
+
+
+@engines
+def test_each_xcd_reads_for_itself_and_the_last_level_reads_once(engine):
+    """Four tiles of one row on four xcds: each misses A's row, memory delivers it once."""
+    gemm = Gemm(16, 64, 128, (16, 16, 8))
+    panel = 16 * 128 * 2
+    machine = chip(xcds=4, units_per_xcd=1, last_level=LastLevel(1 << 22))
+    flows = Launch(gemm, "linear()", machine).flows(engine)
+    assert flows.missed.sum() == 8 * panel
+    assert flows.hbm.sum() == 5 * panel
+
+
+@engines
+@pytest.mark.parametrize("panels", [1.2, 2.3, 3.3, 4.6, 5.4, 6.7, 7.5])
+def test_memory_delivers_no_more_than_it_is_asked_for(engine, panels):
+    """A last level too small for anything, behind an L2 that holds parts of streams of different sizes."""
+    gemm = Gemm(40, 72, 128, (16, 32, 8), workgroups=1)
+    machine = chip(units_per_xcd=1, l2=L2(int(panels * 16 * 128 * 2)), last_level=LastLevel(256))
+    flows = Launch(gemm, "grouped(2)", machine).flows(engine)
+    assert (flows.hbm <= flows.asked_of_memory * (1 + 1e-9) + 1e-9).all()
+
+
+@engines
+def test_a_line_of_the_other_partition_crosses_once(engine):
+    """One tile on one of two partitions: half of what it reads has its home in the other."""
+    gemm = Gemm(16, 16, 128, (16, 16, 8))
+    flows = Launch(gemm, "linear()", chip(l2=L2(1 << 22, partitions=2))).flows(engine)
+    assert flows.crossed.sum() == pytest.approx(16 * 128 * 2)
+    assert flows.hbm.sum() == pytest.approx(2 * 16 * 128 * 2)
+
+
+@engines
+def test_what_is_written_takes_room_only_where_the_machine_says_so(engine):
+    """A cache of two rows, one unit, wide outputs: B's row survives the output only where that is not held."""
+    gemm = Gemm(64, 16, 64, (16, 16, 8), out="f64", workgroups=1)
+    panel = 16 * 64 * 2
+    read = []
+    for holds in (False, True):
+        machine = chip(units_per_xcd=1, l2=L2(int(2.5 * panel), holds_writes=holds))
+        read.append(Launch(gemm, "linear()", machine).flows(engine).hbm.sum())
+    assert read[0] == 5 * panel
+    assert read[1] > read[0]
+
+
+def test_the_trace_needs_no_numba_for_small_launches():
+    """The same figures from plain Python, and an offer of help for large ones."""
+    code = """
+import sys
+sys.modules["numba"] = None
+from tilewave.sim import Gemm, SimError, simulate
+print(simulate(Gemm(512, 512, 512), "MI300X", engine="trace").hbm_read_bytes)
+try:
+    simulate(Gemm(16384, 16384, 16384), "H200", engine="trace")
+except SimError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    bytes_read, said, remedy = run.stdout.splitlines()
+    assert float(bytes_read) == simulate(Gemm(512, 512, 512), "MI300X", engine="trace").hbm_read_bytes
+    assert "takes minutes without numba" in said
+    assert remedy == '  pip install tilewave[sim], or take engine="closed"'
+
+
+def test_the_trace_does_not_pretend_to_know_skew():
+    from tilewave.sim import Residency
+
+    with pytest.raises(SimError, match="keeps residents in step"):
+        simulate(Gemm(512, 512, 512), "MI300X", engine="trace", residency=Residency(skew_steps=2.0))

@@ -1,0 +1,191 @@
+"""`tilewave sim`: where the bytes of a GEMM or a kernel come from, how long it takes, and which order is best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tilewave.cli.diff import compiled_in, parse_sizes
+from tilewave.errors import TilewaveError, text_error
+from tilewave.machine import Machine, find_or_load
+from tilewave.sim import Gemm, Ranked, Residency, best, sensitivity
+from tilewave.sim.search import Advance, count_candidates
+from tilewave.sim.simulate import run
+from tilewave.view.extents import parse_extents
+from tilewave.view.save import save
+from tilewave.view.traffic_page import traffic_page
+from tilewave.view.traffic_terminal import print_comparison, print_ranking, print_report
+
+MOST_TILES_TRIED = 64
+
+KernelFile = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="A Python file with one kernel, in place of a GEMM.", exists=True)
+]
+ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
+TileText = Annotated[
+    str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time. With --best also 64..256x128x64.")
+]
+MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="The order of tiles; see tilewave map.")]
+MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
+DTypeText = Annotated[str, typer.Option(metavar="DTYPE", help="Of A and B.")]
+OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, that of A and B.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
+Occupancy = Annotated[int, typer.Option(metavar="N", min=1, help="Workgroups on a unit at a time.")]
+Skew = Annotated[float, typer.Option(metavar="STEPS", min=0, help="How many steps residents are apart.")]
+EngineName = Annotated[str, typer.Option(metavar="NAME", help="closed (milliseconds) or trace (LRU lists).")]
+Compare = Annotated[list[str] | None, typer.Option(metavar="MAPPING", help="Another order beside it; repeatable.")]
+Best = Annotated[bool, typer.Option("--best", help="Search orders, and tiles where a range is given.")]
+Top = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the best to show.")]
+Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a kernel: M=512,N=512,…")]
+HtmlFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page: figures, tables, reasons.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+
+
+def sim_command(
+    file: KernelFile = None,
+    shape: ShapeText = "4096x4096x4096",
+    tile: TileText = "128x256x64",
+    mapping: MapText = "linear()",
+    machine: MachineText = "MI300X",
+    dtype: DTypeText = "f16",
+    out: OutText = "",
+    workgroups: Workgroups = None,
+    occupancy: Occupancy = 1,
+    skew: Skew = 0.0,
+    engine: EngineName = "closed",
+    compare: Compare = None,
+    best_of: Best = False,
+    top: Top = 10,
+    sizes: Sizes = None,
+    html: HtmlFile = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate a GEMM or a kernel on a machine: bytes per cache, hit rates, time, and what limits.
+
+    Examples:
+
+      tilewave sim --shape 8192x8192x8192 --machine MI300X --map "xcd_contiguous(8) >> grouped(8)"
+
+      tilewave sim --shape 8192x8192x8192 --machine H200 --workgroups 132 --compare "grouped(16)"
+
+      tilewave sim --shape 4864x4096x4160 --machine MI355X --best --tile 128..256x128..256x64
+
+      tilewave sim kernel.py --set M=2048,N=2048,K=2048 --machine MI300X --html traffic.html
+    """
+    chip, residency = find_or_load(machine), Residency(occupancy, skew)
+    console = Console()
+    if best_of:
+        _refuse({"FILE": file, "--compare": compare, "--html": html}, "--best")
+        ranked = _search(_gemms(shape, tile, dtype, out, workgroups), chip)
+        print(json.dumps(_ranking(ranked))) if as_json else print_ranking(console, ranked, top)
+        return
+    problem: Any
+    orders: list[str | None]
+    options: dict[str, Any] = {"engine": engine, "residency": residency}
+    if file is not None:
+        _refuse({"--compare": compare}, "FILE")
+        problem, orders = _kernel(file, sizes or []), [None]
+    else:
+        _refuse({"--set": sizes}, "a GEMM")
+        problem, orders = _one(_gemms(shape, tile, dtype, out, workgroups)), [mapping, *(compare or ())]
+    runs = tuple(run(problem, chip, order, **options) for order in orders)
+    if html is not None:
+        save(html, traffic_page(runs))
+    if as_json:
+        print(json.dumps([one.report.to_json() for one in runs]))
+        return
+    if len(runs) > 1:
+        print_comparison(console, tuple(one.report for one in runs))
+    else:
+        assumed = residency == Residency()
+        print_report(console, runs[0].report, sensitivity(problem, chip, orders[0]) if assumed else ())
+    if html is not None:
+        console.print(f"wrote {html}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _refuse(given: dict[str, object], beside: str) -> None:
+    for name, value in given.items():
+        if value:
+            raise TilewaveError(f"{name} cannot stand beside {beside}", remedy="leave one of the two out")
+
+
+# -- what was asked ----------------------------------------------------------------------------------------------------
+
+
+def _gemms(shape: str, tile: str, dtype: str, out: str, workgroups: int | None) -> list[Gemm]:
+    m, n, k = (extent.value for extent in parse_extents(shape, "a shape", ("M", "N", "K"), "4096x4096x4096"))
+    return [Gemm(m, n, k, one, dtype, out, workgroups) for one in parse_tiles(tile)]
+
+
+def parse_tiles(text: str) -> list[tuple[int, int, int]]:
+    """`128x256x64`, or `64..256x128x64`: the doublings of the first number up to the second."""
+    parts = text.lower().split("x")
+    if not any(".." in part for part in parts):
+        m, n, k = (extent.value for extent in parse_extents(text, "a tile", ("M", "N", "K"), "128x256x64"))
+        return [(m, n, k)]
+    if len(parts) != 3:
+        raise TilewaveError(text_error("a tile has M, N and K", text, 0, len(text), "write 64..256x128..256x64"))
+    at, sides = 0, []
+    for part in parts:
+        sides.append(_doublings(text, part, at))
+        at += len(part) + 1
+    tiles = [(m, n, k) for m, n, k in product(*sides)]
+    if len(tiles) > MOST_TILES_TRIED:
+        raise TilewaveError(f"{len(tiles)} tiles are more than {MOST_TILES_TRIED}", remedy="narrow the ranges")
+    return tiles
+
+
+def _doublings(text: str, part: str, at: int) -> list[int]:
+    first, dots, last = part.partition("..")
+    if not first.strip().isdecimal() or (dots and not last.strip().isdecimal()) or int(first) < 1:
+        what = f"`{part}` is no size and no range of sizes"
+        raise TilewaveError(text_error(what, text, at, at + len(part), "write 64..256x128..256x64"))
+    sides = [int(first)]
+    while dots and 2 * sides[-1] <= int(last):
+        sides.append(2 * sides[-1])
+    return sides
+
+
+def _one(gemms: list[Gemm]) -> Gemm:
+    if len(gemms) > 1:
+        raise TilewaveError("a range of tiles is searched with --best", remedy="add --best, or name one tile")
+    return gemms[0]
+
+
+def _kernel(file: Path, sizes: list[str]) -> Any:
+    found = compiled_in(file, parse_sizes(sizes))
+    if len(found) != 1:
+        names = ", ".join(compiled.name for compiled in found) or "none"
+        raise TilewaveError(f"{file} has {len(found)} kernels, not one: {names}")
+    return found[0]
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
+
+
+def _search(gemms: list[Gemm], chip: Machine) -> tuple[Ranked, ...]:
+    tiles = [gemm.tile for gemm in gemms]
+    with _progress("simulating", count_candidates(chip, None, tiles)) as advance:
+        return best(gemms[0], chip, tiles=tiles, advance=advance)
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Advance]:
+    """A bar on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
+
+
+def _ranking(ranked: tuple[Ranked, ...]) -> list[dict[str, Any]]:
+    return [{"tile": list(one.tile), "reason": one.reason, **one.report.to_json()} for one in ranked]

@@ -1,0 +1,85 @@
+"""Who runs where and when: workgroups are dealt to seats, and all seats take their tasks in beats.
+
+Hardware deals workgroups in launch order, each to the next free unit; where there are several xcds, workgroup w goes to
+xcd w % xcds and waits for a unit there. All residents stream through their tasks together, so time is counted in beats:
+in beat b every occupied seat walks its b-th task.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tilewave.machine import Machine
+from tilewave.sim.accesses import Accesses, Array
+from tilewave.sim.problem import SimError
+
+
+@dataclass(frozen=True)
+class Residency:
+    """How a launch sits on a machine: workgroups per unit, and how many steps residents may be apart."""
+
+    occupancy: int = 1
+    skew_steps: float = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.occupancy, bool) or not isinstance(self.occupancy, int) or not 1 <= self.occupancy <= 64:
+            raise SimError(f"occupancy is a whole number from 1 to 64, not {self.occupancy!r}")
+        if not 0 <= self.skew_steps < float("inf"):
+            raise SimError(f"skew_steps is a number of steps, not {self.skew_steps!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """For each task of the accesses its beat, xcd, L2 domain and merge group."""
+
+    seats: int
+    beat: Array
+    seat: Array
+    xcd: Array
+    domain: Array
+    merge_group: Array
+    domain_xcd: Array
+    """The xcd of each L2 domain."""
+
+    @cached_property
+    def beats(self) -> int:
+        return int(self.beat.max()) + 1
+
+
+def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
+    """Deal the workgroups of a launch to the units of a machine."""
+    xcd, partition, group = (np.tile(part, residency.occupancy) for part in machine.places())
+    lengths = np.bincount(accesses.workgroup, minlength=accesses.workgroups)
+    first_beat, seat = _deal(lengths, np.zeros_like(xcd) if machine.seats else xcd)
+    at = seat[accesses.workgroup]
+    domain = xcd * machine.l2.partitions + partition
+    return Placed(
+        seats=len(xcd),
+        beat=first_beat[accesses.workgroup] + accesses.turn,
+        seat=at,
+        xcd=xcd[at],
+        domain=domain[at],
+        merge_group=group[at],
+        domain_xcd=np.arange(machine.domains) // machine.l2.partitions,
+    )
+
+
+def _deal(lengths: Array, queue_of_seat: Array) -> tuple[Array, Array]:
+    """(first beat, seat) of each workgroup, which keeps its seat for `lengths` beats; queues are served in turn."""
+    seats, w = len(queue_of_seat), np.arange(len(lengths))
+    if len(lengths) <= seats or (lengths == lengths[0]).all():
+        # Round after round; the w-th workgroup of a round sits on the w-th seat in dispatch order.
+        return w // seats * int(lengths[0]), w % seats
+    first, seat = np.zeros_like(w), np.zeros_like(w)
+    queues = int(queue_of_seat.max()) + 1
+    for queue in range(queues):
+        free = [(0, int(s)) for s in np.flatnonzero(queue_of_seat == queue)]
+        for one in range(queue, len(lengths), queues):
+            beat, s = free[0]
+            first[one], seat[one] = beat, s
+            heapq.heapreplace(free, (beat + int(lengths[one]), s))
+    return first, seat

@@ -1,0 +1,306 @@
+"""The accesses of any kernel: its index arithmetic run for all workgroups, and what it touches written down.
+
+Between two places where a workgroup writes, its reads are one task. Where a read goes round a loop and every workgroup
+moves on by the same blocks, the whole walk is one stream. A kernel that does otherwise is taken step by step, every
+read a task of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Allocate, Gather, Mma, Read, Scatter, Write
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Scalar
+from tilewave.ir.visits import CHUNK, Visit, visits
+from tilewave.sim.accesses import NO_STREAM, Accesses, Array
+from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
+from tilewave.sim.problem import SimError
+
+TOUCHING = (Read, Gather, Write, Scatter)
+WRITING = (Write, Scatter)
+MOST_VISITS = 1 << 25
+"""Reads and writes of all workgroups together: some seconds, and a gigabyte at most."""
+
+
+class HasKernel(Protocol):
+    """Whatever has a kernel on whole tiles: what `wave_compile` returns."""
+
+    @property
+    def kernel(self) -> Kernel: ...
+
+
+def kernel_of(problem: HasKernel | Kernel) -> Kernel:
+    """The kernel of whatever has one."""
+    kernel = problem if isinstance(problem, Kernel) else getattr(problem, "kernel", None)
+    if not isinstance(kernel, Kernel):
+        raise SimError(f"{problem!r} is no kernel", remedy="give a Gemm(…), or what wave_compile returns")
+    return kernel
+
+
+def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
+    """What the workgroups of a kernel touch, step by step."""
+    missing = [v.name for v in kernel.body.args if isinstance(v.type, Scalar) and v.name not in symbols]
+    if missing:
+        raise SimError(f"{kernel.name} needs a value for {missing[0]}", remedy=f"write symbols={{'{missing[0]}': 4}}")
+    segments = list(_segments(kernel, symbols))
+    blocks = cut(visit for segment in segments for visit in segment.visits)
+    tasks = _streamed(segments, blocks) or _step_by_step(segments, blocks)
+    return _Assembly(kernel, segments, blocks).accesses(tasks)
+
+
+@dataclass
+class Segment:
+    """What some workgroups do from one task's first read to its last write."""
+
+    visits: list[Visit] = field(default_factory=list)
+
+    @property
+    def reads(self) -> list[Visit]:
+        return [v for v in self.visits if not isinstance(v.op, WRITING)]
+
+    @property
+    def writes(self) -> list[Visit]:
+        return [v for v in self.visits if isinstance(v.op, WRITING)]
+
+
+def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
+    """Cut the visits after every write that a read follows, and where the next workgroups begin."""
+    own = {v for op in walk(kernel.body) if isinstance(op, Allocate) for v in op.results}
+    now, count, last = Segment(), 0, -1
+    for visit in visits(kernel, symbols, TOUCHING):
+        if visit.op.memory in own or not len(visit.workgroups):
+            continue
+        count += len(visit.workgroups)
+        if count > MOST_VISITS:
+            raise SimError(
+                f"{kernel.name} reads and writes more than {MOST_VISITS:,} tiles",
+                remedy="simulate a smaller size, or the GEMM itself: sim.Gemm(…)",
+            )
+        reading_on = now.writes and not isinstance(visit.op, WRITING)
+        if now.visits and (reading_on or int(visit.workgroups[0]) // CHUNK != last):
+            yield now
+            now = Segment()
+        last = int(visit.workgroups[0]) // CHUNK
+        now.visits.append(visit)
+    if not now.visits:
+        raise SimError(f"{kernel.name} touches no memory")
+    yield now
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """Tasks of all segments: who, what is read, and the blocks of each stream."""
+
+    workgroup: list[Array]
+    reads: list[Array]
+    written: list[Array]
+    steps: int
+    starts: dict[tuple[int, ...], list[Array]]
+    """The first blocks of streams, by the blocks that they walk from there on; a stream is named by its first block."""
+
+    def blocks(self) -> Iterator[tuple[Array, Array]]:
+        """(first blocks, all blocks) of the streams that move alike, each stream once."""
+        for offsets, found in self.starts.items():
+            first = np.unique(np.concatenate(found))
+            yield first, first[:, None] + np.array(offsets)
+
+
+def _streamed(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks | None:
+    """Every read that goes round a loop as one stream; None where workgroups do not keep step."""
+    tasks = Tasks([], [], [], max(_longest(s) for s in segments), {})
+    for segment in segments:
+        workgroups = segment.visits[0].workgroups
+        if any(not np.array_equal(v.workgroups, workgroups) for v in segment.visits):
+            return None
+        columns = []
+        for site in _sites(segment):
+            if isinstance(site[0].op, Gather):
+                return None
+            found = _stream(site, blocks[site[0].op.memory], tasks.starts)
+            if found is None:
+                return None
+            columns.append(found)
+        tasks.workgroup.append(workgroups)
+        tasks.reads.append(np.concatenate(columns, 1) if columns else np.zeros((len(workgroups), 0), np.int64))
+        tasks.written.append(_written(segment, workgroups))
+    every = np.concatenate([np.zeros(0, np.int64), *(walked.reshape(-1) for _, walked in tasks.blocks())])
+    return tasks if len(np.unique(every)) == len(every) else None
+
+
+def _longest(segment: Segment) -> int:
+    return max((len(site) for site in _sites(segment)), default=1)
+
+
+def _sites(segment: Segment) -> list[list[Visit]]:
+    """The visits of each read, in order."""
+    found: dict[int, list[Visit]] = {}
+    for visit in segment.reads:
+        found.setdefault(id(visit.op), []).append(visit)
+    return list(found.values())
+
+
+def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list[Array]]) -> Array | None:
+    """[workgroup, i]: the streams that a read walks, one for each block of its tile; None where they differ in pace."""
+    first = blocks.numbers(site[0].op, site[0].at)
+    if (first == NO_STREAM).any():
+        return None
+    offsets = []
+    for visit in site:
+        same = all(a is b or (_one(a) and _one(b)) for a, b in zip(visit.at, site[0].at, strict=True))
+        here = blocks.numbers(visit.op, tuple(a[:1] for a in visit.at) if same else visit.at)
+        moved = here - (first[:1] if same else first)
+        if (here == NO_STREAM).any() or (moved != moved[0, 0]).any():
+            return None
+        offsets.append(int(moved[0, 0]))
+    known.setdefault(tuple(offsets), []).append(np.unique(first))
+    return first
+
+
+def _one(at: Array) -> bool:
+    return len(at) == 1 or at.strides[0] == 0
+
+
+def _step_by_step(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks:
+    """Every read and every write a task of its own."""
+    tasks = Tasks([], [], [], 1, {})
+    for segment in segments:
+        for execution in _executions(segment):
+            who = np.unique(np.concatenate([visit.workgroups for visit in execution]))
+            reading = not isinstance(execution[0].op, WRITING)
+            tasks.workgroup.append(who)
+            tasks.reads.append(_touched(execution, blocks, who) if reading else np.zeros((len(who), 0), np.int64))
+            tasks.written.append(np.zeros(len(who)) if reading else _written(Segment(execution), who))
+    numbers = np.unique(np.concatenate([r.reshape(-1) for r in tasks.reads]))
+    tasks.starts[(0,)] = [numbers[numbers != NO_STREAM]]
+    return tasks
+
+
+def _executions(segment: Segment) -> list[list[Visit]]:
+    """The visits of one execution each: a gather or scatter visits its elements one by one."""
+    found: list[list[Visit]] = []
+    for visit in segment.visits:
+        if isinstance(visit.op, (Gather, Scatter)) and found and found[-1][0].op is visit.op:
+            found[-1].append(visit)
+        else:
+            found.append([visit])
+    return found
+
+
+def _touched(execution: list[Visit], blocks: dict[Value, Blocks], workgroups: Array) -> Array:
+    """[workgroup, i]: the different blocks that one execution of a read touches."""
+    columns = []
+    for visit in execution:
+        numbers = blocks[visit.op.memory].numbers(visit.op, visit.at)
+        wide = np.full((len(workgroups), numbers.shape[1]), NO_STREAM)
+        wide[np.searchsorted(workgroups, visit.workgroups)] = numbers
+        columns.append(wide)
+    numbers = np.sort(np.concatenate(columns, 1), 1)
+    numbers[:, 1:][numbers[:, 1:] == numbers[:, :-1]] = NO_STREAM
+    return numbers[:, (numbers != NO_STREAM).any(0)]
+
+
+def _written(segment: Segment, workgroups: Array) -> Array:
+    total = np.zeros(len(workgroups))
+    for visit in segment.writes:
+        np.add.at(total, np.searchsorted(workgroups, visit.workgroups), written_bytes(visit.op, visit.at))
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class _Assembly:
+    """Tasks, put together."""
+
+    kernel: Kernel
+    segments: list[Segment]
+    blocks: dict[Value, Blocks]
+
+    def accesses(self, tasks: Tasks) -> Accesses:
+        starts, sizes, arrays = self._streams(tasks)
+        workgroup = np.concatenate(tasks.workgroup)
+        reads = self._reads(tasks, starts)
+        written = np.concatenate(tasks.written)
+        order = np.argsort(workgroup, kind="stable")
+        turn = np.arange(len(order)) - np.searchsorted(workgroup[order], workgroup[order])
+        products = self._products()
+        work = sum(flops * times for flops, times in products)
+        mma = next((op for op in walk(self.kernel.body) if isinstance(op, Mma)), None)
+        return Accesses(
+            arrays=tuple(memory.name for memory in self.blocks),
+            array_written_bytes=self._array_written(),
+            stream_bytes=sizes,
+            stream_array=arrays,
+            workgroups=self.kernel.workgroups,
+            workgroup=workgroup[order],
+            turn=turn,
+            reads=reads[order],
+            written_bytes=written[order],
+            steps=tasks.steps,
+            flops=work * self._whole_share(),
+            step_flops=work / (len(order) * tasks.steps),
+            dtype=mma.a.type.dtype.name if mma else "",
+            tile=(*mma.acc.type.shape[-2:], mma.a.type.shape[-1]) if mma else (),
+        )
+
+    def _reads(self, tasks: Tasks, starts: Array) -> Array:
+        width = max((r.shape[1] for r in tasks.reads), default=0)
+        parts = [np.pad(r, ((0, 0), (0, width - r.shape[1])), constant_values=NO_STREAM) for r in tasks.reads]
+        numbers = np.concatenate(parts)
+        return np.where(numbers == NO_STREAM, NO_STREAM, np.searchsorted(starts, numbers))
+
+    def _streams(self, tasks: Tasks) -> tuple[Array, Array, Array]:
+        """(first block, bytes, array) of each stream, by its first block."""
+        memories = list(self.blocks.values())
+        firsts = np.array([memory.first for memory in memories])
+        starts, sizes = [np.zeros(0, np.int64)], [np.zeros(0)]
+        for first, walked in tasks.blocks():
+            of_memory = np.searchsorted(firsts, first, "right") - 1
+            for at, memory in enumerate(memories):
+                starts.append(first[of_memory == at])
+                sizes.append(memory.bytes_of(walked[of_memory == at]).sum(1))
+        start = np.concatenate(starts)
+        order = np.argsort(start)
+        return start[order], np.concatenate(sizes)[order], np.searchsorted(firsts, start[order], "right") - 1
+
+    def _array_written(self) -> Array:
+        total = dict.fromkeys(self.blocks, 0.0)
+        for segment in self.segments:
+            for visit in segment.writes:
+                total[visit.op.memory] += float(written_bytes(visit.op, visit.at).sum())
+        return np.array(list(total.values()))
+
+    def _whole_share(self) -> float:
+        """Of the tiles that are written, what does not hang over an edge."""
+        full = sum(
+            len(v.workgroups) * prod(tile_of(v.op)) * v.op.memory.type.dtype.bytes
+            for segment in self.segments
+            for v in segment.writes
+        )
+        return float(self._array_written().sum()) / full if full else 1.0
+
+    def _products(self) -> list[tuple[float, int]]:
+        """(flops, how often) of each product: as often as whatever touches memory in the same block."""
+        times: dict[int, int] = {}
+        for segment in self.segments:
+            for visit in segment.visits:
+                times[id(visit.op)] = times.get(id(visit.op), 0) + len(visit.workgroups)
+        found = []
+        for ops in _blocks_of(self.kernel.body):
+            beside = max((times.get(id(op), 0) for op in ops), default=0) or self.kernel.workgroups
+            for op in ops:
+                if isinstance(op, Mma):
+                    found.append((2.0 * prod(op.acc.type.shape) * op.a.type.shape[-1], beside))
+        return found
+
+
+def _blocks_of(block: Block) -> Iterator[tuple[Op, ...]]:
+    yield block.ops
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks_of(inner)

@@ -1,0 +1,132 @@
+"""The inner loop of the trace engine: LRU caches as linked lists in arrays.
+
+Compiled by numba where that is installed, once, and kept on disk; without it, the same code runs a few hundred times
+slower. Only `trace.py` imports this, and only when it is asked to run: numba is heavy. Arrays are named once here:
+`older`, `newer` link the lines of each cache from the one used last to the one used longest ago; `held` is a line's
+size while it is in the cache. Line `lines` is the head of the list, `lines + 1` its tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from tilewave.sim.accesses import Array
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _installed() -> Any:
+    try:
+        return import_module("numba")
+    except ImportError:
+        return None
+
+
+numba = _installed()
+
+
+def compiled(function: F) -> F:
+    """The function as machine code, where numba is here."""
+    return cast(F, numba.njit(cache=True)(function)) if numba else function
+
+
+HBM = 3
+"""The column of `flows` that counts bytes from HBM."""
+
+
+@compiled
+def touch(line: int, size: float, older: Array, newer: Array, held: Array, used: Array, capacity: float) -> bool:
+    """Use a line: whether it was there; if not, it is now, and what was used longest ago has made room."""
+    head = held.shape[0] - 2
+    there = held[line] > 0
+    if there:
+        before, after = newer[line], older[line]
+        older[before] = after
+        newer[after] = before
+    else:
+        held[line] = size
+        used[0] += size
+    first = older[head]
+    older[head] = line
+    newer[line] = head
+    older[line] = first
+    newer[first] = line
+    while used[0] > capacity:
+        last = newer[head + 1]
+        if last == head:
+            break
+        before = newer[last]
+        older[before] = head + 1
+        newer[head + 1] = before
+        used[0] -= held[last]
+        held[last] = 0
+    return bool(there)
+
+
+@compiled
+def run_trace(
+    bounds: Array,
+    domain: Array,
+    stream: Array,
+    size: Array,
+    write_bounds: Array,
+    write_xcd: Array,
+    write_size: Array,
+    partitions: int,
+    streams: int,
+    slabs: int,
+    capacity: float,
+    last_capacity: float,
+    older: Array,
+    newer: Array,
+    held: Array,
+    used: Array,
+    last_older: Array,
+    last_newer: Array,
+    last_held: Array,
+    last_used: Array,
+    flows: Array,
+) -> None:
+    """Walk all beats, slab by slab; `flows[walk]` are the bytes that it missed, crossed, asked of memory and HBM."""
+    for beat in range(bounds.shape[0] - 1):
+        for slab in range(slabs):
+            for walk in range(bounds[beat], bounds[beat + 1]):
+                own = domain[walk]
+                bytes_here = size[walk] / (slabs * partitions)
+                line = stream[walk] * slabs + slab
+                for home in range(partitions):
+                    at = line + home * streams * slabs
+                    keeper = own // partitions * partitions + home
+                    if touch(at, bytes_here, older[own], newer[own], held[own], used[own], capacity):
+                        if keeper != own and held[keeper, at] > 0:  # what is used stays young at home as well
+                            touch(at, bytes_here, older[keeper], newer[keeper], held[keeper], used[keeper], capacity)
+                        continue
+                    flows[walk, 0] += bytes_here
+                    if keeper != own:
+                        flows[walk, 1] += bytes_here
+                        if touch(at, bytes_here, older[keeper], newer[keeper], held[keeper], used[keeper], capacity):
+                            continue
+                    flows[walk, 2] += bytes_here
+                    if last_capacity > 0 and touch(
+                        at, bytes_here, last_older, last_newer, last_held, last_used, last_capacity
+                    ):
+                        continue
+                    flows[walk, 3] += bytes_here
+        for write in range(write_bounds[beat], write_bounds[beat + 1]):
+            for home in range(partitions):
+                keeper = write_xcd[write] * partitions + home
+                at = partitions * streams * slabs + write
+                share = write_size[write] / partitions
+                touch(at, share, older[keeper], newer[keeper], held[keeper], used[keeper], capacity)
+
+
+def empty_lists(caches: int, lines: int) -> tuple[Any, Any, Any, Any]:
+    """(older, newer, held, used) of so many empty caches."""
+    older = np.full((caches, lines + 2), -1, np.int32)
+    newer = np.full((caches, lines + 2), -1, np.int32)
+    older[:, lines], newer[:, lines + 1] = lines + 1, lines
+    return older, newer, np.zeros((caches, lines + 2), np.float32), np.zeros((caches, 1))

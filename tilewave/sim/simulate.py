@@ -1,0 +1,219 @@
+"""`simulate`: a kernel or a GEMM, a machine and a mapping in; a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewave.machine import Machine, find
+from tilewave.mapping import as_mapping
+from tilewave.sim.accesses import Accesses, Array, gemm_accesses
+from tilewave.sim.calibration import Softness, Timing, softness_of, timing_of
+from tilewave.sim.closed_form import closed_form
+from tilewave.sim.dispatch import Placed, Residency, place
+from tilewave.sim.flows import Flows
+from tilewave.sim.kernel import HasKernel, kernel_accesses, kernel_of
+from tilewave.sim.problem import Gemm, SimError
+from tilewave.sim.report import MARGIN, ArrayTraffic, Beat, Level, Report, Sensitivity, Share, XcdTraffic
+from tilewave.sim.requests import Sync, requested_bytes
+from tilewave.sim.time import Moved, time_parts
+
+Engine = Callable[[Accesses, Placed, Machine, Residency, Softness], Flows]
+DEFAULT = Residency()
+LONGEST_SERIES = 2048
+"""Beats of a report; where a launch has more, neighbours are added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A report together with what it was made of, for pictures: who ran where, and what each walk cost."""
+
+    report: Report
+    accesses: Accesses
+    placed: Placed
+    flows: Flows
+
+
+def simulate(
+    problem: Gemm | HasKernel,
+    machine: Machine | str,
+    mapping: object = None,
+    *,
+    engine: str = "closed",
+    residency: Residency = DEFAULT,
+    symbols: Mapping[str, int] | None = None,
+) -> Report:
+    """Where the bytes of a launch come from, and how long it takes.
+
+    engine="closed" needs milliseconds; engine="trace" follows every slab through LRU lists. `symbols` are a kernel's
+    dynamic symbols.
+    """
+    return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols).report
+
+
+def run(
+    problem: Gemm | HasKernel,
+    machine: Machine | str,
+    mapping: object = None,
+    *,
+    engine: str = "closed",
+    residency: Residency = DEFAULT,
+    symbols: Mapping[str, int] | None = None,
+    timing: Timing | None = None,
+) -> Run:
+    """`simulate`, with everything that the report was made of."""
+    chip = find(machine) if isinstance(machine, str) else machine
+    if not isinstance(chip, Machine):
+        raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
+    accesses, name, order = _accesses(problem, mapping, symbols or {})
+    placed = place(accesses, chip, residency)
+    flows = _engine(engine)(accesses, placed, chip, residency, softness_of(chip))
+    made = _Made(accesses, placed, flows, chip, residency, timing or timing_of(chip))
+    return Run(made.report(name, order, engine), accesses, placed, flows)
+
+
+def sensitivity(problem: Gemm | HasKernel, machine: Machine | str, mapping: object = None) -> tuple[Sensitivity, ...]:
+    """The same launch with residents out of step, and with two workgroups on a unit."""
+    cases = {
+        "as assumed": DEFAULT,
+        "residents 4 steps apart": replace(DEFAULT, skew_steps=4.0),
+        "residents 16 steps apart": replace(DEFAULT, skew_steps=16.0),
+        "two workgroups on a unit": replace(DEFAULT, occupancy=2),
+    }
+    reports = {name: simulate(problem, machine, mapping, residency=residency) for name, residency in cases.items()}
+    return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
+
+
+def _accesses(problem: Gemm | HasKernel, mapping: object, symbols: Mapping[str, int]) -> tuple[Accesses, str, str]:
+    if isinstance(problem, Gemm):
+        if symbols:
+            raise SimError("a gemm has no symbols", remedy="give its sizes to Gemm(…)")
+        order = as_mapping("linear()" if mapping is None else mapping)
+        return gemm_accesses(problem, order), str(problem), str(order)
+    if mapping is not None:
+        raise SimError(
+            "a kernel has its order in itself",
+            remedy="leave mapping out, and compile the kernel with WorkgroupMapping(…)",
+        )
+    kernel = kernel_of(problem)
+    return kernel_accesses(kernel, symbols), kernel.name, "the kernel's own"
+
+
+def _engine(name: str) -> Engine:
+    match name:
+        case "closed":
+            return closed_form
+        case "trace":
+            from tilewave.sim.trace import trace  # noqa: PLC0415  it may compile with numba, which is heavy
+
+            return trace
+        case _:
+            raise SimError(f"no engine is called {name!r}", remedy="there are closed and trace")
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A finished run, to be summed up."""
+
+    accesses: Accesses
+    placed: Placed
+    flows: Flows
+    machine: Machine
+    residency: Residency
+    timing: Timing
+
+    def report(self, name: str, order: str, engine: str) -> Report:
+        flows, accesses, machine = self.flows, self.accesses, self.machine
+        missed, asked_of_memory, hbm = (float(x.sum()) for x in (flows.missed, flows.asked_of_memory, flows.hbm))
+        crossed = float(flows.crossed.sum())
+        requests = requested_bytes(accesses, self.placed, machine, Sync())
+        written = accesses.output_bytes
+        moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
+        parts = time_parts(accesses, self.placed, machine, self.residency, moved, self.timing)
+        seconds = sum(part.seconds for part in parts)
+        levels = self._levels(requests, missed, crossed, asked_of_memory, hbm)
+        ends = (flows.hbm_if_narrow, flows.hbm_if_wide, hbm)
+        return Report(
+            problem=name,
+            mapping=order,
+            machine=machine.name,
+            engine=engine,
+            workgroups=accesses.workgroups,
+            tasks=accesses.tasks,
+            beats=self.placed.beats,
+            occupancy=self.residency.occupancy,
+            skew_steps=self.residency.skew_steps,
+            l2_hit=levels[0].hit,
+            llc_hit=levels[1].hit if machine.last_level else None,
+            hbm_read_bytes=hbm,
+            hbm_read_low_bytes=min(ends) * (1 - MARGIN),
+            hbm_read_high_bytes=max(ends) * (1 + MARGIN),
+            hbm_write_bytes=written,
+            l2_request_bytes=requests,
+            l2_cross_bytes=crossed,
+            asked_bytes=accesses.asked_bytes,
+            distinct_bytes=accesses.distinct_bytes,
+            flops=accesses.flops,
+            seconds=seconds,
+            seconds_error=self.timing.error,
+            breakdown=tuple(Share(p.name, p.seconds, p.seconds / seconds) for p in parts),
+            levels=levels,
+            arrays=self._arrays(),
+            xcds=self._xcds(),
+            over_time=self._over_time(),
+            fitted_on=self.timing.fitted_on,
+        )
+
+    def _levels(self, requests: float, missed: float, crossed: float, asked: float, hbm: float) -> tuple[Level, ...]:
+        """What a profiler counts: reads and writes; a write is never a miss, for nothing is fetched for it."""
+        written = self.accesses.output_bytes
+        if self.machine.l2.partitions > 1:
+            # Lines that another partition keeps are looked up twice, and a write is seen by its home as well.
+            l2_asked = requests + crossed + 1.5 * written
+            l2 = Level("L2", l2_asked, l2_asked - hbm - crossed, hbm + crossed)
+        else:
+            l2 = Level("L2", requests + written, requests + written - missed, missed)
+        memory = Level("HBM", hbm + written, hbm + written, 0.0)
+        if self.machine.last_level is None:
+            return l2, memory
+        return l2, Level("last level", asked + written, asked + written - hbm, hbm), memory
+
+    def _arrays(self) -> tuple[ArrayTraffic, ...]:
+        accesses, walks, count = self.accesses, self.flows.walks, len(self.accesses.arrays)
+        of_walk = accesses.stream_array[walks.stream]
+        used = np.zeros(accesses.streams, bool)
+        used[walks.stream] = True
+        columns = (
+            np.bincount(accesses.stream_array[used], accesses.stream_bytes[used], minlength=count),
+            np.bincount(of_walk, walks.size * walks.sharers, minlength=count),
+            np.bincount(of_walk, self.flows.missed, minlength=count),
+            np.bincount(of_walk, self.flows.hbm, minlength=count),
+            accesses.array_written_bytes,
+        )
+        return tuple(
+            ArrayTraffic(name, *(float(column[at]) for column in columns)) for at, name in enumerate(accesses.arrays)
+        )
+
+    def _xcds(self) -> tuple[XcdTraffic, ...]:
+        walks, xcds = self.flows.walks, self.machine.xcds
+        of_walk = self.placed.domain_xcd[walks.domain]
+        tasks = np.bincount(self.placed.xcd, minlength=xcds)
+        columns = [
+            np.bincount(of_walk, column, minlength=xcds)
+            for column in (walks.size * walks.sharers, self.flows.missed, self.flows.hbm)
+        ]
+        return tuple(XcdTraffic(x, int(tasks[x]), *(float(c[x]) for c in columns)) for x in range(xcds))
+
+    def _over_time(self) -> tuple[Beat, ...]:
+        walks = self.flows.walks
+        every = -(-self.placed.beats // LONGEST_SERIES)
+        count = -(-self.placed.beats // every)
+
+        def series(beat: Array, values: Array | None = None) -> Array:
+            return np.bincount(beat // every, values, minlength=count)
+
+        tasks = series(self.placed.beat)
+        columns = [series(walks.beat, x) for x in (walks.size * walks.sharers, self.flows.missed, self.flows.hbm)]
+        return tuple(Beat(int(tasks[at]), *(float(c[at]) for c in columns)) for at in range(count))

@@ -1,0 +1,87 @@
+"""How long it takes, and where the time goes.
+
+    seconds = beats · (steps · step + start) + exposed · (HBM bytes / its rate + …)
+
+A step of a task's loop lasts as long as its products on one unit, but no less than the latency of its loads allows. All
+units wait for the last beat, which is rarely full: the tail. Traffic is mostly hidden behind products; what is not is a
+share of the time that the bytes need. No launch is faster than its bytes: that is the roof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.machine import Machine
+from tilewave.sim.accesses import Accesses
+from tilewave.sim.calibration import Timing
+from tilewave.sim.dispatch import Placed, Residency
+from tilewave.sim.problem import SimError
+
+PARTS = ("matrix", "load latency", "start and end", "tail", "HBM", "last level", "L2 requests", "bandwidth")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that time goes into."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Bytes that a launch moves."""
+
+    hbm_read: float
+    hbm_written: float
+    last_level: float
+    l2_requests: float
+
+
+def time_parts(
+    accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, moved: Moved, timing: Timing
+) -> tuple[Part, ...]:
+    """Where the time goes; the launch takes their sum."""
+    steps = placed.beats * accesses.steps
+    matrix = _matrix_step(accesses, machine, residency, timing) * steps
+    waiting = max(0.0, timing.step_floor_seconds * steps - matrix)
+    start = timing.start_seconds * placed.beats
+    idle = 1.0 - accesses.tasks / (placed.beats * placed.seats)
+    busy = matrix + waiting + start
+    found = {
+        "matrix": matrix * (1 - idle),
+        "load latency": waiting * (1 - idle),
+        "start and end": start * (1 - idle),
+        "tail": busy * idle,
+        "HBM": timing.exposed * moved.hbm_read / machine.hbm.bytes_per_second,
+        "last level": timing.exposed * moved.last_level / _last_level_rate(machine, timing),
+        "L2 requests": timing.request_seconds_per_byte * moved.l2_requests,
+    }
+    found["bandwidth"] = max(0.0, _roof(machine, moved, timing) - sum(found.values()))
+    return tuple(Part(name, found[name]) for name in PARTS)
+
+
+def _matrix_step(accesses: Accesses, machine: Machine, residency: Residency, timing: Timing) -> float:
+    """Seconds that the products of one step take on one unit."""
+    if accesses.step_flops == 0:
+        return 0.0
+    rate = machine.flops(accesses.dtype)
+    if rate is None:
+        known = ", ".join(r.dtype for r in machine.rates) or "none"
+        raise SimError(
+            f"{machine.name} has no matrix rate for {accesses.dtype}",
+            remedy=f"it has those of {known}; give it one: replace(machine, rates=(Rate('{accesses.dtype}', 1e14),))",
+        )
+    of_one = rate * timing.matrix_share / machine.units / residency.occupancy
+    return accesses.step_flops / of_one
+
+
+def _last_level_rate(machine: Machine, timing: Timing) -> float:
+    last = machine.last_level
+    return (last and last.bytes_per_second) or timing.last_level_bytes_per_second
+
+
+def _roof(machine: Machine, moved: Moved, timing: Timing) -> float:
+    """No launch is done before its bytes have come."""
+    hbm = (moved.hbm_read + moved.hbm_written) / machine.hbm.bytes_per_second
+    return max(hbm, moved.last_level / _last_level_rate(machine, timing))

@@ -1,0 +1,95 @@
+"""The trace engine: the same walks, slab by slab through real LRU lists; slower, and nothing is averaged away.
+
+Without numba it refuses what would take minutes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewave.machine import Machine
+from tilewave.sim import lru
+from tilewave.sim.accesses import Accesses, Array
+from tilewave.sim.calibration import Softness
+from tilewave.sim.dispatch import Placed, Residency
+from tilewave.sim.flows import Flows, OwnWalks, own_walks
+from tilewave.sim.problem import SimError
+
+MOST_SLABS = 32
+"""A stream of more steps is cut into this many slabs: a finer cut changes bytes by less than the spread of L2."""
+MOST_LINES = 1 << 26
+MOST_TOUCHES_IN_PYTHON = 400_000
+
+
+def trace(accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, softness: Softness) -> Flows:
+    """The traffic of a launch, as LRU caches would have it."""
+    if residency.skew_steps:
+        raise SimError("the trace engine keeps residents in step", remedy='leave skew_steps out, or engine="closed"')
+    walks = own_walks(accesses, placed)
+    slabs = min(accesses.steps, MOST_SLABS)
+    tracer = _Tracer(accesses, placed, machine, walks, slabs)
+    factors = softness.factors()
+    runs = [tracer.run(factor, 1.0) for factor in factors[:-2]]
+    flows = np.mean(runs, 0)
+    narrow, wide = (float(tracer.run(factor, factor)[:, lru.HBM].sum()) for factor in factors[-2:])
+    missed, crossed, asked, hbm = flows.T
+    return Flows(walks, missed, crossed, asked, hbm, narrow, wide)
+
+
+class _Tracer:
+    """A launch made ready for `run_trace`."""
+
+    def __init__(self, accesses: Accesses, placed: Placed, machine: Machine, walks: OwnWalks, slabs: int) -> None:
+        self.machine, self.walks, self.slabs, self.streams = machine, walks, slabs, accesses.streams
+        self.bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
+        held = machine.l2.holds_writes
+        order = np.argsort(placed.beat, kind="stable") if held else np.zeros(0, np.int64)
+        self.write_bounds = np.searchsorted(placed.beat[order], np.arange(placed.beats + 1))
+        self.write_xcd, self.write_size = placed.xcd[order], accesses.written_bytes[order]
+        self.lines = machine.l2.partitions * accesses.streams * slabs + len(order)
+        self._check()
+
+    def _check(self) -> None:
+        total = self.lines * (self.machine.domains + 1)
+        if total > MOST_LINES:
+            raise SimError(
+                f"a trace of this launch would follow {total:,} lines; at most {MOST_LINES:,} are followed",
+                remedy='take engine="closed", larger tiles or a part of the matrix',
+            )
+        touches = len(self.walks) * self.slabs * self.machine.l2.partitions
+        if touches > MOST_TOUCHES_IN_PYTHON and lru.numba is None:
+            raise SimError(
+                f"a trace of {touches:,} accesses takes minutes without numba",
+                remedy='pip install tilewave[sim], or take engine="closed"',
+            )
+
+    def run(self, l2_factor: float, last_factor: float) -> Array:
+        """[walk, (missed, crossed, asked of memory, HBM)] with capacities multiplied by the factors."""
+        machine, last = self.machine, self.machine.last_level
+        flows = np.zeros((len(self.walks), 4))
+        older, newer, held, used = lru.empty_lists(machine.domains, self.lines)
+        last_older, last_newer, last_held, last_used = lru.empty_lists(1, self.lines if last else 0)
+        lru.run_trace(
+            self.bounds,
+            self.walks.domain,
+            self.walks.stream,
+            self.walks.size,
+            self.write_bounds,
+            self.write_xcd,
+            self.write_size,
+            machine.l2.partitions,
+            self.streams,
+            self.slabs,
+            float(l2_factor * machine.l2.bytes / machine.l2.partitions),
+            float(last_factor * last.bytes) if last else 0.0,
+            older,
+            newer,
+            held,
+            used,
+            last_older[0],
+            last_newer[0],
+            last_held[0],
+            last_used[0],
+            flows,
+        )
+        return flows

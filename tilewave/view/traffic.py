@@ -1,0 +1,199 @@
+"""Figures of a simulated launch: where bytes came from over time, on each XCD, and for each tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewave.mapping import Grid
+from tilewave.sim.accesses import NO_STREAM
+from tilewave.sim.explain import size
+from tilewave.sim.report import Report
+from tilewave.sim.simulate import Run
+from tilewave.view import palette
+from tilewave.view.axes import (
+    COLUMNS,
+    ROWS,
+    Legend,
+    column_axis,
+    frame,
+    legend,
+    paint,
+    patterns,
+    row_axis,
+    swatch,
+    width_for,
+)
+from tilewave.view.figures import can_be_drawn
+from tilewave.view.svg import MARGIN, Figure, element, rect, text
+
+Array = npt.NDArray[np.float64]
+
+PAINTS = {"L2": 3, "last level": 0, "other partition": 0, "HBM": 11}
+"""Colours by where bytes came from, as the palette numbers them: light, middle, hatched; grey tells them apart."""
+WIDE, HIGH = 560.0, 180.0
+AXIS = 54.0
+MOST_BARS = 240
+BAR = 22.0
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where bytes came from; the three add up to what was asked for."""
+
+    from_l2: Array
+    from_between: Array
+    from_hbm: Array
+
+    @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        return self.from_l2, self.from_between, self.from_hbm
+
+    @property
+    def total(self) -> Array:
+        return self.from_l2 + self.from_between + self.from_hbm
+
+
+def names_of(report: Report) -> tuple[str, str, str]:
+    """What the three parts are called on this machine: between L2 and HBM lies a cache, or the other partition."""
+    return "L2", "other partition" if report.llc_hit is None else "last level", "HBM"
+
+
+def traffic_figures(run: Run) -> list[Figure]:
+    """Over time, per XCD, and the tile grid where there is one that can be drawn."""
+    figures = [over_time(run.report), per_xcd(run.report)]
+    rows, cols = run.accesses.tile_grid
+    if rows and can_be_drawn(Grid(rows, cols)):
+        figures.append(tile_origins(run))
+    return figures
+
+
+def over_time(report: Report) -> Figure:
+    """Stacked bars: the bytes asked for in each beat, by where they came from."""
+    beats = report.over_time
+    every = -(-len(beats) // MOST_BARS)
+    columns = [(b.asked_bytes, b.l2_missed_bytes, b.hbm_read_bytes) for b in beats]
+    merged = np.array([np.sum(columns[at : at + every], 0) for at in range(0, len(columns), every)])
+    origin = _origin(merged)
+    most = max(float(origin.total.max()), 1.0)
+    step = WIDE / len(merged)
+    bars = []
+    for at, parts in enumerate(zip(*origin.parts, strict=True)):
+        top = HIGH
+        for name, value in zip(names_of(report), parts, strict=True):
+            height = HIGH * float(value) / most
+            top -= height
+            words = f"beat {at * every}: {size(float(value))} from {name}"
+            bars.append(_bar(AXIS + at * step, top, max(step - (1 if step > 3 else 0), 0.5), height, name, words))
+    body = [patterns(12), *_byte_axis(most), *bars, _below("beats (all resident workgroups walk one tile)", WIDE)]
+    key = _legend(report, HIGH + 40, AXIS + WIDE + MARGIN)
+    caption = f"{_head(report)} Bytes that workgroups ask for in each of {report.beats} beats."
+    return Figure(
+        "over-time", "Traffic over time", caption, AXIS + WIDE + MARGIN, key.bottom, "".join([*body, key.markup])
+    )
+
+
+def per_xcd(report: Report) -> Figure:
+    """A bar for each XCD: the bytes that its residents ask for, by where they came from."""
+    origin = _origin(np.array([(x.asked_bytes, x.l2_missed_bytes, x.hbm_read_bytes) for x in report.xcds]))
+    most = max(float(origin.total.max()), 1.0)
+    bars = []
+    for at, parts in enumerate(zip(*origin.parts, strict=True)):
+        left, y = AXIS, at * (BAR + 6)
+        bars.append(text(AXIS - 8, y + 15, f"XCD {at}", 11, text_anchor="end"))
+        for name, value in zip(names_of(report), parts, strict=True):
+            width = (WIDE - 70) * float(value) / most
+            bars.append(_bar(left, y, width, BAR, name, f"XCD {at}: {size(float(value))} from {name}"))
+            left += width
+        hit = 1 - float(parts[1] + parts[2]) / max(float(sum(parts)), 1.0)
+        bars.append(text(left + 6, y + 15, f"{100 * hit:.0f} % L2", 11, fill=palette.SOFT_INK, class_="soft"))
+    bottom = len(report.xcds) * (BAR + 6)
+    key = _legend(report, bottom + 8, AXIS + WIDE + MARGIN)
+    caption = f"{_head(report)} The longest bar is {size(most)}; the share is what L2 delivers of the reads."
+    body = "".join([patterns(12), *bars, key.markup])
+    return Figure("per-xcd", "Traffic of each XCD", caption, AXIS + WIDE + MARGIN, key.bottom, body)
+
+
+def tile_origins(run: Run) -> Figure:
+    """Every tile as a square in strips: the shares of its bytes by where they came from."""
+    report, (rows, cols) = run.report, run.accesses.tile_grid
+    where = frame(Grid(rows, cols))
+    origin = origin_of_tasks(run)
+    order = run.accesses.tile_of_task
+    assert order is not None
+    names, squares = names_of(report), []
+    shares = [part / np.maximum(origin.total, 1.0) for part in origin.parts]
+    for task, tile in enumerate(order.tolist()):
+        row, col = divmod(tile, cols)
+        x, y, side = where.left + col * where.cell, where.top + row * where.cell, where.cell - where.gap
+        said = f"tile ({row}, {col}): " + ", ".join(
+            f"{100 * share[task]:.0f} % {name}" for share, name in zip(shares, names, strict=True)
+        )
+        strips = []
+        for name, share in zip(names, shares, strict=True):
+            height = side * float(share[task])
+            if height > 0:
+                strips.append(rect(x, y, side, height, paint(PAINTS[name])))
+            y += height
+        squares.append(element("g", element("title", said) + "".join(strips)))
+    width = width_for(where.right)
+    key = _legend(report, where.bottom + 16, width)
+    caption = f"{_head(report)} Each square is a tile of C; its strips are the shares of its input bytes."
+    body = [patterns(12), row_axis(where, where.left, ROWS), column_axis(where, where.top, COLUMNS), *squares]
+    return Figure(
+        "origins", "Where the bytes of each tile came from", caption, width, key.bottom, "".join([*body, key.markup])
+    )
+
+
+def origin_of_tasks(run: Run) -> Origin:
+    """For each task, its bytes by where they came from; those who walk a stream together share its misses evenly."""
+    walks, flows = run.flows.walks, run.flows
+    asked = walks.size * walks.sharers
+    table = _origin(np.stack([asked, flows.missed, flows.hbm], 1))
+    reads = walks.of_read
+    parts = []
+    for part in table.parts:
+        share = part / walks.sharers
+        parts.append(np.where(reads == NO_STREAM, 0.0, share[reads]).sum(1))
+    return Origin(*parts)
+
+
+def _origin(asked_missed_hbm: Array) -> Origin:
+    """A bar's parts; HBM may deliver to a partition what another one asked for, so that the middle can be nothing."""
+    asked, missed, hbm = asked_missed_hbm.T
+    missed = np.clip(missed, 0, asked)
+    hbm = np.clip(hbm, 0, missed)
+    return Origin(asked - missed, missed - hbm, hbm)
+
+
+def _bar(x: float, y: float, width: float, height: float, name: str, words: str) -> str:
+    if width <= 0 or height <= 0:
+        return ""
+    fill, style = paint(PAINTS[name]), f'x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"'
+    return f'<rect {style} fill="{fill}">{element("title", words)}</rect>'
+
+
+def _byte_axis(most: float) -> list[str]:
+    marks = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = HIGH * (1 - share)
+        marks.append(rect(AXIS, y, WIDE, 0.5, palette.EMPTY, class_="empty"))
+        marks.append(
+            text(AXIS - 6, y + 4, size(share * most), 10, text_anchor="end", fill=palette.SOFT_INK, class_="soft")
+        )
+    return marks
+
+
+def _below(words: str, width: float) -> str:
+    return text(AXIS + width / 2, HIGH + 20, words, 11, text_anchor="middle", fill=palette.SOFT_INK, class_="soft")
+
+
+def _legend(report: Report, top: float, width: float) -> Legend:
+    entries = [(swatch(paint(PAINTS[name])), f"from {name}") for name in names_of(report)]
+    return legend(entries, AXIS, top, width)
+
+
+def _head(report: Report) -> str:
+    return f"{report.problem}; {report.mapping}; {report.machine}."
