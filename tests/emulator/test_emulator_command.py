@@ -1,0 +1,105 @@
+"""`tilewave emulate` as a person and as a program use it."""
+
+import json
+
+import numpy as np
+import pytest
+import typer
+from emulated_code import DATA, LARGE, SMALL
+from typer.testing import CliRunner
+
+from tilewave.cli.emulate import emulate_command
+from tilewave.errors import TilewaveError
+
+app = typer.Typer()
+app.command()(emulate_command)
+
+
+def run(*words):
+    """What is printed; errors of ours are raised as they are."""
+    done = CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "120", "TERM": "dumb"})
+    if isinstance(done.exception, TilewaveError):
+        raise done.exception
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def gemm(tmp_path, monkeypatch):
+    """A and B on disk, the words that run the kernel, and what C must be."""
+    monkeypatch.chdir(tmp_path)
+    a, b, _, exact, bound = SMALL[0].problem(64, 128, 64)
+    np.save("A.npy", a)
+    np.save("B.npy", b)
+    (tmp_path / "gemm.s").write_text(SMALL[0].text)
+    words = ["gemm.s", "gemm", "--grid", "2,1", "--block", "256", "--arg", "in:A.npy", "--arg", "in:B.npy"]
+    words += ["--arg", "out:C.npy:float32:64x128", "--arg", "i32:64", "--arg", "i32:128", "--arg", "i32:64"]
+    return words, exact, bound
+
+
+def test_a_kernel_is_run_and_its_result_saved(gemm):
+    words, exact, bound = gemm
+    code, output = run(*words)
+    assert code == 0 and "gemm on gfx942: 2 workgroups, 8 waves, barrier order" in output and "no findings" in output
+    assert (np.abs(np.load("C.npy") - exact) <= bound).all()
+
+
+def test_a_program_reads_json(gemm):
+    words, _, _ = gemm
+    code, output = run(*words, "--order", "random", "--seed", "5", "--json")
+    report = json.loads(output)
+    assert code == 0 and (report["order"], report["seed"], report["findings"]) == ("random", 5, [])
+    assert report["workgroups"] == 2 and report["instructions"] > 1000
+
+
+def test_findings_are_told_and_make_the_exit_code(gemm, tmp_path):
+    words, _, _ = gemm
+    (tmp_path / "gemm.s").write_text(SMALL[0].text.replace("\ts_barrier\n", "", 1))
+    code, output = run(*words, "--check", "warn")
+    assert code == 1 and "shared-memory race: " in output and "gemm.py:11" in output
+    code, output = run(*words, "--check", "warn", "--json")
+    finding = json.loads(output)["findings"][0]
+    assert code == 1 and finding["kind"] == "shared-memory race" and finding["loc"]["line"] == 11
+    with pytest.raises(TilewaveError, match="shared-memory race"):
+        run(*words)
+
+
+def test_without_a_kernel_the_kernels_are_listed(gemm):
+    code, output = run("gemm.s")
+    assert code == 0 and "A, B, C, M, N, K" in output and "10240" in output
+    assert json.loads(run("gemm.s", "--json")[1])["kernels"][0]["name"] == "gemm"
+
+
+def test_the_loop_is_counted():
+    file = DATA / f"{LARGE.name}.s"
+    code, output = run(file, "gemm", "--stats")
+    assert code == 0 and "1.73" in output and "16 of 16 B" in output and "1.45" in output
+    assert json.loads(run(file, "gemm", "--stats", "--json")[1])["longest_gap"] == 28
+
+
+KINDS = "there are in, inout, out, i8, u8, i16, u16, i32, u32, i64, u64, f16, f32, f64"
+RESULT = "--arg: a result has a file, a dtype and a shape"
+NAMES = "numpy's names: float32, float16, bfloat16, int8"
+
+
+@pytest.mark.parametrize(
+    "option, text, what, caret, remedy",
+    [
+        ("--arg", "x:1", "--arg: `x` is no kind", "^", KINDS),
+        ("--arg", "i32:x", "--arg: `x` is no i32", "    ^", "write i32:1"),
+        ("--arg", "in:D.npy", "--arg: there is no file D.npy", "   ^^^^^", "numpy.save writes such files"),
+        ("--arg", "out:C.npy", RESULT, "    ^^^^^", "write out:C.npy:float32:256x256"),
+        ("--arg", "out:C.npy:float99:2", "--arg: no dtype is called float99", "          ^^^^^^^", NAMES),
+        ("--grid", "2x2", "--grid: one to three numbers", "^^^", "write 4,8 or 4,8,1"),
+        ("--order", "fast", "--order: `fast` is none", "^^^^", "there are barrier, random"),
+    ],
+)
+def test_what_cannot_be_understood_is_pointed_at(gemm, option, text, what, caret, remedy):
+    with pytest.raises(TilewaveError) as error:
+        run("gemm.s", "gemm", option, text)
+    assert str(error.value) == f"{what}\n      {text}\n      {caret}\n  {remedy}"
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(TilewaveError, match=r"there is no file nothing\.s"):
+        run("nothing.s")

@@ -1,0 +1,306 @@
+"""Each mistake of machine code is found, and said in these words."""
+
+import numpy as np
+import pytest
+from emulated_code import findings_of, kernel_text
+
+from tilewave.emulator import EmulationError, Emulator
+
+WORDS = np.arange(256, dtype=np.uint32)
+START = "\ts_load_dwordx4 s[4:7], s[0:1], 0x0\n\tv_lshlrev_b32_e32 v1, 2, v0\n\ts_waitcnt lgkmcnt(0)\n"
+orders = pytest.mark.parametrize("order", ["barrier", "random"])
+
+
+def only(text, *arrays, **options):
+    (finding,) = findings_of(text, *(arrays or (WORDS, np.zeros(256, np.uint32))), **options)
+    return finding
+
+
+def test_a_missing_wait_for_a_load_is_found():
+    found = only(kernel_text(START + "\tglobal_load_dword v2, v1, s[4:5]\n\tv_add_u32_e32 v3, 1, v2\n"))
+    assert str(found) == (
+        "missing wait: reads v2 before `global_load_dword v2, v1, s[4:5]` has delivered it\n"
+        "  wave 0 of workgroup (0, 0, 0), line 8: v_add_u32_e32 v3, 1, v2\n"
+        "  s_waitcnt vmcnt(0) must stand between them"
+    )
+
+
+def test_a_wait_for_too_little_is_found():
+    body = """
+	ds_write_b32 v1, v0
+	ds_read_b32 v2, v1
+	ds_read_b32 v3, v1
+	ds_read_b32 v4, v1
+	s_waitcnt lgkmcnt({})
+	v_add_u32_e32 v5, v3, v2"""
+    assert not findings_of(kernel_text(START + body.format(1), shared=256), WORDS, WORDS)
+    found = only(kernel_text(START + body.format(2), shared=256))
+    assert found.what == "reads v3 before `ds_read_b32 v3, v1` has delivered it"
+    assert found.remedy == "s_waitcnt lgkmcnt(1) must stand between them"
+
+
+def test_scalar_loads_come_in_any_order():
+    body = (
+        "\ts_load_dword s8, s[4:5], 0x0\n\ts_load_dword s9, s[4:5], 0x4\n\ts_waitcnt lgkmcnt({})\n\ts_add_u32 s8, s8, 1"
+    )
+    assert not findings_of(kernel_text(START + body.format(0)), WORDS, WORDS)
+    found = only(kernel_text(START + body.format(1)))
+    assert found.what == "reads s8 before `s_load_dword s8, s[4:5], 0x0` has delivered it"
+    assert found.remedy == "s_waitcnt lgkmcnt(0) must stand between them"
+
+
+def test_overwriting_what_a_load_will_write_is_found():
+    found = only(kernel_text(START + "\tglobal_load_dword v2, v1, s[4:5]\n\tv_mov_b32_e32 v2, 0"))
+    assert found.what == "overwrites v2 before `global_load_dword v2, v1, s[4:5]` has delivered it"
+
+
+def test_a_load_outstanding_around_a_loop_is_found():
+    """The second round reads what the first has loaded."""
+    body = """
+	s_mov_b32 s8, 0
+	v_mov_b32_e32 v2, 0
+.L1:
+	v_add_u32_e32 v3, 1, v2
+	global_load_dword v2, v1, s[4:5]
+	s_add_i32 s8, s8, 1
+	s_cmp_lt_u32 s8, 3
+	s_cbranch_scc1 .L1"""
+    found = only(kernel_text(START + body))
+    assert found.what == "reads v2 before `global_load_dword v2, v1, s[4:5]` has delivered it"
+
+
+# -- shared memory -----------------------------------------------------------------------------------------------------
+
+EXCHANGE = """
+	ds_write_b32 v1, v0
+	{wait}
+	{barrier}
+	v_xor_b32_e32 v2, 64, v0
+	v_lshlrev_b32_e32 v2, 2, v2
+	ds_read_b32 v3, v2
+	s_waitcnt lgkmcnt(0)
+	global_store_dword v1, v3, s[6:7]"""
+WAIT, BARRIER = "s_waitcnt lgkmcnt(0)", "s_barrier"
+
+
+def exchange(wait, barrier):
+    return kernel_text(START + EXCHANGE.format(wait=wait, barrier=barrier), shared=512, lanes=128)
+
+
+@orders
+def test_waves_exchange_values_over_a_barrier(order):
+    out = np.zeros(128, np.uint32)
+    assert not findings_of(exchange(WAIT, BARRIER), WORDS, out, block=(128,), order=order)
+    assert (out == np.arange(128) ^ 64).all()
+
+
+def test_a_missing_barrier_is_a_race():
+    found = only(exchange(WAIT, ""), block=(128,))
+    assert str(found) == (
+        "shared-memory race: reads byte 256 of shared memory, written by wave 1 since the last barrier\n"
+        "  wave 0 of workgroup (0, 0, 0), line 13: ds_read_b32 v3, v2\n"
+        "  let s_waitcnt lgkmcnt(0) and s_barrier stand between them"
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_missing_barrier_is_found_in_every_order(seed):
+    """As a race, by whichever wave comes second, or as a read of what is not there yet."""
+    found = findings_of(exchange(WAIT, ""), WORDS, np.zeros(128, np.uint32), block=(128,), order="random", seed=seed)
+    assert {f.kind for f in found} <= {"shared-memory race", "unwritten shared memory"} and found
+    assert any(f.kind == "shared-memory race" for f in found)
+
+
+@orders
+def test_a_barrier_before_the_write_has_arrived_is_a_race(order):
+    """A barrier orders what was waited for, and nothing else."""
+    found = only(exchange("", BARRIER), block=(128,), order=order)
+    assert (found.kind, found.instruction) == ("shared-memory race", "ds_read_b32 v3, v2")
+
+
+@orders
+def test_overwriting_what_another_wave_reads_is_a_race(order):
+    body = EXCHANGE.format(wait=WAIT, barrier=BARRIER) + "\n\tds_write_b32 v1, v3"
+    text = kernel_text(START + body, shared=512, lanes=128)
+    found = findings_of(text, WORDS, np.zeros(128, np.uint32), block=(128,), order=order)
+    assert {f.kind for f in found} == {"shared-memory race"}
+    assert {f.instruction for f in found} <= {"ds_write_b32 v1, v3", "ds_read_b32 v3, v2"}  # whichever comes second
+    fixed = body.replace("\n\tglobal_store", "\n\ts_barrier\n\tglobal_store")
+    assert not findings_of(kernel_text(START + fixed, shared=512, lanes=128), WORDS, WORDS, block=(128,), order=order)
+
+
+def test_two_waves_that_write_one_byte_race():
+    body = "\tv_and_b32_e32 v2, 63, v0\n\tds_write_b8 v2, v0"
+    found = only(kernel_text(START + body, shared=512, lanes=128), block=(128,))
+    assert found.what == "overwrites byte 0 of shared memory, written by wave 1 since the last barrier"
+
+
+def test_workgroups_do_not_share():
+    assert not findings_of(exchange(WAIT, BARRIER), WORDS, np.zeros(256, np.uint32), grid=(5,), block=(128,))
+
+
+def test_reading_what_nobody_wrote_is_found():
+    found = only(kernel_text(START + "\tds_read_b32 v2, v1 offset:16", shared=512))
+    assert str(found) == (
+        "unwritten shared memory: reads byte 16 of shared memory, which nobody has written\n"
+        "  wave 0 of workgroup (0, 0, 0), line 7: ds_read_b32 v2, v1 offset:16\n"
+        "  write it first"
+    )
+
+
+def test_reading_before_a_direct_load_has_arrived_is_found():
+    body = """
+	s_mov_b32 m0, 0
+	s_nop 0
+	global_load_lds_dword v1, s[4:5]
+	global_load_dword v5, v1, s[4:5]
+	s_waitcnt vmcnt({})
+	ds_read_b32 v2, v1"""
+    assert not findings_of(kernel_text(START + body.format(1), shared=256), WORDS, WORDS)
+    found = only(kernel_text(START + body.format(2), shared=256))
+    assert found.kind == "missing wait"
+    assert found.what == "reads byte 0 of shared memory before the direct load that writes it has arrived"
+
+
+# -- registers ---------------------------------------------------------------------------------------------------------
+
+
+def test_storing_what_was_computed_from_nothing_is_found():
+    found = only(kernel_text(START + "\tv_add_u32_e32 v3, v1, v7\n\tglobal_store_dword v1, v3, s[6:7]"))
+    assert str(found) == (
+        "unwritten register: uses v3, computed from v7, which nobody has written\n"
+        "  wave 0 of workgroup (0, 0, 0), line 8: global_store_dword v1, v3, s[6:7]\n"
+        "  write it first"
+    )
+
+
+def test_an_unwritten_upper_half_that_does_not_matter_is_none():
+    """LLVM leaves upper halves open where only the lower half of a sum is used."""
+    body = (
+        "\tv_mov_b32_e32 v10, 0\n\tv_mad_u64_u32 v[2:3], s[8:9], v0, 4, v[10:11]\n\tglobal_store_dword v1, v{}, s[6:7]"
+    )
+    assert not findings_of(kernel_text(START + body.format(2)), WORDS, np.zeros(256, np.uint32))
+    assert only(kernel_text(START + body.format(3))).what == "uses v3, computed from v11, which nobody has written"
+
+
+def test_an_access_without_lanes_uses_nothing():
+    body = "\ts_mov_b64 exec, 0\n\tglobal_store_dword v1, v7, s[6:7]"
+    assert not findings_of(kernel_text(START + body), WORDS, np.zeros(256, np.uint32))
+
+
+# -- bounds and alignment ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body, verb",
+    [
+        ("\tglobal_load_dword v2, v1, s[4:5] offset:1024", "reads"),
+        ("\tglobal_store_dword v1, v0, s[4:5] offset:1024", "writes"),
+    ],
+)
+def test_an_access_behind_an_array_is_found(body, verb):
+    found = only(kernel_text(START + body))
+    assert str(found) == (
+        f"out of bounds: {verb} 4 bytes that begin 0 bytes behind the end of argument a, which has 1024\n"
+        f"  wave 0 of workgroup (0, 0, 0), line 7: {body.strip()}\n"
+        "  guard the access, or pass the whole array"
+    )
+
+
+def test_an_access_over_the_end_of_an_array_is_found():
+    found = only(kernel_text(START + "\tv_mov_b32_e32 v2, 0\n\tglobal_load_dwordx2 v[4:5], v2, s[4:5] offset:1020"))
+    assert found.what == "reads 8 bytes over the end of argument a, of which 4 bytes are left"
+    found = only(kernel_text(START + "\tv_mov_b32_e32 v2, 0\n\tglobal_load_dword v4, v2, s[4:5] offset:-16"))
+    assert found.what == "reads 4 bytes that begin 16 bytes before argument a"
+
+
+def test_no_array_is_changed_when_a_check_raises():
+    out = np.zeros(256, np.uint32)
+    body = "\tglobal_store_dword v1, v0, s[6:7]\n\tglobal_load_dword v2, v1, s[4:5] offset:1024"
+    with pytest.raises(EmulationError, match="out of bounds"):
+        Emulator.from_assembly(kernel_text(START + body)).launch("k", (1,), (64,), [WORDS, out])
+    assert (out == 0).all()
+
+
+def test_shared_memory_ends():
+    found = only(kernel_text(START + "\tds_write_b32 v1, v0", shared=128))
+    assert str(found) == (
+        "out of bounds: 4 bytes at byte 128 of 128 bytes of shared memory\n"
+        "  wave 0 of workgroup (0, 0, 0), line 7: ds_write_b32 v1, v0\n"
+        "  the kernel asks for too little of it, or the address is wrong"
+    )
+
+
+def test_a_word_of_shared_memory_begins_at_a_multiple_of_four():
+    found = only(kernel_text(START + "\tds_write_b64 v1, v[0:1] offset:2", shared=512))
+    assert str(found).splitlines()[0] == "misaligned access: 8 bytes at byte 2 of shared memory"
+    assert found.remedy == "its address must be divisible by 4"
+
+
+def test_an_atomic_operation_is_aligned():
+    found = findings_of(
+        kernel_text(START + "\tglobal_atomic_add v1, v0, s[6:7] offset:2"), WORDS, np.zeros(256, np.uint32)
+    )
+    assert [f.kind for f in found] == ["misaligned access"]
+
+
+# -- barriers and loops ------------------------------------------------------------------------------------------------
+
+
+@orders
+def test_a_wave_that_ends_early_leaves_others_waiting(order):
+    body = "\tv_readfirstlane_b32 s8, v0\n\ts_cmp_lt_u32 s8, 64\n\ts_cbranch_scc1 .L1\n\ts_barrier\n.L1:"
+    found = only(kernel_text(START + body, lanes=128), block=(128,), order=order)
+    assert str(found) == (
+        "barrier mismatch: waits for wave 0, which has ended and passed fewer barriers\n"
+        "  wave 1 of workgroup (0, 0, 0), line 10: s_barrier\n"
+        "  every wave of a workgroup must pass the same number of barriers"
+    )
+
+
+def test_waves_may_meet_at_different_barriers():
+    body = "\tv_readfirstlane_b32 s8, v0\n\ts_cmp_lt_u32 s8, 64\n\ts_cbranch_scc1 .L1\n"
+    body += "\ts_barrier\n\ts_endpgm\n.L1:\n\ts_barrier"
+    assert not findings_of(kernel_text(START + body, lanes=128), WORDS, WORDS, block=(128,))
+
+
+@pytest.mark.parametrize("check", ["strict", "warn", "off"])
+def test_an_endless_loop_ends(check):
+    text = kernel_text(START + ".L1:\n\ts_nop 0\n\ts_branch .L1")
+    with pytest.raises(EmulationError) as error:
+        Emulator.from_assembly(text).launch("k", (1,), (64,), [WORDS, WORDS], check=check, limit=1000)
+    assert str(error.value) == (
+        "endless run: a wave has run more than 1000 instructions\n"
+        "  wave 0 of workgroup (0, 0, 0), line 9: s_branch .L1\n"
+        "  does the loop end? If it does, pass a higher limit"
+    )
+
+
+def test_a_wave_may_wait_for_what_another_stores():
+    """Wave 1 comes first in the text and spins until wave 0 has stored; both orders let wave 0 run."""
+    body = """
+	v_mov_b32_e32 v2, 0
+	v_readfirstlane_b32 s8, v0
+	s_cmp_lt_u32 s8, 64
+	s_cbranch_scc1 .L2
+.L1:
+	global_load_dword v3, v2, s[6:7]
+	s_waitcnt vmcnt(0)
+	v_readfirstlane_b32 s9, v3
+	s_cmp_eq_u32 s9, 0
+	s_cbranch_scc1 .L1
+	s_endpgm
+.L2:
+	v_mov_b32_e32 v4, 1
+	global_store_dword v2, v4, s[6:7]"""
+    for order in ("barrier", "random"):
+        out = np.zeros(4, np.uint32)
+        text = kernel_text(START + body, lanes=128)
+        assert not findings_of(text, WORDS, out, block=(128,), order=order, limit=50_000)
+        assert out[0] == 1
+
+
+def test_nothing_is_checked_when_checks_are_off():
+    text = kernel_text(START + "\tglobal_load_dword v2, v1, s[4:5] offset:1024\n\tv_add_u32_e32 v3, 1, v2")
+    report = Emulator.from_assembly(text).launch("k", (1,), (64,), [WORDS, WORDS], check="off")
+    assert report.findings == ()

@@ -1,0 +1,267 @@
+"""`tilewave emulate`: machine code for gfx942 and gfx950 run on this machine, and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.box import SQUARE
+from rich.console import Console
+from rich.table import Table
+
+from tilewave.emulator import EmulationReport, Emulator, Finding, LoopStatistics
+from tilewave.emulator.findings import Check
+from tilewave.emulator.launch import Given
+from tilewave.emulator.numbers import Array
+from tilewave.emulator.run import Order
+from tilewave.emulator.statistics import module_statistics
+from tilewave.errors import TilewaveError, text_error
+
+NUMBERS: dict[str, Callable[[Any], np.generic]] = {
+    "i8": np.int8, "u8": np.uint8, "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32,
+    "i64": np.int64, "u64": np.uint64, "f16": np.float16, "f32": np.float32, "f64": np.float64,
+}  # fmt: skip
+ARGUMENT_HELP = """In the order of the kernel's arguments; repeatable. in:A.npy reads an array, inout:A.npy reads and
+writes it, out:C.npy:float32:256x256 makes one (filled with ones in every bit: NaN) and writes it; i32:256, f32:0.5 and
+the like are numbers."""
+CHECKS: dict[str, Check] = {"strict": "strict", "warn": "warn", "off": "off"}
+ORDERS: dict[str, Order] = {"barrier": "barrier", "random": "random"}
+
+FileName = Annotated[Path, typer.Argument(metavar="FILE", help="Assembly of LLVM's (.s), or a code object (.hsaco).")]
+KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel; without it, the file's are listed.")]
+GridText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Workgroups.")]
+BlockText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup.")]
+Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="ARG", help=ARGUMENT_HELP)]
+OrderText = Annotated[str, typer.Option(metavar="ORDER", help="barrier: each wave runs to its barrier; or random.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the random order.")]
+CheckText = Annotated[str, typer.Option(metavar="CHECK", help="strict: stop at the first finding; warn: go on; off.")]
+Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="Shared memory beside the kernel's own.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Count what stands in the K loop instead of running the kernel.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
+
+
+def emulate_command(
+    file: FileName,
+    kernel: KernelName = "",
+    grid: GridText = "1",
+    block: BlockText = "64",
+    arguments: Arguments = None,
+    order: OrderText = "barrier",
+    seed: Seed = 0,
+    check: CheckText = "strict",
+    shared: Shared = 0,
+    stats: Stats = False,
+    as_json: Json = False,
+) -> None:
+    """Run AMD machine code here, without the card, and find missing waits, barriers and nops, races, wild accesses.
+
+    A finding names the instruction, the wave and the author's line, and makes the exit code 1 (strict: 2).
+
+    Code objects are decoded by llvm-objdump, LLVM 20 or later; assembly needs nothing.
+
+    Examples:
+
+      tilewave emulate gemm.s
+
+      tilewave emulate gemm.s gemm --grid 4,8 --block 256 --arg in:A.npy --arg in:B.npy --arg out:C.npy:float32:512x512
+
+      tilewave emulate other.hsaco saxpy --grid 4 --block 256 --arg in:X.npy --arg inout:Y.npy --arg f32:2
+
+      tilewave emulate gemm.s gemm --order random --seed 7 --check warn --arg in:A.npy --json
+
+      tilewave emulate gemm.s gemm --stats
+    """
+    emulator = _read(file)
+    if not kernel:
+        _print_kernels(emulator, as_json)
+        return
+    if stats:
+        _print_statistics(module_statistics(emulator.module, kernel), as_json)
+        return
+    given = [_argument(text) for text in arguments or ()]
+    report = emulator.launch(
+        kernel,
+        _extent("--grid", grid),
+        _extent("--block", block),
+        [argument.value for argument in given],
+        order=_choice("--order", order, ORDERS),
+        seed=seed,
+        check=_choice("--check", check, CHECKS),
+        dynamic_shared=shared,
+    )
+    for argument in given:
+        if argument.written is not None and isinstance(argument.value, np.ndarray):
+            np.save(argument.written, argument.value)
+    _print_json(report) if as_json else _print_report(report)
+    if report.findings:
+        raise typer.Exit(1)
+
+
+# -- what was asked ----------------------------------------------------------------------------------------------------
+
+
+def _read(file: Path) -> Emulator:
+    if not file.is_file():
+        raise TilewaveError(f"there is no file {file}", remedy="name LLVM's assembly (.s) or a code object (.hsaco)")
+    content = file.read_bytes()
+    return Emulator.from_code_object(content) if content[:4] == b"\x7fELF" else Emulator.from_assembly(content.decode())
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """A value for the kernel, and the file that its result goes to."""
+
+    value: Given
+    written: Path | None = None
+
+
+def _argument(text: str) -> _Argument:
+    kind, _, rest = text.partition(":")
+    match kind:
+        case "in":
+            return _Argument(_load(text, rest))
+        case "inout":
+            return _Argument(_load(text, rest), Path(rest))
+        case "out":
+            return _output(text, rest)
+        case _ if kind in NUMBERS:
+            return _Argument(_number(text, kind, rest))
+        case _:
+            known = f"in, inout, out, {', '.join(NUMBERS)}"
+            raise TilewaveError(text_error(f"--arg: `{kind}` is no kind", text, 0, len(kind), f"there are {known}"))
+
+
+def _load(text: str, name: str) -> Array:
+    if not Path(name).is_file():
+        start = text.index(":") + 1
+        remedy = "numpy.save writes such files"
+        raise TilewaveError(text_error(f"--arg: there is no file {name}", text, start, len(text), remedy))
+    return np.ascontiguousarray(np.load(name, allow_pickle=False))
+
+
+def _output(text: str, rest: str) -> _Argument:
+    found = re.fullmatch(r"(.+):(\w+):(\d+(?:x\d+)*)", rest)
+    if found is None:
+        remedy = "write out:C.npy:float32:256x256"
+        raise TilewaveError(text_error("--arg: a result has a file, a dtype and a shape", text, 4, len(text), remedy))
+    try:
+        dtype = np.dtype(found[2])
+    except TypeError:
+        start = text.index(f":{found[2]}:") + 1
+        remedy = "numpy's names: float32, float16, bfloat16, int8"
+        what = f"--arg: no dtype is called {found[2]}"
+        raise TilewaveError(text_error(what, text, start, start + len(found[2]), remedy)) from None
+    shape = [int(extent) for extent in found[3].split("x")]
+    poisoned = np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8)
+    return _Argument(poisoned.view(dtype).reshape(shape), Path(found[1]))
+
+
+def _number(text: str, kind: str, rest: str) -> np.generic:
+    try:
+        return NUMBERS[kind](float(rest) if kind.startswith("f") else int(rest, 0))
+    except (ValueError, OverflowError):
+        start = len(kind) + 1
+        what = f"--arg: `{rest}` is no {kind}"
+        raise TilewaveError(text_error(what, text, start, len(text), f"write {kind}:1")) from None
+
+
+def _extent(option: str, text: str) -> tuple[int, ...]:
+    if re.fullmatch(r"\d{1,9}(,\d{1,9}){0,2}", text, re.ASCII) is None:
+        raise TilewaveError(text_error(f"{option}: one to three numbers", text, 0, len(text), "write 4,8 or 4,8,1"))
+    return tuple(int(n) for n in text.split(","))
+
+
+def _choice(option: str, text: str, known: dict[str, Any]) -> Any:
+    if text not in known:
+        remedy = f"there are {', '.join(known)}"
+        raise TilewaveError(text_error(f"{option}: `{text}` is none", text, 0, len(text), remedy))
+    return known[text]
+
+
+# -- what is printed ---------------------------------------------------------------------------------------------------
+
+
+def _print_kernels(emulator: Emulator, as_json: bool) -> None:
+    kernels = [emulator.kernel(name) for name in emulator.kernels]
+    if as_json:
+        print(json.dumps({"chip": emulator.chip, "kernels": [asdict(kernel) for kernel in kernels]}, indent=2))
+        return
+    table = Table("Kernel", "Arguments", box=SQUARE)
+    for title in ("Lanes", "Registers", "Shared bytes", "Spills"):
+        table.add_column(title, justify="right")
+    for kernel in kernels:
+        names = ", ".join(a.name or a.kind for a in kernel.arguments if not a.is_hidden)
+        needs = kernel.resources
+        numbers = needs.largest_workgroup, needs.vector_registers, kernel.descriptor.shared_bytes, needs.spills
+        table.add_row(kernel.name, names, *map(str, numbers))
+    console = Console(highlight=False)
+    console.print(f"{emulator.chip} machine code", style="bold")
+    console.print(table)
+
+
+def _print_report(report: EmulationReport) -> None:
+    console = Console(highlight=False)
+    order = f"random order, seed {report.seed}" if report.order == "random" else "barrier order"
+    console.print(f"{report.kernel} on {report.chip}: {report.workgroups} workgroups, {report.waves} waves, {order}")
+    console.print(f"{report.instructions} instructions of waves in {report.seconds:.2f} s")
+    for finding in report.findings:
+        console.print(f"\n{finding}", markup=False, soft_wrap=True)
+    count = len(report.findings)
+    console.print("✓ no findings" if not count else f"\n✗ {count} finding{'s' * (count > 1)}",
+                  style="red" if count else "green")  # fmt: skip
+
+
+def _print_json(report: EmulationReport) -> None:
+    found = [_finding_json(finding) for finding in report.findings]
+    print(json.dumps({**asdict(report), "findings": found}, indent=2))
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {**asdict(finding), "loc": {"file": finding.loc.file, "line": finding.loc.line}}
+
+
+def _print_statistics(statistics: LoopStatistics, as_json: bool) -> None:
+    if as_json:
+        ratios = {
+            "instructions_per_matrix": statistics.instructions_per_matrix,
+            "matrix_over_next": statistics.matrix_over_next,
+        }
+        print(json.dumps({**asdict(statistics), **ratios}, indent=2))
+        return
+    console = Console(highlight=False)
+    console.print(f"K loop of {statistics.kernel}, {statistics.chip}, {statistics.waves} waves", style="bold")
+    console.print(statistics_table(statistics))
+
+
+def statistics_table(statistics: LoopStatistics) -> Table:
+    """The K loop in the terms in which kernels are compared."""
+    s = statistics
+    table = Table("Per wave and round", box=SQUARE)
+    table.add_column("", justify="right")
+    rows = {
+        "instructions per matrix instruction": f"{s.instructions_per_matrix:.2f}",
+        "instructions, of them matrix": f"{s.instructions}, {s.matrix_instructions}",
+        "vector instructions, accumulator moves, nops": f"{s.vector_instructions}, {s.accumulator_moves}, {s.nops}",
+        "registers, of them accumulation; spills": f"{s.registers}, {s.accumulation_registers}; {s.spills}",
+        "shared reads": _accesses(s.shared_reads, s.shared_read_bytes),
+        "shared writes": _accesses(s.shared_writes, s.shared_write_bytes),
+        "global loads": _accesses(s.global_loads, s.global_load_bytes),
+        "stores behind the loop": " and ".join(f"{size} B" for size in s.store_bytes) or "none",
+        "bank-conflict cycles": f"{s.bank_conflict_cycles:g}",
+        "matrix cycles ÷ next unit's": f"{s.matrix_over_next:.2f}",
+        "longest run without matrix instruction": str(s.longest_gap),
+        "waves per matrix unit": str(s.waves_per_unit),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _accesses(count: int, sizes: tuple[int, ...]) -> str:
+    return f"{count} of {' and '.join(f'{size} B' for size in sizes)}" if count else "0"

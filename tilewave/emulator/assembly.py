@@ -1,0 +1,164 @@
+"""Reads the assembly text that LLVM emits: instructions with their source lines, and kernels with what they ask for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewave.emulator.findings import UnsupportedCode
+from tilewave.emulator.instruction import Instruction, split_text
+from tilewave.emulator.kernel import (
+    USER_SCALARS,
+    Descriptor,
+    Kernel,
+    arguments_of,
+    by_name,
+    read_yaml,
+    resources_of,
+)
+from tilewave.emulator.numbers import CHIPS, Chip
+from tilewave.errors import NOWHERE, Loc
+
+LABEL = re.compile(r"([\w.$@]+):\s*(.*)")
+COMMENT = re.compile(r"\s*(?:;|//).*$")
+TARGET = re.compile(r'\.amdgcn_target\s+"[^"]*?(gfx\w+)')
+FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
+LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+BRANCH = re.compile(r"s_(?:cbranch_\w+|branch)\s+(\S+)")
+
+
+@dataclass(frozen=True)
+class Module:
+    """Everything that one file of machine code holds."""
+
+    chip: Chip
+    instructions: tuple[Instruction, ...]
+    kernels: Mapping[str, Kernel]
+    segments: tuple[tuple[int, bytes], ...] = ()
+    """Bytes of a code object that a kernel may read, by address; assembly text has none."""
+
+
+def known_chip(name: str) -> Chip:
+    for chip in CHIPS:
+        if chip == name:
+            return chip
+    raise UnsupportedCode(f"the emulator does not know {name}", remedy=f"it knows {' and '.join(CHIPS)}")
+
+
+def read_assembly(text: str, chip: str | None = None) -> Module:
+    """The module in LLVM's assembly text; its chip is the one named there, unless another is given."""
+    found = TARGET.search(text)
+    name = chip or (found[1] if found else None)
+    if name is None:
+        raise UnsupportedCode("the assembly does not say which chip it is for", remedy='pass chip="gfx942"')
+    if found and found[1] != name:
+        raise UnsupportedCode(f"the assembly is for {found[1]}, not for {name}", remedy=f'pass chip="{found[1]}"')
+    reader = _Reader()
+    for number, line in enumerate(text.splitlines(), 1):
+        reader.read(number, line)
+    instructions = reader.linked()
+    metadata = by_name(read_yaml("\n".join(reader.metadata)) if reader.metadata else {})
+    kernels = {
+        name: _kernel(name, reader.labels[name], directives, metadata.get(name, {}))
+        for name, directives in reader.directives.items()
+        if name in reader.labels
+    }
+    return Module(known_chip(name), instructions, kernels)
+
+
+@dataclass
+class _Reader:
+    """Goes through the lines and remembers where it is."""
+
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    directives: dict[str, dict[str, str]] = field(default_factory=dict)
+    metadata: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    loc: Loc = NOWHERE
+    in_metadata: bool = False
+    current: dict[str, str] | None = None
+
+    def read(self, number: int, line: str) -> None:
+        if self.in_metadata:
+            self.in_metadata = ".end_amdgpu_metadata" not in line
+            if self.in_metadata:
+                self.metadata.append(line)
+            return
+        text = COMMENT.sub("", line) if '"' not in line else line
+        if label := LABEL.fullmatch(text.strip()):
+            self.labels[label[1]] = len(self.instructions)
+            text = label[2]
+        text = " ".join(text.split())
+        if text.startswith("."):
+            self._directive(text)
+        elif text:
+            mnemonic, operands, modifiers = split_text(text)
+            self.instructions.append(Instruction(text, mnemonic, operands, modifiers, number, self.loc))
+
+    def _directive(self, text: str) -> None:
+        name, _, rest = text.partition(" ")
+        match name:
+            case ".amdgpu_metadata":
+                self.in_metadata = True
+            case ".amdhsa_kernel":
+                self.current = self.directives[rest] = {}
+            case ".end_amdhsa_kernel":
+                self.current = None
+            case ".file":
+                if found := FILE.match(text):
+                    self.files[found[1]] = os.path.join(found[2], found[3]) if found[3] else found[2]
+            case ".loc":
+                if (found := LOCATION.match(text)) and int(found[2]):  # line 0: the compiler's own
+                    self.loc = Loc(self.files.get(found[1], "?"), int(found[2]))
+            case _ if self.current is not None and name.startswith(".amdhsa_"):
+                self.current[name.removeprefix(".amdhsa_")] = rest
+
+    def linked(self) -> tuple[Instruction, ...]:
+        """The instructions, with the positions that branches lead to."""
+        return tuple(map(self._linked, self.instructions))
+
+    def _linked(self, instruction: Instruction) -> Instruction:
+        found = BRANCH.fullmatch(instruction.text)
+        if found is None:
+            return instruction
+        if found[1] not in self.labels:
+            raise UnsupportedCode(f"no label is called {found[1]}", remedy=f"line {instruction.line}")
+        i = instruction
+        return Instruction(i.text, i.mnemonic, i.operands, i.modifiers, i.line, i.loc, self.labels[found[1]])
+
+
+def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapping[str, Any]) -> Kernel:
+    def number(key: str) -> int:
+        text = directives.get(key, "0")
+        return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else 0
+
+    mode = (
+        number("float_round_mode_32")
+        | number("float_round_mode_16_64") << 2
+        | number("float_denorm_mode_32") << 4
+        | number("float_denorm_mode_16_64") << 6
+        | number("dx10_clamp") << 8
+        | number("ieee_mode") << 9
+        | number("fp16_overflow") << 14
+    )
+    descriptor = Descriptor(
+        number("group_segment_fixed_size"),
+        number("private_segment_fixed_size") + (16384 if number("uses_dynamic_stack") else 0),
+        number("kernarg_size"),
+        tuple(scalar for scalar, _ in USER_SCALARS if number(f"user_sgpr_{scalar}")),
+        number("user_sgpr_count"),
+        number("user_sgpr_kernarg_preload_length"),
+        number("user_sgpr_kernarg_preload_offset"),
+        (
+            bool(number("system_sgpr_workgroup_id_x")),
+            bool(number("system_sgpr_workgroup_id_y")),
+            bool(number("system_sgpr_workgroup_id_z")),
+        ),
+        mode,
+        number("next_free_vgpr"),
+    )
+    return Kernel(name, entry, descriptor, arguments_of(metadata), resources_of(metadata))

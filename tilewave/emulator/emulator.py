@@ -1,0 +1,126 @@
+"""The emulator as a caller sees it: machine code in, a launch, a report."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.code_object import read_code_object
+from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
+from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.launch import Extent, Given, known_at_start, make_machine, prepare
+from tilewave.emulator.memory import GlobalMemory
+from tilewave.emulator.numbers import SHARED_LIMIT, Chip
+from tilewave.emulator.paths import Paths
+from tilewave.emulator.program import Program
+from tilewave.emulator.run import Order, Run
+from tilewave.errors import CallError
+
+WAVES_AT_A_TIME = 128
+"""More do not make numpy's calls cheaper per lane, and leave the caches."""
+LARGEST_WORKGROUP = 1024
+INSTRUCTION_LIMIT = 5_000_000
+
+
+@dataclass(frozen=True)
+class EmulationReport:
+    """What a launch did and what was found; `instructions` counts each wave's."""
+
+    kernel: str
+    chip: Chip
+    order: Order
+    seed: int
+    workgroups: int
+    waves: int
+    instructions: int
+    seconds: float
+    findings: tuple[Finding, ...]
+
+
+class Emulator:
+    """Machine code of one chip, ready to be launched any number of times."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._program = Program(module.instructions, module.chip)
+
+    @staticmethod
+    def from_assembly(text: str, chip: str | None = None) -> Emulator:
+        """From the assembly text that LLVM emits; it says itself which chip it is for."""
+        return Emulator(read_assembly(text, chip))
+
+    @staticmethod
+    def from_code_object(source: str | Path | bytes) -> Emulator:
+        """From a code object of any compiler, a path or its bytes; llvm-objdump decodes it."""
+        return Emulator(read_code_object(source if isinstance(source, bytes) else Path(source).read_bytes()))
+
+    @property
+    def chip(self) -> Chip:
+        return self.module.chip
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        return tuple(self.module.kernels)
+
+    def kernel(self, name: str) -> Kernel:
+        if name not in self.module.kernels:
+            raise CallError(f"no kernel is called {name!r}", remedy=f"there are: {', '.join(self.kernels) or 'none'}")
+        return self.module.kernels[name]
+
+    def launch(
+        self,
+        kernel_name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Given],
+        *,
+        order: Order = "barrier",
+        seed: int = 0,
+        check: Check = "strict",
+        dynamic_shared: int = 0,
+        limit: int = INSTRUCTION_LIMIT,
+    ) -> EmulationReport:
+        """Run a kernel; arrays are its pointers and hold its results afterwards, unless it raises."""
+        start = time.perf_counter()
+        kernel = self.kernel(kernel_name)
+        memory, findings = GlobalMemory(), Findings(check)
+        launch = prepare(
+            self.module, kernel, _extent("grid", grid), _extent("block", block), args, dynamic_shared, memory
+        )
+        self._check_size(launch.shared_bytes, launch.lanes_each)
+        executed, rng, paths = 0, random.Random(seed), None
+        workgroups = launch.workgroups()
+        together = max(1, WAVES_AT_A_TIME // launch.waves_each)
+        with np.errstate(all="ignore"):
+            for first in range(0, len(workgroups), together):
+                machine = make_machine(launch, self._program, workgroups[first : first + together], findings)
+                paths = paths or Paths(known_at_start(launch, machine))
+                run = Run(machine, self._program, kernel.entry, paths, limit)
+                run.finish(order, rng)
+                executed += int(run.executed.sum())
+        memory.write_back()
+        seconds = time.perf_counter() - start
+        waves = len(workgroups) * launch.waves_each
+        return EmulationReport(
+            kernel_name, self.chip, order, seed, len(workgroups), waves, executed, seconds, tuple(findings.found)
+        )
+
+    def _check_size(self, shared_bytes: int, lanes: int) -> None:
+        limit = SHARED_LIMIT[self.chip]
+        if shared_bytes > limit:
+            raise UnsupportedCode(f"{shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}")
+        if not 0 < lanes <= LARGEST_WORKGROUP:
+            raise CallError(f"a workgroup has 1 to {LARGEST_WORKGROUP} lanes, not {lanes}")
+
+
+def _extent(what: str, given: Sequence[int]) -> Extent:
+    x, y, z = (*(int(n) for n in given), 1, 1, 1)[:3]
+    if min(x, y, z) < 1 or len(given) > 3:
+        raise CallError(f"{what} is {tuple(given)}", remedy="give one to three positive numbers")
+    return x, y, z

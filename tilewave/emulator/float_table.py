@@ -1,0 +1,160 @@
+"""What the floating-point vector instructions compute, the packed ones, and the comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilewave.emulator.numbers import F32, F64, I16, I32, U16, Array
+from tilewave.emulator.vector_table import (
+    CONVERSIONS,
+    INTEGERS,
+    MOVES,
+    Formula,
+    Row,
+    division_fixup,
+    exponent,
+    fma,
+    fraction,
+    in_double,
+    mantissa,
+    median_float,
+    turns,
+)
+
+
+def scaled(a: Array, power: Array) -> Array:
+    return np.ldexp(a.astype(F64), np.clip(power, -4000, 4000).astype(I32)).astype(a.dtype)
+
+
+def multiply_legacy(a: Array, b: Array) -> Array:
+    return np.where((a == 0) | (b == 0), F32(0), a * b)
+
+
+def _floats(name: str, letter: str) -> dict[str, Row]:
+    """The instructions that every float format has."""
+    one, two, three, plus = letter, letter * 2, letter * 3, letter * 2 + "+"
+    rows = {
+        "add": Row(letter, two, lambda a, b: a + b),
+        "sub": Row(letter, two, lambda a, b: a - b),
+        "subrev": Row(letter, two, lambda a, b: b - a),
+        "mul": Row(letter, two, lambda a, b: a * b),
+        "min": Row(letter, two, np.fmin),
+        "max": Row(letter, two, np.fmax),
+        "fma": Row(letter, three, fma),
+        "fmac": Row(letter, plus, fma),
+        "rcp": Row(letter, one, in_double(lambda a: 1.0 / a)),
+        "rsq": Row(letter, one, in_double(lambda a: 1.0 / np.sqrt(a))),
+        "sqrt": Row(letter, one, in_double(np.sqrt)),
+        "exp": Row(letter, one, in_double(np.exp2)),
+        "log": Row(letter, one, in_double(np.log2)),
+        "sin": Row(letter, one, turns(np.sin)),
+        "cos": Row(letter, one, turns(np.cos)),
+        "floor": Row(letter, one, np.floor),
+        "ceil": Row(letter, one, np.ceil),
+        "trunc": Row(letter, one, np.trunc),
+        "rndne": Row(letter, one, np.rint),
+        "fract": Row(letter, one, fraction),
+        "min3": Row(letter, three, lambda a, b, c: np.fmin(np.fmin(a, b), c)),
+        "max3": Row(letter, three, lambda a, b, c: np.fmax(np.fmax(a, b), c)),
+        "minimum3": Row(letter, three, lambda a, b, c: np.minimum(np.minimum(a, b), c)),
+        "maximum3": Row(letter, three, lambda a, b, c: np.maximum(np.maximum(a, b), c)),
+        "med3": Row(letter, three, median_float),
+        "frexp_mant": Row(letter, one, mantissa),
+        "div_fixup": Row(letter, three, division_fixup),
+    }
+    return {f"{instruction}_{name}": row for instruction, row in rows.items()}
+
+
+FLOATS = {
+    **_floats("f32", "f"),
+    **_floats("f16", "h"),
+    **_floats("f64", "F"),
+    "mul_legacy_f32": Row("f", "ff", multiply_legacy),
+    "mad_f32": Row("f", "fff", lambda a, b, c: a * b + c),
+    "mac_f32": Row("f", "ff+", lambda a, b, c: a * b + c),
+    "mad_f16": Row("h", "hhh", fma),
+    "mac_f16": Row("h", "hh+", fma),
+    "fmaak_f32": Row("f", "fff", fma),
+    "fmamk_f32": Row("f", "fff", fma),
+    "rcp_iflag_f32": Row("f", "f", in_double(lambda a: 1.0 / a)),
+    "ldexp_f32": Row("f", "fi", scaled),
+    "ldexp_f64": Row("F", "Fi", scaled),
+    "ldexp_f16": Row("h", "hw", scaled),
+    "frexp_exp_i32_f32": Row("i", "f", exponent),
+    "frexp_exp_i32_f64": Row("i", "F", exponent),
+    "frexp_exp_i16_f16": Row("w", "h", lambda a: exponent(a).astype(I16)),
+}
+ROWS: dict[str, Row] = {**MOVES, **CONVERSIONS, **INTEGERS, **FLOATS}
+TRANSCENDENTAL = ("exp", "log", "rcp", "rsq", "sqrt", "sin", "cos", "rcp_iflag")
+
+PACKED16: dict[str, tuple[str, Formula]] = {
+    "pk_add_f16": ("hh", lambda a, b: a + b),
+    "pk_mul_f16": ("hh", lambda a, b: a * b),
+    "pk_fma_f16": ("hhh", fma),
+    "pk_min_f16": ("hh", np.fmin),
+    "pk_max_f16": ("hh", np.fmax),
+    "pk_minimum3_f16": ("hhh", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
+    "pk_maximum3_f16": ("hhh", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
+    "pk_add_u16": ("ss", lambda a, b: a + b),
+    "pk_sub_u16": ("ss", lambda a, b: a - b),
+    "pk_add_i16": ("ww", lambda a, b: a + b),
+    "pk_sub_i16": ("ww", lambda a, b: a - b),
+    "pk_mul_lo_u16": ("ss", lambda a, b: a * b),
+    "pk_mad_u16": ("sss", lambda a, b, c: a * b + c),
+    "pk_mad_i16": ("www", lambda a, b, c: a * b + c),
+    "pk_lshlrev_b16": ("ss", lambda a, b: b << (a & U16(15))),
+    "pk_lshrrev_b16": ("ss", lambda a, b: b >> (a & U16(15))),
+    "pk_ashrrev_i16": ("ww", lambda a, b: b >> (a & I16(15))),
+    "pk_min_u16": ("ss", np.minimum),
+    "pk_max_u16": ("ss", np.maximum),
+    "pk_min_i16": ("ww", np.minimum),
+    "pk_max_i16": ("ww", np.maximum),
+}
+PACKED32: dict[str, tuple[int, Formula]] = {
+    "pk_add_f32": (2, lambda a, b: a + b),
+    "pk_mul_f32": (2, lambda a, b: a * b),
+    "pk_fma_f32": (3, fma),
+}
+
+Comparison = Callable[[Array, Array], Array]
+COMPARISONS: dict[str, Comparison] = {
+    "lt": lambda a, b: a < b,
+    "eq": lambda a, b: a == b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "ne": lambda a, b: a != b,
+    "lg": lambda a, b: (a < b) | (a > b),
+    "o": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "u": lambda a, b: np.isnan(a) | np.isnan(b),
+    "nge": lambda a, b: ~(a >= b),
+    "nlg": lambda a, b: ~((a < b) | (a > b)),
+    "ngt": lambda a, b: ~(a > b),
+    "nle": lambda a, b: ~(a <= b),
+    "neq": lambda a, b: ~(a == b),
+    "nlt": lambda a, b: ~(a < b),
+    "f": lambda a, b: np.zeros(np.broadcast_shapes(a.shape, b.shape), bool),
+    "t": lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), bool),
+    "tru": lambda a, b: np.ones(np.broadcast_shapes(a.shape, b.shape), bool),
+}
+COMPARED = {
+    "f32": "f", "f64": "F", "f16": "h", "u32": "u", "i32": "i", "u64": "U", "i64": "I", "u16": "s", "i16": "w",
+}  # fmt: skip
+
+
+def classes(values: Array, wanted: Array) -> Array:
+    """Whether each value belongs to a class whose bit is wanted: NaNs, infinities, normals, denormals, zeros."""
+    negative, size = np.signbit(values), np.abs(values)
+    ranks = [
+        (np.isnan(values), np.array(1)),
+        (np.isinf(values), np.where(negative, 2, 9)),
+        (size >= np.finfo(values.dtype).tiny, np.where(negative, 3, 8)),
+        (size > 0, np.where(negative, 4, 7)),
+    ]
+    rank = np.select(
+        [test for test, _ in ranks], [np.broadcast_to(r, size.shape) for _, r in ranks], np.where(negative, 5, 6)
+    )
+    result: Array = ((wanted >> rank.astype(wanted.dtype)) & wanted.dtype.type(1)).astype(bool)
+    return result

@@ -1,0 +1,137 @@
+"""What depends on the path a wave took and not on its data: waits, wait states, registers that were never written.
+
+A path is summed up in a state: which memory operations are outstanding, what was issued in the last wait states, and
+which registers hold something. A block turns one state into another, always in the same way. So each pair of a state
+and a block is walked once, and a loop of a thousand rounds costs a thousand look-ups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tilewave.emulator.findings import Kind
+from tilewave.emulator.hazards import History, WaitStates
+from tilewave.emulator.instruction import register_name
+from tilewave.emulator.program import Block
+from tilewave.emulator.step import SCALAR_ROWS, Step
+from tilewave.emulator.waits import Outstanding
+
+
+class PathState(NamedTuple):
+    """All that the checks remember of a path."""
+
+    vector_memory: tuple[Step, ...]
+    other_memory: tuple[Step, ...]
+    history: History
+    known: int
+    """One bit per register that holds a value; scalar registers from SCALAR_ROWS on."""
+    origins: tuple[tuple[int, int], ...]
+    """Of registers computed from something unwritten: which register that was."""
+
+
+@dataclass(frozen=True)
+class PathFinding:
+    """A mistake on this path, whatever the data."""
+
+    kind: Kind
+    step: Step
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Passage:
+    """What walking a block found, and the state behind it."""
+
+    state: int
+    findings: tuple[PathFinding, ...]
+    suspects: tuple[tuple[int, str, str], ...]
+    """Positions of accesses that use what was never written, if a lane is on: the register used, the one meant."""
+    shared_accesses: int
+    direct_accesses: int
+
+
+class Paths:
+    """States by number, and the passages between them."""
+
+    def __init__(self, known: int) -> None:
+        first = PathState((), (), (), known, ())
+        self._states = [first]
+        self._number = {first: 0}
+        self._passages: dict[tuple[int, int], Passage] = {}
+
+    def enter(self, state: int, block: Block) -> tuple[Passage, bool]:
+        """The passage through a block, and whether it is walked for the first time."""
+        key = (state, block.first)
+        if key in self._passages:
+            return self._passages[key], False
+        self._passages[key] = self._walk(self._states[state], block)
+        return self._passages[key], True
+
+    def _walk(self, state: PathState, block: Block) -> Passage:
+        outstanding = Outstanding(state.vector_memory, state.other_memory)
+        wait_states = WaitStates(state.history)
+        registers = Known(state.known, dict(state.origins))
+        findings, suspects = [], []
+        for at, step in enumerate(block.steps):
+            findings += [PathFinding("missing wait", step, *said) for said in outstanding.check(step)]
+            findings += [PathFinding("missing nops", step, *said) for said in wait_states.check(step)]
+            if (used := registers.check(step)) is not None:
+                suspects.append((block.first + at, *used))
+            outstanding.take(step)
+            wait_states.take(step)
+            registers.take(step)
+        after = PathState(
+            tuple(outstanding.vector_memory),
+            tuple(outstanding.other_memory),
+            wait_states.history(),
+            registers.known,
+            tuple(sorted(registers.origins.items())),
+        )
+        return Passage(self._numbered(after), tuple(findings), tuple(suspects), *outstanding.accesses())
+
+    def _numbered(self, state: PathState) -> int:
+        if state not in self._number:
+            self._number[state] = len(self._states)
+            self._states.append(state)
+        return self._number[state]
+
+
+class Known:
+    """Which registers hold something, and where a missing value came from."""
+
+    def __init__(self, known: int, origins: dict[int, int]) -> None:
+        self.known, self.origins = known, origins
+
+    def _unknown(self, step: Step) -> list[int]:
+        rows = [*step.vector_reads, *(SCALAR_ROWS + row for row in step.scalar_reads)]
+        if step.keeps_rest:
+            rows = [row for row in rows if row not in step.vector_writes]
+        return [row for row in rows if not self.known >> row & 1]
+
+    def check(self, step: Step) -> tuple[str, str] | None:
+        """An access whose address or data nobody wrote. Computing with such a value is no mistake yet."""
+        if step.traffic is None:
+            return None
+        unknown = self._unknown(step)
+        if not unknown:
+            return None
+        return row_name(unknown[0]), row_name(self.origins.get(unknown[0], unknown[0]))
+
+    def take(self, step: Step) -> None:
+        unknown = self._unknown(step) if step.traffic is None else []
+        writes = [*step.vector_writes, *(SCALAR_ROWS + row for row in step.scalar_writes)]
+        came_from = {row: self.origins.get(row, row) for row in unknown}
+        for row in writes:
+            missing = [source for source in unknown if source in step.flows.get(row, unknown)]
+            if missing:
+                self.origins[row] = came_from[missing[0]]
+                self.known &= ~(1 << row)
+            else:
+                self.origins.pop(row, None)
+                self.known |= 1 << row
+
+
+def row_name(row: int) -> str:
+    return register_name(row) if row < SCALAR_ROWS else f"s{row - SCALAR_ROWS}"

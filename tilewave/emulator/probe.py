@@ -1,0 +1,88 @@
+"""Follows one workgroup through a loop with no data, to see which banks of shared memory its lanes ask for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilewave.emulator.assembly import Module
+from tilewave.emulator.banks import Direction, access_cycles
+from tilewave.emulator.findings import Findings
+from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.launch import Given, known_at_start, make_machine, prepare
+from tilewave.emulator.machine import Convoy, Machine
+from tilewave.emulator.memory import ZeroMemory
+from tilewave.emulator.paths import Paths
+from tilewave.emulator.program import Block, Program
+from tilewave.emulator.run import RUNNING, Run
+
+ACCESS = re.compile(r"ds_(read|write)(2?)(st64)?_[bui](8|16|32|64|96|128)")
+UNKNOWN_SIZE = 4096
+"""Stands for every number among the arguments: a loop over K is then entered."""
+LONGEST_RUN = 200_000
+
+
+def bank_conflicts(module: Module, kernel: Kernel, loop: tuple[int, int]) -> float:
+    """Cycles lost to bank conflicts, per wave and round of the loop; memory is all zeros."""
+    given: list[Given] = [0 if a.is_pointer else UNKNOWN_SIZE for a in kernel.arguments if not a.is_hidden]
+    lanes = max(64, kernel.resources.largest_workgroup)
+    launch = prepare(module, kernel, (1, 1, 1), (lanes, 1, 1), given, 0, ZeroMemory())
+    program = Program(module.instructions, module.chip)
+    with np.errstate(all="ignore"):
+        machine = make_machine(launch, program, [(0, 0, 0)], Findings("off"))
+        probe = _Probe(machine, program, kernel.entry, Paths(known_at_start(launch, machine)), LONGEST_RUN)
+        return probe.follow(loop)
+
+
+class _Probe(Run):
+    """A run that looks at the addresses in a loop and stops behind its first round."""
+
+    def __init__(self, machine: Machine, program: Program, entry: int, paths: Paths, limit: int) -> None:
+        super().__init__(machine, program, entry, paths, limit)
+        self.lost = 0
+        self.loop = (0, 0)
+        self.rounds = np.zeros(machine.count, int)
+
+    def follow(self, loop: tuple[int, int]) -> float:
+        self.loop = loop
+        for turn in range(1, LONGEST_RUN):
+            running = np.flatnonzero((self.status == RUNNING) & (self.rounds == 0))
+            if not len(running):
+                running = np.flatnonzero(self.status == RUNNING)
+            if not len(running) or self.rounds.all():
+                break
+            self._advance(self._next_convoy(running, turn), 0)
+        return self.lost / max(1, int(self.rounds.sum()))
+
+    def _execute(self, convoy: Convoy, block: Block, stop: int) -> None:
+        first, last = self.loop
+        for position, execute in block.actions:
+            if first <= position <= last:
+                self._look(convoy, self.program.instructions[position])
+            execute(convoy)
+        if block.first <= last < block.after:
+            self.rounds[convoy.indices] += 1
+
+    def _look(self, convoy: Convoy, instruction: Instruction) -> None:
+        found = ACCESS.match(instruction.mnemonic)
+        if found is None:
+            return
+        direction: Direction = "read" if found[1] == "read" else "write"
+        size, row = int(found[4]) // 8, instruction.operands[1 if direction == "read" else 0].row
+        for offset in _offsets(instruction, size, bool(found[2]), bool(found[3])):
+            for wave in range(convoy.count):
+                addresses = (convoy.vu[row, convoy.sel][wave].astype(np.int64) + offset).tolist()
+                cycles = access_cycles(self.program.chip, direction, size, addresses, convoy.on[wave].tolist())
+                self.lost += cycles.taken - cycles.least
+
+
+def _offsets(instruction: Instruction, size: int, is_double: bool, is_far: bool) -> Iterator[int]:
+    if not is_double:
+        yield instruction.integer("offset")
+        return
+    unit = size * (64 if is_far else 1)
+    yield instruction.integer("offset0") * unit
+    yield instruction.integer("offset1") * unit

@@ -1,0 +1,118 @@
+"""A kernel's instructions made ready to run, in blocks that are entered at their head and left at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.matrix import build_matrix
+from tilewave.emulator.numbers import Chip
+from tilewave.emulator.scalar import build_scalar
+from tilewave.emulator.shared import build_shared
+from tilewave.emulator.step import Draft, Execute, Step, nothing, unsupported
+from tilewave.emulator.vector import build_vector
+from tilewave.emulator.vector_memory import build_buffer, build_flat
+
+FAMILIES: tuple[tuple[str, Callable[[Draft], Execute | None]], ...] = (
+    ("s_", build_scalar),
+    ("v_mfma", build_matrix),
+    ("v_", build_vector),
+    ("ds_", build_shared),
+    ("global_", build_flat),
+    ("flat_", build_flat),
+    ("scratch_", build_flat),
+    ("buffer_", build_buffer),
+)
+Ending = Literal["falls through", "branches", "may branch", "barrier", "ends", "jumps"]
+NARROW_SHARED = ("b8", "u8", "i8", "b16", "u16", "i16")
+
+
+def make_step(instruction: Instruction, chip: Chip) -> Step:
+    """The meaning of an instruction, from the table of its family."""
+    draft = Draft(instruction, chip)
+    for prefix, build in FAMILIES:
+        if instruction.mnemonic.startswith(prefix):
+            execute = build(draft)
+            if execute is None:
+                break
+            return draft.finish(execute)
+    raise unsupported(instruction, "tell us, and it will get one")
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Steps that always run one after the other."""
+
+    first: int
+    steps: tuple[Step, ...]
+    ending: Ending
+    target: int
+    actions: tuple[tuple[int, Execute], ...]
+    """The steps that change something, with their positions."""
+
+    @property
+    def after(self) -> int:
+        return self.first + len(self.steps)
+
+
+class Program:
+    """Instructions by position; steps and blocks are made when they are reached."""
+
+    def __init__(self, instructions: Sequence[Instruction], chip: Chip) -> None:
+        self.instructions, self.chip = tuple(instructions), chip
+        targets = {i.target for i in self.instructions if i.target is not None}
+        behind = {at + 1 for at, i in enumerate(self.instructions) if ending_of(i) != "falls through"}
+        self._heads = targets | behind
+        self._steps: dict[int, Step] = {}
+        self._blocks: dict[int, Block] = {}
+        self.position_of = {i.address: at for at, i in enumerate(self.instructions) if i.address >= 0}
+
+    def step(self, position: int) -> Step:
+        if position not in self._steps:
+            self._steps[position] = make_step(self.instructions[position], self.chip)
+        return self._steps[position]
+
+    def block(self, first: int) -> Block:
+        if first not in self._blocks:
+            self._blocks[first] = self._make_block(first)
+        return self._blocks[first]
+
+    def _make_block(self, first: int) -> Block:
+        steps = [self.step(first)]
+        while ending_of(steps[-1].instruction) == "falls through" and first + len(steps) not in self._heads:
+            steps.append(self.step(first + len(steps)))
+        last = steps[-1].instruction
+        actions = tuple((first + at, step.execute) for at, step in enumerate(steps) if step.execute is not nothing)
+        return Block(first, tuple(steps), ending_of(last), -1 if last.target is None else last.target, actions)
+
+    def vector_rows(self) -> int:
+        """How many rows of vector registers the instructions name."""
+        rows = [o.row + o.count for i in self.instructions for o in i.operands if o.kind == "vector"]
+        return max([1, *rows]) + 16  # operands such as a matrix instruction's may reach further than they say
+
+    def shared_granule(self) -> int:
+        """The smallest piece of shared memory that an instruction touches, up to a word."""
+        names = [i.mnemonic for i in self.instructions if i.mnemonic.startswith("ds_")]
+        return 1 if any(part in NARROW_SHARED for name in names for part in name.split("_")) else 4
+
+    def loads_directly(self) -> bool:
+        return any("load_lds" in i.mnemonic or "lds" in i.modifiers for i in self.instructions)
+
+
+def ending_of(instruction: Instruction) -> Ending:
+    """What an instruction does to the flow."""
+    match instruction.mnemonic:
+        case "s_branch" | "s_call_b64":
+            return "branches"
+        case "s_barrier":
+            return "barrier"
+        case "s_endpgm":
+            return "ends"
+        case "s_setpc_b64" | "s_swappc_b64":
+            return "jumps"
+        case name if name.startswith("s_cbranch"):
+            return "may branch"
+        case _:
+            return "falls through"

@@ -1,0 +1,234 @@
+"""What stands in the K loop of a matrix kernel, counted from its machine code, without a card.
+
+The loop is the innermost backward branch around the most matrix instructions. Counts are per wave and round.
+Cycles are bounds of throughput for a compute unit: a matrix instruction takes 4 cycles per pass on one of 4 units,
+shared memory delivers 128 bytes a cycle (gfx950: 256 when it reads), global memory 64. Latency is not modelled: these
+numbers reject bad code, they do not predict how fast good code is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.findings import UnsupportedCode
+from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.matrix import shape_of
+from tilewave.emulator.numbers import SHARED_LIMIT, Chip
+from tilewave.emulator.probe import bank_conflicts
+
+Class = Literal[
+    "matrix", "accumulator move", "vector", "shared read", "shared write", "shared other", "global load",
+    "direct load", "global store", "global atomic", "scratch", "scalar memory", "wait", "barrier", "nop", "priority",
+    "branch", "scalar", "other",
+]  # fmt: skip
+PREFIXES: tuple[tuple[str, Class], ...] = (
+    (r"v_s?mfma", "matrix"),
+    (r"v_accvgpr", "accumulator move"),
+    (r"v_", "vector"),
+    (r"ds_(read|load)", "shared read"),
+    (r"ds_(write|store)", "shared write"),
+    (r"ds_", "shared other"),
+    (r"scratch_", "scratch"),
+    (r"(global|buffer|flat)_load", "global load"),
+    (r"(global|buffer|flat)_store", "global store"),
+    (r"(global|buffer|flat)_atomic", "global atomic"),
+    (r"s_(load|buffer_load|store|dcache)", "scalar memory"),
+    (r"s_waitcnt", "wait"),
+    (r"s_barrier", "barrier"),
+    (r"s_nop", "nop"),
+    (r"s_setprio", "priority"),
+    (r"s_(cbranch|branch)", "branch"),
+    (r"s_", "scalar"),
+)
+SIZES = {
+    "ubyte": 1, "sbyte": 1, "byte": 1, "u8": 1, "i8": 1, "b8": 1, "ushort": 2, "sshort": 2, "short": 2, "u16": 2,
+    "i16": 2, "b16": 2, "dword": 4, "b32": 4, "dwordx2": 8, "b64": 8, "dwordx3": 12, "b96": 12, "dwordx4": 16,
+    "b128": 16,
+}  # fmt: skip
+NOT_IN_THE_WAY: tuple[Class, ...] = ("priority", "nop")
+LANES, UNITS, CYCLES_PER_PASS = 64, 4, 4
+SHARED_READ_BYTES = {"gfx942": 128, "gfx950": 256}
+SHARED_WRITE_BYTES, GLOBAL_BYTES = 128, 64
+REGISTERS, REGISTER_PIECE, MOST_WAVES = 512, 8, 8
+SHARED_PIECE = {"gfx942": 512, "gfx950": 1280}
+
+
+@dataclass(frozen=True)
+class LoopStatistics:
+    """A K loop in numbers, per wave and round where they do not say otherwise."""
+
+    kernel: str
+    chip: Chip
+    waves: int
+    registers: int
+    """Vector registers, accumulation registers included."""
+    accumulation_registers: int
+    spills: int
+    shared_bytes: int
+    waves_per_unit: int
+    instructions: int
+    matrix_instructions: int
+    vector_instructions: int
+    accumulator_moves: int
+    nops: int
+    waits: int
+    barriers: int
+    shared_reads: int
+    shared_read_bytes: tuple[int, ...]
+    """The widths that occur, in bytes per lane and access; so are the next four."""
+    shared_writes: int
+    shared_write_bytes: tuple[int, ...]
+    global_loads: int
+    global_load_bytes: tuple[int, ...]
+    store_bytes: tuple[int, ...]
+    """Of global stores behind the loop."""
+    bank_conflict_cycles: float
+    matrix_cycles: float
+    """Of a workgroup on its compute unit; so are the next two."""
+    shared_cycles: float
+    global_cycles: float
+    longest_gap: int
+    """The longest run without a matrix instruction, around the loop's edge too."""
+
+    @property
+    def instructions_per_matrix(self) -> float:
+        return self.instructions / self.matrix_instructions
+
+    @property
+    def matrix_over_next(self) -> float:
+        """Matrix cycles over those of the unit that is busiest after it."""
+        return self.matrix_cycles / max(self.shared_cycles, self.global_cycles, 1)
+
+
+def loop_statistics(assembly: str, kernel_name: str, chip: str | None = None) -> LoopStatistics:
+    """The statistics of a kernel in LLVM's assembly text."""
+    return module_statistics(read_assembly(assembly, chip), kernel_name)
+
+
+def module_statistics(module: Module, kernel_name: str) -> LoopStatistics:
+    """The statistics of a kernel of a module, read from assembly or from a code object."""
+    if kernel_name not in module.kernels:
+        raise UnsupportedCode(f"no kernel is called {kernel_name!r}", remedy=f"there are: {', '.join(module.kernels)}")
+    kernel = module.kernels[kernel_name]
+    first, last = find_loop(module, kernel)
+    body = module.instructions[first : last + 1]
+    behind = module.instructions[last + 1 : _end(module, kernel)]
+    counts, chip = Counter(map(classify, body)), module.chip
+    waves = max(1, kernel.resources.largest_workgroup // LANES)
+    conflicts = bank_conflicts(module, kernel, (first, last))
+    shared = _bytes(body, "shared read") * waves / SHARED_READ_BYTES[chip]
+    shared += (_bytes(body, "shared write") + _bytes(body, "direct load")) * waves / SHARED_WRITE_BYTES
+    moved = sum(_bytes(body, kind) for kind in ("global load", "direct load", "global store"))
+    return LoopStatistics(
+        kernel=kernel_name,
+        chip=chip,
+        waves=waves,
+        registers=kernel.resources.vector_registers,
+        accumulation_registers=kernel.resources.accumulation_registers,
+        spills=kernel.resources.spills,
+        shared_bytes=kernel.descriptor.shared_bytes,
+        waves_per_unit=waves_per_unit(chip, kernel, waves),
+        instructions=len(body),
+        matrix_instructions=counts["matrix"],
+        vector_instructions=counts["vector"],
+        accumulator_moves=counts["accumulator move"],
+        nops=counts["nop"],
+        waits=counts["wait"],
+        barriers=counts["barrier"],
+        shared_reads=counts["shared read"],
+        shared_read_bytes=_widths(body, "shared read"),
+        shared_writes=counts["shared write"],
+        shared_write_bytes=_widths(body, "shared write"),
+        global_loads=counts["global load"] + counts["direct load"],
+        global_load_bytes=_widths(body, "global load", "direct load"),
+        store_bytes=_widths(behind, "global store"),
+        bank_conflict_cycles=conflicts,
+        matrix_cycles=_matrix_cycles(body) * waves / UNITS,
+        shared_cycles=shared + conflicts * waves,
+        global_cycles=moved * waves / GLOBAL_BYTES,
+        longest_gap=_longest_gap(body),
+    )
+
+
+def classify(instruction: Instruction) -> Class:
+    """Which unit an instruction keeps busy."""
+    name = instruction.mnemonic
+    if re.match(r"(global|buffer)_load", name) and ("lds" in instruction.modifiers or "load_lds" in name):
+        return "direct load"
+    for prefix, found in PREFIXES:
+        if re.match(prefix, name):
+            return found
+    return "other"
+
+
+def access_width(instruction: Instruction) -> tuple[int, int]:
+    """Bytes per lane and access, and how many accesses."""
+    name = instruction.mnemonic
+    accesses = 2 if re.match(r"ds_\w*?(read|write|load|store)_?2", name) else 1
+    for part in reversed(name.split("_")):
+        if part in SIZES:
+            return SIZES[part], accesses
+    return 4, accesses
+
+
+def find_loop(module: Module, kernel: Kernel) -> tuple[int, int]:
+    """The first and last position of the K loop."""
+    instructions, loops = module.instructions, []
+    for at in range(kernel.entry, _end(module, kernel)):
+        target = instructions[at].target
+        if target is not None and kernel.entry <= target <= at:
+            inside = sum(classify(i) == "matrix" for i in instructions[target : at + 1])
+            loops += [(inside, target, at)] if inside else []
+    innermost = [a for a in loops if not any(b != a and a[1] <= b[1] and b[2] <= a[2] for b in loops)]
+    if not innermost:
+        raise UnsupportedCode(f"{kernel.name} has no loop with matrix instructions")
+    _, first, last = max(innermost, key=lambda loop: loop[0])
+    return first, last
+
+
+def _end(module: Module, kernel: Kernel) -> int:
+    """Behind the kernel's last instruction: where the next kernel begins, less what follows its last s_endpgm."""
+    entries = [k.entry for k in module.kernels.values() if k.entry > kernel.entry]
+    end = min([len(module.instructions), *entries])
+    while end > kernel.entry + 1 and module.instructions[end - 1].mnemonic != "s_endpgm":
+        end -= 1
+    return end
+
+
+def _bytes(body: Sequence[Instruction], kind: Class) -> int:
+    widths = [access_width(i) for i in body if classify(i) == kind]
+    return sum(LANES * size * accesses for size, accesses in widths)
+
+
+def _widths(body: Sequence[Instruction], *kinds: Class) -> tuple[int, ...]:
+    return tuple(sorted({access_width(i)[0] for i in body if classify(i) in kinds}))
+
+
+def _matrix_cycles(body: Sequence[Instruction]) -> int:
+    shapes = [shape_of(i.mnemonic, i.integer("cbsz"), i.integer("blgp")) for i in body if classify(i) == "matrix"]
+    return sum(CYCLES_PER_PASS * shape.passes for shape in shapes if shape is not None)
+
+
+def _longest_gap(body: Sequence[Instruction]) -> int:
+    longest = gap = 0
+    for instruction in [*body, *body]:  # twice: a gap may go around the edge
+        kind = classify(instruction)
+        gap = 0 if kind == "matrix" else gap + (kind not in NOT_IN_THE_WAY)
+        longest = max(longest, gap)
+    return min(longest, len(body))
+
+
+def waves_per_unit(chip: Chip, kernel: Kernel, waves: int) -> int:
+    """How many waves share a matrix unit, as registers and shared memory allow."""
+    asked = max(kernel.resources.vector_registers, kernel.descriptor.allocated_registers, 1)
+    allocated = -(-asked // REGISTER_PIECE) * REGISTER_PIECE
+    by_registers = min(MOST_WAVES, REGISTERS // allocated)
+    piece, shared, each = SHARED_PIECE[chip], kernel.descriptor.shared_bytes, max(1, waves // UNITS)
+    by_shared = SHARED_LIMIT[chip] // (-(-shared // piece) * piece) if shared else by_registers
+    return min(by_registers // each, by_shared) * each

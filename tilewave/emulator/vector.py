@@ -1,0 +1,251 @@
+"""Vector instructions that follow a row of a table: arithmetic, comparisons, packed halves."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewave.emulator.float_table import (
+    COMPARED,
+    COMPARISONS,
+    PACKED16,
+    PACKED32,
+    ROWS,
+    TRANSCENDENTAL,
+    classes,
+)
+from tilewave.emulator.instruction import EXEC, Operand, parse_operand
+from tilewave.emulator.machine import Convoy, lanes_of, mask_of
+from tilewave.emulator.numbers import F16, LETTERS, U16, U32, Array, constant_bits
+from tilewave.emulator.sources import dpp_pattern, is_dpp, selected_source, written_lanes
+from tilewave.emulator.step import SCALAR_ROWS, Draft, Execute, Reader, Writer
+from tilewave.emulator.vector_special import SPECIAL
+from tilewave.emulator.vector_table import Formula, saturating_add, saturating_subtract, two_halves
+
+SUFFIXES = ("_e32", "_e64_dpp", "_e64", "_sdwa", "_dpp")
+BY_HALVES = ("lshl_add_u64", "lshlrev_b64", "mov_b64", "mad_u64_u32", "mad_i64_i32")
+NO_FLAGS, ALL_FLAGS = (0, 0, 0), (1, 1, 1)
+
+
+def build_vector(draft: Draft) -> Execute | None:
+    """The meaning of a vector instruction; None where there is none."""
+    name = base_name(draft.instruction.mnemonic)
+    draft.unit = "transcendental" if name.rsplit("_", 1)[0] in TRANSCENDENTAL else "vector"
+    execute = _built(draft, name)
+    if name in BY_HALVES:
+        draft.split_by_halves()
+    return execute
+
+
+def _built(draft: Draft, name: str) -> Execute | None:
+    if name in ROWS:
+        return _by_row(draft, name)
+    if name.startswith(("cmp_", "cmpx_")):
+        return _compare(draft, name)
+    if name in PACKED16:
+        return _packed16(draft, *PACKED16[name])
+    if name in PACKED32:
+        return _packed32(draft, *PACKED32[name])
+    if name == "cndmask_b32":
+        return _select(draft)
+    special = SPECIAL.get(name)
+    return special(draft) if special else None
+
+
+def base_name(mnemonic: str) -> str:
+    """`add_f32` of `v_add_f32_e64_dpp`."""
+    for suffix in SUFFIXES:
+        if mnemonic.endswith(suffix):
+            return mnemonic[2 : -len(suffix)]
+    return mnemonic[2:]
+
+
+def _by_row(draft: Draft, name: str) -> Execute:
+    result, types, formula = ROWS[name]
+    accumulates, types = types.endswith("+"), types.rstrip("+")
+    if "clamp" in draft.modifiers and name in ("add_u32", "add_u16", "sub_u32", "sub_u16"):
+        formula = saturating_add if name.startswith("add") else saturating_subtract
+    readers = [selected_source(draft, at, draft.operands[1 + at], letter) for at, letter in enumerate(types)]
+    if accumulates:
+        readers.append(draft.source(draft.operands[0], result))
+    return _computed(draft, result, formula, readers)
+
+
+def _computed(draft: Draft, result: str, formula: Formula, readers: list[Reader]) -> Execute:
+    """Read, compute, round and clamp as the modifiers say, and write."""
+    if "clamp" in draft.modifiers and result in "fhF":
+        formula = _clamped(formula)
+    write = _destination(draft, result, len(readers))
+    scale = _output_scale(draft)
+    if scale is not None:
+        # The hardware scales results only where denormals are flushed.
+        shift, plain = (4 if result == "f" else 6), write
+        write = lambda c, v, where=None: plain(  # noqa: E731
+            c, v if (c.machine.mode >> shift) & 2 else v * v.dtype.type(scale), where
+        )
+    match readers:
+        case [a]:
+            return lambda c: write(c, formula(a(c)))
+        case [a, b]:
+            return lambda c: write(c, formula(a(c), b(c)))
+        case [a, b, third]:
+            return lambda c: write(c, formula(a(c), b(c), third(c)))
+        case _:
+            raise AssertionError(draft.instruction.text)
+
+
+def _output_scale(draft: Draft) -> float | None:
+    match draft.modifiers:
+        case {"mul": "2"}:
+            return 2.0
+        case {"mul": "4"}:
+            return 4.0
+        case {"div": "2"}:
+            return 0.5
+        case _:
+            return None
+
+
+def _clamped(formula: Formula) -> Formula:
+    def clamp(*operands: Array) -> Array:
+        value = formula(*operands)
+        whole = np.nan_to_num(value, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        result: Array = np.clip(whole, 0, 1).astype(value.dtype)
+        return result
+
+    return clamp
+
+
+def _destination(draft: Draft, letter: str, sources: int) -> Writer:
+    part = draft.modifiers.get("dst_sel")
+    if part and part != "DWORD":
+        write = _part_writer(draft, part)
+    else:
+        halves = draft.instruction.flags("op_sel", ())
+        upper = letter in "hsw" and len(halves) > sources and bool(halves[-1])
+        write = draft.target(draft.operands[0], letter, half="high" if upper else "none")
+        draft.shifts_result = upper
+    if not is_dpp(draft.instruction.mnemonic):
+        return write
+    pattern = dpp_pattern(draft)
+    return lambda c, v: write(c, v, written_lanes(c, pattern))
+
+
+def _part_writer(draft: Draft, part: str) -> Writer:
+    """Write a byte or a word of a register; the rest is kept, cleared or filled with the sign."""
+    row = draft.operands[0].row
+    draft.vector_writes.append(row)
+    kind, number = part.split("_")
+    bits = 8 if kind == "BYTE" else 16
+    shift = int(number) * bits
+    mask = ((1 << bits) - 1) << shift
+    rest = draft.modifiers.get("dst_unused", "UNUSED_PAD")
+    draft.shifts_result = True
+    if rest == "UNUSED_PRESERVE":
+        draft.vector_reads.append(row)
+        draft.keeps_rest = True
+
+    def write(c: Convoy, value: Array, where: Array | None = None) -> None:
+        pattern = np.ascontiguousarray(value).view(U16 if value.dtype.itemsize == 2 else U32).astype(U32)
+        placed = (pattern << U32(shift)) & U32(mask)
+        if rest == "UNUSED_PRESERVE":
+            placed = placed | (c.vu[row, c.sel] & U32(0xFFFFFFFF ^ mask))
+        elif rest == "UNUSED_SEXT":
+            negative = (placed >> U32(shift + bits - 1) & U32(1)).astype(bool)
+            placed = np.where(negative, placed | U32(0xFFFFFFFF & ~((1 << (shift + bits)) - 1)), placed)
+        c.put(c.vu, row, placed, where)
+
+    return write
+
+
+def _compare(draft: Draft, name: str) -> Execute:
+    _, condition, type_name = name.split("_", 2)
+    letter = COMPARED[type_name]
+    a = selected_source(draft, 0, draft.operands[1], letter)
+    b = selected_source(draft, 1, draft.operands[2], "u" if condition == "class" else letter)
+    test = classes if condition == "class" else COMPARISONS[condition]
+    write, sets_exec = draft.scalar_target(draft.operands[0], 64), name.startswith("cmpx_")
+    draft.scalar_writes += [EXEC, EXEC + 1] if sets_exec else []
+
+    def execute(c: Convoy) -> None:
+        lanes = np.broadcast_to(test(a(c), b(c)), c.on.shape) & c.on
+        mask = mask_of(lanes)
+        write(c, mask)
+        if sets_exec:
+            c.put_scalar64(EXEC, mask)
+
+    return execute
+
+
+def _select(draft: Draft) -> Execute:
+    operands = draft.operands
+    letter = "f" if any(o.negated or o.absolute for o in operands[1:3]) else "u"
+    a, b = selected_source(draft, 0, operands[1], letter), selected_source(draft, 1, operands[2], letter)
+    chosen = draft.scalar_source(operands[3] if len(operands) > 3 else parse_operand("vcc"), 64)
+    return _computed(draft, letter, _chosen, [a, b, lambda c: lanes_of(chosen(c))])
+
+
+def _chosen(a: Array, b: Array, second: Array) -> Array:
+    return np.where(second, b, a)
+
+
+def _packed16(draft: Draft, types: str, formula: Formula) -> Execute:
+    count, dtype = len(types), LETTERS[types[0]]
+    flags = draft.instruction.flags
+    low, high = flags("op_sel", NO_FLAGS), flags("op_sel_hi", ALL_FLAGS)
+    negate_low, negate_high = flags("neg_lo", NO_FLAGS), flags("neg_hi", NO_FLAGS)
+    readers = [_pair_of_halves(draft, operand) for operand in draft.operands[1 : 1 + count]]
+    write, clamps = draft.target(draft.operands[0], "u"), "clamp" in draft.modifiers and dtype is F16
+
+    def half(value: Array, upper: int, negated: int) -> Array:
+        bits: Array = (value >> U32(16) if upper else value).astype(U16).view(dtype)
+        return -bits if negated else bits
+
+    def execute(c: Convoy) -> None:
+        values = [read(c) for read in readers]
+        lower = formula(*[half(v, low[at], negate_low[at]) for at, v in enumerate(values)])
+        upper = formula(*[half(v, high[at], negate_high[at]) for at, v in enumerate(values)])
+        if clamps:
+            lower, upper = np.clip(lower, F16(0), F16(1)), np.clip(upper, F16(0), F16(1))
+        write(c, two_halves(np.ascontiguousarray(lower).view(U16), np.ascontiguousarray(upper).view(U16)))
+
+    return execute
+
+
+def _pair_of_halves(draft: Draft, operand: Operand) -> Reader:
+    if not operand.is_constant:
+        return draft.source(operand, "u")
+    is_float = operand.kind == "float"
+    bits = constant_bits(operand.text, operand.number, is_float, "h" if is_float else "u")
+    value = np.array([[bits]], U32)
+    return lambda c: value
+
+
+def _packed32(draft: Draft, count: int, formula: Formula) -> Execute:
+    flags = draft.instruction.flags
+    low, high = flags("op_sel", NO_FLAGS), flags("op_sel_hi", ALL_FLAGS)
+    negate_low, negate_high = flags("neg_lo", NO_FLAGS), flags("neg_hi", NO_FLAGS)
+    row, operands = draft.operands[0].row, draft.operands[1 : 1 + count]
+    lows = [_word(draft, operand, low[at], row) for at, operand in enumerate(operands)]
+    highs = [_word(draft, operand, high[at], row + 1) for at, operand in enumerate(operands)]
+    draft.vector_writes += [row, row + 1]
+
+    def side(c: Convoy, readers: list[Reader], signs: tuple[int, ...]) -> Array:
+        values = [read(c) for read in readers]
+        return formula(*[-v if signs[at] else v for at, v in enumerate(values)])
+
+    def execute(c: Convoy) -> None:
+        lower, upper = side(c, lows, negate_low), side(c, highs, negate_high)
+        c.put(c.vf, row, lower)
+        c.put(c.vf, row + 1, upper)
+
+    return execute
+
+
+def _word(draft: Draft, operand: Operand, pick: int, target: int) -> Reader:
+    """One word of a pair, for one word of the result."""
+    if operand.is_constant:
+        return draft.source(operand, "f")
+    row = operand.row + pick
+    known = row + (SCALAR_ROWS if operand.kind == "scalar" else 0)
+    draft.flows[target] = (*draft.flows.get(target, ()), known)
+    return draft.source(Operand(operand.text, operand.kind, row), "f")

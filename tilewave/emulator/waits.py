@@ -1,0 +1,103 @@
+"""Memory operations that run on behind a wave, and the s_waitcnt that must stand before their results are used.
+
+vmcnt counts vector-memory operations, lgkmcnt those of shared memory and scalar loads. Operations of one kind deliver
+in order, so `vmcnt(2)` means "all but the last two"; scalar loads deliver in any order, so only `lgkmcnt(0)` covers
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewave.emulator.instruction import register_name
+from tilewave.emulator.step import Step
+
+LONGEST = 64
+"""The counters hold no more: the hardware stalls before it issues another operation."""
+
+
+class Outstanding:
+    """The operations that a wave has issued and not waited for, oldest first."""
+
+    def __init__(self, vector_memory: tuple[Step, ...], other_memory: tuple[Step, ...]) -> None:
+        self.vector_memory, self.other_memory = list(vector_memory), list(other_memory)
+        self._note()
+
+    def _note(self) -> None:
+        """Which operation will write which register."""
+        steps = [*self.vector_memory, *self.other_memory]
+        self._vector = {row: step for step in steps for row in step.vector_writes}
+        self._scalar = {row: step for step in steps for row in step.scalar_writes}
+
+    def check(self, step: Step) -> Iterator[tuple[str, str]]:
+        """What is wrong with taking this step now, and what should stand before it."""
+        if self._vector:
+            for row in step.vector_reads:
+                if row in self._vector:
+                    yield self._say(step, "reads", register_name(row), self._vector[row])
+                    return
+            for row in step.vector_writes:
+                if row in self._vector and not _in_order(step, self._vector[row]):
+                    yield self._say(step, "overwrites", register_name(row), self._vector[row])
+                    return
+        if self._scalar:
+            for row in step.scalar_reads:
+                if row in self._scalar:
+                    yield self._say(step, "reads", f"s{row}", self._scalar[row])
+                    return
+            for row in step.scalar_writes:
+                if row in self._scalar:
+                    yield self._say(step, "overwrites", f"s{row}", self._scalar[row])
+                    return
+
+    def _say(self, step: Step, verb: str, register: str, pending: Step) -> tuple[str, str]:
+        what = f"{verb} {register} before `{pending.instruction.text}` has delivered it"
+        wants = []
+        for name, queue in (("vmcnt", self.vector_memory), ("lgkmcnt", self.other_memory)):
+            if pending in queue:
+                newest = len(queue) - 1 - queue[::-1].index(pending)
+                in_order = all(s.traffic is None or s.traffic.order != "scalar" for s in queue)
+                wants.append(f"{name}({len(queue) - 1 - newest if in_order else 0})")
+        return what, f"s_waitcnt {' '.join(wants)} must stand between them"
+
+    def take(self, step: Step) -> None:
+        """Issue an operation, or wait."""
+        if step.traffic is not None:
+            for counter in step.traffic.counters:
+                queue = self.vector_memory if counter == "vm" else self.other_memory
+                queue.append(step)
+                del queue[:-LONGEST]
+            self._vector.update(dict.fromkeys(step.vector_writes, step))
+            self._scalar.update(dict.fromkeys(step.scalar_writes, step))
+        vector, other = step.waits
+        if vector is not None:
+            del self.vector_memory[: max(0, len(self.vector_memory) - vector)]
+        if other is not None:
+            self._wait_for_others(other)
+        if vector is not None or other is not None:
+            self._note()
+
+    def _wait_for_others(self, outstanding: int) -> None:
+        queue = self.other_memory
+        if outstanding == 0:
+            queue.clear()
+            return
+        unordered = sum(_is_scalar(step) for step in queue)
+        ended = len(queue) - outstanding - unordered
+        for at in [at for at, step in enumerate(queue) if not _is_scalar(step)][: max(0, ended)][::-1]:
+            del queue[at]
+
+    def accesses(self) -> tuple[int, int]:
+        """How many accesses of shared memory are outstanding, by instructions and by direct loads."""
+        plain = sum(s.traffic.accesses for s in self.other_memory if s.traffic and s.traffic.order == "shared")
+        direct = sum(s.traffic.accesses for s in self.vector_memory if s.traffic and s.traffic.order == "direct")
+        return plain, direct
+
+
+def _is_scalar(step: Step) -> bool:
+    return step.traffic is not None and step.traffic.order == "scalar"
+
+
+def _in_order(step: Step, pending: Step) -> bool:
+    """A later load of the same kind delivers later."""
+    return step.traffic is not None and pending.traffic is not None and step.traffic.order == pending.traffic.order
