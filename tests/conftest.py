@@ -11,11 +11,13 @@ from hypothesis import settings
 
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.lanes import LANE_MACHINES, SM_90A
 from tilewave.mapping import as_mapping
+from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.orient_reads import orient_reads
@@ -24,15 +26,21 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
+from tilewave.passes.slice_depth import slice_depth
+from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
+from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
 FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
 PASSES = {
+    "alternate_depth": lambda text: alternate_depth,
     "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(LANE_MACHINES[text], Places()),
+    "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
@@ -40,9 +48,13 @@ PASSES = {
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "simplify": lambda text: simplify,
+    "slice_depth": lambda text: slice_depth,
+    "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
+    "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
+    "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)

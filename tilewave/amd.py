@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
@@ -15,6 +16,9 @@ from tilewave.ir.types import Memory
 from tilewave.machine.lanes import LANE_MACHINES, LaneMachine
 from tilewave.passes import pipelines
 from tilewave.passes.runner import Pass, Step, run
+
+if TYPE_CHECKING:
+    from tilewave.amd_program import AmdProgram
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,12 @@ class LaneResources:
     loads_before: tuple[LaneLoads, ...]
     """As the matrix instruction would have them."""
     loads: tuple[LaneLoads, ...]
+    registers: int
+    """Of a lane, accumulation registers included."""
+    accumulation_registers: int
+    spills: int
+    waves_per_unit: int
+    """How many waves share a matrix unit: registers and shared memory decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +51,25 @@ class AmdBuild:
     machine: LaneMachine
     lanes: Kernel
     steps: tuple[Step, ...]
+
+    @cached_property
+    def program(self) -> AmdProgram:
+        from tilewave.amd_program import AmdProgram  # noqa: PLC0415  LLVM is heavy; the lane level does not need it
+
+        return AmdProgram(self.lanes, self.machine.name)
+
+    @property
+    def llvm_ir(self) -> str:
+        return self.program.llvm_ir
+
+    @property
+    def asm(self) -> str:
+        return self.program.code.asm
+
+    @property
+    def code(self) -> bytes:
+        """A code object that the driver loads."""
+        return self.program.code.code_object
 
     @cached_property
     def resources(self) -> LaneResources:
@@ -56,6 +85,7 @@ class AmdBuild:
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(after["stage_shared"]),
             loads_per_lane(after["minimize_global_loads"]),
+            *self.program.registers,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from tilewave.amd import AmdBuild, LaneResources, build_amd
@@ -29,6 +30,9 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
 if TYPE_CHECKING:
     from tilewave.cpu import CpuBuild
+    from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator.findings import Check
+    from tilewave.emulator.run import Order
 
 TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a", "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
@@ -99,6 +103,11 @@ class Compiled:
             self.cpu.run(self._checked(arrays), numbers)
         elif self.target == "numpy":
             self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
+        elif isinstance(self.build, (AmdBuild, NvidiaBuild)):
+            values = self._symbols(symbols) if symbols or self.dynamic_symbols else {}
+            if values:
+                self.schedule_for(**values)
+            self.build.program.run(arrays, [values[name] for name in self.dynamic_symbols], self.parameters)
         else:
             raise TargetError(
                 f"{self.name}: nothing can be run on {self.target} yet",
@@ -138,11 +147,39 @@ class Compiled:
         self.schedule_for(**values)
         interpret_lanes(self.build.lanes, [v.numpy() for v in views], values, order, seed)
 
+    def emulate(
+        self, *arrays: Any, order: Order = "barrier", seed: int = 0, check: Check = "strict", **symbols: int
+    ) -> EmulationReport:
+        """Run the emitted machine code of an AMD chip on this CPU, and check its waits, barriers, races and bounds.
+
+        order="barrier": each wave runs to its next barrier; "random": waves take turns at random. check="warn"
+        reports what is found instead of raising at the first.
+        """
+        build = self._amd("machine code to emulate")
+        values = self._symbols(symbols)
+        views = self._checked(arrays)
+        self.schedule_for(**values)
+        return build.program.emulate(views, [values[name] for name in self.dynamic_symbols], order, seed, check)
+
+    def _amd(self, what: str) -> AmdBuild:
+        if not isinstance(self.build, AmdBuild):
+            chips = " or ".join(f'"{chip}"' for chip in LANE_MACHINES)
+            what = f"{self.name}: there is no {what} for {self.target}"
+            raise TargetError(what, loc=here(), remedy=f"compile it with target={chips}")
+        return self.build
+
     def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
         values = self._symbols(symbols)
         views = self._checked(arrays)
         self.schedule_for(**values)
         interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
+        from tilewave.saved_code import SavedKernel, write_kernel  # noqa: PLC0415  LLVM is heavy, as in _cpu_build
+
+        facts = self.kernel, self.target, self.parameters, self.dynamic_symbols, self._remedy
+        write_kernel(path, SavedKernel(*facts, self.build))
 
     def _checked(self, arrays: Sequence[Any]) -> tuple[ArrayView, ...]:
         try:
@@ -232,14 +269,19 @@ class Compiled:
         return self.build.resources
 
     @property
+    def loop_statistics(self) -> LoopStatistics:
+        """What stands in the K loop of an AMD chip's machine code."""
+        return self._amd("machine code to count").program.statistics
+
+    @property
     def cpu(self) -> CpuBuild | None:
         """What runs on this machine's cores, where it was compiled for them."""
         return None if isinstance(self.build, (AmdBuild, NvidiaBuild)) else self.build
 
-    def _built(self, what: str) -> CpuBuild:
-        if self.cpu is None:
+    def _built(self, what: str) -> CpuBuild | AmdBuild | NvidiaBuild:
+        if self.build is None:
             raise TargetError(f"{self.name}: there is no {what} for {self.target}", loc=here())
-        return self.cpu
+        return self.build
 
 
 REMEDY = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"

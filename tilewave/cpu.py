@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from tilewave._version import __version__
@@ -18,7 +16,7 @@ from tilewave.lower.kernel import Lowered, lower
 from tilewave.passes import pipelines
 from tilewave.passes.runner import Step, run
 from tilewave.runtime.arrays import ArrayView
-from tilewave.runtime.cache import default_cache, key_of
+from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.pool import default_threads
 from tilewave.targets.amx import ask_permission
@@ -72,7 +70,7 @@ def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
     """Machine code for a kernel, from the cache where it was made before."""
     s = instruction_set(wanted, tiles)
     store = default_cache()
-    key = key_of("cpu", __version__, _sources(), version("llvmlite"), repr(s), str(tiles))
+    key = key_of("cpu", __version__, sources(), version("llvmlite"), repr(s), str(tiles))
     kept = store.get(key)
     if kept is None:
         lowered = lower(run_passes(tiles, s)[0], s)
@@ -114,11 +112,3 @@ def _packed(code: bytes, lowered: Lowered) -> bytes:
 def _launch(fields: dict[str, Any]) -> Launch:
     whole: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return Launch(**whole)
-
-
-@cache
-def _sources() -> str:
-    """Which state of tilewave's own files this is, so that nothing made by another is taken for it."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
-    states = ((str(f), os.stat(f)) for f in files)
-    return key_of(*(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states))

@@ -122,6 +122,10 @@ class CallError(TilewaveError):
     """The arrays or symbols of a call do not fit the kernel; nothing was touched."""
 
 
+class SavedKernelError(TilewaveError):
+    """A kernel cannot be saved, or a file holds none that could be loaded."""
+
+
 class InterpreterError(TilewaveError):
     """The interpreter found the kernel doing what a GPU would hide; no array was changed."""
 

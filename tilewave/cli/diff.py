@@ -7,6 +7,7 @@ import runpy
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -54,7 +55,7 @@ def diff_command(
 
     [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target gfx950[/bold]
     """
-    found = _chosen(compiled_in(file, parse_sizes(set_), target or _target_with(only)), kernel)
+    found = named_kernels(compiled_in(file, parse_sizes(set_), target or _target_with(only)), kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     steps = {name: [s for s in c.steps if not only or s.name == only] for name, c in found.items()}
@@ -76,7 +77,7 @@ def _target_with(only: str) -> str:
     return GFX942.name if only not in named and only in {pass_name(p) for p in lanes} else "cpu"
 
 
-def _chosen(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
+def named_kernels(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
     """Kernels by name; of one name, the second is name_2."""
     named = zip(told_apart(c.name for c in kernels), kernels, strict=True)
     return {name: c for name, c in named if not wanted or wanted in (name, c.name)}
@@ -102,7 +103,12 @@ def _record(step: Step, context: int) -> dict[str, Any]:
     }
 
 
-def compiled_in(file: Path, sizes: dict[Symbol, Any], target: str = "cpu") -> list[Compiled]:
+def compiled_in(
+    file: Path,
+    sizes: dict[Symbol, Any],
+    target: str = "cpu",
+    schedule: SchedulingType = SchedulingType.PREFETCH,
+) -> list[Compiled]:
     """The compiled kernels of a file, or else its kernels compiled with `sizes` or with the file's own `subs`."""
     with _as_a_program(file):
         names = runpy.run_path(str(file), run_name="tilewave_diff")
@@ -111,7 +117,8 @@ def compiled_in(file: Path, sizes: dict[Symbol, Any], target: str = "cpu") -> li
             raise TilewaveError(
                 f"{file} compiles its kernels itself", remedy="leave --set out: it would change nothing"
             )
-        return compiled or _compile(file, names, sizes, target)
+        options = WaveCompileOptions(target=target, schedule=schedule)
+        return compiled or _compile(file, names, sizes, options)
 
 
 @contextmanager
@@ -131,7 +138,7 @@ def _as_a_program(file: Path) -> Iterator[None]:
         sys.path[:], sys.argv = path, arguments
 
 
-def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], target: str) -> list[Compiled]:
+def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], wanted: WaveCompileOptions) -> list[Compiled]:
     kernels = _each_once(x for x in names.values() if isinstance(x, WaveKernel))
     subs = names["subs"](512, 512, 512) if callable(names.get("subs")) else {}
     known = dict.fromkeys([*(s for k in kernels for s in k.symbols()), *subs])
@@ -141,7 +148,7 @@ def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], target
             f"--set: no kernel of {file} has a symbol {unknown[0]}",
             remedy=f"its symbols are {', '.join(map(str, known))}",
         )
-    options = WaveCompileOptions(subs={**subs, **sizes}, target=target, schedule=SchedulingType.PREFETCH)
+    options = replace(wanted, subs={**subs, **sizes})
     try:
         return [wave_compile(options, x) for x in kernels]
     except SymbolError as error:

@@ -10,10 +10,14 @@ from typing import Annotated
 import typer
 
 from tilewave._version import __version__
+from tilewave.cli.compile import compile_command
 from tilewave.cli.diff import diff_command
 from tilewave.cli.doctor import doctor_command
+from tilewave.cli.emulate import emulate_command
+from tilewave.cli.machines import machines_command
 from tilewave.cli.map import map_command
 from tilewave.cli.run import run_command
+from tilewave.cli.sim import sim_command
 from tilewave.errors import TilewaveError
 
 app = typer.Typer(
@@ -25,6 +29,10 @@ app = typer.Typer(
 app.command("map")(map_command)
 app.command("run")(run_command)
 app.command("diff")(diff_command)
+app.command("compile")(compile_command)
+app.command("emulate")(emulate_command)
+app.command("sim")(sim_command)
+app.command("machines")(machines_command)
 app.command("doctor")(doctor_command)
 
 

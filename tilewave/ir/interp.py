@@ -47,6 +47,7 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
+    WriteThrough,
     Yield,
     ZeroAccumulator,
 )
@@ -55,7 +56,7 @@ from tilewave.ir.types import DType, Memory, Scalar
 
 Env = dict[Value, Any]
 
-WRITES = (Write, Scatter, Store, StoreEach, CopyOut)
+WRITES = (Write, WriteThrough, Scatter, Store, StoreEach, CopyOut)
 READS = (Read, Gather, Load, LoadEach, Copy, CopyIn)
 NOBODY, SEVERAL = -1, -2
 MOST_ROUNDS = 1 << 20
@@ -176,7 +177,7 @@ class _Interpreter(Launch):
                 return (constant(op, value),)
             case Read(memory):
                 return (self.read(op, env[memory]),)
-            case Write(tile, memory):
+            case Write(tile, memory) | WriteThrough(tile, memory):
                 self.write(op, env[memory], env[tile])
                 return ()
             case Mma(a, b, acc):
@@ -263,7 +264,7 @@ class _Interpreter(Launch):
         tile[window.part] = window.to_tile(found)
         return tile
 
-    def write(self, op: Write, buffer: Buffer, tile: Array) -> None:
+    def write(self, op: Write | WriteThrough, buffer: Buffer, tile: Array) -> None:
         window = self.window(op, buffer, op.tile.type.shape)
         self.note_write(op, buffer, window.inside)
         buffer.data[window.inside] = window.to_memory(tile[window.part])
@@ -279,7 +280,7 @@ class _Interpreter(Launch):
         self.note_write(op, target, (*where, ...))
         target.data[where] = tile
 
-    def window(self, op: Read | Write, buffer: Buffer, shape: tuple[int, ...]) -> Window:
+    def window(self, op: Read | Write | WriteThrough, buffer: Buffer, shape: tuple[int, ...]) -> Window:
         at = [self.env[v] for v in op.at]
         window = Window.of(at, op.axes, shape, buffer.data.shape)
         if window is None:

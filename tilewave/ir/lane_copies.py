@@ -94,7 +94,8 @@ class LaterOps:
             self.fail(
                 op, f"wave {self.number} arrives at {name}, where all {signal.needed} arrivals of its phase have come"
             )
-        signal.arrive(self.state.ledger.clocks.release(self.number), op.expect)
+        told = self.state.ledger.clocks.release(self.number)
+        signal.arrive(told, op.expect, self.number // op.waves, op.waves)
         self.want_not_overfull(op, signal, name)
 
     def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:

@@ -20,6 +20,8 @@ class Signal:
     arrived: int = 0
     expected: int = 0
     landed: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Of each group of waves that arrives together, how many are still to come."""
     gathered: Knowledge = field(default_factory=lambda: NOTHING)
     """What the phase that runs now will tell."""
     told: Knowledge = field(default_factory=lambda: NOTHING)
@@ -30,8 +32,12 @@ class Signal:
         """More bytes came than anybody said to expect."""
         return self.arrived == self.needed and self.landed > self.expected
 
-    def arrive(self, knowledge: Knowledge, expect: int) -> None:
-        self.arrived += 1
+    def arrive(self, knowledge: Knowledge, expect: int, group: int = 0, waves: int = 1) -> None:
+        """One of `waves` that arrive together has come."""
+        left = self.waiting.pop(group, waves) - 1
+        if left:
+            self.waiting[group] = left
+        self.arrived += not left
         self.expected += expect
         self._gather(knowledge)
 

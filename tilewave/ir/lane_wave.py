@@ -42,6 +42,7 @@ from tilewave.ir.ops import (
     Matrix,
     MatrixShared,
     Meet,
+    Part,
     Permute,
     Ramp,
     Role,
@@ -134,6 +135,11 @@ class WaveRun(LaterOps):
     def permute(self, op: Permute) -> Array:
         x: Array = self.env[op.x].transpose(0, *(a + 1 for a in op.axes))
         return x
+
+    def part(self, op: Part) -> Array:
+        count = op.result.type.shape[op.axis]
+        part: Array = self.env[op.x].take(range(op.first, op.first + count), axis=op.axis + 1)
+        return part
 
     def ramp(self, op: Ramp) -> Array:
         kind = op.result.type
@@ -303,6 +309,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Const: WaveRun.const,
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
+    Part: WaveRun.part,
     Ramp: WaveRun.ramp,
     Workgroup: WaveRun.workgroup,
     Wave: WaveRun.wave,

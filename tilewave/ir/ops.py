@@ -226,6 +226,21 @@ class Write(Op):
 
 
 @dataclass(frozen=True)
+class WriteThrough(Op):
+    """As `write`, by way of a shared memory that holds parts of the tile while the machine copies them out.
+
+    `shared` is groups x buffers x rows x columns: each group of four waves fills its buffers, row block by row block
+    and column by column, and lets them go.
+    """
+
+    tile: Value
+    memory: Value
+    at: tuple[Value, ...]
+    shared: Value
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Gather(Op):
     """The tile whose element (i, j, …) sits where `where(i, j, …)` says; 0 outside the memory."""
 
@@ -344,6 +359,15 @@ class Ramp(Op):
     """The vector whose element (i, j, …) is i · steps[0] + j · steps[1] + …, the same in every lane."""
 
     steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part(Op):
+    """The registers of x from `first` on along one of its axes, as many as the result has."""
+
+    x: Value
+    axis: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -486,12 +510,14 @@ class MakeSignals(Op):
 class Arrive(Op):
     """This wave has come to signal `at`; what it did before is seen by whoever waits for the phase that this ends.
 
-    `expect` bytes more must be copied in before that phase can end.
+    `expect` bytes more must be copied in before that phase can end. `waves`: so many neighbours, counted from wave 0,
+    arrive once together, when all of them have come.
     """
 
     signals: Value
     at: Value
     expect: int = 0
+    waves: int = 1
 
 
 @dataclass(frozen=True)
@@ -574,7 +600,7 @@ ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not
 LATER: tuple[type[Op], ...] = (MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
-    *(Write, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),
+    *(Write, WriteThrough, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),
     *LATER,
     *SCHEDULING,
 )
@@ -582,7 +608,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Part, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )
@@ -597,6 +623,7 @@ LEVELS: dict[str, tuple[type[Op], ...]] = {
         Iota,
         Read,
         Write,
+        WriteThrough,
         Gather,
         Scatter,
         Mma,

@@ -16,7 +16,7 @@ from tilewave.errors import TargetError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment, GroupFragment
 from tilewave.ir.layouts import Layout, linear
-from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, Read, Scatter, While, Write, Yield
+from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, Read, Scatter, While, Write, WriteThrough, Yield
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 
@@ -125,7 +125,7 @@ class Spreads:
 
     def _needs(self, op: Op) -> None:
         match op:
-            case Write(tile) | Scatter(tile):
+            case Write(tile) | WriteThrough(tile) | Scatter(tile):
                 self._need(tile, self.held(tile))
             case Mma(a, b, acc):
                 self._held_as(op, op.result, self.sums(op))

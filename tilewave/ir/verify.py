@@ -40,6 +40,7 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
+    WriteThrough,
     Yield,
     ZeroAccumulator,
 )
@@ -117,7 +118,7 @@ def _check(op: Op) -> None:
             _shape(op)
         case Allocate():
             _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
-        case Read() | Write() | Gather() | Scatter():
+        case Read() | Write() | Gather() | Scatter() | WriteThrough():
             _memory(op)
         case Prepack() | ReadPanel():
             _panels(op)
@@ -164,15 +165,15 @@ def _shape(op: Broadcast | Permute) -> None:
     _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
 
 
-def _memory(op: Read | Write | Gather | Scatter) -> None:
+def _memory(op: Read | Write | Gather | Scatter | WriteThrough) -> None:
     memory = op.memory.type
-    tile = op.tile.type if isinstance(op, (Write, Scatter)) else op.results[0].type
+    tile = op.results[0].type if isinstance(op, (Read, Gather)) else op.tile.type
     if not isinstance(memory, Memory) or not isinstance(tile, Tile):
         _fail(op, f"moves a tile, {tile}, and a memory, {memory}")
     _want(op, tile.dtype == memory.dtype, f"{tile} and {memory} differ in dtype")
     rank = len(memory.shape)
     match op:
-        case Read(at=at, axes=axes) | Write(at=at, axes=axes):
+        case Read(at=at, axes=axes) | Write(at=at, axes=axes) | WriteThrough(at=at, axes=axes):
             _want(op, len(at) == rank, f"{memory} needs {rank} positions, not {len(at)}")
             _want(op, all(v.type == INDEX_SCALAR for v in at), "positions are of type index")
             fits = len(axes) == len(tile.shape) and len(set(axes)) == len(axes) and all(a < rank for a in axes)

@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Matrix,
     MatrixShared,
     Meet,
+    Part,
     Priority,
     Ramp,
     Role,
@@ -47,6 +48,8 @@ def check_lane_op(op: Op, want: Want) -> None:
         case Ramp(steps):
             want(len(op.results) == 1 and isinstance(op.result.type, Vector), "makes a vector")
             want(len(steps) == len(op.result.type.shape), f"{list(steps)} are not the steps of {op.result.type}")
+        case Part(x, axis, first):
+            _part(op, x, axis, first, want)
         case Load(steps=steps) | Store(steps=steps):
             _access(op, steps, want)
         case LoadEach() | StoreEach():
@@ -73,6 +76,14 @@ def check_lane_op(op: Op, want: Want) -> None:
             pass
         case _:
             raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")
+
+
+def _part(op: Part, x: Value, axis: int, first: int, want: Want) -> None:
+    whole, part = x.type, op.results[0].type
+    want(isinstance(whole, Vector) and isinstance(part, Vector) and axis < len(whole.shape), f"takes a part of {whole}")
+    others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
+    inside = len(whole.shape) == len(part.shape) and 0 <= first <= whole.shape[axis] - part.shape[axis]
+    want(others and inside and whole.dtype == part.dtype, f"{part} at {first} is no part of {whole}")
 
 
 def _access(op: Load | Store, steps: tuple[tuple[int, ...], ...], want: Want) -> None:

@@ -13,13 +13,16 @@ from typing import Any
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import GroupFragment
+from tilewave.ir.fragments import GROUP, GroupFragment
 from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
+    AwaitCopies,
+    Barrier,
     Broadcast,
     Const,
+    CopyOut,
     Gather,
     Iota,
     Lane,
@@ -29,15 +32,18 @@ from tilewave.ir.ops import (
     Matrix,
     MatrixShared,
     Mma,
+    Part,
     Permute,
     Ramp,
     Read,
+    Role,
     Scatter,
     Store,
     StoreEach,
     Wave,
     While,
     Write,
+    WriteThrough,
     Yield,
 )
 from tilewave.ir.rewrite import names, substitute, walk
@@ -55,7 +61,7 @@ class DistributeLanes:
     def __call__(self, kernel: Kernel) -> Kernel:
         lanes = _Lanes(kernel, Spreads(kernel, self.rows, self.groups))
         body = lanes.block(kernel.body)
-        whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops))
+        whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
         return replace(kernel, body=whole, level="lane")
 
 
@@ -68,6 +74,8 @@ class _Lanes:
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
+        self.last: list[Op] = []
+        """What stands at the kernel's end."""
 
     def block(self, block: Block, gives: Sequence[Value] = ()) -> Block:
         """The block for one lane; what it takes and yields in tiles becomes vectors, held as the loop's results are."""
@@ -94,6 +102,8 @@ class _Lanes:
         match op:
             case Write():
                 self.write(op)
+            case WriteThrough():
+                self.write_through(op)
             case Scatter(tile, memory, where):
                 for x, layout in self.held(tile):
                     at = self.inlined(where, layout)
@@ -192,6 +202,53 @@ class _Lanes:
         for x, layout in self.held(op.tile):
             where, steps = self.window(op.at, op.axes, layout)
             self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
+
+    def write_through(self, op: WriteThrough) -> None:
+        """Fill a group's buffers, let them go together, and wait for that before they are filled again."""
+        ((x, layout),) = self.held(op.tile)
+        *batch, blocks, eights, _, _ = x.type.shape
+        groups, buffers, rows, columns = op.shared.type.shape
+        chunks = [(block, eight) for block in range(blocks) for eight in range(0, eights, columns // 8)]
+        for first in range(0, len(chunks), buffers):
+            some = chunks[first : first + buffers]
+            self.out.effect(AwaitCopies, 0)
+            self.out.effect(Barrier, GROUP)
+            for buffer, (block, eight) in enumerate(some):
+                of_block = self.part(x, len(batch), block, 1)
+                self.fill(op, self.part(of_block, len(batch) + 1, eight, columns // 8), layout, buffer)
+            self.out.effect(Barrier, GROUP)
+            for group in range(groups):
+                starts = [((group * blocks + block) * rows, eight * 8) for block, eight in some]
+                self.let_go(op, group, starts)
+        self.last = [AwaitCopies(0, loc=op.loc)]
+
+    def part(self, x: Value, axis: int, first: int, count: int) -> Value:
+        shape = x.type.shape
+        if shape[axis] == count:
+            return x
+        kind = Vector((*shape[:axis], count, *shape[axis + 1 :]), x.type.dtype)
+        return self.out.emit(Part, x, axis, first, type=kind)
+
+    def fill(self, op: WriteThrough, x: Value, layout: Layout, buffer: int) -> None:
+        """Each lane stores its registers of a chunk; the chunk is its group's own, so that only its rows count."""
+        groups = op.shared.type.shape[0]
+        group = self.place((Term("wave", 1, GROUP),)) if groups > 1 else self.out.const(0)
+        of_row = layout.axes[-2][1:] if groups > 1 else layout.axes[-2]
+        at = (group, self.out.const(buffer), self.place(of_row), self.place(layout.axes[-1]))
+        steps = tuple((0, 0, *step[-2:]) for step in layout.steps)
+        self.out.effect(Store, x, op.shared, at, (), steps)
+
+    def let_go(self, op: WriteThrough, group: int, starts: Sequence[tuple[int, int]]) -> None:
+        """The first wave of a group asks for its chunks to be copied out."""
+        with self.out.region():
+            for buffer, start in enumerate(starts):
+                at = list(op.at)
+                for axis, far in zip(op.axes[-2:], start, strict=True):
+                    at[axis] = (Number(self.out, at[axis]) + far).value
+                source_at = (self.out.const(group), self.out.const(buffer))
+                self.out.effect(CopyOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:])
+            body = self.out.block(())
+        self.out.effect(Role, group * GROUP, group * GROUP + 1, body)
 
     def window(
         self, at: tuple[Value, ...], axes: tuple[int, ...], layout: Layout

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from tilewave.ir.places import Places
 from tilewave.machine.lanes import LaneMachine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
+from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.distribute_lanes import DistributeLanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
+from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups, Order
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.orient_reads import orient_reads
@@ -21,8 +24,12 @@ from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
 from tilewave.passes.simplify import simplify
 from tilewave.passes.slice_depth import slice_depth
+from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
+from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
 
@@ -62,6 +69,8 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
         DistributeLanes({name: i.rows for name, i in NAMED.items()}),
         simplify,  # folds the positions of lanes
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # last: it orders what is there
+        simplify,
     )
 
 
@@ -87,6 +96,30 @@ def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass
         FitShared(machine, places),
         guard_edges,
         _distribute_to_groups(),
+        simplify,
+    )
+
+
+def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -> tuple[Pass, ...]:
+    """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
+
+    `workgroups` run at once; where there are more, each of those computes several tiles.
+    """
+    return (
+        MakePersistent(workgroups),
+        alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
+        ChooseInstructions(machine, places),
+        slice_depth,
+        StageShared(machine),
+        UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
+        MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
+        place_barriers,
+        guard_edges,
+        StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
+        _distribute_to_groups(),
+        take_parts_first,  # behind: writes are cut into parts there
+        SpecializeWaves(machine, stages),  # on lanes: each role is a program of its own
+        FitShared(machine, places),  # behind the ring
         simplify,
     )
 

@@ -24,7 +24,7 @@ from itertools import count
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Barrier, Gather, Loop, Read, Scatter, While, Write
+from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Read, Scatter, While, Write
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory
@@ -60,7 +60,7 @@ def _is_shared(memory: Value) -> bool:
 
 
 def _is_access(op: Op) -> bool:
-    return isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory)
+    return isinstance(op, Copy) or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
 
 
 def _is_round(op: Op) -> bool:
@@ -134,10 +134,11 @@ class _Reader:
                     found.append(Meeting())
                 case Loop() | While() if _is_round(op):
                     found.append(self.round(op, around))
-                case Read() | Write() | Gather() | Scatter() if _is_access(op):
-                    writes = isinstance(op, (Write, Scatter))
+                case Read() | Write() | Gather() | Scatter() | Copy() if _is_access(op):
+                    writes = isinstance(op, (Write, Scatter, Copy))
                     among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
-                    found.append(Access(self.gap(around, int(among)), op.memory.name, writes, self.slot(op)))
+                    memory = op.to if isinstance(op, Copy) else op.memory
+                    found.append(Access(self.gap(around, int(among)), memory.name, writes, self.slot(op)))
                 case _:
                     pass
         return tuple(found)
@@ -147,7 +148,7 @@ class _Reader:
         self.costs.append((prod(around), 1, among, len(around), -number))
         return number
 
-    def slot(self, op: Read | Write | Gather | Scatter) -> Residue | None:
+    def slot(self, op: Op) -> Residue | None:
         """Which part along the first axis is touched; a position outside the memory touches nothing."""
         if not isinstance(op, (Read, Write)) or 0 in op.axes:
             return None

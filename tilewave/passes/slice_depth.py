@@ -1,21 +1,20 @@
 """Products deeper than the rows that a matrix unit reads from shared memory become several, one behind the other.
 
-    %x = read(%a, [%m, %k]) : tile<128x128xf16>   →  %x_0 = read(%a, [%m, %k]) : tile<128x64xf16>
-    %z = mma(%x, %y, %acc)                           %x_64 = read(%a, [%m, %k_64]) : tile<128x64xf16>
-                                                     %z_0 = mma(%x_0, %y_0, %acc)
-                                                     %z = mma(%x_64, %y_64, %z_0)
+%x = read(%a, [%m, %k]) : tile<128x128xf16>   →  %x_0 = read(%a, [%m, %k]) : tile<128x64xf16>
+%z = mma(%x, %y, %acc)                           %x_64 = read(%a, [%m, %k_64]) : tile<128x64xf16>
+                                                 %z_0 = mma(%x_0, %y_0, %acc)
+                                                 %z = mma(%x_64, %y_64, %z_0)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NoReturn
 
 from tilewave.errors import ConstraintError
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Add, Broadcast, Const, Mma, Permute, Read
+from tilewave.ir.ops import ELEMENTWISE, Add, Broadcast, Const, Iota, Mma, Permute, Read
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
@@ -84,7 +83,7 @@ class _Slicing:
         if (v, axis, cut) not in self.slices:
             op = self.makers.get(v)
             if op is None:
-                self.refuse(product)
+                raise self.refused(product)
             shape = list(v.type.shape)
             shape[axis] = cut[1]
             kind = Tile(tuple(shape), v.type.dtype)
@@ -105,6 +104,11 @@ class _Slicing:
                 return [first, Add(at[along], first.result, results=(start,), loc=op.loc), replace(op, at=moved)]
             case Const():
                 return [op]
+            case Iota():
+                kind = Tile((cut[1],), op.result.type.dtype)
+                count, start = (self.builder.fresh(name, kind) for name in ("count", "start"))
+                from_zero = replace(op, results=(count,))
+                return [from_zero, Const(cut[0], results=(start,), loc=op.loc), Add(count, start, loc=op.loc)]
             case Broadcast(x, axes):
                 if axis not in axes:
                     return [op]
@@ -114,13 +118,14 @@ class _Slicing:
             case _ if isinstance(op, ELEMENTWISE):
                 tiles = [x for x in op.operands if isinstance(x.type, Tile)]
                 return [substitute(op, {x: self.slice(x, axis, cut, product) for x in tiles})]
-        self.refuse(product)
+            case _:
+                raise self.refused(product)
 
-    def refuse(self, op: Mma) -> NoReturn:
+    def refused(self, op: Mma) -> ConstraintError:
         instruction, size = BY_NAME[op.instruction], op.a.type.dtype.bytes
         assert isinstance(instruction, GroupInstruction)
         most = max(instruction.row_bytes) // size
-        raise ConstraintError(
+        return ConstraintError(
             f"a product is {op.a.type.shape[-1]} deep, {instruction.name} takes {most} at once, and an operand that is "
             "computed as a whole cannot be cut",
             loc=op.loc,

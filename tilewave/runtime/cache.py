@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tilewave.errors import TilewaveError
@@ -48,6 +49,14 @@ _USED_SECONDS = 60.0
 
 class CacheUnavailable(UserWarning):
     """The compile cache cannot be used; everything works without it, but every process compiles anew."""
+
+
+@cache
+def sources() -> str:
+    """Which state of tilewave's own files this is, so that nothing made by another is taken for it."""
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
+    states = ((str(f), os.stat(f)) for f in files)
+    return key_of(*(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states))
 
 
 def key_of(*parts: str | bytes) -> str:

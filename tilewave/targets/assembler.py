@@ -21,6 +21,8 @@ class Machine:
     triple: str
     cpu: str
     features: str
+    gives: str = "object"
+    """`object`, or `text` where LLVM has no assembler of its own; the code is then the text's."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ def _assemble(llvm_ir: str, machine: Machine) -> ObjectCode:
     options.loop_unrolling = False  # what is worth unrolling is unrolled already
     builder = llvm.create_pass_builder(to, options)
     builder.getModulePassManager().run(module, builder)
+    if machine.gives == "text":
+        asm = to.emit_assembly(module)
+        return ObjectCode(asm.encode(), asm)
     optimized = str(module)  # emitting changes a module, so each of the two gets its own
     return ObjectCode(to.emit_object(module), to.emit_assembly(llvm.parse_assembly(optimized)))
 

@@ -1,0 +1,108 @@
+"""A part of a program: some of its ops, the loops around them, and what decides where they go and how often.
+
+loop(%n, [%zero, %first])        →  loop(%n, [%first])
+  copy_in(%a, [%at], …)               copy_in(%a, [%at], …)
+  %z = matrix_shared(…, %sum)         %next = add(%at, %c64)
+  %next = add(%at, %c64)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.ops import Loop, While, Yield
+from tilewave.ir.rewrite import substitute, walk
+
+Wanted = tuple[type[Op], ...]
+
+
+def excerpt(block: Block, wanted: Wanted) -> Block:
+    """The wanted ops of a block, and what they need; what a loop carries for others is not carried."""
+    needed: set[Value] = set()
+    size = -1
+    while size != len(needed):
+        size = len(needed)
+        for op in reversed(list(walk(block))):
+            needed.update(_needs(op, wanted, needed))
+    return _cut(block, wanted, needed)
+
+
+def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
+    """The same program with other names for all that it makes."""
+    made = [*block.args, *(v for op in walk(block) for v in (*op.results, *(a for b in op.blocks for a in b.args)))]
+    return _renamed(block, {v: name(v) for v in made})
+
+
+def _renamed(block: Block, new: Mapping[Value, Value]) -> Block:
+    ops = []
+    for op in block.ops:
+        blocks: dict[str, Any] = {part: _renamed(inner, new) for part, inner in op.parts() if isinstance(inner, Block)}
+        plain = substitute(op, new)
+        ops.append(replace(plain, results=tuple(new[v] for v in op.results), **blocks))
+    return Block(tuple(new[v] for v in block.args), tuple(ops))
+
+
+def _has(op: Op, wanted: Wanted) -> bool:
+    return any(isinstance(inner, wanted) for block in op.blocks for inner in walk(block))
+
+
+def _stays(op: Op, wanted: Wanted, needed: set[Value]) -> bool:
+    return isinstance(op, wanted) or _has(op, wanted) or any(v in needed for v in op.results)
+
+
+def _needs(op: Op, wanted: Wanted, needed: set[Value]) -> Sequence[Value]:
+    if isinstance(op, Yield) or not _stays(op, wanted, needed):
+        return ()
+    if not isinstance(op, (Loop, While)):
+        return op.operands
+    found = [op.trips] if isinstance(op, Loop) else list(_ends(op.condition))
+    for carried, stays in zip(_carried(op), _kept(op, needed), strict=True):
+        found += carried if stays else ()
+    return found
+
+
+def _end(block: Block) -> Yield:
+    end = block.ops[-1]
+    assert isinstance(end, Yield)
+    return end
+
+
+def _ends(block: Block) -> tuple[Value, ...]:
+    return _end(block).values
+
+
+def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
+    """For each value that a loop carries: where it begins, its names inside, what comes next, and what comes out."""
+    args = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
+    return list(zip(op.init, *args, _ends(op.body), op.results, strict=True))
+
+
+def _kept(op: Loop | While, needed: set[Value]) -> list[bool]:
+    return [any(v in needed for v in carried[1:-2] + carried[-1:]) for carried in _carried(op)]
+
+
+def _cut(block: Block, wanted: Wanted, needed: set[Value]) -> Block:
+    ops = [_cut_op(op, wanted, needed) for op in block.ops if isinstance(op, Yield) or _stays(op, wanted, needed)]
+    return replace(block, ops=tuple(ops))
+
+
+def _cut_op(op: Op, wanted: Wanted, needed: set[Value]) -> Op:
+    if not isinstance(op, (Loop, While)):
+        return op
+    kept = _kept(op, needed)
+
+    def those(values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple(v for v, stays in zip(values, kept, strict=True) if stays)
+
+    first = 1 if isinstance(op, Loop) else 0
+    args = (*op.body.args[:first], *those(op.body.args[first:]))
+    end = replace(_end(op.body), values=those(_ends(op.body)))
+    body = _cut(Block(args, (*op.body.ops[:-1], end)), wanted, needed)
+    cut = replace(op, init=those(op.init), body=body, results=those(op.results))
+    if isinstance(cut, While):
+        condition = replace(cut.condition, args=those(cut.condition.args))
+        return replace(cut, condition=_cut(condition, wanted, needed))
+    return cut

@@ -1,0 +1,138 @@
+"""Narrow floats on GPUs: to f32 and back, in arithmetic that every chip has, for one number or a vector of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.ir.types import BF16, F16, F32, DType
+from tilewave.lower.llvm import Function, vector
+from tilewave.lower.numbers import cast as plain_cast
+from tilewave.lower.numbers import is_narrow, literal, splat_constant, widened
+
+
+@dataclass(frozen=True)
+class Float8:
+    """1 sign bit, then exponent and mantissa; `largest` is the code of the largest number, `beyond` what follows it."""
+
+    mantissa: int
+    bias: int
+    largest: int
+    beyond: int
+    nan: int
+    signed_zero: bool
+
+    @property
+    def shift(self) -> int:
+        return 23 - self.mantissa
+
+    @property
+    def smallest_normal(self) -> float:
+        return 2.0 ** (1 - self.bias)
+
+
+FORMATS = {
+    "f8e4m3fn": Float8(3, 7, 0x7E, 0x7F, 0x7F, True),
+    "f8e5m2": Float8(2, 15, 0x7B, 0x7C, 0x7E, True),
+    "f8e4m3fnuz": Float8(3, 8, 0x7F, 0x80, 0x80, False),
+    "f8e5m2fnuz": Float8(2, 16, 0x7F, 0x80, 0x80, False),
+}
+
+
+def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
+    """x in another dtype."""
+    if old == new:
+        return x
+    if is_narrow(old):
+        return cast(f, widen(f, x, old, lanes), F32, new, lanes)
+    if is_narrow(new):
+        wide = x if old == F32 else cast(f, x, old, F32, lanes)
+        return narrow(f, wide, new, lanes)
+    return plain_cast(f, x, old, new, lanes)
+
+
+def widen(f: Function, x: str, dtype: DType, lanes: int) -> str:
+    """A narrow float as f32."""
+    return widened(f, x, dtype, lanes) if dtype in (F16, BF16) else _from_float8(f, x, FORMATS[dtype.name], lanes)
+
+
+def narrow(f: Function, x: str, dtype: DType, lanes: int) -> str:
+    """An f32 rounded to a narrow float, to nearest even."""
+    wide = vector(lanes, "float")
+    if dtype == F16:
+        return f.value(f"fptrunc {wide} {x} to {vector(lanes, 'half')}")
+    if dtype == BF16:
+        rounded = f.value(f"fptrunc {wide} {x} to {vector(lanes, 'bfloat')}")
+        return f.value(f"bitcast {vector(lanes, 'bfloat')} {rounded} to {vector(lanes, 'i16')}")
+    return _to_float8(f, x, FORMATS[dtype.name], lanes)
+
+
+class _Words:
+    """Arithmetic on words of 32 bits, and on the floats that they spell."""
+
+    def __init__(self, f: Function, lanes: int) -> None:
+        self.f, self.lanes = f, lanes
+        self.ints, self.floats, self.truths = (vector(lanes, kind) for kind in ("i32", "float", "i1"))
+
+    def word(self, value: int) -> str:
+        return splat_constant("i32", str(value), self.lanes)
+
+    def number(self, value: float) -> str:
+        return splat_constant("float", literal(value, F32), self.lanes)
+
+    def do(self, word: str, a: str, b: str | int) -> str:
+        return self.f.value(f"{word} {self.ints} {a}, {b if isinstance(b, str) else self.word(b)}")
+
+    def as_float(self, x: str) -> str:
+        return self.f.value(f"bitcast {self.ints} {x} to {self.floats}")
+
+    def as_int(self, x: str) -> str:
+        return self.f.value(f"bitcast {self.floats} {x} to {self.ints}")
+
+    def choose(self, condition: str, a: str, b: str) -> str:
+        return self.f.value(f"select {self.truths} {condition}, {self.ints} {a}, {self.ints} {b}")
+
+
+def _from_float8(f: Function, x: str, fmt: Float8, lanes: int) -> str:
+    """The bits in the place of an f32's are the number, but for the difference of the two biases."""
+    w = _Words(f, lanes)
+    bits = f.value(f"zext {vector(lanes, 'i8')} {x} to {w.ints}")
+    size = w.do("and", bits, 0x7F)
+    small = w.as_float(w.do("shl", size, fmt.shift))
+    scaled = w.as_int(f.value(f"fmul {w.floats} {small}, {w.number(2.0 ** (127 - fmt.bias))}"))
+    if fmt.signed_zero:
+        infinite = f.value(f"icmp eq {w.ints} {size}, {w.word(fmt.beyond)}")
+        above = f.value(f"icmp ugt {w.ints} {size}, {w.word(fmt.largest)}")
+        not_a_number = w.choose(infinite, w.word(0x7F800000), w.word(0x7FC00000))
+        special = not_a_number if fmt.beyond != fmt.nan else w.word(0x7FC00000)
+        scaled = w.choose(above, special, scaled)
+    sign = w.do("shl", w.do("and", bits, 0x80), 24)
+    signed = w.do("or", scaled, sign)
+    if not fmt.signed_zero:
+        is_nan = f.value(f"icmp eq {w.ints} {bits}, {w.word(fmt.nan)}")
+        signed = w.choose(is_nan, w.word(0x7FC00000), signed)
+    return w.as_float(signed)
+
+
+def _to_float8(f: Function, x: str, fmt: Float8, lanes: int) -> str:
+    w = _Words(f, lanes)
+    bits = w.as_int(x)
+    size = w.do("and", bits, 0x7FFFFFFF)
+    odd = w.do("and", w.do("lshr", size, fmt.shift), 1)
+    rounded = w.do("add", w.do("add", size, (1 << (fmt.shift - 1)) - 1), odd)
+    normal = w.do("sub", w.do("lshr", rounded, fmt.shift), (127 - fmt.bias) << fmt.mantissa)
+    # Adding a number whose last digit is the smallest of the format rounds to it, and leaves the code in the low bits.
+    ruler = 2.0 ** (1 - fmt.bias - fmt.mantissa + 23)
+    sum_ = f.value(f"fadd {w.floats} {w.as_float(size)}, {w.number(ruler)}")
+    tiny = w.do("sub", w.as_int(sum_), w.as_int(w.number(ruler)))
+    is_tiny = f.value(f"fcmp olt {w.floats} {w.as_float(size)}, {w.number(fmt.smallest_normal)}")
+    code = w.choose(is_tiny, tiny, normal)
+    too_large = f.value(f"icmp ugt {w.ints} {code}, {w.word(fmt.largest)}")
+    code = w.choose(too_large, w.word(fmt.beyond), code)
+    is_nan = f.value(f"icmp ugt {w.ints} {size}, {w.word(0x7F800000)}")
+    code = w.choose(is_nan, w.word(fmt.nan), code)
+    sign = w.do("and", w.do("lshr", bits, 24), 0x80)
+    signed = w.do("or", code, sign)
+    if not fmt.signed_zero:
+        is_zero = f.value(f"icmp eq {w.ints} {code}, {w.word(0)}")
+        signed = w.choose(is_zero, w.word(0), signed)
+    return f.value(f"trunc {w.ints} {signed} to {vector(lanes, 'i8')}")

@@ -1,0 +1,135 @@
+"""exp, tanh, erf and their kind on GPUs: LLVM knows some of them there, the others are spelled out in f32.
+
+tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp. An
+angle is brought near 0 by quarter turns, whose length is the sum of three floats. The coefficients are Chebyshev fits;
+each function stays within 4 units in the last place of f32 (angles: up to a million).
+"""
+
+from __future__ import annotations
+
+from tilewave.errors import TargetError
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Op
+from tilewave.ir.types import F32, DType
+from tilewave.lower.lane_exponents import SPELLED, Floats, spelled
+from tilewave.lower.llvm import Function, vector
+from tilewave.lower.numbers import elementwise, splat_constant
+
+TANH = (
+    0.9999999998085947,
+    -0.33333328697554787,
+    0.13333149251916343,
+    -0.05394065623463232,
+    0.02167009798825952,
+    -0.008105866310147043,
+    0.002079985650165747,
+)
+TANH_NEAR = 0.64
+ERF = (
+    1.1283791670623615,
+    -0.3761263847599041,
+    0.11283782622052202,
+    -0.02686543831002643,
+    0.00522105341125974,
+    -0.0008484396531994109,
+    0.00011268253752911387,
+    -9.673590379172707e-06,
+)
+ERF_REST = (
+    -0.00015680137571238983,
+    0.28495265491367416,
+    0.2594291999735534,
+    0.34871008091173566,
+    -0.10548760316010654,
+    0.5655553603750403,
+    -0.4727228778933944,
+    0.11977666587496352,
+)
+"""(1 - erf(x)) · exp(x²) for 1 < x < 4.1, in 1 / (1 + x / 2); beyond, erf is 1."""
+ERF_FAR = 4.1
+SIN = (
+    0.9999999999952265,
+    -0.16666666628716995,
+    0.008333328505357628,
+    -0.00019839119123021793,
+    2.7165831371368683e-06,
+)
+COS = (
+    -0.49999999999956474,
+    0.04166666663420732,
+    -0.0013888884814788104,
+    2.4799783214920346e-05,
+    -2.7230094917044963e-07,
+)
+QUARTER_TURN = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+
+
+def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: frozenset[str]) -> str:
+    """A function of f32, or the root of an f64."""
+    if isinstance(op, (ir.Sqrt, ir.Rsqrt)):
+        return elementwise(f, op, [x], dtype, lanes)
+    if dtype != F32:
+        raise TargetError(
+            f"{op.name}: this chip computes it in f32, not in {dtype}", loc=op.loc, remedy="cast its argument to f32"
+        )
+    m = _Math(f, lanes, known)
+    match op:
+        case ir.Tanh():
+            return m.tanh(x)
+        case ir.Erf():
+            return m.erf(x)
+        case ir.Sin():
+            return m.turned(x, 0)
+        case ir.Cos():
+            return m.turned(x, 1)
+        case _ if op.name in SPELLED and op.name not in known:
+            return spelled(m, op.name, x)
+    return elementwise(f, op, [x], dtype, lanes)
+
+
+class _Math(Floats):
+    """The functions on a vector of f32; `known`: those that LLVM has words for."""
+
+    def __init__(self, f: Function, lanes: int, known: frozenset[str]) -> None:
+        super().__init__(f, lanes)
+        self.known = known
+
+    def grown(self, name: str, x: str) -> str:
+        """exp, exp2, log or log2."""
+        return self.call(name, x) if name in self.known else spelled(self, name, x)
+
+    def tanh(self, x: str) -> str:
+        size = self.call("fabs", x)
+        near = self.do("fmul", x, self.polynomial(self.do("fmul", x, x), TANH))
+        grown = self.do("fadd", self.grown("exp", self.do("fadd", size, size)), 1.0)
+        far = self.do("fsub", self.number(1.0), self.do("fdiv", self.number(2.0), grown))
+        return self.choose(self.below(size, TANH_NEAR), near, self.call("copysign", far, x))
+
+    def erf(self, x: str) -> str:
+        size, square = self.call("fabs", x), self.do("fmul", x, x)
+        near = self.do("fmul", x, self.polynomial(square, ERF))
+        inverse = self.do("fdiv", self.number(1.0), self.call("fma", size, self.number(0.5), self.number(1.0)))
+        shrunk = self.grown("exp", self.f.value(f"fneg {self.kind} {square}"))
+        rest = self.do("fmul", shrunk, self.polynomial(inverse, ERF_REST))
+        far = self.do("fsub", self.number(1.0), rest)
+        far = self.choose(self.f.value(f"fcmp ogt {self.kind} {size}, {self.number(ERF_FAR)}"), self.number(1.0), far)
+        return self.choose(self.below(size, 1.0), near, self.call("copysign", far, x))
+
+    def turned(self, x: str, quarters: int) -> str:
+        """sin(x + quarters · 90°)."""
+        f, ints, truths = self.f, vector(self.lanes, "i32"), vector(self.lanes, "i1")
+        turns = self.call("rint", self.do("fmul", x, 1 / sum(QUARTER_TURN)))
+        back = f.value(f"fneg {self.kind} {turns}")
+        rest = x
+        for length in QUARTER_TURN:
+            rest = self.call("fma", back, self.number(length), rest)
+        square = self.do("fmul", rest, rest)
+        sine = self.do("fmul", rest, self.polynomial(square, SIN))
+        cosine = self.call("fma", square, self.polynomial(square, COS), self.number(1.0))
+        whole = self.to_ints(turns)
+        number = f.value(f"add {ints} {whole}, {splat_constant('i32', str(quarters), self.lanes)}")
+        odd = f.value(f"trunc {ints} {number} to {truths}")
+        found = self.choose(odd, cosine, sine)
+        second = f.value(f"and {ints} {number}, {splat_constant('i32', '2', self.lanes)}")
+        is_negative = f.value(f"icmp ne {ints} {second}, {splat_constant('i32', '0', self.lanes)}")
+        return self.choose(is_negative, f.value(f"fneg {self.kind} {found}"), found)

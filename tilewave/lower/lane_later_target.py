@@ -1,0 +1,103 @@
+"""What the lowering of lanes asks of a machine that copies and multiplies beside its waves.
+
+Addresses in shared memory are numbers of 32 bits here. Whatever one wave asks for, one of its lanes does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewave.lower.llvm import Function
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`."""
+
+    address: str
+    row_bytes: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SharedProduct:
+    """Sums + a · bᵀ; `sums` are one register each, 64 rows of all columns after the other."""
+
+    a: SharedRows
+    b: SharedRows
+    rows: int
+    columns: int
+    depth: int
+    sums: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part of an array that has a map, from the slowest axis to the fastest, and where it lies in shared memory."""
+
+    map: str
+    at: tuple[str, ...]
+    address: str
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Waves that wait for each other: `waves` neighbours; `number` tells barriers apart."""
+
+    number: str
+    waves: int
+    is_read_later: bool
+    """What they stored in shared memory is read by copies, or by products that the machine makes from there."""
+
+
+class LaterTarget(Protocol):
+    @property
+    def map_parameter(self) -> str:
+        """The LLVM type of a map that a launch passes."""
+        ...
+
+    @property
+    def tile_alignment(self) -> int:
+        """Bytes that a shared memory's address is a multiple of, where copies or products reach it."""
+        ...
+
+    @property
+    def most_barriers(self) -> int: ...
+
+    def barrier(self, f: Function, gathering: Gathering) -> None: ...
+
+    def share_registers(self, f: Function, waves: int, of: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What `waves` that multiply do first, and what the rest `of` all of them do, so that these leave registers."""
+        ...
+
+    def multiply(self, f: Function, product: SharedProduct) -> list[str]:
+        """The sums when all products are added."""
+        ...
+
+    def store_fragments(self, f: Function, address: str, words: list[str]) -> None:
+        """Four blocks of 8 x 8 elements of 16 bits, spread as sums are; lane i says where row i of the 32 begins."""
+        ...
+
+    def make_signals(self, f: Function, wave: int, addresses: list[str], arrivals: int) -> None:
+        """That wave makes them, for all."""
+        ...
+
+    def arrive(self, f: Function, signal: str, expect: int) -> None: ...
+
+    def await_phase(self, f: Function, signal: str, parity: str) -> None: ...
+
+    def copy_in(self, f: Function, box: Box, signal: str) -> None: ...
+
+    def copy_now(self, f: Function, box: Box, signal: str, bytes_: int) -> None:
+        """Wave 0 copies, and goes on when it is done; nothing is known of the signal."""
+        ...
+
+    def copy_out(self, f: Function, box: Box) -> None: ...
+
+    def await_copies(self, f: Function, pending: int) -> None: ...
+
+    def finish(self, f: Function) -> None:
+        """All copies out that are under way are done."""
+        ...

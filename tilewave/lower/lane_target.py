@@ -1,0 +1,118 @@
+"""What the lowering of lanes asks of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewave.lower.lane_later_target import LaterTarget
+from tilewave.lower.llvm import Function, Module
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix instruction: a and b as words, the sums as they are; `turned` swaps the operands."""
+
+    instruction: str
+    turned: bool
+    a: str
+    b: str
+    acc: str
+
+
+class Windows(Protocol):
+    """Global memory through windows, whose bounds the machine checks."""
+
+    def window(self, f: Function, pointer: str, size_bytes: str) -> str:
+        """A part of global memory, fewer than 2³¹ bytes of it; outside nothing is loaded (0) and nothing stored."""
+        ...
+
+    def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+        """From `lane_offset`, each lane's own, + `offset`, the same for all lanes, in bytes; kind is words or less."""
+        ...
+
+    def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
+
+
+class LaneTarget(Protocol):
+    @property
+    def global_pointer(self) -> str:
+        """The LLVM type of an array's address."""
+        ...
+
+    @property
+    def shared_pointer(self) -> str: ...
+
+    @property
+    def widest_bytes(self) -> int:
+        """The most that one load or store of a lane moves."""
+        ...
+
+    def workgroup(self, f: Function) -> str:
+        """Numbers of 32 bits: this workgroup's, this lane's in its wave, and the wave's, the same for its lanes."""
+        ...
+
+    def lane(self, f: Function) -> str: ...
+
+    def wave(self, f: Function) -> str: ...
+
+    def barrier(self, f: Function) -> None: ...
+
+    def priority(self, f: Function, level: int) -> None:
+        """How urgent this wave is from here on."""
+        ...
+
+    def keep_order(self, f: Function) -> None:
+        """No instruction moves across."""
+        ...
+
+    def together(self, f: Function, kind: str, count: int) -> None:
+        """The next instructions of a kind stand here."""
+        ...
+
+    def await_loads(self, f: Function) -> None:
+        """Everything that this wave loads from global memory has come."""
+        ...
+
+    def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
+        """The address of a shared memory of the workgroup, `offset` bytes behind the first one's."""
+        ...
+
+    @property
+    def windows(self) -> Windows | None:
+        """How parts of global memory are reached; None: by 64-bit addresses, which nobody checks."""
+        ...
+
+    @property
+    def later(self) -> LaterTarget | None:
+        """What the machine does by itself, beside its waves; None where it does nothing so."""
+        ...
+
+    def instruction_depth(self, instruction: str) -> int: ...
+
+    def multiply(self, f: Function, product: Product) -> str:
+        """acc + a · b."""
+        ...
+
+    def attributes(self, lanes: int, waves: int) -> str:
+        """What LLVM is told of a kernel whose workgroups have so many waves."""
+        ...
+
+    @property
+    def convention(self) -> str:
+        """The calling convention of a function that is launched."""
+        ...
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Which of exp, exp2, log and log2 LLVM has words for."""
+        ...
+
+    @property
+    def line_detail(self) -> str:
+        """How much LLVM is to emit of the author's lines, in its own word."""
+        ...
+
+    def flags(self) -> list[str]:
+        """What is said of the module as a whole."""
+        ...

@@ -1,0 +1,231 @@
+"""A kernel's lanes → PTX for an NVIDIA chip: LLVM, the cache, and the card where there is one.
+
+Arrays that lie otherwise than the copy engine or wide loads want get code of their own, made when they first come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+from tilewave._version import __version__
+from tilewave.errors import NOWHERE, CallError, TargetError, here
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import Memory
+from tilewave.lower.lane_later import MapArgument
+from tilewave.lower.lanes import KernelArgument, LoweredLanes, lower_lanes
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
+from tilewave.runtime.cache import default_cache, key_of, sources
+from tilewave.runtime.cuda import CudaCode, CudaProgram
+from tilewave.runtime.cuda_driver import cuda_driver
+from tilewave.runtime.cuda_launch import tensor_map
+from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride, TiledArray
+from tilewave.runtime.guests import key_of as facts_of
+from tilewave.targets.assembler import AssemblyFailed, assemble
+from tilewave.targets.nvptx import SM_90A
+from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
+
+WIDEST_BYTES = 16
+KEPT_CALLS = 1024
+"""Calls whose program is remembered; more different ones in turn, and it starts afresh."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Code for arrays that lie alike."""
+
+    is_plain: bool = False
+    """Lanes load, because the copy engine cannot."""
+    anyhow: tuple[str, ...] = ()
+    """Arrays whose last axis has no neighbours in memory."""
+    narrow: tuple[tuple[str, int], ...] = ()
+    """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
+
+
+@dataclass(frozen=True)
+class NvidiaCode:
+    """PTX, and what its launch must provide."""
+
+    arguments: tuple[KernelArgument, ...]
+    maps: tuple[MapArgument, ...]
+    shared_bytes: int
+    workgroup_size: int
+    ptx: str
+
+
+@dataclass(frozen=True, eq=False)
+class NvidiaProgram:
+    """One kernel for one chip; where its copies cannot take an array, `otherwise` gives one that takes any."""
+
+    lanes: Kernel
+    otherwise: Callable[[], Kernel] | None = None
+    _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
+    _programs: dict[Variant, CudaProgram] = field(default_factory=dict)
+    _known: dict[Any, CudaProgram] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.lanes.name
+
+    @property
+    def llvm_ir(self) -> str:
+        return self._lowered(Variant()).llvm_ir
+
+    @property
+    def ptx(self) -> str:
+        """For arrays that lie well."""
+        return self.code_for(Variant()).ptx
+
+    @cached_property
+    def assembled(self) -> Assembled | None:
+        """What this machine's assembler, or its driver, makes of it; None where it has neither."""
+        if ptxas():
+            return assemble_ptx(self.ptx, SM_90A.chip)
+        return None
+
+    # -- running it
+
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+        """On the arrays' device and stream; nothing is copied and nothing waited for."""
+        facts = facts_of(arrays)
+        program = self._known.get(facts) if facts else None
+        if program is None:
+            program = self._program_for(arrays, parameters)
+            if facts:
+                if len(self._known) >= KEPT_CALLS:
+                    self._known.clear()
+                self._known[facts] = program
+        program(arrays, numbers)
+
+    def _program_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> CudaProgram:
+        driver = cuda_driver(self.name)
+        try:
+            views = check_call(self.name, parameters, arrays, "cuda", NOWHERE, driver.device_of)
+        except CallError as error:
+            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
+        except Refused as refused:
+            raise CallError(f"{self.name}: {refused.what}", loc=here(), remedy=refused.remedy) from None
+        number = device_number(views)
+        variant = self.variant_for(views)
+        if variant not in self._programs:
+            code = self.code_for(variant)
+            launch = _launch(code, self.kernel_of(variant))
+            cuda = CudaCode(self.name, SM_90A.chip, code.ptx.encode(), launch, parameters)
+            self._programs[variant] = CudaProgram(cuda)
+        program = self._programs[variant]
+        self._want_no_spills(program, number)
+        return program
+
+    def _want_no_spills(self, program: CudaProgram, number: int) -> None:
+        told = read_log(program.log(number))
+        spilled = program.resources(number).local_bytes
+        if spilled or told.serialized:
+            what = f"{spilled} bytes of registers are spilled" if spilled else told.serialized[0]
+            remedy = "use smaller tiles: BLOCK_M x BLOCK_N sums are held by 128 lanes for each 64 rows"
+            raise TargetError(f"{self.name}: {what}", loc=here(), remedy=remedy)
+
+    # -- which code
+
+    def variant_for(self, views: Sequence[ArrayView]) -> Variant:
+        """What fits arrays that lie so."""
+        named = dict(zip((v.name for v in _memories(self.lanes)), views, strict=True))
+        anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
+        narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v)) < WIDEST_BYTES)
+        narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
+        slots = ((_tiled(m, list(named)), named[m.name]) for m in self.code_for(Variant()).maps)
+        is_plain = any(tensor_map(slot, v).problem(v.pointer) for slot, v in slots)
+        return Variant(is_plain and self.otherwise is not None, anyhow, narrow)
+
+    def kernel_of(self, variant: Variant) -> Kernel:
+        return self.otherwise() if variant.is_plain and self.otherwise else self.lanes
+
+    def code_for(self, variant: Variant) -> NvidiaCode:
+        if variant not in self._codes:
+            self._codes[variant] = self._kept_or_made(variant)
+        return self._codes[variant]
+
+    def _kept_or_made(self, variant: Variant) -> NvidiaCode:
+        store = default_cache()
+        kernel = str(self.kernel_of(variant))
+        key = key_of("nvidia", __version__, sources(), version("llvmlite"), SM_90A.chip, kernel, repr(variant))
+        kept = store.get(key)
+        if kept is None:
+            kept = _packed(self._made(variant))
+            store.put(key, kept)
+        return _unpacked(kept)
+
+    def _lowered(self, variant: Variant) -> LoweredLanes:
+        kernel = self.kernel_of(variant)
+        alignments = {v.name: WIDEST_BYTES for v in _memories(kernel)} | dict(variant.narrow)
+        return lower_lanes(kernel, SM_90A, frozenset(variant.anyhow), alignments)
+
+    def _made(self, variant: Variant) -> NvidiaCode:
+        lowered = self._lowered(variant)
+        try:
+            made = assemble(lowered.llvm_ir, SM_90A.machine)
+        except AssemblyFailed as failed:
+            raise TargetError(
+                f"{self.name}: LLVM could not compile it for {SM_90A.chip}: {failed}",
+                loc=here(),
+                remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
+            ) from None
+        return NvidiaCode(lowered.arguments, lowered.maps, lowered.shared_bytes, lowered.workgroup_size, made.asm)
+
+
+def alignment(v: ArrayView) -> int:
+    """The largest power of two, up to the widest load's bytes, that divides an array's address and its rows' steps."""
+    found = WIDEST_BYTES | v.pointer
+    for extent, stride in zip(v.shape[:-1], v.strides[:-1], strict=True):
+        if extent > 1:
+            found |= stride
+    return found & -found
+
+
+def _memories(kernel: Kernel) -> list[Any]:
+    return [v for v in kernel.body.args if isinstance(v.type, Memory)]
+
+
+def _launch(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
+    names = [v.name for v in _memories(kernel)]
+    symbols = [v.name for v in kernel.body.args if not isinstance(v.type, Memory)]
+    slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
+    return GpuLaunch(tuple(slots), (kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1), code.shared_bytes)
+
+
+def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
+    match argument.kind:
+        case "pointer":
+            return Address(names.index(argument.name))
+        case "stride":
+            return Stride(names.index(argument.name), argument.axis)
+        case "symbol":
+            return Number(symbols.index(argument.name))
+    raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
+
+
+def _tiled(m: MapArgument, names: Sequence[str]) -> TiledArray:
+    return TiledArray(names.index(m.name), m.axes, m.box, m.swizzle_bytes)
+
+
+def _packed(code: NvidiaCode) -> bytes:
+    """How the cache keeps it: a line of JSON, then the PTX."""
+    head = asdict(code)
+    ptx = head.pop("ptx")
+    return json.dumps(head).encode() + b"\n" + str(ptx).encode()
+
+
+def _unpacked(kept: bytes) -> NvidiaCode:
+    head, _, ptx = kept.partition(b"\n")
+    fields = json.loads(head)
+    return NvidiaCode(
+        tuple(KernelArgument(**a) for a in fields["arguments"]),
+        tuple(MapArgument(m["name"], tuple(m["axes"]), tuple(m["box"]), m["swizzle_bytes"]) for m in fields["maps"]),
+        fields["shared_bytes"],
+        fields["workgroup_size"],
+        ptx.decode(),
+    )

@@ -1,0 +1,317 @@
+"""Lay out a loop that loads ahead, so that matrix and memory instructions overlap.
+
+before                 two waves share a matrix unit            a wave has one to itself
+loop {                 barrier; waves 4 to 7: barrier           loop {
+  load the next tiles  loop {                                     barrier
+  barrier                read half, load, read half; barrier      read
+  read                   multiply half; barrier                   multiply half, load the next tiles between
+  multiply               store what was loaded; barrier           barrier
+  barrier                multiply half; barrier                   store between the products of the other half
+  store              }                                          }
+}                      waves 0 to 3: barrier
+
+On the left one half of the waves is always one barrier behind the other: while these multiply, those read or store, and
+the multiplying ones go first (`priority`). Where the registers do not hold both halves, the second is read when the
+first has been multiplied, and on the left multiplied in two parts, around the stores. Where the depth has no halves,
+the rows have. A loop of another form stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.errors import Loc
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Add,
+    AwaitLoads,
+    Barrier,
+    Broadcast,
+    Const,
+    KeepOrder,
+    Load,
+    Loop,
+    Matrix,
+    Meet,
+    Priority,
+    Role,
+    Store,
+    Together,
+    Yield,
+)
+from tilewave.ir.rewrite import names, rewrite, uses
+from tilewave.ir.types import INDEX_SCALAR, Memory, Vector
+
+UNITS = 4
+"""Matrix units of a compute unit; wave w runs on unit w % 4."""
+REGISTERS = 512
+"""Of 32 bits, for each lane of all the waves on a unit."""
+SPARE = 40
+"""Registers that addresses and the like take."""
+MARGIN = 64
+"""With fewer free ones, sums are copied between ordinary and accumulation registers."""
+PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Broadcast)
+
+
+@dataclass(frozen=True)
+class InterleaveProducts:
+    """`depths`: of each matrix instruction."""
+
+    depths: dict[str, int]
+
+    def __repr__(self) -> str:
+        return "InterleaveProducts()"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        waves, taken, used = prod(kernel.waves), names(kernel), uses(kernel)
+
+        follows_turns = False
+
+        def lay_out(op: Op) -> Sequence[Op] | None:
+            nonlocal follows_turns
+            if follows_turns and type(op) is Barrier:
+                return []  # whoever took the last turn has met the others since
+            step = _Step.of(op, used) if isinstance(op, Loop) else None
+            follows_turns = step is not None and waves == 2 * UNITS
+            if step and waves == 2 * UNITS:
+                return _PingPong(step, taken).ops()
+            if step and waves == UNITS:
+                return _Alone(step, taken, self.depths[step.product.instruction]).ops()
+            return None
+
+        return rewrite(kernel, lay_out)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The parts of a loop's body."""
+
+    loop: Loop
+    numbers: tuple[Op, ...]
+    loads: tuple[Load, ...]
+    reads: tuple[Load, ...]
+    product: Matrix
+    stores: tuple[Store, ...]
+    ends: Yield
+
+    @staticmethod
+    def of(loop: Loop, used: Mapping[Value, int]) -> _Step | None:
+        """None where the loop does anything else, or in another order."""
+        ops = loop.body.ops
+        barriers = [op for op in ops if type(op) is Barrier]
+        products = [op for op in ops if isinstance(op, Matrix)]
+        if len(barriers) != 2 or len(products) != 1:
+            return None
+        loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
+        reads = tuple(op for op in ops if isinstance(op, Load) and _is_shared(op))
+        stores = tuple(op for op in ops if isinstance(op, Store))
+        ends = ops[-1]
+        assert isinstance(ends, Yield)
+        order = [*loads, barriers[0], *reads, products[0], barriers[1], *stores]
+        known = {id(op) for op in (*order, ends)}
+        numbers = tuple(op for op in ops if id(op) not in known)
+        places = [next(i for i, other in enumerate(ops) if other is op) for op in order]
+        step = _Step(loop, numbers, loads, reads, products[0], stores, ends)
+        return step if places == sorted(places) and step.fits(used) else None
+
+    def fits(self, used: Mapping[Value, int]) -> bool:
+        a, b = self.product.a, self.product.b
+        return (
+            bool(self.loads and self.stores)
+            and all(isinstance(op, PURE) for op in self.numbers)
+            and all(_is_shared(op) for op in self.stores)
+            and {op.result for op in self.reads} == {a, b}
+            and used[a] == used[b] == 1
+            and (self.depths % 2 == 0 or self.rows % 2 == 0)
+        )
+
+    @property
+    def depths(self) -> int:
+        return int(self.product.a.type.shape[-2])
+
+    @property
+    def rows(self) -> int:
+        """Row blocks of a wave."""
+        return int(self.product.a.type.shape[-3])
+
+    def registers(self) -> int:
+        """What a lane holds if both halves are read before the first is multiplied."""
+        held = [self.product.acc, self.product.a, self.product.b, *(op.result for op in self.loads)]
+        return sum(_words(v) for v in held)
+
+
+def _is_shared(op: Op) -> bool:
+    memory = op.memory.type if isinstance(op, (Load, Store)) else None
+    return isinstance(memory, Memory) and memory.space == "shared"
+
+
+def _words(v: Value) -> int:
+    return -(-prod(v.type.shape) * v.type.dtype.bits // 32)
+
+
+class _Layout:
+    """Writes the body anew."""
+
+    def __init__(self, step: _Step, taken: set[str]) -> None:
+        self.step = step
+        self.out = Builder(taken)
+        self.sums = step.product.acc
+        self.out.ops += step.numbers
+
+    @property
+    def loc(self) -> Loc:
+        return self.step.product.loc
+
+    def add(self, *ops: Op) -> None:
+        self.out.ops += ops
+
+    def meet(self) -> None:
+        self.add(Meet(loc=self.loc), KeepOrder(loc=self.loc))
+
+    def read(self, first: int, last: int) -> tuple[Value, Value]:
+        """The operands of depth blocks `first` to `last` - 1."""
+        found = {read.result: self._read(read, first, last) for read in self.step.reads}
+        return found[self.step.product.a], found[self.step.product.b]
+
+    def _read(self, read: Load, first: int, last: int) -> Value:
+        self.out.locate = lambda: read.loc
+        at = list(read.at)
+        for axis, far in enumerate(read.steps[-2]):
+            if far * first:
+                at[axis] = self.out.emit(Add, at[axis], self.out.const(far * first), type=INDEX_SCALAR)
+        *front, _, chunk = read.result.type.shape
+        kind = Vector((*front, last - first, chunk), read.result.type.dtype)
+        return self.out.emit(Load, read.memory, tuple(at), read.mask, read.steps, type=kind, name=read.result.name)
+
+    def multiply(self, operands: tuple[Value, Value], rows: tuple[int, ...] = ()) -> None:
+        product = self.step.product
+        result = self.out.fresh(product.result.name, product.result.type)
+        a, b = operands
+        self.add(replace(product, a=a, b=b, acc=self.sums, rows=rows, results=(result,)))
+        self.sums = result
+
+    def loop(self) -> Loop:
+        old = self.step.loop
+        renamed = {self.step.product.result: self.sums}
+        yielded = tuple(renamed.get(v, v) for v in self.step.ends.values)
+        ends = replace(self.step.ends, values=yielded)
+        return replace(old, body=Block(old.body.args, (*self.out.ops, ends)))
+
+
+class _PingPong(_Layout):
+    """Two waves share a unit: one multiplies while the other reads, loads or stores."""
+
+    def ops(self) -> Sequence[Op]:
+        step = self.step
+        if step.depths % 2:
+            self.read_and_load(0, step.depths, step.loads)
+            self.in_two()
+        elif step.registers() + SPARE <= REGISTERS // 2:
+            self.both_halves()
+        else:
+            half, middle = step.depths // 2, len(step.loads) // 2
+            self.read_and_load(0, half, step.loads[:middle])
+            self.turn(self.operands)
+            self.read_and_load(half, step.depths, step.loads[middle:])
+            self.in_two()
+        return self.staggered()
+
+    def read_and_load(self, first: int, last: int, loads: Sequence[Op]) -> None:
+        self.operands = self.read(first, last)
+        self.add(KeepOrder(loc=self.loc), *loads)
+        self.meet()
+
+    def both_halves(self) -> None:
+        step, half, middle = self.step, self.step.depths // 2, len(self.step.loads) // 2
+        first = self.read(0, half)
+        self.add(KeepOrder(loc=self.loc), *step.loads[:middle], KeepOrder(loc=self.loc))
+        self.read_and_load(half, step.depths, step.loads[middle:])
+        self.turn(first)
+        self.store()
+        self.turn(self.operands)
+
+    def turn(self, operands: tuple[Value, Value], rows: tuple[int, ...] = ()) -> None:
+        """Multiply, ahead of the wave that reads or stores meanwhile."""
+        self.add(Priority(1, loc=self.loc))
+        self.multiply(operands, rows)
+        self.add(Priority(0, loc=self.loc), KeepOrder(loc=self.loc))
+        self.meet()
+
+    def store(self) -> None:
+        self.add(AwaitLoads(loc=self.loc), *self.step.stores)
+        self.meet()
+
+    def in_two(self) -> None:
+        rows = self.step.rows
+        self.turn(self.operands, (0, rows // 2))
+        self.store()
+        self.turn(self.operands, (rows // 2, rows))
+
+    def staggered(self) -> Sequence[Op]:
+        """Half of the waves begin one barrier later, and end one later."""
+        late, early = self.waiting(UNITS, 2 * UNITS), self.waiting(0, UNITS)
+        before = (Barrier(loc=self.loc), late, KeepOrder(loc=self.loc))
+        return (*before, self.loop(), early)
+
+    def waiting(self, first: int, last: int) -> Op:
+        return Role(first, last, Block((), (Meet(loc=self.loc),)), loc=self.loc)
+
+
+class _Alone(_Layout):
+    """A wave has its unit to itself: memory instructions stand between its own products."""
+
+    def __init__(self, step: _Step, taken: set[str], instruction_depth: int) -> None:
+        super().__init__(step, taken)
+        blocks = prod(step.product.acc.type.shape[:-2]) * step.depths
+        self.products = blocks * (step.product.shape[2] // instruction_depth) // 2
+        """Matrix instructions of one half."""
+
+    def ops(self) -> Sequence[Op]:
+        step, half = self.step, self.step.depths // 2
+        self.add(Barrier(loc=self.loc))
+        if step.depths % 2:
+            whole = self.read(0, step.depths)
+            self.first(whole, (0, step.rows // 2), _accesses(whole), 0)
+            self.second(whole, (step.rows // 2, step.rows))
+        elif step.registers() + SPARE > REGISTERS - MARGIN:
+            first = self.read(0, half)
+            self.first(first, (), _accesses(first), 0)
+            self.second(self.read(half, step.depths), ())
+        else:
+            first, second = self.read(0, half), self.read(half, step.depths)
+            self.first(first, (), _accesses(first), _accesses(second))
+            self.second(second, ())
+        return (self.loop(),)
+
+    def first(self, operands: tuple[Value, Value], rows: tuple[int, ...], at_once: int, between: int) -> None:
+        """Multiply the first half; loads, and the reads of the second half, stand between its products."""
+        self.add(*self.step.loads)
+        self.multiply(operands, rows)
+        self.add(Together("shared_load", at_once, loc=self.loc))
+        self.spread(("shared_load", between), ("load", _accesses([op.result for op in self.step.loads])))
+        self.add(KeepOrder(loc=self.loc))
+
+    def second(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
+        """Multiply the second half, when all waves have read it; stores stand between its products."""
+        self.add(Barrier(loc=self.loc), *self.step.stores)
+        self.multiply(operands, rows)
+        self.spread(("shared_store", _accesses([op.x for op in self.step.stores])))
+
+    def spread(self, *kinds: tuple[str, int]) -> None:
+        """Memory instructions one by one, in turn, between the products of a half."""
+        most = max(count for _, count in kinds)
+        queue = [kind for i in range(most) for kind, count in kinds if i < count]
+        for i, kind in enumerate(queue):
+            between = self.products * (i + 1) // len(queue) - self.products * i // len(queue)
+            if between:
+                self.add(Together("matrix", between, loc=self.loc))
+            self.add(Together(kind, 1, loc=self.loc))
+
+
+def _accesses(values: Sequence[Value]) -> int:
+    """How many loads or stores of 16 bytes move these vectors."""
+    return sum(-(-_words(v) // 4) for v in values)

@@ -1,0 +1,61 @@
+"""A kernel with more tiles than the machine runs at once keeps its workgroups, and each computes tile after tile.
+
+    kernel {workgroups = 512}              kernel {workgroups = 132}
+      %w = workgroup()                →      %w = workgroup()
+      …                                      loop(‹as many as %w, %w + 132, … are below 512›) {
+                                               %number = add(%w, mul(%i, %c132))
+                                               …
+
+The loads of one tile then overlap with the results of the one before; tiles are taken in launch order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Value
+from tilewave.ir.ops import Allocate, Loop, Mma, While, Workgroup, Yield
+from tilewave.ir.rewrite import names, substitute_block, walk
+from tilewave.ir.types import INDEX_SCALAR
+
+
+@dataclass(frozen=True)
+class MakePersistent:
+    """`workgroups`: as many as run at once."""
+
+    workgroups: int
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        if kernel.workgroups <= self.workgroups or not _is_plain(kernel):
+            return kernel
+        first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
+        builder = Builder(names(kernel), locate=lambda: first.loc)
+        own = builder.emit(Workgroup, type=INDEX_SCALAR, name="own")
+        left = kernel.workgroups + self.workgroups - 1 - Number(builder, own)
+        trips = (left // self.workgroups).value
+        loop = Loop(trips, (), self.body(kernel, own, builder), loc=first.loc)
+        body = replace(kernel.body, ops=(*builder.ops, loop))
+        return replace(kernel, body=body, workgroups=self.workgroups)
+
+    def body(self, kernel: Kernel, own: Value, builder: Builder) -> Block:
+        """What the kernel did, for the round's own number in place of the workgroup's."""
+        turn = builder.fresh("turn", INDEX_SCALAR)
+        with builder.region():
+            number = (Number(builder, own) + Number(builder, turn) * self.workgroups).value
+            start = list(builder.ops)
+        numbers = {op.result: number for op in kernel.body.ops if isinstance(op, Workgroup)}
+        inner = substitute_block(kernel.body, numbers)
+        ops = [op for op in inner.ops if not isinstance(op, Workgroup)]
+        return Block((turn,), (*start, *ops, Yield((), loc=ops[-1].loc)))
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    """Whether every workgroup computes one tile, with products; no loop stands around the one over the depth."""
+    tops = kernel.body.ops
+    loops = [op for op in tops if isinstance(op, (Loop, While))]
+    nested = any(isinstance(inner, (Loop, While)) for op in loops for block in op.blocks for inner in walk(block))
+    numbers = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
+    products = any(isinstance(op, Mma) for op in walk(kernel.body))
+    known = all(op in tops for op in numbers) and not any(isinstance(op, Allocate) for op in tops)
+    return products and bool(numbers) and known and not nested

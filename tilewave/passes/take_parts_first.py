@@ -1,0 +1,98 @@
+"""What is computed for each element of a vector is computed for a part of it where only parts are wanted.
+
+%y = exp(%x) : vector<1x32x2x2xf32>                      %part = part(%x) {axis = 1, first = 0} : vector<1x4x2x2xf32>
+%part = part(%y) {axis = 1, first = 0} : …            →  %y_0 = exp(%part) : vector<1x4x2x2xf32>
+store(%part, …)                                          store(%y_0, …)
+
+A lane then holds the results of one part at a time, and not of all its sums.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import ELEMENTWISE, Broadcast, Const, Part
+from tilewave.ir.rewrite import map_blocks, names, substitute, walk
+from tilewave.ir.types import Vector
+
+Made = dict[tuple[Value, int, int, int], Value]
+"""Parts by what they are of, the axis, where they begin and how many they are."""
+DIVISIBLE: tuple[type[Op], ...] = (*ELEMENTWISE, Broadcast, Const)
+
+
+def take_parts_first(kernel: Kernel) -> Kernel:
+    divided = _only_wanted_in_parts(kernel)
+    if not any(isinstance(op, Part) and op.x in divided for op in walk(kernel.body)):
+        return kernel
+    return replace(kernel, body=_Parts(kernel, divided).block(kernel.body))
+
+
+def _only_wanted_in_parts(kernel: Kernel) -> dict[Value, Op]:
+    users: dict[Value, list[Op]] = defaultdict(list)
+    found: dict[Value, Op] = {}
+    for op in walk(kernel.body):
+        for v in op.operands:
+            users[v].append(op)
+        if isinstance(op, DIVISIBLE) and isinstance(op.result.type, Vector):
+            found[op.result] = op
+    while True:
+        whole = [v for v in found if any(not isinstance(u, Part) and not _makes(u, found) for u in users[v])]
+        if not whole:
+            return found
+        for v in whole:
+            del found[v]
+
+
+def _makes(op: Op, found: dict[Value, Op]) -> bool:
+    return any(v in found for v in op.results)
+
+
+class _Parts:
+    def __init__(self, kernel: Kernel, divided: dict[Value, Op]) -> None:
+        self.divided, self.builder = divided, Builder(names(kernel))
+
+    def block(self, block: Block) -> Block:
+        """The block with parts taken first; what it makes of them is used again within it."""
+        made: Made = {}
+        new: dict[Value, Value] = {}
+        with self.builder.region():
+            for op in block.ops:
+                self.builder.locate = lambda op=op: op.loc  # type: ignore[misc]
+                if isinstance(op, Part) and op.x in self.divided:
+                    new[op.result] = self.part(op.x, op.axis, op.first, op.result.type.shape[op.axis], made)
+                else:
+                    self.builder.ops.append(substitute(map_blocks(op, self.block), new))
+            return replace(block, ops=tuple(self.builder.ops))
+
+    def part(self, x: Value, axis: int, first: int, count: int, made: Made) -> Value:
+        """A part of a value, from parts of what it is made of."""
+        if not isinstance(x.type, Vector):
+            return x
+        key = (x, axis, first, count)
+        if key not in made:
+            made[key] = self.fresh_part(x, axis, first, count, made)
+        return made[key]
+
+    def fresh_part(self, x: Value, axis: int, first: int, count: int, made: Made) -> Value:
+        kind = Vector(_cut(x.type.shape, axis, count), x.type.dtype)
+        match self.divided.get(x):
+            case None:
+                return self.builder.emit(Part, x, axis, first, type=kind)
+            case Broadcast(y, axes) as op if isinstance(y.type, Vector):
+                inner = self.part(y, axes.index(axis), first, count, made) if axis in axes else y
+                return self.again(op, kind, {y: inner})
+            case op:
+                return self.again(op, kind, {v: self.part(v, axis, first, count, made) for v in op.operands})
+
+    def again(self, op: Op, kind: Vector, operands: dict[Value, Value]) -> Value:
+        result = self.builder.fresh(op.result.name, kind)
+        self.builder.ops.append(replace(substitute(op, operands), results=(result,)))
+        return result
+
+
+def _cut(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:
+    return (*shape[:axis], count, *shape[axis + 1 :])

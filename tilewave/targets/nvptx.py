@@ -1,0 +1,90 @@
+"""sm_90a in LLVM's words: numbers of lanes, shared memory, attributes; what else Hopper has stands in `nvptx_later`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.lower.lane_target import Product
+from tilewave.lower.llvm import Function, Module
+from tilewave.targets import nvptx_numbers as numbers
+from tilewave.targets.assembler import Machine
+from tilewave.targets.nvptx_asm import asm
+from tilewave.targets.nvptx_later import Hopper
+
+TRIPLE = "nvptx64-nvidia-cuda"
+SHARED = "workgroup_memory"
+
+
+@dataclass(frozen=True)
+class Nvptx:
+    """One of NVIDIA's chips."""
+
+    chip: str
+
+    global_pointer = "ptr addrspace(1)"
+    shared_pointer = "ptr addrspace(3)"
+    widest_bytes = 16
+    windows = None
+    later = Hopper()
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(TRIPLE, self.chip, "", "text")
+
+    # -- who this is
+
+    def workgroup(self, f: Function) -> str:
+        return numbers.workgroup(f)
+
+    def lane(self, f: Function) -> str:
+        return numbers.lane(f)
+
+    def wave(self, f: Function) -> str:
+        return numbers.wave(f)
+
+    def barrier(self, f: Function) -> None:
+        asm(f, "bar.sync 0;")
+
+    # -- scheduling: the chip and its assembler decide
+
+    def priority(self, f: Function, level: int) -> None:
+        pass
+
+    def keep_order(self, f: Function) -> None:
+        pass
+
+    def together(self, f: Function, kind: str, count: int) -> None:
+        pass
+
+    def await_loads(self, f: Function) -> None:
+        pass
+
+    # -- memory
+
+    def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
+        """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""
+        whole = module.helper(SHARED, lambda: f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024")
+        return f"getelementptr (i8, {self.shared_pointer} {whole}, i32 {offset})" if offset else whole
+
+    # -- products
+
+    def instruction_depth(self, instruction: str) -> int:
+        raise NotImplementedError(f"{self.chip} multiplies from shared memory, not by {instruction}")
+
+    def multiply(self, f: Function, product: Product) -> str:
+        raise NotImplementedError(f"{self.chip} multiplies from shared memory, not by {product.instruction}")
+
+    # -- the whole
+
+    convention = "ptx_kernel"
+    functions: frozenset[str] = frozenset()
+    line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
+
+    def attributes(self, lanes: int, waves: int) -> str:
+        return f'nounwind convergent "nvvm.maxntid"="{lanes * waves}" "nvvm.minctasm"="1"'
+
+    def flags(self) -> list[str]:
+        return []
+
+
+SM_90A = Nvptx("sm_90a")

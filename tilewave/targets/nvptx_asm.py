@@ -1,0 +1,41 @@
+"""PTX inside LLVM IR: instructions that LLVM has no words for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewave.lower.llvm import Function, Typed
+
+CONSTRAINTS = {"i32": "r", "i64": "l", "float": "f", "ptr": "l"}
+"""How inline assembly names a register of each type."""
+TOUCHES_MEMORY = "~{memory}"
+
+
+def asm(f: Function, text: str, operands: Sequence[Typed] = ()) -> None:
+    """Instructions that give nothing; $0, $1, … are the operands."""
+    constraints = ",".join([*(CONSTRAINTS[kind] for kind, _ in operands), TOUCHES_MEMORY])
+    f.do(_call("void", text, constraints, operands))
+
+
+def asm_on(f: Function, text: str, registers: Sequence[Typed], operands: Sequence[Typed]) -> list[str]:
+    """Instructions that change registers, $0, $1, …; further operands come behind, from 2 · their number on."""
+    kinds = [kind for kind, _ in registers]
+    outputs = [f"={CONSTRAINTS[kind]}" for kind in kinds]
+    ties = map(str, range(len(registers)))
+    inputs = (CONSTRAINTS[kind] for kind, _ in operands)
+    result = f"{{ {', '.join(kinds)} }}"
+    constraints = ",".join([*outputs, *ties, *inputs, TOUCHES_MEMORY])
+    whole = f.value(_call(result, text, constraints, [*registers, *operands]))
+    return [f.value(f"extractvalue {result} {whole}, {i}") for i in range(len(registers))]
+
+
+def when(condition: int, text: str) -> str:
+    """Instructions that only lanes run whose operand of that number is not 0; every line is one instruction."""
+    lines = "\n".join(f"@p {line}" for line in text.splitlines())
+    return f"{{\n.reg .pred p;\nsetp.ne.b32 p, ${condition}, 0;\n{lines}\n}}"
+
+
+def _call(result: str, text: str, constraints: str, operands: Sequence[Typed]) -> str:
+    spelled = text.replace("\n", "\\0A ")
+    passed = ", ".join(f"{kind} {x}" for kind, x in operands)
+    return f'call {result} asm sideeffect "{spelled}", "{constraints}"({passed}) nounwind convergent'

@@ -1,0 +1,55 @@
+"""NVIDIA's assembler, where the machine has one: what it makes of PTX can be read without a GPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+FORBIDDEN = re.compile(r"\(C75\d\d\).*")
+"""Remarks that products wait for each other, or for registers."""
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What the assembler says of a kernel."""
+
+    registers: int
+    """Of one lane."""
+    spilled_bytes: int
+    serialized: tuple[str, ...]
+    """Its remarks on products that wait where they need not."""
+    log: str
+
+
+class PtxasFailed(Exception):
+    """It refused the text; the message is what it said."""
+
+
+def ptxas() -> str:
+    """The path of the assembler, or nothing."""
+    return shutil.which("ptxas") or ""
+
+
+def assemble_ptx(ptx: str, arch: str) -> Assembled:
+    """Give a text to the assembler, which must be there."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "kernel.ptx"
+        text.write_text(ptx)
+        command = [ptxas(), f"-arch={arch}", "-v", str(text), "-o", str(Path(folder) / "kernel.cubin")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    log = done.stdout + done.stderr
+    if done.returncode:
+        raise PtxasFailed(log.strip())
+    return read_log(log)
+
+
+def read_log(log: str) -> Assembled:
+    """The same from what a driver's assembler said."""
+    registers = re.search(r"Used (\d+) registers", log)
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
+    stack = sum(map(int, re.findall(r"(\d+) bytes stack frame", log)))
+    return Assembled(int(registers[1]) if registers else 0, spilled + stack, tuple(FORBIDDEN.findall(log)), log.strip())
