@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-slow check format bench validate clean
+.PHONY: setup demo test test-slow test-gpu check format bench validate clean
 
 setup: $(READY)
 
@@ -21,6 +21,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -n 2
+
+test-gpu: $(READY)
+	$(BIN)/pytest -n 0 -m gpu tests/gpu
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -31,6 +31,7 @@ from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
@@ -54,6 +55,7 @@ PASSES = {
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
+    "take_parts_first": lambda text: take_parts_first,
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"

@@ -260,6 +260,36 @@ def test_batches(at_once):
     check_product(c, a, b)
 
 
+@wave(tiling())
+def both(
+    a: Memory[M, K, G, f16],
+    b: Memory[N, K, G, f16],
+    d: Memory[N, K, G, f16],
+    c: Memory[M, N, G, f32],
+    e: Memory[M, N, G, f32],
+):
+    @iterate(K, init_args=[Register[M, N, f32](0), Register[M, N, f32](0)])
+    def total(of_b, of_d):
+        x = read(a)
+        return mma(x, read(b), of_b), mma(x, read(d), of_d)
+
+    write(total[0], c)
+    write(total[1], e)
+
+
+def check_both(made):
+    (a, b), (d, _) = operands((70, 72, 104)), operands((72, 1, 104), seed=8)
+    for order in ORDERS:
+        c, e = poisoned((70, 72), f32), poisoned((70, 72), f32)
+        made.interpret(a, b, d, c, e, level="lane", order=order)
+        check_product(c, a, b)
+        check_product(e, a, d)
+
+
+def test_a_tile_is_kept_until_the_last_product_that_reads_it():
+    check_both(compiled(both, sizes(70, 72, 104)))
+
+
 def test_sums_are_staged_where_they_are_multiplied_again():
     inner, block_inner = sym.L, sym.BLOCK_L
 

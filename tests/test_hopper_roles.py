@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, gemm, poisoned, sizes, tiling
 from seeds import SEEDS
-from test_hopper_passes import biased, check_biased
+from test_hopper_passes import biased, both, check_biased, check_both
 from test_lanes import ORDERS, operands
 
 from tilewave import *
@@ -154,30 +154,9 @@ def test_copies_without_roles_are_kept_apart_by_barriers():
 
 
 def test_two_products_of_one_step_share_a_tile():
-    @wave(tiling())
-    def both(
-        a: Memory[M, K, G, f16],
-        b: Memory[N, K, G, f16],
-        d: Memory[N, K, G, f16],
-        c: Memory[M, N, G, f32],
-        e: Memory[M, N, G, f32],
-    ):
-        @iterate(K, init_args=[Register[M, N, f32](0), Register[M, N, f32](0)])
-        def total(of_b, of_d):
-            x = read(a)
-            return mma(x, read(b), of_b), mma(x, read(d), of_d)
-
-        write(total[0], c)
-        write(total[1], e)
-
     made = wave_compile(WaveCompileOptions(subs=sizes(70, 72, 104), target="sm_90a"), both)
     assert (count(made.ir(), CopyIn), count(made.ir(), MatrixShared), count(made.ir(), Await)) == (3, 2, 2)
-    (a, b), (d, _) = operands((70, 72, 104)), operands((72, 1, 104), seed=8)
-    for order in ORDERS:
-        c, e = poisoned((70, 72), f32), poisoned((70, 72), f32)
-        made.interpret(a, b, d, c, e, level="lane", order=order)
-        check_product(c, a, b)
-        check_product(e, a, d)
+    check_both(made)
 
 
 @given(
@@ -218,6 +197,25 @@ def test_turned_operands_are_loaded_by_lanes(a_dims, b_dims):
     given = [np.ascontiguousarray(x if dims[1] is K else x.T) for x, dims in ((a, a_dims), (b, b_dims))]
     kernel = gemm(a_dims=a_dims, b_dims=b_dims)
     check_plain(wave_compile(WaveCompileOptions(subs=sizes(72, 80, 64), target="sm_90a"), kernel), given, (a, b))
+
+
+def test_two_loops_that_stage_are_left_to_lanes():
+    @wave(tiling())
+    def twice(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0)])
+        def once(sum):
+            return mma(read(a), read(b), sum)
+
+        @iterate(K, init_args=[once])
+        def again(sum):
+            return mma(read(a), read(b), sum)
+
+        write(again, c)
+
+    a, b = operands((70, 72, 64))
+    made = wave_compile(WaveCompileOptions(subs=sizes(70, 72, 64), target="sm_90a"), twice)
+    doubled = np.concatenate([a, a], axis=1), np.concatenate([b, b], axis=1)
+    check_plain(made, [a, b], doubled)
 
 
 # -- what is left out or wrong is found

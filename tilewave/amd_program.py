@@ -89,7 +89,7 @@ class AmdProgram:
         arrays = [v.numpy() for v in views]
         code = self.code_for(self._anyhow(views))
         emulator = Emulator.from_assembly(code.asm, self.chip)
-        given = _given(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
+        given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
         grid, block = (self.lanes.workgroups, 1, 1), (code.workgroup_size, 1, 1)
         return emulator.launch(self.lanes.name, grid, block, given, order=order, seed=seed, check=check)
 
@@ -149,9 +149,10 @@ class AmdProgram:
         return dict(zip(open_ones, numbers, strict=True))
 
 
-def _given(
+def launch_arguments(
     arguments: Sequence[KernelArgument], names: Sequence[str], arrays: Sequence[Any], symbols: dict[str, int]
 ) -> list[Any]:
+    """What a kernel is launched with, in its order: arrays for pointers, strides in elements, numbers."""
     named = dict(zip(names, arrays, strict=True))
     found: list[Any] = []
     for a in arguments:

@@ -13,26 +13,21 @@ from importlib.metadata import version
 from typing import Any
 
 from tilewave._version import __version__
-from tilewave.errors import NOWHERE, CallError, TargetError, here
+from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.lane_later import MapArgument
 from tilewave.lower.lanes import KernelArgument, LoweredLanes, lower_lanes
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
+from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import default_cache, key_of, sources
-from tilewave.runtime.cuda import CudaCode, CudaProgram
-from tilewave.runtime.cuda_driver import cuda_driver
+from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride, TiledArray
-from tilewave.runtime.guests import key_of as facts_of
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
 
 WIDEST_BYTES = 16
-KEPT_CALLS = 1024
-"""Calls whose program is remembered; more different ones in turn, and it starts afresh."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,9 @@ class NvidiaProgram:
     lanes: Kernel
     otherwise: Callable[[], Kernel] | None = None
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
-    _programs: dict[Variant, CudaProgram] = field(default_factory=dict)
-    _known: dict[Any, CudaProgram] = field(default_factory=dict)
+    programs: dict[Variant, CudaProgram] = field(default_factory=dict)
+    """What calls took so far."""
+    _choosers: dict[tuple[Parameter, ...], Chooser] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -92,36 +88,22 @@ class NvidiaProgram:
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
-        facts = facts_of(arrays)
-        program = self._known.get(facts) if facts else None
-        if program is None:
-            program = self._program_for(arrays, parameters)
-            if facts:
-                if len(self._known) >= KEPT_CALLS:
-                    self._known.clear()
-                self._known[facts] = program
-        program(arrays, numbers)
+        chooser = self._choosers.get(parameters)
+        if chooser is None:
+            chooser = self._choosers[parameters] = Chooser(self._cuda_code(Variant(), parameters), owner=self)
+        chooser(arrays, numbers)
 
-    def _program_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> CudaProgram:
-        driver = cuda_driver(self.name)
-        try:
-            views = check_call(self.name, parameters, arrays, "cuda", NOWHERE, driver.device_of)
-        except CallError as error:
-            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
-        except Refused as refused:
-            raise CallError(f"{self.name}: {refused.what}", loc=here(), remedy=refused.remedy) from None
-        number = device_number(views)
-        variant = self.variant_for(views)
-        if variant not in self._programs:
-            code = self.code_for(variant)
-            launch = _launch(code, self.kernel_of(variant))
-            cuda = CudaCode(self.name, SM_90A.chip, code.ptx.encode(), launch, parameters)
-            self._programs[variant] = CudaProgram(cuda)
-        program = self._programs[variant]
-        self._want_no_spills(program, number)
-        return program
+    def program_for(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaProgram:
+        if variant not in self.programs:
+            self.programs[variant] = CudaProgram(self._cuda_code(variant, parameters))
+        return self.programs[variant]
 
-    def _want_no_spills(self, program: CudaProgram, number: int) -> None:
+    def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
+        code = self.code_for(variant)
+        launch = _launch(code, self.kernel_of(variant))
+        return CudaCode(self.name, SM_90A.chip, code.ptx.encode(), launch, parameters)
+
+    def want_no_spills(self, program: CudaProgram, number: int) -> None:
         told = read_log(program.log(number))
         spilled = program.resources(number).local_bytes
         if spilled or told.serialized:
@@ -175,6 +157,18 @@ class NvidiaProgram:
                 remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
             ) from None
         return NvidiaCode(lowered.arguments, lowered.maps, lowered.shared_bytes, lowered.workgroup_size, made.asm)
+
+
+@dataclass
+class Chooser(CudaProgram):
+    """A program that looks at how arrays lie before it takes its code."""
+
+    owner: NvidiaProgram = field(kw_only=True, repr=False)
+
+    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
+        program = self.owner.program_for(self.owner.variant_for(views), self.code.parameters)
+        self.owner.want_no_spills(program, number)
+        return program.prepare(views, numbers, number, stream)
 
 
 def alignment(v: ArrayView) -> int:

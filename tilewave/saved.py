@@ -11,6 +11,7 @@ from tilewave.compile import Compiled
 from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
 from tilewave.lang.kernel import arguments
+from tilewave.nvidia import NvidiaBuild
 from tilewave.passes.runner import Step
 
 
@@ -28,7 +29,7 @@ class Loaded(Compiled):
         """The last that its file holds: what each lane does on a GPU, whole tiles elsewhere."""
         if pass_name:
             self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
-        return self.build.lanes if isinstance(self.build, AmdBuild) else self.kernel
+        return self.build.lanes if isinstance(self.build, (AmdBuild, NvidiaBuild)) else self.kernel
 
     @property
     def llvm_ir(self) -> str:
@@ -36,8 +37,8 @@ class Loaded(Compiled):
 
     @property
     def asm(self) -> str:
-        """The machine's instructions, as text, which files for AMD chips hold."""
-        if not isinstance(self.build, AmdBuild):
+        """The machine's instructions, as text, which files for GPUs hold."""
+        if not isinstance(self.build, (AmdBuild, NvidiaBuild)):
             self._has_no("assembly", "code_object is the machine code; " if self.build else "")
         return self.build.asm
 
@@ -50,13 +51,20 @@ class Loaded(Compiled):
 
 def load(path: str | PathLike[str]) -> Compiled:
     """The kernel that `compiled.save(path)` wrote; load only what you would run, since its machine code will be."""
-    from tilewave.saved_code import misfit, read_kernel  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait
+    from tilewave.saved_code import read_kernel  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait
 
-    shown, saved = read_kernel(path)
+    contents, saved = read_kernel(path)
     loaded = Loaded(
-        saved.kernel, saved.kernel, (), saved.target, saved.dynamic_symbols, saved.build, saved.remedy, path=shown
+        saved.kernel,
+        saved.kernel,
+        (),
+        saved.target,
+        saved.dynamic_symbols,
+        saved.build,
+        saved.remedy,
+        path=contents.path,
     )
     symbols = tuple(v.name for v in arguments(saved.kernel)[1])
     if (loaded.parameters, loaded.dynamic_symbols) != (saved.parameters, symbols):
-        raise misfit(shown, "kernel.ir")
+        raise contents.misfit("kernel.ir")
     return loaded

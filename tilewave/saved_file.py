@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import linecache
 import os
 import re
 import stat
@@ -21,7 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewave._version import __version__
-from tilewave.errors import SavedKernelError, here, short_path
+from tilewave.errors import SavedKernelError, TilewaveError, here, short_path
+from tilewave.ir.core import Kernel
+from tilewave.ir.parse import parse
+from tilewave.ir.verify import verify
 
 FORMAT = 1
 """Of the members, and of how machine code is called: another number as soon as code saved before cannot be called."""
@@ -36,7 +40,13 @@ _BEGINNING = b"PK\x03\x04"
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 """What Python's zipfile raises over an archive that is not as it should be."""
 
+NO_TEXT_OF_OURS = (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What parsing raises where every word is known, and their arrangement was never foreseen."""
+
 Path = str | os.PathLike[str]
+
+Stored = tuple[dict[str, Any], dict[str, bytes]]
+"""What `kernel.json` says, and other members."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,22 @@ class Contents:
             return self.member(name).decode()
         except UnicodeDecodeError:
             raise SavedKernelError(f"{self.path}: {name} is no text", loc=here(), remedy=AGAIN) from None
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel that a member is the text of, verified."""
+        text, file = self.text(name), f"{self.path}/{name}"
+        linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file  # errors show the op they mean
+        try:
+            return verify(parse(text, file))
+        except TilewaveError as error:
+            why = error.what
+        except NO_TEXT_OF_OURS as error:
+            why = str(error)
+        raise SavedKernelError(f"{self.path}: {name} is no kernel: {why}", loc=here(), remedy=AGAIN)
+
+    def misfit(self, name: str) -> SavedKernelError:
+        what = f"{self.path}: {HEAD} tells of another kernel than {name}"
+        return SavedKernelError(what, loc=here(), remedy=AGAIN)
 
 
 def read(path: Path) -> Contents:

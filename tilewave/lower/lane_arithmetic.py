@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
@@ -28,7 +28,7 @@ def resized(f: Function, x: str, old: str, new: str, lanes: int, is_negative: bo
 class Arithmetic:
     """Elementwise ops on operands whose LLVM element types are given with them."""
 
-    def __init__(self, f: Function, ranges: LaneRanges, functions: frozenset[str]) -> None:
+    def __init__(self, f: Function, ranges: LaneRanges, functions: Mapping[str, str]) -> None:
         """`functions`: those that LLVM has words for."""
         self.f, self.ranges, self.functions = f, ranges, functions
 

@@ -7,13 +7,11 @@ within 4 units in the last place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewave.ir.types import F32
 from tilewave.lower.llvm import Function, vector
-from tilewave.lower.numbers import literal, splat_constant, suffix
-
-SPELLED = ("exp", "exp2", "log", "log2")
+from tilewave.lower.numbers import each, literal, splat_constant, suffix
 
 EXP = (
     0.9999999999562333,
@@ -36,19 +34,31 @@ EXP2 = (
 LOG = (2.000000000009302, 0.6666666512214726, 0.40000409781290575, 0.28533482912631863, 0.23646378519405842)
 """log((1 + s) / (1 - s)) / s in s², for |s| < 0.172."""
 LOG2_E = 1.4426950408889634
+LOG2_E_PARTS = (1.44269502162933349609375, 1.92596303e-08)
+"""The nearest f32, and what is left."""
 LN_2 = (0.693145751953125, 1.42860677e-06)
 """Their sum is ln 2, and the first times a whole number up to 2¹⁰ is exact."""
 ROOT_HALF = 0.7071067811865476
 SMALLEST_NORMAL, SCALE = 2.0**-126, 2.0**24
-FAR = 1000.0
-"""Beyond ± this, powers of two are 0 or infinite."""
+FAR = 300.0
+"""Beyond ± this, powers are 0 or infinite."""
 
 
 class Floats:
-    """Arithmetic on a vector of f32."""
+    """Arithmetic on a vector of f32; `known` says how LLVM calls exp, exp2, log and log2, as far as it can."""
 
-    def __init__(self, f: Function, lanes: int) -> None:
-        self.f, self.lanes, self.kind, self.ints = f, lanes, vector(lanes, "float"), vector(lanes, "i32")
+    def __init__(self, f: Function, lanes: int, known: Mapping[str, str]) -> None:
+        self.f, self.lanes, self.known = f, lanes, known
+        self.kind, self.ints = vector(lanes, "float"), vector(lanes, "i32")
+
+    def exponential(self, name: str, x: str) -> str:
+        """exp, exp2, log or log2."""
+        word = self.known.get(name, "")
+        if not word:
+            return spelled(self, name, x)
+        if word == f"llvm.{name}":
+            return self.call(name, x)
+        return each(self.f, x, self.lanes, self.kind, "float", lambda one: self.f.call("float", word, [("float", one)]))
 
     def number(self, value: float) -> str:
         return splat_constant("float", literal(value, F32), self.lanes)
@@ -93,6 +103,8 @@ class Floats:
 def spelled(m: Floats, name: str, x: str) -> str:
     """One of the functions, of f32."""
     match name:
+        case "exp" if "exp2" in m.known:
+            return _exponential(m, x)
         case "exp" | "exp2":
             return _power(m, x, natural=name == "exp")
         case "log":
@@ -104,9 +116,23 @@ def spelled(m: Floats, name: str, x: str) -> str:
     raise NotImplementedError(f"nobody spells {name}")
 
 
+def _exponential(m: Floats, x: str) -> str:
+    """By powers of two: a whole one, and one between 0 and 1, whose sum is x · log₂ e with all its digits."""
+    near = _near(m, x)
+    whole = m.call("floor", m.do("fmul", near, LOG2_E_PARTS[0]))
+    back = m.f.value(f"fneg {m.kind} {whole}")
+    rest = m.call("fma", near, m.number(LOG2_E_PARTS[1]), m.call("fma", near, m.number(LOG2_E_PARTS[0]), back))
+    return m.do("fmul", m.exponential("exp2", whole), m.exponential("exp2", rest))
+
+
+def _near(m: Floats, x: str) -> str:
+    """x, but for what is so far from 0 that its power is 0 or infinite; comparisons, not minima, let NaN through."""
+    low = m.choose(m.below(x, -FAR), m.number(-FAR), x)
+    return m.choose(m.compare("ogt", low, FAR), m.number(FAR), low)
+
+
 def _power(m: Floats, x: str, natural: bool) -> str:
-    low = m.choose(m.below(x, -FAR), m.number(-FAR), x)  # comparisons, and not minima, let NaN through
-    near = m.choose(m.compare("ogt", low, FAR), m.number(FAR), low)
+    near = _near(m, x)
     n = m.call("rint", m.do("fmul", near, LOG2_E) if natural else near)
     if natural:
         back = m.f.value(f"fneg {m.kind} {n}")

@@ -7,11 +7,13 @@ each function stays within 4 units in the last place of f32 (angles: up to a mil
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
 from tilewave.ir.types import F32, DType
-from tilewave.lower.lane_exponents import SPELLED, Floats, spelled
+from tilewave.lower.lane_exponents import Floats
 from tilewave.lower.llvm import Function, vector
 from tilewave.lower.numbers import elementwise, splat_constant
 
@@ -64,7 +66,7 @@ COS = (
 QUARTER_TURN = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 
 
-def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: frozenset[str]) -> str:
+def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
     """A function of f32, or the root of an f64."""
     if isinstance(op, (ir.Sqrt, ir.Rsqrt)):
         return elementwise(f, op, [x], dtype, lanes)
@@ -82,26 +84,18 @@ def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: froze
             return m.turned(x, 0)
         case ir.Cos():
             return m.turned(x, 1)
-        case _ if op.name in SPELLED and op.name not in known:
-            return spelled(m, op.name, x)
-    return elementwise(f, op, [x], dtype, lanes)
+        case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2():
+            return m.exponential(op.name, x)
+    raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
 
 class _Math(Floats):
-    """The functions on a vector of f32; `known`: those that LLVM has words for."""
-
-    def __init__(self, f: Function, lanes: int, known: frozenset[str]) -> None:
-        super().__init__(f, lanes)
-        self.known = known
-
-    def grown(self, name: str, x: str) -> str:
-        """exp, exp2, log or log2."""
-        return self.call(name, x) if name in self.known else spelled(self, name, x)
+    """The functions on a vector of f32."""
 
     def tanh(self, x: str) -> str:
         size = self.call("fabs", x)
         near = self.do("fmul", x, self.polynomial(self.do("fmul", x, x), TANH))
-        grown = self.do("fadd", self.grown("exp", self.do("fadd", size, size)), 1.0)
+        grown = self.do("fadd", self.exponential("exp", self.do("fadd", size, size)), 1.0)
         far = self.do("fsub", self.number(1.0), self.do("fdiv", self.number(2.0), grown))
         return self.choose(self.below(size, TANH_NEAR), near, self.call("copysign", far, x))
 
@@ -109,7 +103,7 @@ class _Math(Floats):
         size, square = self.call("fabs", x), self.do("fmul", x, x)
         near = self.do("fmul", x, self.polynomial(square, ERF))
         inverse = self.do("fdiv", self.number(1.0), self.call("fma", size, self.number(0.5), self.number(1.0)))
-        shrunk = self.grown("exp", self.f.value(f"fneg {self.kind} {square}"))
+        shrunk = self.exponential("exp", self.f.value(f"fneg {self.kind} {square}"))
         rest = self.do("fmul", shrunk, self.polynomial(inverse, ERF_REST))
         far = self.do("fsub", self.number(1.0), rest)
         far = self.choose(self.f.value(f"fcmp ogt {self.kind} {size}, {self.number(ERF_FAR)}"), self.number(1.0), far)

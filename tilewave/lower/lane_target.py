@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,6 +59,10 @@ class LaneTarget(Protocol):
 
     def barrier(self, f: Function) -> None: ...
 
+    def await_stores(self, f: Function) -> None:
+        """What this wave stores to shared memory has arrived there."""
+        ...
+
     def priority(self, f: Function, level: int) -> None:
         """How urgent this wave is from here on."""
         ...
@@ -104,8 +109,8 @@ class LaneTarget(Protocol):
         ...
 
     @property
-    def functions(self) -> frozenset[str]:
-        """Which of exp, exp2, log and log2 LLVM has words for."""
+    def functions(self) -> Mapping[str, str]:
+        """Which of exp, exp2, log and log2 LLVM has words for: of vectors (llvm.…), or of one f32."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from math import prod
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.handovers import Handovers
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -103,6 +104,7 @@ class _Body:
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
+        self.handovers = Handovers(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.shared_bytes = 0
         self.leader = 0
@@ -205,7 +207,11 @@ class _Body:
         match op:
             case ir.Barrier() if self.later:
                 self.later.barrier(op)
+            case ir.Meet():
+                self.target.barrier(self.f)
             case ir.Barrier():
+                if op in self.handovers:
+                    self.target.await_stores(self.f)
                 self.target.barrier(self.f)
             case ir.Priority(level):
                 self.target.priority(self.f, level)

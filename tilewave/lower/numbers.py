@@ -56,7 +56,7 @@ def widened(f: Function, x: str, dtype: DType, lanes: int) -> str:
         bits = f.value(f"shl {ints} {bits}, {splat_constant('i32', '16', lanes)}")
         return f.value(f"bitcast {ints} {bits} to {wide}")
     table = f.module.helper(f"from_{dtype.name}", lambda: _float8_table(dtype))
-    return _each(f, x, lanes, narrow, "float", lambda one: _look_up(f, table, one))
+    return each(f, x, lanes, narrow, "float", lambda one: _look_up(f, table, one))
 
 
 def narrowed(f: Function, x: str, dtype: DType, lanes: int) -> str:
@@ -67,7 +67,7 @@ def narrowed(f: Function, x: str, dtype: DType, lanes: int) -> str:
     if dtype.name == "bf16":
         return _to_bf16(f, x, lanes)
     function = f.module.helper(f"to_{dtype.name}", lambda: _float8_rounding(f.module, dtype))
-    return _each(f, x, lanes, wide, "i8", lambda one: f.value(f"call i8 {function}(float {one})"))
+    return each(f, x, lanes, wide, "i8", lambda one: f.value(f"call i8 {function}(float {one})"))
 
 
 def _to_bf16(f: Function, x: str, lanes: int) -> str:
@@ -92,7 +92,7 @@ def splat_constant(kind: str, value: str, lanes: int) -> str:
     return value if lanes == 1 else f"<{', '.join(f'{kind} {value}' for _ in range(lanes))}>"
 
 
-def _each(f: Function, x: str, lanes: int, kind: str, out: str, one: object) -> str:
+def each(f: Function, x: str, lanes: int, kind: str, out: str, one: object) -> str:
     """A scalar function on each lane."""
     assert callable(one)
     if lanes == 1:
@@ -227,7 +227,7 @@ def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -
         case ir.Erf():
             name = "erff" if dtype == F32 else "erf"
             one = stored(dtype)
-            return _each(f, operands[0], lanes, kind, one, lambda x: f.call(one, name, [(one, x)]))
+            return each(f, operands[0], lanes, kind, one, lambda x: f.call(one, name, [(one, x)]))
         case ir.Unary() if cls in INTRINSICS:
             return f.call(kind, f"{INTRINSICS[cls]}.{suffix(kind)}", [(kind, operands[0])])
     raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")

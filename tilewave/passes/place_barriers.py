@@ -24,15 +24,17 @@ from itertools import count
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Read, Scatter, While, Write
+from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Mma, Read, Scatter, While, Write
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory
+from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 FEW_ROUNDS = 8
 """An inner loop that goes round no more often than this is followed round by round, its index known."""
 MANY_ROUNDS = 16
 """How often a loop is taken to go round where that is not written."""
+NO_GAP = -1
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
@@ -81,6 +83,7 @@ class Access:
     """All waves touch a shared memory; `slot` is the part of it, where that is known."""
 
     gap: int
+    """NO_GAP where no barrier may stand in front."""
     memory: str
     writes: bool
     slot: Residue | None
@@ -128,6 +131,7 @@ class _Reader:
     def steps(self, block: Block, around: tuple[int, ...]) -> tuple[Step, ...]:
         """What a block does; `around` says how often each loop around it goes round."""
         found: list[Step] = []
+        together = _read_together(block)
         for op in block.ops:
             match op:
                 case Barrier():
@@ -138,7 +142,9 @@ class _Reader:
                     writes = isinstance(op, (Write, Scatter, Copy))
                     among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
                     memory = op.to if isinstance(op, Copy) else op.memory
-                    found.append(Access(self.gap(around, int(among)), memory.name, writes, self.slot(op)))
+                    gap = self.gap(around, int(among))
+                    gap = NO_GAP if together.issuperset(op.results) and op.results else gap
+                    found.append(Access(gap, memory.name, writes, self.slot(op)))
                 case _:
                     pass
         return tuple(found)
@@ -168,6 +174,19 @@ class _Reader:
                 inner = (*around, MANY_ROUNDS)
                 check, steps = self.steps(condition, inner), self.steps(body, inner)
                 return Round(gap, check, steps, None, None, 0, self.residues.most_rounds(op), frozenset(made))
+
+
+def _read_together(block: Block) -> set[Value]:
+    """What is read right behind the other factor of a product, by a matrix unit that reads both when it multiplies."""
+    factors = {
+        (op.a, op.b)
+        for op in block.ops
+        if isinstance(op, Mma) and isinstance(BY_NAME.get(op.instruction), GroupInstruction)
+    }
+    pairs = zip(block.ops, block.ops[1:], strict=False)
+    return {
+        b.result for a, b in pairs if isinstance(a, Read) and isinstance(b, Read) and (a.result, b.result) in factors
+    }
 
 
 def _made(block: Block) -> Iterator[Value]:
@@ -209,6 +228,8 @@ class _Walker:
 
     def past(self, gap: int, pending: Pending) -> Pending:
         """What is pending behind a gap, without what some barrier will have come between, wherever it stands."""
+        if gap == NO_GAP:
+            return pending
         longer = {touched: {way | 1 << gap for way in ways} for touched, ways in pending.items()}
         open_ways = {t: frozenset(way for way in ways if not self.is_cut(way)) for t, ways in longer.items()}
         return {touched: ways for touched, ways in open_ways.items() if ways}

@@ -30,7 +30,7 @@ class UseCopyEngine:
         staged = {op.result for op in walk(kernel.body) if isinstance(op, Allocate) and lies_in(op.result, "shared")}
         homes = [found for block in _blocks(kernel.body) if (found := tuple(_moves(block, kernel, staged)))]
         engine = self.machine.copy_engine
-        if engine is None or len(homes) != 1 or not all(move.suits(engine) for move in homes[0]):
+        if engine is None or not homes or not all(move.suits(engine) for move in homes[0]):
             return kernel
         moves = {move.write: move for move in homes[0]}
         if [op.memory for op in moves] != [*_order(kernel, staged)]:

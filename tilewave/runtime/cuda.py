@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewave.errors import NOWHERE, CallError, here
-from tilewave.runtime.arrays import Parameter, check_call, device_number
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
 from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Frame, Launcher
 from tilewave.runtime.dlpack import Refused
@@ -37,7 +37,9 @@ class _Loaded:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Prepared:
+    """A launch that can be made again and again."""
+
     launcher: Launcher
     frame: Frame
 
@@ -48,7 +50,7 @@ class CudaProgram:
 
     code: CudaCode
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
-    _prepared: dict[tuple[Any, ...], _Prepared] = field(default_factory=dict, repr=False)
+    _prepared: dict[tuple[Any, ...], Prepared] = field(default_factory=dict, repr=False)
     _names: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -69,16 +71,19 @@ class CudaProgram:
             raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
         prepared.launcher.launch(prepared.frame)
 
-    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> _Prepared:
+    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> Prepared:
         kernel = self.code.kernel
         driver = cuda_driver(kernel)
         views = check_call(kernel, self.code.parameters, arrays, "cuda", NOWHERE, driver.device_of)
         number = device_number(views)
-        stream = stream_of(arrays, self._names, number)
-        loaded = self._loaded.get(number) or self._load(driver, number)
-        return _Prepared(loaded.launcher, loaded.launcher.prepare(views, numbers, stream))
+        return self.prepare(views, numbers, number, stream_of(arrays, self._names, number))
 
-    def _keep(self, key: tuple[Any, ...] | None, prepared: _Prepared) -> None:
+    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
+        """All that launches with these arrays need, on the device of that number; the arrays have been checked."""
+        launcher = self._on(number).launcher
+        return Prepared(launcher, launcher.prepare(views, numbers, stream))
+
+    def _keep(self, key: tuple[Any, ...] | None, prepared: Prepared) -> None:
         if key is not None:
             if len(self._prepared) >= KEPT_CALLS:
                 self._prepared.clear()

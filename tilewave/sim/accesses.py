@@ -76,6 +76,11 @@ class Accesses:
         used = np.unique(self.reads)
         return float(self.stream_bytes[used[used != NO_STREAM]].sum())
 
+    @property
+    def long_steps(self) -> float:
+        """A task's steps, as if each took 64 elements of K."""
+        return self.steps * (self.tile[2] / 64 if len(self.tile) > 2 else 1.0)
+
     @cached_property
     def output_bytes(self) -> float:
         return float(self.written_bytes.sum())

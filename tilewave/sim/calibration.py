@@ -9,7 +9,7 @@ import numpy as np
 from tilewave.machine import Machine
 from tilewave.sim.accesses import Array
 
-POINTS = 5
+POINTS = 7
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Softness:
     spread: float = 0.0
     narrow: float = 26 / 30
     wide: float = 42 / 30
+    passing: float = 1.0
+    """Of what is written to another partition, the share that takes room in the writer's as well."""
 
     def factors(self) -> Array:
         """Of the capacity: those to be averaged, then the narrow and the wide one."""
@@ -44,12 +46,26 @@ class Softness:
         return bytes_at[..., :-2].mean(-1), bytes_at[..., -2], bytes_at[..., -1]
 
 
-HOPPER_SOFTNESS = Softness(spread=4 / 30)
-"""Fitted on all rows of h200_l2_counters.csv; the range of capacities comes from probes of one H200."""
+LONG_STEPS = 64
+"""Steps of 64 elements of K from which on units keep in step; fitted like LOOSE_SOFTNESS."""
+HOPPER_SOFTNESS = Softness(spread=4 / 30, passing=0.0)
+"""Of tiles of LONG_STEPS or more; fitted on all rows of h200_l2_counters.csv, the range of capacities by probes."""
+LOOSE_SOFTNESS = Softness(spread=7 / 30, narrow=17 / 30, passing=1.0)
+"""Of tiles of half as many steps or fewer; fitted on the rows marked so in h200_unseen_counters.csv."""
 
 
-def softness_of(machine: Machine) -> Softness:
-    return HOPPER_SOFTNESS if machine.l2.partitions > 1 else Softness()
+def softness_of(machine: Machine, steps: float) -> Softness:
+    """How soft the L2 is to tiles of so many steps: where tiles are short, units drift apart and writes crowd in."""
+    if machine.l2.partitions == 1:
+        return Softness()
+    loose = min(1.0, max(0.0, LONG_STEPS / steps - 1.0))
+    firm, soft = HOPPER_SOFTNESS, LOOSE_SOFTNESS
+    return Softness(
+        spread=firm.spread + loose * (soft.spread - firm.spread),
+        narrow=firm.narrow + loose * (soft.narrow - firm.narrow),
+        wide=firm.wide,
+        passing=min(1.0, firm.passing + 2 * loose * (soft.passing - firm.passing)),
+    )
 
 
 @dataclass(frozen=True)
@@ -58,13 +74,13 @@ class Timing:
 
     matrix_share: float
     """Of the data sheet's matrix rate, what a good inner loop reaches."""
-    step_floor_seconds: float = 402e-9
+    step_floor_seconds: float = 399e-9
     """A step of the K loop takes no less: the latency of its loads over the stages in flight."""
-    start_seconds: float = 3.24e-6
+    start_seconds: float = 3.23e-6
     """To fill the pipeline of a task and to write its tile."""
-    exposed: float = 0.372
+    exposed: float = 0.369
     """Of the time that memory needs for its bytes, what products do not hide."""
-    request_seconds_per_byte: float = 4.12e-15
+    request_seconds_per_byte: float = 5.51e-15
     """Each byte that reaches L2."""
     last_level_bytes_per_second: float = 17.2e12
     """Where no source tells it: that of MI300X."""
@@ -73,7 +89,7 @@ class Timing:
 
 
 HOPPER_TIMING = Timing(
-    matrix_share=0.931,
+    matrix_share=0.938,
     error=0.05,
     fitted_on="all persistent rows of h200_l2_counters.csv (time_ns)",
 )

@@ -74,8 +74,9 @@ def run_trace(
     stream: Array,
     size: Array,
     write_bounds: Array,
-    write_xcd: Array,
+    write_domain: Array,
     write_size: Array,
+    passing: float,
     partitions: int,
     streams: int,
     slabs: int,
@@ -102,9 +103,7 @@ def run_trace(
                     at = line + home * streams * slabs
                     keeper = own // partitions * partitions + home
                     if touch(at, bytes_here, older[own], newer[own], held[own], used[own], capacity):
-                        if keeper != own and held[keeper, at] > 0:  # what is used stays young at home as well
-                            touch(at, bytes_here, older[keeper], newer[keeper], held[keeper], used[keeper], capacity)
-                        continue
+                        continue  # the home of a copy does not hear of its use
                     flows[walk, 0] += bytes_here
                     if keeper != own:
                         flows[walk, 1] += bytes_here
@@ -117,11 +116,14 @@ def run_trace(
                         continue
                     flows[walk, 3] += bytes_here
         for write in range(write_bounds[beat], write_bounds[beat + 1]):
+            own = write_domain[write]
             for home in range(partitions):
-                keeper = write_xcd[write] * partitions + home
-                at = partitions * streams * slabs + write
+                keeper = own // partitions * partitions + home
+                at = partitions * (streams * slabs + write) + home
                 share = write_size[write] / partitions
                 touch(at, share, older[keeper], newer[keeper], held[keeper], used[keeper], capacity)
+                if keeper != own and passing > 0:  # on its way to another partition it takes room in its own
+                    touch(at, share * passing, older[own], newer[own], held[own], used[own], capacity)
 
 
 def empty_lists(caches: int, lines: int) -> tuple[Any, Any, Any, Any]:

@@ -11,6 +11,8 @@ from tilewave.sim.problem import Gemm
 
 SECTOR_BYTES = 32
 H200_WORKGROUPS = 132
+WRITES_SEEN = 1.5
+"""Sectors that an H200's L2 counts as written for each that a kernel writes: half have their home elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Counters:
     l2_hit: float
     hbm_read_bytes: int
     seconds: float
+    fitted: bool
+    """Whether the model was made with a look at this shape."""
 
     @property
     def mapping(self) -> str:
@@ -79,9 +83,31 @@ def counters() -> tuple[Counters, ...]:
             float(row["l2_hit_rate_pct"]) / 100,
             int(row["dram_read_bytes"]),
             1e-9 * int(row["time_ns"]),
+            True,
         )
         for row in _rows("h200_l2_counters.csv")
     )
+
+
+@cache
+def unseen_counters() -> tuple[Counters, ...]:
+    """All rows of h200_unseen_counters.csv; a write is a hit."""
+    found = []
+    for row in _rows("h200_unseen_counters.csv"):
+        gemm = Gemm(*_sizes(row), _tile(row), "f16", workgroups=H200_WORKGROUPS)
+        written = WRITES_SEEN * 2 * gemm.m * gemm.n / SECTOR_BYTES
+        found.append(
+            Counters(
+                gemm,
+                int(row["group_m"]),
+                SECTOR_BYTES * int(row["l2_requests_from_sms_sectors"]),
+                (int(row["l2_read_hit_sectors"]) + written) / (int(row["l2_read_sectors"]) + written),
+                int(row["dram_read_bytes"]),
+                1e-9 * int(row["time_ns"]),
+                bool(int(row["fitted"])),
+            )
+        )
+    return tuple(found)
 
 
 @cache

@@ -41,40 +41,71 @@ def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra
     extra[cache, beat] are bytes that a cache takes in at the end of a beat and nobody asks for again.
     """
     beats = extra.shape[1]
-    state = _Caches(caches, streams, beats, float(capacities.max()), extra)
-    misses = np.empty((len(walks), len(capacities)))
+    state = Caches(streams, np.broadcast_to(capacities, (caches, len(capacities))), extra)
+    missed = np.empty((len(walks), len(capacities)))
     bounds = np.searchsorted(walks.beat, np.arange(beats + 1))
     for beat in range(beats):
         part = slice(bounds[beat], bounds[beat + 1])
-        misses[part] = state.walk(beat, walks.cache[part], walks.stream[part], walks.size[part], capacities)
-    return misses
+        missed[part] = state.walk(beat, walks.cache[part], walks.stream[part], walks.size[part])
+    return missed * walks.size[:, None]
 
 
-class _Caches:
-    """When each cache last walked each stream, and the bytes whose last walk was in each beat."""
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """The walks of a beat, put together by cache and by the beat in which it last walked the stream."""
 
-    def __init__(self, caches: int, streams: int, beats: int, largest: float, extra: Array) -> None:
-        self.streams, self.beats, self.largest = streams, beats, largest
+    cache: Array
+    since: Array
+    size: Array
+    member: Array
+    """The group of each walk."""
+
+
+class Caches:
+    """When each cache last walked each stream, and the bytes whose last walk was in each beat.
+
+    capacities[cache, i]: the answers are given for each i, under one history of walks.
+    """
+
+    def __init__(self, streams: int, capacities: Array, extra: Array) -> None:
+        caches, beats = extra.shape
+        self.streams, self.capacities, self.largest = streams, capacities, float(capacities.max())
         self.last = np.full(caches * streams, -1, np.int64)
         self.alive = np.zeros((caches, beats))
         self.taken = np.concatenate([np.zeros((caches, 1)), np.cumsum(extra, 1)], 1)
         self.oldest = 0
 
-    def walk(self, beat: int, cache: Array, stream: Array, size: Array, capacities: Array) -> Array:
-        """The bytes that the walks of one beat miss."""
-        where = cache * self.streams + stream
-        last = self.last[where]
-        groups, member = np.unique(cache * (self.beats + 1) + last + 1, return_inverse=True)
-        again = np.bincount(member, size)
-        of_cache, since = groups // (self.beats + 1), groups % (self.beats + 1) - 1
-        lower, upper = self._distances(beat, of_cache, since, again)
-        room, span = capacities - lower[:, None], (upper - lower)[:, None]
-        hit = np.where(span < 1.0, room >= 0.0, np.clip(room / np.maximum(span, 1.0), 0.0, 1.0))
-        known = since >= 0
-        self.alive[of_cache[known], since[known]] -= again[known]
+    def walk(self, beat: int, cache: Array, stream: Array, size: Array) -> Array:
+        """The share that each walk of one beat misses, all of them being made."""
+        groups = self._groups(beat, cache, stream, size)
+        known = groups.since >= self.oldest
+        missed = self._missed(beat, groups)
+        self.alive[groups.cache[known], groups.since[known]] -= groups.size[known]
         self.alive[:, beat] = np.bincount(cache, size, minlength=len(self.alive))
-        self.last[where] = beat
-        missed: Array = size[:, None] * (1.0 - hit[member])
+        self.last[cache * self.streams + stream] = beat
+        return missed
+
+    def tried(self, beat: int, cache: Array, stream: Array, size: Array) -> Array:
+        """The share that each walk of one beat would miss; nothing is remembered of it."""
+        return self._missed(beat, self._groups(beat, cache, stream, size))
+
+    def _groups(self, beat: int, cache: Array, stream: Array, size: Array) -> _Groups:
+        """Streams that were never walked, or longer ago than anything is kept, stand together before `oldest`."""
+        before = self.oldest - 1
+        length = beat - before
+        key = cache * length + np.maximum(self.last[cache * self.streams + stream], before) - before
+        summed = np.bincount(key, size, minlength=len(self.alive) * length)
+        used = np.zeros(len(summed), bool)
+        used[key] = True
+        found = np.flatnonzero(used)
+        of_cache, since = np.divmod(found, length)
+        return _Groups(of_cache, since + before, summed[found], (np.cumsum(used) - 1)[key])
+
+    def _missed(self, beat: int, groups: _Groups) -> Array:
+        lower, upper = self._distances(beat, groups.cache, groups.since, groups.size)
+        room, span = self.capacities[groups.cache] - lower[:, None], (upper - lower)[:, None]
+        hit = np.where(span < 1.0, room >= 0.0, np.clip(room / np.maximum(span, 1.0), 0.0, 1.0))
+        missed: Array = 1.0 - hit[groups.member]
         return missed
 
     def _distances(self, beat: int, cache: Array, since: Array, again: Array) -> tuple[Array, Array]:
@@ -86,8 +117,8 @@ class _Caches:
         only_then = self.alive[cache, at] - again
         # Groups stand by cache, then from the longest unused (or new) to the latest: what came before is `only_now`.
         running = np.cumsum(again) - again
-        _, first, which = np.unique(cache, return_index=True, return_inverse=True)
-        only_now = running - running[first][which]
+        first = np.searchsorted(cache, cache)
+        only_now = running - running[first]
         return fixed + np.minimum(only_then, only_now), fixed + np.maximum(only_then, only_now)
 
     def _walked_since(self, beat: int) -> Array:

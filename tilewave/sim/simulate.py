@@ -69,7 +69,7 @@ def run(
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
     accesses, name, order = _accesses(problem, mapping, symbols or {})
     placed = place(accesses, chip, residency)
-    flows = _engine(engine)(accesses, placed, chip, residency, softness_of(chip))
+    flows = _engine(engine)(accesses, placed, chip, residency, softness_of(chip, accesses.long_steps))
     made = _Made(accesses, placed, flows, chip, residency, timing or timing_of(chip))
     return Run(made.report(name, order, engine), accesses, placed, flows)
 
@@ -128,12 +128,12 @@ class _Made:
         flows, accesses, machine = self.flows, self.accesses, self.machine
         missed, asked_of_memory, hbm = (float(x.sum()) for x in (flows.missed, flows.asked_of_memory, flows.hbm))
         crossed = float(flows.crossed.sum())
-        requests = requested_bytes(accesses, self.placed, machine, Sync())
-        written = accesses.output_bytes
+        reads, written = requested_bytes(accesses, self.placed, machine, Sync()), accesses.output_bytes
+        requests = reads + written
         moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
         parts = time_parts(accesses, self.placed, machine, self.residency, moved, self.timing)
         seconds = sum(part.seconds for part in parts)
-        levels = self._levels(requests, missed, crossed, asked_of_memory, hbm)
+        levels = self._levels(reads, missed, crossed, asked_of_memory, hbm)
         ends = (flows.hbm_if_narrow, flows.hbm_if_wide, hbm)
         return Report(
             problem=name,
@@ -166,15 +166,15 @@ class _Made:
             fitted_on=self.timing.fitted_on,
         )
 
-    def _levels(self, requests: float, missed: float, crossed: float, asked: float, hbm: float) -> tuple[Level, ...]:
+    def _levels(self, reads: float, missed: float, crossed: float, asked: float, hbm: float) -> tuple[Level, ...]:
         """What a profiler counts: reads and writes; a write is never a miss, for nothing is fetched for it."""
         written = self.accesses.output_bytes
         if self.machine.l2.partitions > 1:
             # Lines that another partition keeps are looked up twice, and a write is seen by its home as well.
-            l2_asked = requests + crossed + 1.5 * written
+            l2_asked = reads + crossed + 1.5 * written
             l2 = Level("L2", l2_asked, l2_asked - hbm - crossed, hbm + crossed)
         else:
-            l2 = Level("L2", requests + written, requests + written - missed, missed)
+            l2 = Level("L2", reads + written, reads + written - missed, missed)
         memory = Level("HBM", hbm + written, hbm + written, 0.0)
         if self.machine.last_level is None:
             return l2, memory

@@ -27,7 +27,7 @@ def trace(accesses: Accesses, placed: Placed, machine: Machine, residency: Resid
         raise SimError("the trace engine keeps residents in step", remedy='leave skew_steps out, or engine="closed"')
     walks = own_walks(accesses, placed)
     slabs = min(accesses.steps, MOST_SLABS)
-    tracer = _Tracer(accesses, placed, machine, walks, slabs)
+    tracer = _Tracer(accesses, placed, machine, walks, slabs, softness.passing)
     factors = softness.factors()
     runs = [tracer.run(factor, 1.0) for factor in factors[:-2]]
     flows = np.mean(runs, 0)
@@ -39,14 +39,16 @@ def trace(accesses: Accesses, placed: Placed, machine: Machine, residency: Resid
 class _Tracer:
     """A launch made ready for `run_trace`."""
 
-    def __init__(self, accesses: Accesses, placed: Placed, machine: Machine, walks: OwnWalks, slabs: int) -> None:
-        self.machine, self.walks, self.slabs, self.streams = machine, walks, slabs, accesses.streams
+    def __init__(
+        self, accesses: Accesses, placed: Placed, machine: Machine, walks: OwnWalks, slabs: int, passing: float
+    ) -> None:
+        self.passing, self.machine, self.walks, self.slabs, self.streams = passing, machine, walks, slabs, accesses.streams
         self.bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
         held = machine.l2.holds_writes
         order = np.argsort(placed.beat, kind="stable") if held else np.zeros(0, np.int64)
         self.write_bounds = np.searchsorted(placed.beat[order], np.arange(placed.beats + 1))
-        self.write_xcd, self.write_size = placed.xcd[order], accesses.written_bytes[order]
-        self.lines = machine.l2.partitions * accesses.streams * slabs + len(order)
+        self.write_domain, self.write_size = placed.domain[order], accesses.written_bytes[order]
+        self.lines = machine.l2.partitions * (accesses.streams * slabs + len(order))
         self._check()
 
     def _check(self) -> None:
@@ -75,8 +77,9 @@ class _Tracer:
             self.walks.stream,
             self.walks.size,
             self.write_bounds,
-            self.write_xcd,
+            self.write_domain,
             self.write_size,
+            self.passing,
             machine.l2.partitions,
             self.streams,
             self.slabs,

@@ -6,7 +6,7 @@ left out of the fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, median
@@ -16,7 +16,15 @@ import numpy as np
 from tilewave.machine import find
 from tilewave.sim.calibration import HOPPER_TIMING, Timing
 from tilewave.sim.dispatch import Residency
-from tilewave.sim.measured import Baseline, Counters, baselines, counters, published_rates, reorderings
+from tilewave.sim.measured import (
+    Baseline,
+    Counters,
+    baselines,
+    counters,
+    published_rates,
+    reorderings,
+    unseen_counters,
+)
 from tilewave.sim.problem import Gemm
 from tilewave.sim.report import Report
 from tilewave.sim.simulate import Run, run
@@ -77,18 +85,34 @@ def h200_runs() -> tuple[tuple[Counters, Run], ...]:
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in counters())
 
 
+@cache
+def unseen_runs() -> tuple[tuple[Counters, Run], ...]:
+    """The same on other shapes."""
+    return tuple((row, run(row.gemm, "H200", row.mapping)) for row in unseen_counters())
+
+
 def h200_rows() -> list[Compared]:
-    """HBM bytes, requests and hit rate of every counted launch."""
+    """HBM bytes, requests, hit rate and time of every counted launch."""
+    return _counted(h200_runs(), "seconds")
+
+
+def unseen_rows() -> list[Compared]:
+    """The same on other shapes, whose times nothing was fitted on."""
+    return _counted(unseen_runs(), "")
+
+
+def _counted(runs: Iterable[tuple[Counters, Run]], timed: str) -> list[Compared]:
+    """`timed` names the quantity that was fitted beside bytes and requests."""
     found = []
-    for row, made in h200_runs():
+    for row, made in runs:
         report = made.report
         ends = (report.hbm_read_low_bytes, report.hbm_read_high_bytes) if report.on_cliff else (None, None)
         name = ("H200", _named(row.gemm), row.mapping)
         found += [
-            Compared(*name, "HBM read", report.hbm_read_bytes, row.hbm_read_bytes, False, *ends),
-            Compared(*name, "L2 requests", report.l2_request_bytes, row.requests_bytes, row.persistent),
+            Compared(*name, "HBM read", report.hbm_read_bytes, row.hbm_read_bytes, row.fitted, *ends),
+            Compared(*name, "L2 requests", report.l2_request_bytes, row.requests_bytes, row.fitted and row.persistent),
             Compared(*name, "L2 hit", report.l2_hit, row.l2_hit),
-            Compared(*name, "seconds", report.seconds, row.seconds, row.persistent),
+            Compared(*name, "seconds", report.seconds, row.seconds, timed == "seconds" and row.persistent),
         ]
     return found
 
@@ -242,9 +266,8 @@ class Figure:
         return self.value <= self.bound
 
 
-def byte_loss_of_chosen_groups() -> float:
+def byte_loss_of_chosen_groups(rows: Sequence[tuple[Counters, Run]]) -> float:
     """By HBM bytes, how far the predicted-best group lies from the measured-best one, at the worst."""
-    rows = persistent_runs()
     worst = 0.0
     for shape, tile in dict.fromkeys((row.shape, row.gemm.tile) for row, _ in rows):
         mine = [r for r in rows if (r[0].shape, r[0].gemm.tile) == (shape, tile)]
@@ -271,7 +294,7 @@ def summary() -> tuple[Figure, ...]:
         Figure("H200 HBM bytes, median error", median(abs(r.error) for r in bytes_read), 0.01),
         Figure("H200 HBM bytes, worst row off a cliff", max(abs(r.error) for r in bytes_read if not r.on_cliff), 0.05),
         Figure("H200 HBM bytes, cliff rows outside their interval", fmean(not r.inside for r in on_cliff), 0.05),
-        Figure("H200 HBM bytes lost by the predicted-best group_m", byte_loss_of_chosen_groups(), 0.02),
+        Figure("H200 HBM bytes lost by the predicted-best group_m", byte_loss_of_chosen_groups(persistent_runs()), 0.02),
         Figure("H200 requests reaching L2 (persistent), mean error", fmean(requests), 0.05),
         Figure("H200 L2 hit rate, mean error (points)", fmean(hits), 0.025),
         Figure("MI355X L2 hit, worst row (points)", max(abs(r.error) for r in amd if r.quantity == "L2 hit"), 0.03),

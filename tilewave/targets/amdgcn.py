@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewave.lower.lane_target import Product
 from tilewave.lower.llvm import Function, Module
@@ -17,8 +19,8 @@ BUFFER_WORD_3 = 159744
 WAVE = 64
 GROUPED = {"matrix": 0x8, "load": 0x20, "shared_load": 0x100, "shared_store": 0x200}
 """The kinds of instructions that can be grouped, as bits of a mask."""
-NO_LOADS = 0x0F70
-"""s_waitcnt with vmcnt(0), and as many of the other counters as there can be."""
+NO_LOADS, NO_SHARED = 0x0F70, 0xC07F
+"""s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be."""
 
 FRAGMENT = {
     ("f32", 1): "float",
@@ -111,6 +113,10 @@ class Amdgcn:
         call(f, "s.barrier")
         f.do('fence syncscope("workgroup") acquire')
 
+    def await_stores(self, f: Function) -> None:
+        # LLVM puts such a wait where a fence stands, but forgets it where stores under a mask end a loop's body.
+        call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
+
     # -- scheduling
 
     def priority(self, f: Function, level: int) -> None:
@@ -171,7 +177,7 @@ class Amdgcn:
 
     convention = "amdgpu_kernel"
     line_detail = "LineTablesOnly"
-    functions = frozenset(("exp", "exp2", "log", "log2"))
+    functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2")}
 
     def attributes(self, lanes: int, waves: int) -> str:
         threads = lanes * waves

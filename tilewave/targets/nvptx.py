@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewave.lower.lane_target import Product
 from tilewave.lower.llvm import Function, Module
@@ -45,6 +47,9 @@ class Nvptx:
     def barrier(self, f: Function) -> None:
         asm(f, "bar.sync 0;")
 
+    def await_stores(self, f: Function) -> None:
+        pass  # bar.sync waits for them
+
     # -- scheduling: the chip and its assembler decide
 
     def priority(self, f: Function, level: int) -> None:
@@ -77,7 +82,7 @@ class Nvptx:
     # -- the whole
 
     convention = "ptx_kernel"
-    functions: frozenset[str] = frozenset()
+    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f"}
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
 
     def attributes(self, lanes: int, waves: int) -> str:

@@ -1,0 +1,70 @@
+"""Take any one wait, barrier or nop out of the emitted code: the emulator finds it, and names the author's line."""
+
+import re
+
+import pytest
+from kernels import poisoned
+from seeds import SEEDS
+from test_lanes import CHIPS, EIGHT, FOUR, SCHEDULES, compiled_seed, configurations, operands
+
+from tilewave import *
+from tilewave.amd_program import launch_arguments
+from tilewave.emulator import EmulationError, Emulator
+
+SEPARATES = re.compile(r"\s+(s_waitcnt|s_barrier|s_nop)\b")
+
+
+def deletions(asm):
+    """Every instruction that keeps others apart, and the assembly without it."""
+    lines = asm.splitlines()
+    for i, line in enumerate(lines):
+        if SEPARATES.match(line):
+            yield line.strip(), "\n".join([*lines[:i], *lines[i + 1 :]]) + "\n"
+
+
+def finding(compiled, text, shape):
+    """The first finding in either order of waves, or None."""
+    code = compiled.build.program.code
+    a, b = operands(shape)
+    for order in ("barrier", "random"):
+        given = launch_arguments(code.arguments, ["a", "b", "c"], [a, b, poisoned(shape[:2], f32)], {})
+        grid, block = (compiled.kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+        try:
+            Emulator.from_assembly(text, compiled.target).launch(compiled.name, grid, block, given, order=order, seed=1)
+        except EmulationError as error:
+            return error
+    return None
+
+
+def check_every_deletion_is_found(compiled, file, shape):
+    count = 0
+    for deleted, text in deletions(compiled.asm):
+        found = finding(compiled, text, shape)
+        assert found is not None, f"{deleted} can be deleted unnoticed"
+        assert found.loc.file.endswith(file), f"{deleted}: {found}"
+        count += 1
+    assert count > 5
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
+def test_every_deletion_is_found(chip, schedule):
+    shape = (64, 64, 96)
+    check_every_deletion_is_found(compiled_seed(SEEDS[0], chip, (64, 64, 32), FOUR, schedule, shape), "gemm.py", shape)
+
+
+def test_every_deletion_from_ping_pong_is_found():
+    shape = (128, 128, 192)
+    compiled = compiled_seed(SEEDS[0], "gfx942", (128, 128, 64), EIGHT, SchedulingType.PREFETCH, shape)
+    assert any(step.name == "interleave_products" and step.changed for step in compiled.steps)
+    check_every_deletion_is_found(compiled, "gemm.py", shape)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=repr)
+@pytest.mark.parametrize("configuration", list(configurations()), ids=str)
+@pytest.mark.slow
+def test_every_deletion_is_found_in_every_kernel_of_the_documents(seed, configuration):
+    tile = configuration[1]
+    shape = (2 * tile[0], 2 * tile[1], 3 * tile[2])
+    compiled = compiled_seed(seed, *configuration, shape)
+    check_every_deletion_is_found(compiled, f"{seed!r}.py", shape)

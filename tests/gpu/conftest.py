@@ -1,0 +1,30 @@
+"""Tests that run on an NVIDIA GPU; without one they are skipped, and say why."""
+
+import pytest
+
+from tilewave.errors import TargetError
+from tilewave.runtime.cuda_driver import cuda_driver
+
+
+def _missing():
+    """Why nothing can run here; nothing where it can."""
+    try:
+        device = cuda_driver().device(0)
+    except TargetError as error:
+        return error.what
+    if not device.runs("sm_90a"):
+        return f"{device.name} is {device.arch}, and these kernels are for sm_90a"
+    return ""
+
+
+def pytest_collection_modifyitems(items):
+    here = [item for item in items if "gpu" in item.keywords]
+    missing = _missing() if here else ""
+    for item in here:
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def torch():
+    return pytest.importorskip("torch", reason="torch holds the arrays on the GPU; it is not installed")

@@ -1,0 +1,123 @@
+"""Kernels on a real GPU, against float64: every class, ragged and tiny shapes, dtypes, layouts, epilogues."""
+
+import kernels
+import numpy as np
+import pytest
+import seeds
+
+from tilewave import *
+
+pytestmark = pytest.mark.gpu
+WAYS = ("copies", "loads")
+LARGE = {"block_m": 128, "block_n": 256, "block_k": 64}
+F8_UNIT = 2.0**-13
+"""Hopper adds products of 8-bit floats with fewer digits than f32 has."""
+
+
+def run(compiled, way, *tensors):
+    made = compiled.build if way == "copies" else compiled.build.plain
+    made.program.run(tensors, [], compiled.parameters)
+
+
+def on_gpu(torch, array):
+    """A tensor of the same numbers; torch knows no array of ml_dtypes."""
+    if array.dtype.kind in "iuf" and array.dtype != np.float16:
+        return torch.from_numpy(array).cuda()
+    return torch.from_numpy(array.view(f"int{8 * array.itemsize}")).cuda().view(getattr(torch, array.dtype.name))
+
+
+def to_float64(tensor):
+    return tensor.float().double().cpu().numpy() if tensor.is_floating_point() else tensor.double().cpu().numpy()
+
+
+def check(torch, compiled, way, shape, dtype=f16, out=f32, function=lambda x: x, across=(False, False)):
+    rng = np.random.default_rng(3)
+    m, n, k = shape
+    given = [kernels.random_array(rng, size, dtype) for size in ((m, k), (n, k))]
+    a, b = (on_gpu(torch, np.ascontiguousarray(x.T) if turned else x) for x, turned in zip(given, across, strict=True))
+    c = on_gpu(torch, kernels.poisoned((m, n), out))
+    run(compiled, way, a, b, c)
+    wanted, magnitude = kernels.product(*(x.astype(np.float32) for x in given))
+    unit = F8_UNIT / k if dtype.bits == 8 and dtype.is_float else kernels.UNIT
+    bound = kernels.error_bound(magnitude, k, out, unit) if out.is_float else np.zeros_like(magnitude)
+    found = to_float64(c)
+    assert not np.isnan(found).any(), "some elements were written by nobody"
+    assert (np.abs(found - function(wanted)) <= bound * 2 + 2.0**-22 * np.abs(function(wanted))).all()
+
+
+def compile_for(kernel, subs):
+    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), kernel)
+
+
+def narrow_gemm(dtype=f16, acc=f32, out=f16, **more):
+    return kernels.gemm(dtype, acc, out=out, epilogue=(lambda x: cast(x, out)) if out is not acc else None, **more)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", seeds.SEEDS, ids=repr)
+def test_the_kernels_of_the_documents_run_as_typed(torch, seed, way):
+    compiled = compile_for(seed.kernel, seed.subs(512, 512, 256))
+    check(torch, compiled, way, (512, 512, 256))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (100, 77, 35), (129, 8, 72), (300, 264, 136), (1000, 1000, 1000)])
+def test_ragged_and_tiny_shapes(torch, shape, way):
+    check(torch, compile_for(narrow_gemm(), kernels.sizes(*shape, **LARGE)), way, shape, out=f16)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("dtype", "acc", "out"), [(bf16, f32, bf16), (f8e4m3fn, f32, f16), (f8e5m2, f32, f32), (i8, i32, i32)], ids=str
+)
+def test_every_dtype(torch, dtype, acc, out, way):
+    compiled = compile_for(narrow_gemm(dtype, acc, out), kernels.sizes(256, 256, 512, 128, 128, 128))
+    check(torch, compiled, way, (256, 256, 512), dtype, out)
+
+
+@pytest.mark.parametrize("across", [(True, False), (False, True)])
+def test_operands_that_lie_across(torch, across):
+    dims = {"a_dims": (kernels.K, kernels.M)} if across[0] else {"b_dims": (kernels.K, kernels.N)}
+    compiled = compile_for(narrow_gemm(**dims), kernels.sizes(256, 512, 256, **LARGE))
+    check(torch, compiled, "copies", (256, 512, 256), out=f16, across=across)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_epilogue(torch, way):
+    compiled = compile_for(kernels.gemm(f16, f32, epilogue=lambda x: tanh(x)), kernels.sizes(256, 512, 64, **LARGE))
+    check(torch, compiled, way, (256, 512, 64), function=np.tanh)
+
+
+@pytest.mark.parametrize(("first", "row"), [(0, 258), (1, 256), (0, 257), (2, 260)])
+def test_rows_that_the_copy_engine_cannot_take(torch, first, row):
+    """The same call, whatever the address and the distance of rows."""
+    compiled = compile_for(narrow_gemm(), kernels.sizes(128, 256, 256, **LARGE))
+    a, b = (torch.randn(n * row + 8, device="cuda").half()[first:][: n * row].view(n, row)[:, :256] for n in (128, 256))
+    c = torch.full((128, 256), float("nan"), device="cuda").half()
+    compiled(a, b, c)
+    wanted, magnitude = kernels.product(to_float64(a), to_float64(b))
+    assert (np.abs(to_float64(c) - wanted) <= kernels.error_bound(magnitude, 256, f16)).all()
+
+
+def test_the_same_bits_every_time(torch):
+    compiled = compile_for(narrow_gemm(), kernels.sizes(1024, 1024, 1024, **LARGE))
+    a, b = (torch.randn((1024, 1024), device="cuda").half() for _ in range(2))
+    results = []
+    for _ in range(3):
+        c = torch.full((1024, 1024), float("nan"), device="cuda").half()
+        compiled(a, b, c)
+        results.append(c.cpu())
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_a_stream_of_the_caller_s(torch):
+    compiled = compile_for(narrow_gemm(), kernels.sizes(256, 256, 256, **LARGE))
+    a, b = (torch.randn((256, 256), device="cuda").half() for _ in range(2))
+    c = torch.full((256, 256), float("nan"), device="cuda").half()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        compiled(a, b, c)
+    stream.synchronize()
+    wanted, magnitude = kernels.product(to_float64(a), to_float64(b))
+    assert (np.abs(to_float64(c) - wanted) <= kernels.error_bound(magnitude, 256, f16)).all()

@@ -1,0 +1,79 @@
+"""exp, exp2, log and log2 as they are spelled for machines without them, run on this one."""
+
+import ctypes
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+from tilewave.lower.lane_exponents import Floats, spelled
+from tilewave.lower.llvm import Function, Module
+
+NAMES = ("exp", "exp2", "log", "log2")
+ULPS = 4
+
+
+def compiled(name, lanes):
+    """A loop that computes a function of `lanes` numbers at a time."""
+    module = Module()
+    f = Function(module, name, [("ptr", "%x"), ("ptr", "%y"), ("i64", "%n")])
+    kind = f"<{lanes} x float>" if lanes > 1 else "float"
+
+    def step(i, carried):
+        given, found = (f.value(f"getelementptr {kind}, ptr {base}, i64 {i}") for base in ("%x", "%y"))
+        x = f.value(f"load {kind}, ptr {given}, align 4")
+        f.do(f"store {kind} {spelled(Floats(f, lanes, {}), name, x)}, ptr {found}, align 4")
+        return []
+
+    f.loop("%n", [], step)
+    module.functions.append(f.finish())
+    return str(module)
+
+
+def run(name, x, lanes=1):
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    to = llvm.Target.from_default_triple().create_target_machine(opt=1)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(compiled(name, lanes)), to)
+    engine.finalize_object()
+    y = np.full_like(x, 77)
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    kind(engine.get_function_address(name))(x.ctypes.data, y.ctypes.data, len(x) // lanes)
+    return y
+
+
+def numbers(name):
+    rng = np.random.default_rng(5)
+    if name.startswith("log"):
+        far = np.exp(rng.uniform(-103, 88, 20000))
+        return np.concatenate([far, rng.uniform(0.5, 2, 20000), 1 + rng.uniform(-1e-3, 1e-3, 20000)]).astype(np.float32)
+    largest = 88.7 if name == "exp" else 127.9
+    return np.concatenate([rng.uniform(-103, largest, 30000), rng.standard_normal(30000)]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_stays_within_four_units_in_the_last_place(name):
+    x = numbers(name)
+    wanted = getattr(np, name)(x.astype(np.float64))
+    unit = np.spacing(np.abs(wanted).astype(np.float32)).astype(np.float64)
+    assert np.max(np.abs(run(name, x) - wanted) / unit) <= ULPS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_are_computed_as_single_numbers_are(name):
+    x = numbers(name)[::100]
+    x = x[: len(x) // 4 * 4].copy()
+    np.testing.assert_array_equal(run(name, x, 4), run(name, x))
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "wanted"),
+    [
+        ("exp", [0, -0.0, np.inf, -np.inf, np.nan, 1e-30, 200, -200], [1, 1, np.inf, 0, np.nan, 1, np.inf, 0]),
+        ("exp2", [0, 10, np.inf, -np.inf, np.nan, -149, 128, -151], [1, 1024, np.inf, 0, np.nan, 2.0**-149, np.inf, 0]),
+        ("log", [1, 0, -0.0, np.inf, -1, np.nan, -np.inf], [0, -np.inf, -np.inf, np.inf, np.nan, np.nan, np.nan]),
+        ("log2", [1, 8, 0, np.inf, -1, np.nan, 2.0**-149], [0, 3, -np.inf, np.inf, np.nan, np.nan, -149]),
+    ],
+)
+def test_its_ends(name, x, wanted):
+    np.testing.assert_array_equal(run(name, np.array(x, np.float32)), np.array(wanted, np.float32))

@@ -1,0 +1,165 @@
+"""Which code a call takes, what it passes to the driver, and what is refused."""
+
+from __future__ import annotations
+
+import kernels
+import pytest
+from fake_cuda import FakeCuda, Gpu
+from fake_guests import forget_guests, install_torch
+from ptx_code import half_gemm
+
+from tilewave import *
+from tilewave.errors import CallError, TargetError
+from tilewave.ir.types import F16, F32
+from tilewave.nvidia_program import Variant, alignment
+from tilewave.runtime import cuda_driver as cuda_driver_module
+from tilewave.runtime import driver as driver_module
+from tilewave.runtime.arrays import ArrayView
+
+M, N, K = 256, 512, 128
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """This machine has an H200."""
+    fake = FakeCuda(Gpu())
+    cuda_driver_module._opened.cache_clear()
+    monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda file: fake)
+    yield fake
+    cuda_driver_module._opened.cache_clear()
+    forget_guests()
+    assert fake.faults == []
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    return install_torch(monkeypatch)
+
+
+@pytest.fixture
+def gemm():
+    """Compiled anew, or taken from the cache: a program remembers the driver that it was loaded by."""
+    sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
+    return wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
+
+
+def tensors(torch, at=(0x10000, 0x40000, 0x90000), a_strides=(K, 1)):
+    shapes, strides = ((M, K), (N, K), (M, N)), (a_strides, (K, 1), (N, 1))
+    return [
+        torch.Tensor(*given, dtype="torch.float16", strides=s) for *given, s in zip(at, shapes, strides, strict=True)
+    ]
+
+
+def array(pointer, shape, strides, dtype=F16):
+    return ArrayView(pointer, shape, strides, dtype, "cuda:0", False, None)
+
+
+@pytest.mark.parametrize(
+    ("view", "bytes_"),
+    [
+        (array(0x1000, (8, 8), (16, 2)), 16),
+        (array(0x1008, (8, 8), (16, 2)), 8),
+        (array(0x1002, (8, 8), (16, 2)), 2),
+        (array(0x1000, (8, 8), (20, 2)), 4),
+        (array(0x1000, (1, 8), (20, 2)), 16),  # one row has no distance to another
+        (array(0x1000, (3, 8, 8), (1 << 20, 18, 2)), 2),
+        (array(0x1000, (8, 8), (-16, 2)), 16),
+        (array(0x1004, (8,), (4,), F32), 4),
+    ],
+)
+def test_an_array_is_as_aligned_as_its_address_and_its_rows(view, bytes_):
+    assert alignment(view) == bytes_
+
+
+def views(gemm, a):
+    return [a, array(0x40000, (N, K), (2 * K, 2)), array(0x90000, (M, N), (2 * N, 2))]
+
+
+def test_arrays_that_the_copy_engine_takes_get_the_kernel_that_copies(gemm):
+    variant = gemm.build.program.variant_for(views(gemm, array(0x10000, (M, K), (2 * K, 2))))
+    assert variant == Variant()
+    assert "cp.async.bulk" in gemm.build.program.code_for(variant).ptx
+
+
+@pytest.mark.parametrize(
+    ("a", "variant"),
+    [
+        (array(0x10002, (M, K), (2 * K, 2)), Variant(True, narrow=(("a", 2),))),
+        (array(0x10000, (M, K), (2 * K + 4, 2)), Variant(True, narrow=(("a", 4),))),
+        (array(0x10000, (M, K), (2, 2 * M)), Variant(True, anyhow=("a",))),
+    ],
+)
+def test_arrays_that_it_cannot_take_are_loaded_by_lanes(gemm, a, variant):
+    found = gemm.build.program.variant_for(views(gemm, a))
+    assert found == variant
+    ptx = gemm.build.program.code_for(found).ptx
+    assert "cp.async.bulk" not in ptx
+    assert "wgmma" in ptx
+
+
+def test_a_call_launches_every_workgroup_with_maps_of_its_arrays(gemm, fake, torch):
+    gemm(*tensors(torch))
+    (seen,) = fake.launches
+    code = gemm.build.program.code_for(Variant())
+    assert seen.function == "gemm"
+    assert seen.grid == (gemm.build.lanes.workgroups, 1, 1)
+    assert seen.block == (384, 1, 1)
+    assert seen.shared_bytes == code.shared_bytes
+    assert [len(argument) for argument in seen.arguments] == [8] * 9 + [128] * 3
+    assert seen.words[:9] == (0x10000, K, 1, 0x40000, K, 1, 0x90000, N, 1)
+    assert {m.pointer for m in fake.maps} == {0x10000, 0x40000, 0x90000}
+
+
+def test_a_second_call_prepares_nothing(gemm, fake, torch):
+    given = tensors(torch)
+    gemm(*given)
+    before = list(fake.calls)
+    gemm(*given)
+    context = {"cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}
+    assert {*fake.calls[len(before) :]} - context == {"cuLaunchKernelEx"}
+    assert len(fake.launches) == 2
+
+
+def test_rows_that_lie_badly_are_launched_without_maps(gemm, fake, torch):
+    gemm(*tensors(torch, a_strides=(K + 2, 1)))
+    (seen,) = fake.launches
+    assert [len(argument) for argument in seen.arguments] == [8] * 9
+    assert seen.words[:3] == (0x10000, K + 2, 1)
+
+
+def test_a_kernel_that_spills_is_refused(gemm, fake, torch, monkeypatch):
+    ask = fake.do_cuFuncGetAttribute
+
+    def spilling(out, attribute, function):
+        ask(out, attribute, function)
+        if attribute == 3:  # local bytes
+            out[0] = 64
+
+    monkeypatch.setattr(fake, "do_cuFuncGetAttribute", spilling)
+    with pytest.raises(TargetError, match="64 bytes of registers are spilled"):
+        gemm(*tensors(torch))
+    assert fake.launches == []
+
+
+def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
+    given = tensors(torch)
+    given[1].is_cuda, given[1].number = False, -1
+    with pytest.raises(CallError) as caught:
+        gemm(*given)
+    assert caught.value.loc.file == __file__
+    assert fake.launches == []
+
+
+def test_the_second_process_takes_the_code_from_the_cache(gemm, monkeypatch):
+    ptx = gemm.asm
+    monkeypatch.setattr("tilewave.nvidia_program.assemble", lambda *given: pytest.fail("it was compiled again"))
+    sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
+    again = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
+    assert again.asm == ptx
+    assert again.build.program.code_for(Variant()) == gemm.build.program.code_for(Variant())
+
+
+def test_a_compiled_kernel_shows_what_was_emitted(gemm):
+    assert gemm.asm.encode() == gemm.code_object
+    assert "define ptx_kernel void @gemm(" in gemm.llvm_ir
+    assert gemm.resources.waves == (12, 1)

@@ -1,0 +1,34 @@
+"""Barriers that hand shared memory over: some wave may have stored there since the barrier before."""
+
+from __future__ import annotations
+
+from tilewave.ir.core import Block, Kernel
+from tilewave.ir.ops import Barrier, Loop, Store, StoreEach, While
+from tilewave.ir.types import Memory
+
+
+class Handovers:
+    """The barriers of a kernel in front of which a store to shared memory may still be under way."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._found: set[int] = set()
+        self._walk(kernel.body, False)
+
+    def __contains__(self, barrier: Barrier) -> bool:
+        return id(barrier) in self._found
+
+    def _walk(self, block: Block, stored: bool) -> bool:
+        """Whether something may have been stored since the last barrier at the block's end, given that at its start."""
+        for op in block.ops:
+            if isinstance(op, Barrier):
+                if stored:
+                    self._found.add(id(op))
+                stored = False
+            elif isinstance(op, (Store, StoreEach)):
+                stored = stored or (isinstance(op.memory.type, Memory) and op.memory.type.space == "shared")
+            for inner in op.blocks:
+                behind = self._walk(inner, stored)
+                if isinstance(op, (Loop, While)):
+                    behind = self._walk(inner, stored or behind)  # once more, behind its own end
+                stored = stored or behind
+        return stored

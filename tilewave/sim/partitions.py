@@ -1,0 +1,109 @@
+"""An L2 cut into partitions, in closed form: each is home to its share of the lines and keeps copies of the others' lines.
+
+A resident asks its own partition first. A line whose home is elsewhere is kept there as a copy; only where the copy is
+missing does its home hear of it, and only a miss at home goes to memory. So what is used through copies alone grows old
+at home, and histories differ with the capacity: each capacity is a set of caches of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewave.sim.accesses import Array
+from tilewave.sim.dispatch import Placed
+from tilewave.sim.flows import OwnWalks
+from tilewave.sim.reuse import Caches
+
+HEARD = 0.02
+"""A home counts as walked where its far residents miss more than this share of their copies."""
+
+
+def partitioned_l2(
+    walks: OwnWalks, placed: Placed, parts: int, streams: int, capacities: Array, written: Array
+) -> tuple[Array, Array, Array]:
+    """(missed, crossed, asked of memory) of each walk, for each capacity."""
+    points, domains = len(capacities), len(placed.domain_xcd)
+    state = Caches(2 * streams, np.repeat(capacities, domains)[:, None], np.tile(written, (points, 1)))
+    found = np.empty((3, len(walks), points))
+    bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
+    for beat in range(placed.beats):
+        part = slice(bounds[beat], bounds[beat + 1])
+        together = _Beat.of(walks.domain[part], walks.stream[part], walks.size[part], parts, streams, points, domains)
+        found[:, part] = together.walked(beat, state)
+    return found[0], found[1], found[2]
+
+
+@dataclass(frozen=True, eq=False)
+class _Beat:
+    """The walks of one beat, in all capacities at once: copies by [point, walk], homes by [point, stream, partition]."""
+
+    copy_cache: Array
+    copy_stream: Array
+    copy_size: Array
+    home_cache: Array
+    home_stream: Array
+    home_size: Array
+    home_of: Array
+    """Which of the streams walked on an xcd each walk is of."""
+    own_part: Array
+    walkers: Array
+    resident: Array
+    """[stream, partition]: whether somebody who lives there walks it."""
+
+    @staticmethod
+    def of(
+        domain: Array, stream: Array, size: Array, parts: int, streams: int, points: int, domains: int
+    ) -> _Beat:
+        key, first, home_of = np.unique(domain // parts * streams + stream, return_index=True, return_inverse=True)
+        resident = np.zeros((len(key), parts), bool)
+        resident[home_of, domain % parts] = True
+        shift = np.arange(points)[:, None] * domains
+        home = (key // streams * parts)[:, None] + np.arange(parts)
+        return _Beat(
+            copy_cache=domain + shift,
+            copy_stream=np.broadcast_to(stream + streams, (points, len(domain))),
+            copy_size=np.broadcast_to(size * (parts - 1) / parts, (points, len(domain))),
+            home_cache=home + shift[:, :, None],
+            home_stream=np.broadcast_to((key % streams)[:, None], (points, len(key), parts)),
+            home_size=np.broadcast_to((size[first] / parts)[:, None], (points, len(key), parts)),
+            home_of=home_of,
+            own_part=domain % parts,
+            walkers=np.bincount(home_of)[home_of],
+            resident=resident,
+        )
+
+    def walked(self, beat: int, state: Caches) -> Array:
+        """[(missed, crossed, asked of memory), walk, point] in bytes."""
+        points, count = self.copy_cache.shape
+        surely = np.broadcast_to(self.resident, self.home_cache.shape)
+        copies = state.tried(beat, *self._all(surely))[: points * count, 0].reshape(points, count)
+        asked = self._asked_of_homes(copies)
+        missed = state.walk(beat, *self._all(surely | (asked > HEARD)))[:, 0]
+        copies = missed[: points * count].reshape(points, count)
+        at_home = np.zeros(self.home_cache.shape)
+        at_home[surely | (asked > HEARD)] = missed[points * count :]
+        at_home = np.where(surely, at_home, np.minimum(at_home, asked)) * self.home_size
+        crossed = copies * self.copy_size
+        in_own = at_home[:, self.home_of, self.own_part]
+        # Of the partitions that walk a stream together, the first to come misses what is at home with it.
+        return np.stack(
+            [(crossed + in_own / self.walkers).T, crossed.T, (at_home.sum(2)[:, self.home_of] / self.walkers).T]
+        )
+
+    def _all(self, homes: Array) -> tuple[Array, Array, Array]:
+        """(cache, stream, size) of all copies and of the homes named."""
+        return (
+            np.concatenate([self.copy_cache.ravel(), self.home_cache[homes]]),
+            np.concatenate([self.copy_stream.ravel(), self.home_stream[homes]]),
+            np.concatenate([self.copy_size.ravel(), self.home_size[homes]]),
+        )
+
+    def _asked_of_homes(self, copies: Array) -> Array:
+        """[point, stream, partition]: the share that residents of other partitions miss of their copies, at the most."""
+        asked = np.zeros(self.home_cache.shape)
+        for part in range(asked.shape[2]):
+            far = self.own_part != part
+            np.maximum.at(asked[:, :, part], (slice(None), self.home_of[far]), copies[:, far])
+        return asked
