@@ -16,6 +16,7 @@ from tilewave.sim.validation import (
     mi355x_rows,
     summary,
     tile_choices,
+    unseen_rows,
 )
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sim.md"
@@ -42,10 +43,11 @@ def shown(quantity: str, value: float) -> str:
 
 
 def remark(row: Compared) -> str:
-    if row.low is None or row.high is None:
-        return "fitted" if row.fitted else ""
-    ends = f"{row.low / 1e6:,.0f} – {row.high / 1e6:,.0f} MB"
-    return f"cliff: {ends}" + ("" if row.inside else ", missed")
+    found = ["fitted"] if row.fitted else []
+    if row.low is not None and row.high is not None:
+        ends = f"{row.low / 1e6:,.0f} – {row.high / 1e6:,.0f} MB"
+        found.append(f"cliff: {ends}" + ("" if row.inside else ", missed"))
+    return ", ".join(found)
 
 
 def compared(rows: list[Compared]) -> str:
@@ -83,6 +85,7 @@ def everything() -> str:
         "MI355X, published rates": compared(mi355x_rows()),
         "MI300X, Wave's table": compared(mi300x_rows()),
         "H200, sustained speeds": compared(baseline_rows()),
+        "H200, other shapes": compared(unseen_rows()),
         "H200, hardware counters": compared(h200_rows()),
     }
     return "\n".join(f"### {title}\n\n{text}" for title, text in parts.items())

@@ -413,11 +413,12 @@ CASES = {
         + GEMM
         + f"compiled = wave_compile(WaveCompileOptions(subs=sizes, target='gfx942'), gemm)\ncompiled({A}, {B}, {C})",
         """
-        gemm: nothing can be run on gfx942 yet
+        gemm: this machine has no AMD driver (libamdhip64.so or libamdhip64.so.7 or libamdhip64.so.6 or amdhip64_7.dll or amdhip64_6.dll)
           gemm.py:20
               compiled(np.ones((128, 96), np.float16), np.ones((128, 96), np.float16), np.empty((128, 128), np.float32))
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          gemm.interpret(…) runs it in numpy on any machine
+          run it on a machine with an AMD GPU; interpret(…) runs the kernel in numpy on any machine
+          gemm.emulate(…) runs its machine code on this CPU
         """,
     ),
     "a dynamic symbol without a value at the call": (

@@ -22,10 +22,10 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.lane_memory import Reach
 from tilewave.lower.lanes import KernelArgument, lower_lanes
-from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
-from tilewave.runtime.hip import HipCode, HipProgram
+from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
 from tilewave.targets.amdgcn import AMDGCN
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.code_object import link
@@ -55,6 +55,7 @@ class AmdProgram:
     lanes: Kernel
     chip: str
     _codes: dict[frozenset[str], AmdCode] = field(default_factory=dict)
+    _loaded: dict[frozenset[str], HipProgram] = field(default_factory=dict)
 
     @property
     def llvm_ir(self) -> str:
@@ -95,15 +96,24 @@ class AmdProgram:
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the card, by HIP."""
-        code = self.code
-        names = [v.name for v in self._memories()]
-        launch = GpuLaunch(
-            tuple(_slot(a, names, list(self._symbols(numbers))) for a in code.arguments),
-            (self.lanes.workgroups, 1, 1),
-            (code.workgroup_size, 1, 1),
-        )
-        fields = kernels(code.code_object)[0].fields
-        HipProgram(HipCode(self.lanes.name, self.chip, code.code_object, launch, parameters, fields))(arrays, numbers)
+        try:
+            hip_driver(self.lanes.name)
+        except TargetError as error:
+            here_too = f"{self.lanes.name}.emulate(…) runs its machine code on this CPU"
+            raise TargetError(error.what, loc=here(), remedy=f"{error.remedy}\n{here_too}") from None
+        views = check_call(self.lanes.name, parameters, arrays, "rocm", here())
+        self._on_card(self._anyhow(views), numbers, parameters)(arrays, numbers)
+
+    def _on_card(self, anyhow: frozenset[str], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> HipProgram:
+        if anyhow not in self._loaded:
+            code = self.code_for(anyhow)
+            names = [v.name for v in self._memories()]
+            slots = tuple(_slot(a, names, list(self._symbols(numbers))) for a in code.arguments)
+            launch = GpuLaunch(slots, (self.lanes.workgroups, 1, 1), (code.workgroup_size, 1, 1))
+            fields = kernels(code.code_object)[0].fields
+            made = HipCode(self.lanes.name, self.chip, code.code_object, launch, parameters, fields)
+            self._loaded[anyhow] = HipProgram(made)
+        return self._loaded[anyhow]
 
     def code_for(self, anyhow: frozenset[str]) -> AmdCode:
         if anyhow not in self._codes:

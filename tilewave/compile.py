@@ -11,7 +11,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from tilewave.amd import AmdBuild, LaneResources, build_amd
+from tilewave.amd import AMD_CHIPS, AmdBuild, LaneResources, build_amd
 from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
@@ -163,7 +163,7 @@ class Compiled:
 
     def _amd(self, what: str) -> AmdBuild:
         if not isinstance(self.build, AmdBuild):
-            chips = " or ".join(f'"{chip}"' for chip in LANE_MACHINES)
+            chips = " or ".join(f'"{chip}"' for chip in AMD_CHIPS)
             what = f"{self.name}: there is no {what} for {self.target}"
             raise TargetError(what, loc=here(), remedy=f"compile it with target={chips}")
         return self.build

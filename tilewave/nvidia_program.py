@@ -6,9 +6,9 @@ Arrays that lie otherwise than the copy engine or wide loads want get code of th
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -28,6 +28,10 @@ from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
 
 WIDEST_BYTES = 16
+
+
+class SpillWarning(UserWarning):
+    """A kernel needs more registers than a lane has."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ class NvidiaProgram:
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, CudaProgram] = field(default_factory=dict)
     """What calls took so far."""
-    _choosers: dict[tuple[Parameter, ...], Chooser] = field(default_factory=dict)
+    _chooser: list[Chooser] = field(default_factory=list)
+    """One, from the first call on."""
 
     @property
     def name(self) -> str:
@@ -77,21 +82,21 @@ class NvidiaProgram:
         """For arrays that lie well."""
         return self.code_for(Variant()).ptx
 
-    @cached_property
+    @property
     def assembled(self) -> Assembled | None:
-        """What this machine's assembler, or its driver, makes of it; None where it has neither."""
-        if ptxas():
-            return assemble_ptx(self.ptx, SM_90A.chip)
-        return None
+        """What the driver made of it at the first call, or else this machine's ptxas makes; None where it has none."""
+        for program in self.programs.values():
+            found, log = program.resources(), program.log()
+            return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
+        return assemble_ptx(self.ptx, SM_90A.chip) if ptxas() else None
 
     # -- running it
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
-        chooser = self._choosers.get(parameters)
-        if chooser is None:
-            chooser = self._choosers[parameters] = Chooser(self._cuda_code(Variant(), parameters), owner=self)
-        chooser(arrays, numbers)
+        if not self._chooser:
+            self._chooser.append(Chooser(self._cuda_code(Variant(), parameters), owner=self))
+        self._chooser[0](arrays, numbers)
 
     def program_for(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaProgram:
         if variant not in self.programs:
@@ -103,13 +108,19 @@ class NvidiaProgram:
         launch = _launch(code, self.kernel_of(variant))
         return CudaCode(self.name, SM_90A.chip, code.ptx.encode(), launch, parameters)
 
-    def want_no_spills(self, program: CudaProgram, number: int) -> None:
+    def check_registers(self, program: CudaProgram, number: int) -> None:
+        """Products that wait for registers are refused, and so are spills where tiles are copied to be fast.
+
+        Lanes that load are there for arrays of any kind; they would rather spill than fail.
+        """
         told = read_log(program.log(number))
         spilled = program.resources(number).local_bytes
-        if spilled or told.serialized:
-            what = f"{spilled} bytes of registers are spilled" if spilled else told.serialized[0]
-            remedy = "use smaller tiles: BLOCK_M x BLOCK_N sums are held by 128 lanes for each 64 rows"
-            raise TargetError(f"{self.name}: {what}", loc=here(), remedy=remedy)
+        if not spilled and not told.serialized:
+            return
+        what = f"{self.name}: {told.serialized[0] if told.serialized else f'{spilled} bytes of a lane are spilled'}"
+        if told.serialized or any(isinstance(slot, TiledArray) for slot in program.code.launch.slots):
+            raise TargetError(what, loc=here(), remedy="use smaller tiles, whose sums leave more registers")
+        warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=6)
 
     # -- which code
 
@@ -167,7 +178,7 @@ class Chooser(CudaProgram):
 
     def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
         program = self.owner.program_for(self.owner.variant_for(views), self.code.parameters)
-        self.owner.want_no_spills(program, number)
+        self.owner.check_registers(program, number)
         return program.prepare(views, numbers, number, stream)
 
 

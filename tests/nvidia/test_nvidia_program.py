@@ -11,7 +11,7 @@ from ptx_code import half_gemm
 from tilewave import *
 from tilewave.errors import CallError, TargetError
 from tilewave.ir.types import F16, F32
-from tilewave.nvidia_program import Variant, alignment
+from tilewave.nvidia_program import SpillWarning, Variant, alignment
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
 from tilewave.runtime.arrays import ArrayView
@@ -127,7 +127,9 @@ def test_rows_that_lie_badly_are_launched_without_maps(gemm, fake, torch):
     assert seen.words[:3] == (0x10000, K + 2, 1)
 
 
-def test_a_kernel_that_spills_is_refused(gemm, fake, torch, monkeypatch):
+@pytest.fixture
+def spilling(fake, monkeypatch):
+    """Every kernel spills."""
     ask = fake.do_cuFuncGetAttribute
 
     def spilling(out, attribute, function):
@@ -136,7 +138,23 @@ def test_a_kernel_that_spills_is_refused(gemm, fake, torch, monkeypatch):
             out[0] = 64
 
     monkeypatch.setattr(fake, "do_cuFuncGetAttribute", spilling)
-    with pytest.raises(TargetError, match="64 bytes of registers are spilled"):
+
+
+def test_a_kernel_that_copies_and_spills_is_refused(gemm, fake, torch, spilling):
+    with pytest.raises(TargetError, match="64 bytes of a lane are spilled"):
+        gemm(*tensors(torch))
+    assert fake.launches == []
+
+
+def test_lanes_that_load_would_rather_spill_than_fail(gemm, fake, torch, spilling):
+    with pytest.warns(SpillWarning, match="64 bytes of a lane are spilled; smaller tiles need fewer registers"):
+        gemm(*tensors(torch, a_strides=(K + 2, 1)))
+    assert len(fake.launches) == 1
+
+
+def test_products_that_wait_for_each_other_are_refused(gemm, fake, torch, monkeypatch):
+    monkeypatch.setattr("tilewave.runtime.cuda.CudaProgram.log", lambda *given: "ptxas info : (C7510) serialized")
+    with pytest.raises(TargetError, match="C7510"):
         gemm(*tensors(torch))
     assert fake.launches == []
 
@@ -157,6 +175,12 @@ def test_the_second_process_takes_the_code_from_the_cache(gemm, monkeypatch):
     again = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
     assert again.asm == ptx
     assert again.build.program.code_for(Variant()) == gemm.build.program.code_for(Variant())
+
+
+def test_a_kernel_that_ran_tells_what_the_driver_made_of_it(gemm, fake, torch):
+    gemm(*tensors(torch))
+    assert gemm.resources.assembled.registers == 40
+    assert gemm.resources.assembled.log == "ptxas info    : Used 40 registers"
 
 
 def test_a_compiled_kernel_shows_what_was_emitted(gemm):

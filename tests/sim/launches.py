@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from tilewave.machine import L2, Hbm, LastLevel, Machine, Rate
@@ -53,6 +54,26 @@ def chip(**changes: Any) -> Machine:
         "hbm": Hbm(1 << 34, 1e12),
     }
     return Machine(**{**given, **changes})
+
+
+def pairs_walked(one: list[tuple[int, int]], other: list[tuple[int, int]], stream_bytes: int) -> Accesses:
+    """Two workgroups with as many tasks, each of which walks two streams; nothing is written."""
+    tasks, streams = len(one), 1 + max(stream for pair in one + other for stream in pair)
+    return Accesses(
+        arrays=("x",),
+        array_written_bytes=np.zeros(1),
+        stream_bytes=np.full(streams, float(stream_bytes)),
+        stream_array=np.zeros(streams, np.int64),
+        workgroups=2,
+        workgroup=np.repeat([0, 1], tasks),
+        turn=np.tile(np.arange(tasks), 2),
+        reads=np.array(one + other),
+        written_bytes=np.zeros(2 * tasks),
+        steps=32,
+        flops=0.0,
+        step_flops=0.0,
+        dtype="f16",
+    )
 
 
 @st.composite

@@ -9,11 +9,13 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from launches import ENGINES, Launch, chip, launches, machines
+from launches import ENGINES, SHARP, Launch, chip, launches, machines, pairs_walked
 
 from tilewave.machine import L2, LastLevel
-from tilewave.sim import Gemm, SimError, simulate
-from tilewave.sim.measured import counters
+from tilewave.sim import Gemm, Residency, SimError, simulate
+from tilewave.sim.calibration import Softness
+from tilewave.sim.dispatch import place
+from tilewave.sim.measured import counters, unseen_counters
 
 OFF_A_CLIFF, COUNTED_OFF_A_CLIFF, COUNTED_ON_A_CLIFF = 0.02, 0.005, 0.10
 """How far the engines may lie apart in HBM bytes: on any launch, and on those that were counted on an H200.
@@ -50,6 +52,18 @@ def test_the_engines_agree_on_counted_launches(row):
     assert missed[1] == pytest.approx(missed[0], rel=bound)
 
 
+@needs_numba
+@pytest.mark.parametrize("row", unseen_counters()[::8], ids=lambda row: f"{row.gemm}-{row.mapping}")
+def test_the_engines_agree_on_launches_counted_later(row):
+    """Short tiles stand on a cliff nearly always: there the interval must hold the trace, and what was counted."""
+    closed, traced = (simulate(row.gemm, "H200", row.mapping, engine=engine) for engine in ENGINES)
+    if closed.on_cliff:
+        assert closed.hbm_read_low_bytes <= traced.hbm_read_bytes <= closed.hbm_read_high_bytes
+        assert closed.hbm_read_low_bytes <= row.hbm_read_bytes <= closed.hbm_read_high_bytes
+    else:
+        assert traced.hbm_read_bytes == pytest.approx(closed.hbm_read_bytes, rel=COUNTED_OFF_A_CLIFF)
+
+
 SIDES = st.integers(4, 40).map(lambda count: 128 * count)
 
 
@@ -59,7 +73,7 @@ SIDES = st.integers(4, 40).map(lambda count: 128 * count)
 @example(3968, 7424, 1536, (128, 128, 64), 1)
 @given(SIDES, SIDES, st.integers(8, 32).map(lambda count: 64 * count), st.sampled_from(TILES), st.integers(1, 32))
 def test_the_engines_agree_on_other_shapes_of_the_h200(m, n, k, tile, group):
-    """The two examples are shapes whose B nearly fits: they tell whether both keep a used line young at home."""
+    """The two examples are shapes whose B nearly fits: they tell whether both let a line grow old at home."""
     gemm = Gemm(m, n, k, tile, workgroups=132)
     closed, traced = (simulate(gemm, "H200", f"grouped({group})", engine=engine) for engine in ENGINES)
     if closed.on_cliff:
@@ -142,6 +156,49 @@ def test_what_is_written_takes_room_only_where_the_machine_says_so(engine):
     assert read[1] > read[0]
 
 
+@engines
+def test_what_was_walked_since_is_not_counted_twice(engine):
+    """Stream 1 comes back after 0 and 2; of the new stream 3 so much has been walked that half of 1 is pushed out."""
+    panel = 16 * 128 * 2
+    machine = chip(xcds=2, units_per_xcd=1, l2=L2(int(3.5 * panel), holds_writes=False))
+    accesses = pairs_walked([(0, 1), (0, 2), (1, 3)], [(4, 5), (4, 6), (5, 7)], panel)
+    placed = place(accesses, machine, Residency())
+    flows = ENGINES[engine](accesses, placed, machine, Residency(), SHARP)
+    late = (flows.walks.beat == 2) & (flows.walks.stream == 1)
+    assert flows.hbm[late].sum() == pytest.approx(panel / 2, abs=2 * panel / 32)
+
+
+@engines
+def test_what_is_written_to_another_partition_takes_room_on_its_way(engine):
+    """Two partitions, one unit in each, wide outputs: what passes through pushes out rows that else stay."""
+    gemm = Gemm(256, 64, 64, (16, 16, 8), out="f64", workgroups=2)
+    launch = Launch(gemm, "linear()", chip(units_per_xcd=2, l2=L2(48 * 16 * 64 * 2, partitions=2)))
+    accesses, placed = launch.placed()
+    assert len(set(placed.domain)) == 2
+    read = [
+        ENGINES[engine](accesses, placed, launch.machine, Residency(), Softness(passing=passing)).hbm.sum()
+        for passing in (0.0, 1.0)
+    ]
+    assert read[1] > read[0]
+
+
+@engines
+def test_a_home_does_not_hear_of_the_use_of_a_copy(engine):
+    """Stream 0 is walked in every beat by one partition; then the other, home to half of it, comes for it.
+
+    Meanwhile five panels have come by there, which is all it holds: that half is read from HBM a second time.
+    """
+    panel = 16 * 128 * 2
+    machine = chip(units_per_xcd=2, l2=L2(10 * panel, partitions=2, holds_writes=False))
+    one, other = [(0, new) for new in range(1, 7)] + [(7, 8)], [(9, 10)] + [(11, 12)] * 5 + [(0, 12)]
+    accesses = pairs_walked(one, other, panel)
+    placed = place(accesses, machine, Residency())
+    flows = ENGINES[engine](accesses, placed, machine, Residency(), SHARP)
+    of_stream, early = flows.walks.stream == 0, flows.walks.beat < 6
+    assert flows.hbm[of_stream & early].sum() == pytest.approx(panel)
+    assert flows.hbm[of_stream & ~early].sum() == pytest.approx(panel / 2)
+
+
 def test_the_trace_needs_no_numba_for_small_launches():
     """The same figures from plain Python, and an offer of help for large ones."""
     code = """
@@ -162,7 +219,5 @@ except SimError as error:
 
 
 def test_the_trace_does_not_pretend_to_know_skew():
-    from tilewave.sim import Residency
-
     with pytest.raises(SimError, match="keeps residents in step"):
         simulate(Gemm(512, 512, 512), "MI300X", engine="trace", residency=Residency(skew_steps=2.0))

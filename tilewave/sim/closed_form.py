@@ -47,7 +47,7 @@ def _l2(
 
 
 def _written(accesses: Accesses, placed: Placed, machine: Machine, passing: float) -> Array:
-    """[domain, beat]: bytes of output that take room in an L2: at home, and on the way there in the writer's partition."""
+    """[domain, beat]: bytes of output that take room: at home, and on the way there in the writer's partition."""
     parts, beats, domains = machine.l2.partitions, placed.beats, machine.domains
     if not machine.l2.holds_writes:
         return np.zeros((domains, beats))

@@ -1,4 +1,4 @@
-"""An L2 cut into partitions, in closed form: each is home to its share of the lines and keeps copies of the others' lines.
+"""An L2 cut into partitions, in closed form: each is home to its share of the lines and keeps copies of others.
 
 A resident asks its own partition first. A line whose home is elsewhere is kept there as a copy; only where the copy is
 missing does its home hear of it, and only a miss at home goes to memory. So what is used through copies alone grows old
@@ -37,7 +37,7 @@ def partitioned_l2(
 
 @dataclass(frozen=True, eq=False)
 class _Beat:
-    """The walks of one beat, in all capacities at once: copies by [point, walk], homes by [point, stream, partition]."""
+    """The walks of one beat, for all capacities at once: copies by [point, walk], homes by [point, stream, part]."""
 
     copy_cache: Array
     copy_stream: Array
@@ -53,9 +53,7 @@ class _Beat:
     """[stream, partition]: whether somebody who lives there walks it."""
 
     @staticmethod
-    def of(
-        domain: Array, stream: Array, size: Array, parts: int, streams: int, points: int, domains: int
-    ) -> _Beat:
+    def of(domain: Array, stream: Array, size: Array, parts: int, streams: int, points: int, domains: int) -> _Beat:
         key, first, home_of = np.unique(domain // parts * streams + stream, return_index=True, return_inverse=True)
         resident = np.zeros((len(key), parts), bool)
         resident[home_of, domain % parts] = True
@@ -80,10 +78,11 @@ class _Beat:
         surely = np.broadcast_to(self.resident, self.home_cache.shape)
         copies = state.tried(beat, *self._all(surely))[: points * count, 0].reshape(points, count)
         asked = self._asked_of_homes(copies)
-        missed = state.walk(beat, *self._all(surely | (asked > HEARD)))[:, 0]
+        homes = surely | (asked > HEARD)
+        missed = state.walk(beat, *self._all(homes))[:, 0]
         copies = missed[: points * count].reshape(points, count)
         at_home = np.zeros(self.home_cache.shape)
-        at_home[surely | (asked > HEARD)] = missed[points * count :]
+        at_home[homes] = missed[points * count :]
         at_home = np.where(surely, at_home, np.minimum(at_home, asked)) * self.home_size
         crossed = copies * self.copy_size
         in_own = at_home[:, self.home_of, self.own_part]
@@ -101,9 +100,8 @@ class _Beat:
         )
 
     def _asked_of_homes(self, copies: Array) -> Array:
-        """[point, stream, partition]: the share that residents of other partitions miss of their copies, at the most."""
-        asked = np.zeros(self.home_cache.shape)
-        for part in range(asked.shape[2]):
-            far = self.own_part != part
-            np.maximum.at(asked[:, :, part], (slice(None), self.home_of[far]), copies[:, far])
-        return asked
+        """[point, stream, part]: the share that residents of other partitions miss of their copies, at the most."""
+        parts = self.resident.shape[1]
+        of_part = np.zeros(self.home_cache.shape)
+        of_part[:, self.home_of, self.own_part] = copies
+        return np.stack([np.delete(of_part, part, 2).max(2) for part in range(parts)], 2)

@@ -42,7 +42,13 @@ class _Tracer:
     def __init__(
         self, accesses: Accesses, placed: Placed, machine: Machine, walks: OwnWalks, slabs: int, passing: float
     ) -> None:
-        self.passing, self.machine, self.walks, self.slabs, self.streams = passing, machine, walks, slabs, accesses.streams
+        self.passing, self.machine, self.walks, self.slabs, self.streams = (
+            passing,
+            machine,
+            walks,
+            slabs,
+            accesses.streams,
+        )
         self.bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
         held = machine.l2.holds_writes
         order = np.argsort(placed.beat, kind="stable") if held else np.zeros(0, np.int64)

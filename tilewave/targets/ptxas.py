@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 FORBIDDEN = re.compile(r"\(C75\d\d\).*")
@@ -34,6 +35,7 @@ def ptxas() -> str:
     return shutil.which("ptxas") or ""
 
 
+@lru_cache(maxsize=16)
 def assemble_ptx(ptx: str, arch: str) -> Assembled:
     """Give a text to the assembler, which must be there."""
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,56 @@
+"""What stands in the K loop of AMD's machine code: python benchmarks/amd_kloop.py. No card is needed."""
+
+import tilewave as tw
+from tilewave import GLOBAL_ADDRESS_SPACE, Memory, Register, f16, f32, iterate, mma, read, sym, write
+
+M, N, K = sym.M, sym.N, sym.K
+BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
+GLOBAL = GLOBAL_ADDRESS_SPACE
+SIZE = 1024
+ROWS = [
+    ("gfx942", (128, 256, 64), (2, 4)),
+    ("gfx942", (128, 256, 64), (4, 2)),
+    ("gfx942", (128, 256, 64), (2, 2)),
+    ("gfx942", (256, 256, 64), (4, 2)),
+    ("gfx942", (256, 256, 64), (2, 2)),
+    ("gfx950", (256, 256, 64), (4, 2)),
+    ("gfx950", (256, 256, 64), (2, 2)),
+]
+
+
+def compiled(chip, tile, waves):
+    @tw.wave([
+        tw.WorkgroupConstraint(M, BLOCK_M, 0),
+        tw.WorkgroupConstraint(N, BLOCK_N, 1),
+        tw.TilingConstraint(K, BLOCK_K),
+        tw.WaveConstraint(M, BLOCK_M / waves[0]),
+        tw.WaveConstraint(N, BLOCK_N / waves[1]),
+    ])  # fmt: skip
+    def gemm(a: Memory[M, K, GLOBAL, f16], b: Memory[N, K, GLOBAL, f16], c: Memory[M, N, GLOBAL, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    sizes = {M: SIZE, N: SIZE, K: SIZE, BLOCK_M: tile[0], BLOCK_N: tile[1], BLOCK_K: tile[2]}
+    options = tw.WaveCompileOptions(subs=sizes, target=chip, schedule=tw.SchedulingType.PREFETCH)
+    return tw.wave_compile(options, gemm)
+
+
+def main():
+    print(f"f16 in, f32 sums, {SIZE}³, PREFETCH; per wave and step")
+    print(
+        "chip    tile        waves  per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
+    )
+    for chip, tile, waves in ROWS:
+        s = compiled(chip, tile, waves).loop_statistics
+        print(
+            f"{chip}  {'x'.join(map(str, tile)):10}  {waves[0]}x{waves[1]}   {s.instructions_per_matrix:9.2f}"
+            f"  {s.longest_gap:4} {s.matrix_over_next:7.2f} {s.vector_instructions:7} {s.accumulator_moves:6}"
+            f" {s.nops:5}  {s.spills:6}  {s.bank_conflict_cycles:9g}  {s.registers:9}  {max(s.store_bytes)} B"
+        )
+
+
+if __name__ == "__main__":
+    main()

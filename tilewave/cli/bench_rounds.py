@@ -1,0 +1,126 @@
+"""Rounds of a benchmark: who is timed when, and what medians of neighbours say; no GPU is known here."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+BASELINE = "cublas"
+"""Whom the others are compared with; it is timed before and after each of them."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a sample is taken: a burst of launches, the idle time before it, untimed launches as a share of it."""
+
+    name: str
+    burst_seconds: float
+    idle_seconds: float
+    warm_up: float
+
+    def __str__(self) -> str:
+        burst = f"{self.name}: bursts of {1e3 * self.burst_seconds:.0f} ms"
+        if self.idle_seconds:
+            return f"{burst}, {1e3 * self.idle_seconds:.0f} ms idle between them"
+        return f"{burst} back to back, each after {100 * self.warm_up:.0f} % of it untimed"
+
+
+SHORT = Mode("short", 0.002, 0.012, 0.0)
+SUSTAINED = Mode("sustained", 0.060, 0.0, 0.5)
+MODES = {"short": (SHORT,), "sustained": (SUSTAINED,), "both": (SHORT, SUSTAINED)}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One burst: who, and the seconds of one launch in it."""
+
+    contestant: str
+    seconds: float
+
+
+Round = tuple[Sample, ...]
+"""Samples in the order in which they were taken."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median, and half the distance between the quartiles."""
+
+    median: float
+    spread: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Estimate:
+        """Of one value, no spread is known."""
+        if len(values) < 2:
+            return Estimate(statistics.median(values), 0.0)
+        first, _, third = statistics.quantiles(values, n=4)
+        return Estimate(statistics.median(values), (third - first) / 2)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """All samples of one shape in one mode."""
+
+    mode: Mode
+    launches: int
+    """In each burst, for all contestants alike."""
+    rounds: tuple[Round, ...]
+
+    @property
+    def contestants(self) -> tuple[str, ...]:
+        return tuple(sorted({sample.contestant for one in self.rounds for sample in one}))
+
+    def seconds(self, name: str) -> tuple[float, ...]:
+        return tuple(sample.seconds for one in self.rounds for sample in one if sample.contestant == name)
+
+    def tflops(self, name: str, operations: int) -> Estimate:
+        return Estimate.of([operations / seconds / 1e12 for seconds in self.seconds(name)])
+
+    def ratios(self, name: str) -> tuple[float, ...]:
+        """How many times as fast as the baseline just before and just after, once a round."""
+        return tuple(ratio for one in self.rounds for ratio in _ratios(one, name))
+
+    def ratio(self, name: str) -> Estimate | None:
+        """Nothing for the baseline itself, and where it did not take part."""
+        ratios = self.ratios(name)
+        return Estimate.of(ratios) if ratios else None
+
+
+def _ratios(one: Round, name: str) -> Iterable[float]:
+    for before, sample, after in zip(one, one[1:], one[2:], strict=False):
+        if sample.contestant == name != BASELINE and before.contestant == after.contestant == BASELINE:
+            yield (before.seconds + after.seconds) / 2 / sample.seconds
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def order_of_a_round(names: Sequence[str], draw: random.Random) -> tuple[str, ...]:
+    """The contestants in a new order, and the baseline, where it takes part, around each of them."""
+    others = [name for name in names if name != BASELINE]
+    shuffled = draw.sample(others, len(others))
+    if BASELINE not in names:
+        return tuple(shuffled)
+    return (BASELINE, *(name for other in shuffled for name in (other, BASELINE)))
+
+
+def play(
+    names: Sequence[str],
+    count: int,
+    seed: int,
+    take: Callable[[Sequence[str]], Sequence[float]],
+    advance: Callable[[], object],
+) -> tuple[Round, ...]:
+    """So many rounds; `take` gives the seconds of a launch for each sample of one round, in order."""
+    draw = random.Random(seed)
+    rounds = []
+    for _ in range(count):
+        order = order_of_a_round(names, draw)
+        rounds.append(tuple(map(Sample, order, take(order), strict=True)))
+        advance()
+    return tuple(rounds)
