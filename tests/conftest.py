@@ -8,6 +8,7 @@ import kernels
 import pytest
 from golden import golden, pytest_addoption  # noqa: F401
 from hypothesis import settings
+from kernels import FORMATS
 
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
@@ -23,7 +24,7 @@ from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
-from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.prepack_operands import PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
 from tilewave.passes.slice_depth import slice_depth
@@ -35,7 +36,6 @@ from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
-FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
     "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),

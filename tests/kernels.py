@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from tilewave import *
+from tilewave.passes.prepack_operands import PanelFormat
 
 M, N, K, B = sym.M, sym.N, sym.K, sym.B
 BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_B = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K, sym.BLOCK_B
 G = GLOBAL_ADDRESS_SPACE
+
+
+FORMATS = {"f16": PanelFormat("f32", 1), "f32": PanelFormat("f32", 1), "i8": PanelFormat("i16", 2)}
+"""How tests lay out panels."""
 
 
 def tiling(*more):

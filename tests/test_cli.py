@@ -7,14 +7,16 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import typer
 from kernels import *
+from typer.models import OptionInfo
 
 import tilewave
 from tilewave.cli.diff import parse_sizes
-from tilewave.cli.main import main
+from tilewave.cli.main import app, main
 from tilewave.errors import TilewaveError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -349,3 +351,13 @@ def test_a_reader_who_leaves_is_not_complained_to(words):
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=buffered)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_option_is_named_by_what_it_takes():
+    """Some versions of click take a metavar that spells the parameter for its name, and --dtype becomes --DTYPE."""
+    for command in app.registered_commands:
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            for option in (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OptionInfo)):
+                spells_it = option.metavar and option.metavar.lower() == name.strip("_")
+                named = str(option.default).startswith("--")  # where Annotated has it, until the command is built
+                assert named or not spells_it, f"tilewave {command.name}: write Option('--{name}', …)"

@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-from conftest import FORMATS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kernels import *

@@ -30,9 +30,9 @@ def ours(arena: Arena, mapping: str, tile: Shape, out: DType) -> Contestant | Fa
     try:
         compiled = wave_compile(WaveCompileOptions(subs=made.subs, target=TARGET), made.kernel)
     except TilewaveError as error:
-        return Failed(mapping, error.what, is_ours=True)
+        return Failed(f"tilewave {mapping}", error.what, is_ours=True)
     c = arena.output(out)
-    return Contestant(mapping, partial(compiled, arena.a, arena.b, c), c, out, is_ours=True)
+    return Contestant(f"tilewave {mapping}", partial(compiled, arena.a, arena.b, c), c, out, is_ours=True)
 
 
 def cublas(arena: Arena, out: DType) -> Contestant | Failed:
@@ -63,7 +63,9 @@ def _written_by_cublas(dtype: DType, out: DType) -> DType:
 def triton(arena: Arena, out: DType) -> Contestant | Failed:
     """The fastest of its groups, found in a few rounds of their own."""
     if not TRITON_KERNEL.is_file():
-        return Failed("triton", "its kernel, benchmarks/triton_gemm.py, is in tilewave's repository only", is_ours=False)
+        return Failed(
+            "triton", "its kernel, benchmarks/triton_gemm.py, is in tilewave's repository only", is_ours=False
+        )
     try:
         module = _load(TRITON_KERNEL)
         c = arena.output(out)

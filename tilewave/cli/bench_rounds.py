@@ -121,6 +121,6 @@ def play(
     rounds = []
     for _ in range(count):
         order = order_of_a_round(names, draw)
-        rounds.append(tuple(map(Sample, order, take(order), strict=True)))
+        rounds.append(tuple(Sample(*one) for one in zip(order, take(order), strict=True)))
         advance()
     return tuple(rounds)

@@ -38,9 +38,13 @@ KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel;
 GridText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Workgroups.")]
 BlockText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup.")]
 Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="ARG", help=ARGUMENT_HELP)]
-OrderText = Annotated[str, typer.Option(metavar="ORDER", help="barrier: each wave runs to its barrier; or random.")]
+OrderText = Annotated[
+    str, typer.Option("--order", metavar="ORDER", help="barrier: a wave runs to its barrier; or random.")
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the random order.")]
-CheckText = Annotated[str, typer.Option(metavar="CHECK", help="strict: stop at the first finding; warn: go on; off.")]
+CheckText = Annotated[
+    str, typer.Option("--check", metavar="CHECK", help="strict: stop at a finding; warn: go on; off.")
+]
 Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="Shared memory beside the kernel's own.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Count what stands in the K loop instead of running the kernel.")]
 Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]

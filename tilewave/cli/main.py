@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tilewave._version import __version__
+from tilewave.cli.bench import bench_command
 from tilewave.cli.compile import compile_command
 from tilewave.cli.diff import diff_command
 from tilewave.cli.doctor import doctor_command
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command("map")(map_command)
 app.command("run")(run_command)
+app.command("bench")(bench_command)
 app.command("diff")(diff_command)
 app.command("compile")(compile_command)
 app.command("emulate")(emulate_command)

@@ -38,7 +38,7 @@ OUTPUTS = {"float": FLOATS, "int": (I32, F32, F64)}
 LARGEST_SIZE = 2**31 - 1
 KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="What to run: gemm.")]
 ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
-DTypeText = Annotated[str, typer.Option(metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
+DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what the sums are held in.")]
 TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
 Maps = Annotated[

@@ -35,7 +35,7 @@ TileText = Annotated[
 ]
 MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="The order of tiles; see tilewave map.")]
 MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
-DTypeText = Annotated[str, typer.Option(metavar="DTYPE", help="Of A and B.")]
+DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, that of A and B.")]
 Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
 Occupancy = Annotated[int, typer.Option(metavar="N", min=1, help="Workgroups on a unit at a time.")]

@@ -20,6 +20,8 @@ from tilewave.sim.accesses import Array
 
 FAR = 1e300
 """A distance beyond every capacity; infinity would make differences of distances undefined."""
+DENSE = 8
+"""Keys are marked in a table that is so many times as long as they are; where it would be longer, they are sorted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,15 @@ class _Groups:
     """The group of each walk."""
 
 
+def _numbered(keys: Array, most: int) -> tuple[Array, Array]:
+    """The different keys below `most`, in order, and the number of each key among them."""
+    if most > DENSE * len(keys):
+        return np.unique(keys, return_inverse=True)
+    used = np.zeros(most, bool)
+    used[keys] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1)[keys]
+
+
 class Caches:
     """When each cache last walked each stream, and the bytes whose last walk was in each beat.
 
@@ -74,6 +85,7 @@ class Caches:
         self.alive = np.zeros((caches, beats))
         self.taken = np.concatenate([np.zeros((caches, 1)), np.cumsum(extra, 1)], 1)
         self.oldest = 0
+        self.known_at, self.known = -1, self.alive
 
     def walk(self, beat: int, cache: Array, stream: Array, size: Array) -> Array:
         """The share that each walk of one beat misses, all of them being made."""
@@ -94,12 +106,9 @@ class Caches:
         before = self.oldest - 1
         length = beat - before
         key = cache * length + np.maximum(self.last[cache * self.streams + stream], before) - before
-        summed = np.bincount(key, size, minlength=len(self.alive) * length)
-        used = np.zeros(len(summed), bool)
-        used[key] = True
-        found = np.flatnonzero(used)
+        found, member = _numbered(key, len(self.alive) * length)
         of_cache, since = np.divmod(found, length)
-        return _Groups(of_cache, since + before, summed[found], (np.cumsum(used) - 1)[key])
+        return _Groups(of_cache, since + before, np.bincount(member, size), member)
 
     def _missed(self, beat: int, groups: _Groups) -> Array:
         lower, upper = self._distances(beat, groups.cache, groups.since, groups.size)
@@ -123,6 +132,8 @@ class Caches:
 
     def _walked_since(self, beat: int) -> Array:
         """[cache, i - oldest]: different bytes walked after beat i and before this one; forgets what cannot hit."""
+        if beat == self.known_at:  # a beat is tried before it is walked
+            return self.known
         window = self.alive[:, self.oldest : beat + 1]
         after = np.cumsum(window[:, ::-1], 1)[:, ::-1] - window
         if beat > self.oldest:
@@ -130,4 +141,5 @@ class Caches:
             forget = int(useless.argmin())
             self.oldest += forget
             after = after[:, forget:]
+        self.known_at, self.known = beat, after
         return after
