@@ -13,15 +13,12 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
-from tilewave.machine.lanes import GFX942, GFX950, LANE_MACHINES, LaneMachine
+from tilewave.machine.lanes import LANE_MACHINES, LaneMachine
 from tilewave.passes import pipelines
 from tilewave.passes.runner import Pass, Step, run
 
 if TYPE_CHECKING:
     from tilewave.amd_program import AmdProgram
-
-
-AMD_CHIPS = (GFX942.name, GFX950.name)
 
 
 @dataclass(frozen=True)

@@ -9,32 +9,32 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
-from tilewave.amd import AMD_CHIPS, AmdBuild, LaneResources, build_amd
 from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
-from tilewave.ir.lane_interp import interpret_lanes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.schedule import Cut, Schedule, checked_schedule
 from tilewave.ir.visits import needed_values
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.machine.lanes import LANE_MACHINES, SM_90A
-from tilewave.nvidia import NvidiaBuild, NvidiaResources, build_nvidia
-from tilewave.passes.pipelines import prefetch, tile_level
 from tilewave.passes.runner import Pass, Step, numbered, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
 if TYPE_CHECKING:
+    from tilewave.amd import AmdBuild, LaneResources
     from tilewave.cpu import CpuBuild
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
+    from tilewave.ir.places import Places
+    from tilewave.nvidia import NvidiaBuild, NvidiaResources
 
-TARGETS = ("cpu", "gfx942", "gfx950", "sm_90a", "numpy")
+AMD, NVIDIA = ("gfx942", "gfx950"), ("sm_90a",)
+TARGETS = ("cpu", *AMD, *NVIDIA, "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
 
 
@@ -103,11 +103,11 @@ class Compiled:
             self.cpu.run(self._checked(arrays), numbers)
         elif self.target == "numpy":
             self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
-        elif isinstance(self.build, (AmdBuild, NvidiaBuild)):
+        elif self.gpu is not None:
             values = self._symbols(symbols) if symbols or self.dynamic_symbols else {}
             if values:
                 self.schedule_for(**values)
-            self.build.program.run(arrays, [values[name] for name in self.dynamic_symbols], self.parameters)
+            self.gpu.program.run(arrays, [values[name] for name in self.dynamic_symbols], self.parameters)
         else:
             raise TargetError(
                 f"{self.name}: nothing can be run on {self.target} yet",
@@ -136,16 +136,18 @@ class Compiled:
         self._interpret(arrays, symbols, workgroups)
 
     def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
-        if not isinstance(self.build, (AmdBuild, NvidiaBuild)):
+        from tilewave.ir.lane_interp import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
+
+        if self.gpu is None:
             raise TargetError(
                 f"{self.name}: lanes exist on GPUs, and it was compiled for {self.target}",
                 loc=here(),
-                remedy=f'compile it with target="{next(iter(LANE_MACHINES))}"; no GPU is needed',
+                remedy=f'compile it with target="{AMD[0]}"; no GPU is needed',
             )
         values = self._symbols(symbols)
         views = self._checked(arrays)
         self.schedule_for(**values)
-        interpret_lanes(self.build.lanes, [v.numpy() for v in views], values, order, seed)
+        interpret_lanes(self.gpu.lanes, [v.numpy() for v in views], values, order, seed)
 
     def emulate(
         self, *arrays: Any, order: Order = "barrier", seed: int = 0, check: Check = "strict", **symbols: int
@@ -162,11 +164,11 @@ class Compiled:
         return build.program.emulate(views, [values[name] for name in self.dynamic_symbols], order, seed, check)
 
     def _amd(self, what: str) -> AmdBuild:
-        if not isinstance(self.build, AmdBuild):
-            chips = " or ".join(f'"{chip}"' for chip in AMD_CHIPS)
+        if self.target not in AMD:
+            chips = " or ".join(f'"{chip}"' for chip in AMD)
             what = f"{self.name}: there is no {what} for {self.target}"
             raise TargetError(what, loc=here(), remedy=f"compile it with target={chips}")
-        return self.build
+        return cast("AmdBuild", self.build)
 
     def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
         values = self._symbols(symbols)
@@ -264,9 +266,9 @@ class Compiled:
     @property
     def resources(self) -> LaneResources | NvidiaResources:
         """Waves, the matrix instruction taken, shared bytes, and what each lane loads."""
-        if not isinstance(self.build, (AmdBuild, NvidiaBuild)):
+        if self.gpu is None:
             raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())
-        return self.build.resources
+        return self.gpu.resources
 
     @property
     def loop_statistics(self) -> LoopStatistics:
@@ -276,7 +278,12 @@ class Compiled:
     @property
     def cpu(self) -> CpuBuild | None:
         """What runs on this machine's cores, where it was compiled for them."""
-        return None if isinstance(self.build, (AmdBuild, NvidiaBuild)) else self.build
+        return cast("CpuBuild", self.build) if self.target == "cpu" else None
+
+    @property
+    def gpu(self) -> AmdBuild | NvidiaBuild | None:
+        """What runs on a GPU, where it was compiled for one."""
+        return cast("AmdBuild | NvidiaBuild", self.build) if self.target in (*AMD, *NVIDIA) else None
 
     def _built(self, what: str) -> CpuBuild | AmdBuild | NvidiaBuild:
         if self.build is None:
@@ -297,7 +304,7 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     target = _known_target(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
     traced = trace_kernel(kernel, options.subs, dynamic)
-    final, steps = run(traced.ir, tile_level(traced.order))
+    final, steps = run(traced.ir, _pipelines().tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
     schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
@@ -307,10 +314,8 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     build: CpuBuild | AmdBuild | NvidiaBuild | None = None
     if target == "cpu":
         build = _cpu_build(final, options)
-    elif target == SM_90A.name:
-        build = build_nvidia(final, traced.places, _pipelining(options))
-    elif target in LANE_MACHINES:
-        build = build_amd(final, target, traced.places, _pipelining(options))
+    elif target in (*AMD, *NVIDIA):
+        build = _gpu_build(final, target, traced.places, _pipelining(options))
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
 
 
@@ -318,7 +323,7 @@ def _pipelining(options: WaveCompileOptions) -> tuple[Pass, ...]:
     buffers = options.buffers
     if isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1:
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    return prefetch(buffers) if options.schedule is SchedulingType.PREFETCH else ()
+    return _pipelines().prefetch(buffers) if options.schedule is SchedulingType.PREFETCH else ()
 
 
 def _check_kinds(options: object, kernel: object) -> None:
@@ -362,6 +367,19 @@ def order_depends_on(kernel: Kernel) -> list[str]:
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """The tiles along each axis of the first memory that it writes."""
     return next(Cut.by(op).grid for op in walk(kernel.body) if isinstance(op, (Write, Scatter)))
+
+
+def _pipelines() -> ModuleType:
+    from tilewave.passes import pipelines  # noqa: PLC0415  the passes of all targets; `import tilewave` does not wait
+
+    return pipelines
+
+
+def _gpu_build(tiles: Kernel, target: str, places: Places, pipelining: tuple[Pass, ...]) -> AmdBuild | NvidiaBuild:
+    from tilewave.amd import build_amd  # noqa: PLC0415  as above
+    from tilewave.nvidia import build_nvidia  # noqa: PLC0415
+
+    return build_amd(tiles, target, places, pipelining) if target in AMD else build_nvidia(tiles, places, pipelining)
 
 
 def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import NoReturn
 
-from tilewave.amd import AmdBuild
 from tilewave.compile import Compiled
 from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
 from tilewave.lang.kernel import arguments
-from tilewave.nvidia import NvidiaBuild
 from tilewave.passes.runner import Step
 
 
@@ -29,7 +27,7 @@ class Loaded(Compiled):
         """The last that its file holds: what each lane does on a GPU, whole tiles elsewhere."""
         if pass_name:
             self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
-        return self.build.lanes if isinstance(self.build, (AmdBuild, NvidiaBuild)) else self.kernel
+        return self.kernel if self.gpu is None else self.gpu.lanes
 
     @property
     def llvm_ir(self) -> str:
@@ -38,9 +36,9 @@ class Loaded(Compiled):
     @property
     def asm(self) -> str:
         """The machine's instructions, as text, which files for GPUs hold."""
-        if not isinstance(self.build, (AmdBuild, NvidiaBuild)):
+        if self.gpu is None:
             self._has_no("assembly", "code_object is the machine code; " if self.build else "")
-        return self.build.asm
+        return self.gpu.asm
 
     def _has_no(self, what: str, instead: str = "") -> NoReturn:
         remedy = f"{instead}what wave_compile(…) gives has every step of its making"
