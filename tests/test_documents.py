@@ -37,7 +37,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^tilewave ([a-z]+)", re.MULTILINE)
-PLANNED = {"run", "compile", "sim", "tune", "bench"}
+PLANNED = {"tune"}
 """Commands that documents may show before they exist."""
 
 

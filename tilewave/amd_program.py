@@ -16,7 +16,7 @@ from tilewave.emulator import EmulationReport, Emulator, LoopStatistics, loop_st
 from tilewave.emulator.findings import Check
 from tilewave.emulator.run import Order
 from tilewave.emulator.statistics import waves_per_unit
-from tilewave.errors import TargetError, here
+from tilewave.errors import SpillWarning, TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
@@ -30,10 +30,6 @@ from tilewave.targets.amdgcn import AMDGCN
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.code_object import link
 from tilewave.targets.code_object_metadata import kernels
-
-
-class SpillWarning(UserWarning):
-    """A kernel needs more registers than a lane has."""
 
 
 @dataclass(frozen=True)

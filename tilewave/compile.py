@@ -101,19 +101,13 @@ class Compiled:
                 self.schedule_for(**values)
                 numbers = [values[name] for name in self.dynamic_symbols]
             self.cpu.run(self._checked(arrays), numbers)
-        elif self.target == "numpy":
-            self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
         elif self.gpu is not None:
             values = self._symbols(symbols) if symbols or self.dynamic_symbols else {}
             if values:
                 self.schedule_for(**values)
             self.gpu.program.run(arrays, [values[name] for name in self.dynamic_symbols], self.parameters)
         else:
-            raise TargetError(
-                f"{self.name}: nothing can be run on {self.target} yet",
-                loc=here(),
-                remedy=f"{self.name}.interpret(…) runs it in numpy on any machine",
-            )
+            self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
 
     def interpret(self, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **symbols: int) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.

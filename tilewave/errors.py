@@ -207,3 +207,7 @@ def _print_for_the_author(kind: type[BaseException], error: BaseException, trace
 
 _previous_hook = sys.excepthook
 sys.excepthook = _print_for_the_author
+
+
+class SpillWarning(UserWarning):
+    """A kernel needs more registers than a lane has."""

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tilewave._version import __version__
-from tilewave.errors import TargetError, here
+from tilewave.errors import SpillWarning, TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.lane_later import MapArgument
@@ -28,10 +28,6 @@ from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
 
 WIDEST_BYTES = 16
-
-
-class SpillWarning(UserWarning):
-    """A kernel needs more registers than a lane has."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from fake_guests import forget_guests, install_torch
 from ptx_code import half_gemm
 
 from tilewave import *
-from tilewave.errors import CallError, TargetError
+from tilewave.errors import CallError, SpillWarning, TargetError
 from tilewave.ir.types import F16, F32
-from tilewave.nvidia_program import SpillWarning, Variant, alignment
+from tilewave.nvidia_program import Variant, alignment
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
 from tilewave.runtime.arrays import ArrayView

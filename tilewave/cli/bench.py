@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilewave.cli.asked import known_dtype, sizes
 from tilewave.cli.bench_contestants import PACKAGES, RIVALS, TARGET, ours
 from tilewave.cli.bench_gpu import Arena, Bursts, Contestant, Launching, first_line, torch_on_the_gpu
 from tilewave.cli.bench_print import bars_of, caption_of, print_report, to_json
@@ -21,11 +22,10 @@ from tilewave.cli.bench_result import Checked, Failed, Machine, Report, Result, 
 from tilewave.cli.bench_rounds import MODES, Rounds, play
 from tilewave.cli.trial import Advance
 from tilewave.errors import TargetError, TilewaveError, text_error
-from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
+from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32
 from tilewave.mapping import as_mapping
 from tilewave.runtime.cuda_driver import CudaDevice, cuda_driver
 from tilewave.view.bench_plot import bench_plot
-from tilewave.view.extents import parse_extents
 from tilewave.view.save import save
 
 KERNELS = ("gemm",)
@@ -48,7 +48,6 @@ DEFAULT_OUT = {F16: F16, BF16: BF16, F8E4M3FN: BF16, F8E5M2: BF16, I8: I32}
 """What cuBLAS writes for such operands when torch calls it."""
 
 BEST_MAPPING = "grouped(12)"
-LARGEST_SIZE = 2**31 - 1
 LOADED_DRIVER = Path("/proc/driver/nvidia/version")
 
 KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="What to measure: gemm.")]
@@ -105,10 +104,10 @@ def bench_command(
     """
     if what not in KERNELS:
         raise TilewaveError(f"no kernel is called {what!r}", remedy=f"the kernels are: {', '.join(KERNELS)}")
-    given = _dtype("--dtype", dtype, INPUTS)
-    written = _dtype("--out", out, OUTPUTS[given.kind]) if out else DEFAULT_OUT[given]
+    given = known_dtype("--dtype", dtype, INPUTS)
+    written = known_dtype("--out", out, OUTPUTS[given.kind]) if out else DEFAULT_OUT[given]
     orders = tuple(dict.fromkeys(str(as_mapping(text)) for text in maps or (BEST_MAPPING,)))
-    facts = given, written, _sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _rivals(against)
+    facts = given, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _rivals(against)
     report = _measure(Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed))
     told = json.dumps(to_json(report), indent=2, allow_nan=False)
     if saved is not None:
@@ -132,26 +131,8 @@ def _shapes(text: str) -> tuple[Shape, ...]:
     if not re.match(r"\s*\d", text):
         remedy = f"there are {' and '.join(SHAPES)}, or write 4096x4096x4096,8192x8192x8192"
         raise TilewaveError(text_error(f"--shapes: no shapes are called `{text}`", text, 0, len(text), remedy))
-    found = [_sizes("a shape", one.strip(), (1, 1, 1), "4096x4096x4096") for one in text.split(",")]
+    found = [sizes("a shape", one.strip(), (1, 1, 1), "4096x4096x4096") for one in text.split(",")]
     return tuple(dict.fromkeys(found))
-
-
-def _sizes(what: str, text: str, smallest: Shape, example: str) -> Shape:
-    found = parse_extents(text, what, ("M", "N", "K"), example)
-    for name, extent, least in zip("MNK", found, smallest, strict=True):
-        if not least <= extent.value <= LARGEST_SIZE:
-            limits = f"{name} of {what} is from {least} to {LARGEST_SIZE}, not {extent.value}"
-            raise TilewaveError(text_error(limits, text, extent.start, extent.stop))
-    m, n, k = (extent.value for extent in found)
-    return m, n, k
-
-
-def _dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
-    for dtype in known:
-        if dtype.name == text:
-            return dtype
-    remedy = f"here it is one of {', '.join(map(str, known))}"
-    raise TilewaveError(text_error(f"{option}: `{text}` cannot stand here", text, 0, len(text), remedy))
 
 
 def _rivals(text: str) -> tuple[str, ...]:

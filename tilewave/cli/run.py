@@ -18,14 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave._version import __version__
+from tilewave.cli.asked import known_dtype, sizes
 from tilewave.cli.problem import Check, Problem
 from tilewave.cli.rivals import RIVALS, Absent, Rival
 from tilewave.cli.trial import Advance, Setup, Standings, Trial
 from tilewave.errors import TilewaveError, text_error
-from tilewave.ir.types import BF16, DTYPES, F16, F32, F64, I8, I32, DType, dims
+from tilewave.ir.types import BF16, DTYPES, F16, F32, F64, I8, I32, dims
 from tilewave.kernels import accumulator
 from tilewave.mapping import as_mapping
-from tilewave.view.extents import parse_extents
 from tilewave.view.placement import counted
 
 KERNELS = ("gemm",)
@@ -35,7 +35,6 @@ INPUTS = (*(dtype for dtype in DTYPES.values() if dtype.is_float), I8)
 OUTPUTS = {"float": FLOATS, "int": (I32, F32, F64)}
 """By the kind of the input; narrower ones would overflow, and overflow is no error of the kernel's."""
 
-LARGEST_SIZE = 2**31 - 1
 KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="What to run: gemm.")]
 ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
 DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
@@ -92,7 +91,7 @@ def run_command(
     if kernel not in KERNELS:
         raise TilewaveError(f"no kernel is called {kernel!r}", remedy=f"the kernels are: {', '.join(KERNELS)}")
     problem = _problem(shape, dtype, out)
-    blocks = _sizes("a tile", tile, (2, 2, 1), "128x256x64")
+    blocks = sizes("a tile", tile, (2, 2, 1), "128x256x64")
     mappings = tuple(dict.fromkeys([LINEAR, *map(as_mapping, maps or ())]))
     name, libraries = _instruction_set(instruction_set), _libraries(against)
     problem.check_memory(len(libraries))
@@ -107,27 +106,9 @@ def run_command(
 
 
 def _problem(shape: str, dtype: str, out: str) -> Problem:
-    given = _dtype("--dtype", dtype, INPUTS)
-    written = _dtype("--out", out, OUTPUTS[given.kind]) if out else accumulator(given)
-    return Problem(*_sizes("a shape", shape, (1, 1, 1), "2048x2048x2048"), given, written)
-
-
-def _sizes(what: str, text: str, smallest: tuple[int, int, int], example: str) -> tuple[int, int, int]:
-    found = parse_extents(text, what, ("M", "N", "K"), example)
-    for name, extent, least in zip("MNK", found, smallest, strict=True):
-        if not least <= extent.value <= LARGEST_SIZE:
-            limits = f"{name} of {what} is from {least} to {LARGEST_SIZE}, not {extent.value}"
-            raise TilewaveError(text_error(limits, text, extent.start, extent.stop))
-    m, n, k = (extent.value for extent in found)
-    return m, n, k
-
-
-def _dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
-    for dtype in known:
-        if dtype.name == text:
-            return dtype
-    remedy = f"here it is one of {', '.join(map(str, known))}"
-    raise TilewaveError(text_error(f"{option}: `{text}` cannot stand here", text, 0, len(text), remedy))
+    given = known_dtype("--dtype", dtype, INPUTS)
+    written = known_dtype("--out", out, OUTPUTS[given.kind]) if out else accumulator(given)
+    return Problem(*sizes("a shape", shape, (1, 1, 1), "2048x2048x2048"), given, written)
 
 
 def _libraries(text: str) -> tuple[str, ...]:

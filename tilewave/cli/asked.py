@@ -1,0 +1,29 @@
+"""What several commands are asked in the same words: sizes and dtypes."""
+
+from __future__ import annotations
+
+from tilewave.errors import TilewaveError, text_error
+from tilewave.ir.types import DType
+from tilewave.view.extents import parse_extents
+
+LARGEST_SIZE = 2**31 - 1
+
+
+def sizes(what: str, text: str, smallest: tuple[int, int, int], example: str) -> tuple[int, int, int]:
+    """M, N and K of a shape or a tile."""
+    found = parse_extents(text, what, ("M", "N", "K"), example)
+    for name, extent, least in zip("MNK", found, smallest, strict=True):
+        if not least <= extent.value <= LARGEST_SIZE:
+            limits = f"{name} of {what} is from {least} to {LARGEST_SIZE}, not {extent.value}"
+            raise TilewaveError(text_error(limits, text, extent.start, extent.stop))
+    m, n, k = (extent.value for extent in found)
+    return m, n, k
+
+
+def known_dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
+    """The dtype of that name among those that can stand here."""
+    for dtype in known:
+        if dtype.name == text:
+            return dtype
+    remedy = f"here it is one of {', '.join(map(str, known))}"
+    raise TilewaveError(text_error(f"{option}: `{text}` cannot stand here", text, 0, len(text), remedy))
