@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,15 @@ class Browser:
         self.driver.get_log("performance")
         self.driver.get_log("browser")
         self.driver.get(path.as_uri() + fragment)
+        self._wait_for(path.as_uri())
+
+    def _wait_for(self, address: str) -> None:
+        """On a busy machine the driver can come back while the page is still being read, its script not yet run."""
+        deadline = time.monotonic() + 60
+        ready = "return document.readyState === 'complete' && location.href.startsWith(arguments[0])"
+        while not self.driver.execute_script(ready, address):
+            assert time.monotonic() < deadline, f"{address} did not finish loading within a minute"
+            time.sleep(0.02)
 
     def run(self, script: str) -> Any:
         """What a piece of JavaScript returns."""
