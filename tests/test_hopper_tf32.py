@@ -196,12 +196,19 @@ def test_another_wish_is_not_taken_for_it():
     assert told(with_i8)[1] == "leave mma_type out"
 
 
-@pytest.mark.parametrize(("target", "name"), [("gfx942", "gfx942"), ("gfx950", "gfx950"), ("cpu", "the CPU")])
-def test_chips_that_do_not_have_it_say_so(target, name):
-    assert told(asking(), target) == (
-        f"{name} has no MMAType.F32_64xNx8_TF32, which is an instruction of sm_90a",
-        f"leave mma_type out for {name}",
-    )
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_chips_that_have_exact_products_take_those(target):
+    compiled = wave_compile(WaveCompileOptions(subs=sizes(64, 64, 64, 64, 64, 32), target=target), asking())
+    assert compiled.resources.instructions == ("f32_16x16x4_f32",)
+
+
+def test_the_cpu_computes_exactly_where_less_is_allowed():
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((64, 64)).astype(np.float32) for _ in range(2))
+    c = np.full((64, 64), np.nan, np.float32)
+    wave_compile(WaveCompileOptions(subs=sizes(64, 64, 64, 64, 64, 32), target="cpu"), asking())(a, b, c)
+    want, magnitude = (x.astype(float) @ y.astype(float).T for x, y in ((a, b), (abs(a), abs(b))))
+    assert (abs(c - want) <= error_bound(want, magnitude, 64, f32, f32)).all()
 
 
 def test_the_step_is_a_multiple_of_8():

@@ -21,7 +21,6 @@ from tilewave.ir.schedule import Cut, Schedule, checked_schedule
 from tilewave.ir.visits import needed_values
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.machine.matrix import check_has
 from tilewave.passes.runner import Pass, Step, numbered, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
@@ -308,7 +307,7 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
         schedules[tuple(sorted(values.items()))] = checked_schedule(final, values, remedy)
     build: CpuBuild | AmdBuild | NvidiaBuild | None = None
     if target == "cpu":
-        build = _cpu_build(final, options, traced.places)
+        build = _cpu_build(final, options)
     elif target in (*AMD, *NVIDIA):
         build = _gpu_build(final, target, traced.places, _pipelining(options))
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
@@ -377,10 +376,9 @@ def _gpu_build(tiles: Kernel, target: str, places: Places, pipelining: tuple[Pas
     return build_amd(tiles, target, places, pipelining) if target in AMD else build_nvidia(tiles, places, pipelining)
 
 
-def _cpu_build(tiles: Kernel, options: WaveCompileOptions, places: Places) -> CpuBuild:
+def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:
     from tilewave.cpu import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-    check_has("the CPU", tiles.matrix, places.hardware)
     return build_cpu(tiles, options.instruction_set)
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewave.errors import ConstraintError, Loc
-
 CDNA3, CDNA4, HOPPER = "gfx942", "gfx950", "sm_90a"
 BOTH = (CDNA3, CDNA4)
 Waves = tuple[int, int]
@@ -151,14 +149,3 @@ def spelled(instruction: MatrixInstruction) -> str:
     acc, shape, *inputs = instruction.name.split("_")
     names = [name.upper().replace("FP8", "F8") for name in dict.fromkeys(inputs)]
     return f"MMAType.{'_'.join([acc.upper(), shape, *names])}"
-
-
-def check_has(chip: str, wish: str, loc: Loc) -> None:
-    """A wish for less exact products is granted or refused: no other instruction of the chip's stands for it."""
-    wished = WISHES.get(wish)
-    if wished and wished.ignored_bits and chip not in wished.chips:
-        raise ConstraintError(
-            f"{chip} has no {spelled(wished)}, which is an instruction of {' and '.join(wished.chips)}",
-            loc=loc,
-            remedy=f"leave mma_type out for {chip}",
-        )

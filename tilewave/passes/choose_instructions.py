@@ -23,7 +23,6 @@ from tilewave.machine.matrix import (
     GroupInstruction,
     MatrixInstruction,
     Waves,
-    check_has,
     instructions_for,
     spelled,
 )
@@ -71,9 +70,8 @@ class ChooseInstructions:
     def in_order_of_choice(self, op: Mma, wish: str) -> list[MatrixInstruction]:
         chip = self.machine.name
         dtypes = _dtypes(op)
-        check_has(chip, wish, self.places.hardware)
         wished = WISHES.get(wish)
-        if wished and wished.ignored_bits and wished.dtypes(chip) == dtypes:
+        if wished and wished.ignored_bits and chip in wished.chips and wished.dtypes(chip) == dtypes:
             return [wished]
         found = list(instructions_for(chip, *dtypes))
         if not found:
