@@ -28,6 +28,7 @@ from tilewave.ir.ops import (
     Arrive,
     Await,
     AwaitCopies,
+    AwaitEarlier,
     Barrier,
     Broadcast,
     Const,
@@ -35,6 +36,7 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     Lane,
+    LetNextStart,
     Load,
     LoadEach,
     Loop,
@@ -244,6 +246,7 @@ class WaveRun(LaterOps):
     def take(self, op: Load | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
         kept = elements.kept
         if len(kept):
+            self.want_awaited(op, memory)
             self.state.note_read(memory, self.access(op, "read"), kept)
         if elements.active is None:
             found = memory.data.take(elements.flat)
@@ -259,6 +262,7 @@ class WaveRun(LaterOps):
         kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
         if not len(kept):
             return
+        self.want_awaited(op, memory)
         self.state.note_write(memory, self.access(op, "write"), kept, new)
         twice = memory.put(kept, new)
         if twice is not None:
@@ -326,6 +330,8 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
     CopyOut: WaveRun.copy_out,
+    AwaitEarlier: WaveRun.await_earlier,
+    LetNextStart: WaveRun.schedule,
     **dict.fromkeys(SCHEDULING, WaveRun.schedule),
 }
 """Ops that a wave runs without a pause."""

@@ -564,6 +564,17 @@ class AwaitCopies(Op):
     pending: int
 
 
+class AwaitEarlier(Op):
+    """Go on when all kernels launched before have ended, and what they wrote is there.
+
+    A kernel that has this may start while they still run, so no wave touches global memory in front of it.
+    """
+
+
+class LetNextStart(Op):
+    """The kernel launched next may start once all workgroups have come here, or ended; no result depends on it."""
+
+
 # -- control --------------------------------------------------------------------------------------------------------
 
 
@@ -597,7 +608,10 @@ LOGIC: tuple[type[Binary], ...] = (And, Or)
 COMPARISONS: tuple[type[Binary], ...] = (Less, LessEqual, Equal, NotEqual)
 FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, Erf, Sin, Cos)
 ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not, Abs, *FUNCTIONS, Cast, Select)
-LATER: tuple[type[Op], ...] = (MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies)
+LATER: tuple[type[Op], ...] = (
+    *(MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies),
+    *(AwaitEarlier, LetNextStart),
+)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
     *(Write, WriteThrough, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),

@@ -12,12 +12,14 @@ from tilewave.ir.ops import (
     Arrive,
     Await,
     AwaitCopies,
+    AwaitEarlier,
     AwaitLoads,
     Copy,
     CopyIn,
     CopyOut,
     KeepOrder,
     Lane,
+    LetNextStart,
     Load,
     LoadEach,
     MakeSignals,
@@ -72,7 +74,7 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(0 <= level <= 3, "is a priority from 0 to 3")
         case Together(kind, count):
             want(kind in KINDS and count > 0, f"groups {', '.join(KINDS)}")
-        case Meet() | KeepOrder() | AwaitLoads():
+        case Meet() | KeepOrder() | AwaitLoads() | AwaitEarlier() | LetNextStart():
             pass
         case _:
             raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")

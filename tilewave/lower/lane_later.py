@@ -81,6 +81,10 @@ class Later:
                 self.target.copy_out(self.f, self.box(op, source, source_at))
             case ir.AwaitCopies(pending):
                 self.target.await_copies(self.f, pending)
+            case ir.AwaitEarlier():
+                self.target.await_earlier(self.f)
+            case ir.LetNextStart():
+                self.target.let_next_start(self.f)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 

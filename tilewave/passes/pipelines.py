@@ -28,6 +28,7 @@ from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -119,6 +120,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
         _distribute_to_groups(),
         take_parts_first,  # behind: writes are cut into parts there
         SpecializeWaves(machine, stages),  # on lanes: each role is a program of its own
+        start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
         simplify,
     )

@@ -1,6 +1,6 @@
 """Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
 
-Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix and wgmma.
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and griddepcontrol.
 """
 
 from __future__ import annotations
@@ -109,6 +109,12 @@ class Hopper:
 
     def await_copies(self, f: Function, pending: int) -> None:
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
+
+    def await_earlier(self, f: Function) -> None:
+        asm(f, "griddepcontrol.wait;")
+
+    def let_next_start(self, f: Function) -> None:
+        asm(f, "griddepcontrol.launch_dependents;")
 
     def finish(self, f: Function) -> None:
         asm(f, "cp.async.bulk.wait_group 0;")
