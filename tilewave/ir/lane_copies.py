@@ -35,8 +35,10 @@ class LaterOps:
         self.leader = 0
         """The first wave of those that run this block."""
         self.wait: Wait | None = None
-        self.sent: list[Copy] = []
-        """Copies out, in the order in which this wave asked for them."""
+        self.sent: list[tuple[Copy, ...]] = []
+        """Copies out, in the order in which this wave asked for them; those that go together in one."""
+        self.joined: tuple[Copy, ...] = ()
+        """Copies out that more will go with."""
         self.may_touch = not state.launch.starts_early
         """Global memory; where the kernel starts early, others may still write it."""
 
@@ -188,17 +190,21 @@ class LaterOps:
 
         copy = Copy(read, land)
         self.state.copies.append(copy)
-        self.sent.append(copy)
+        self.joined = (*self.joined, copy)
+        if not op.more:
+            self.sent.append(self.joined)
+            self.joined = ()
 
     def await_copies(self, op: AwaitCopies) -> Waiting:
-        awaited = self.sent[: max(0, len(self.sent) - op.pending)]
+        groups = self.sent[: max(0, len(self.sent) - op.pending)]
+        awaited = [copy for group in groups for copy in group]
 
         def told() -> str:
             return f"at {op.loc} for its copies out"
 
         yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
         self.state.ledger.clocks.learn(self.number, [copy.segment for copy in awaited])
-        self.sent = self.sent[len(awaited) :]
+        self.sent = self.sent[len(groups) :]
         return ()
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:

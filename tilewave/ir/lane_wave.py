@@ -51,6 +51,7 @@ from tilewave.ir.ops import (
     Select,
     Store,
     StoreEach,
+    Unset,
     Wave,
     While,
     Workgroup,
@@ -148,6 +149,11 @@ class WaveRun(LaterOps):
         numbers = zip(np.indices(kind.shape), op.steps, strict=True)
         return sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64)).astype(kind.dtype.numpy)[None]
 
+    def unset(self, op: Unset) -> Array:
+        """What shows up where it is looked at."""
+        kind = op.result.type
+        return np.full((1, *kind.shape), np.nan if kind.dtype.is_float else 0x5A, kind.dtype.numpy)
+
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
 
@@ -178,7 +184,10 @@ class WaveRun(LaterOps):
         a = self.take_rows(op, op.a, op.a_at, (*batch, own.reshape(-1), depth))
         b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
         fragment = GroupFragment(depth)
-        return fragment.to_sums(multiply(a, b, fragment.from_sums(self.every_lane(op.acc))))
+        acc = self.every_lane(op.acc)
+        if not all(self.uniform(op, v) for v in op.adds):
+            acc = np.zeros_like(acc)
+        return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
 
     def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
         """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
@@ -315,6 +324,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Permute: WaveRun.permute,
     Part: WaveRun.part,
     Ramp: WaveRun.ramp,
+    Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,

@@ -361,6 +361,10 @@ class Ramp(Op):
     steps: tuple[int, ...]
 
 
+class Unset(Op):
+    """Registers that may hold anything, and that nothing may depend on."""
+
+
 @dataclass(frozen=True)
 class Part(Op):
     """The registers of x from `first` on along one of its axes, as many as the result has."""
@@ -442,7 +446,7 @@ class MatrixShared(Op):
 
     `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
     of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `ir/fragments.py` lays them in acc: batches… x
-    rows / 64 x columns / 8 x 2 x 2.
+    rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
     """
 
     a: Value
@@ -452,6 +456,7 @@ class MatrixShared(Op):
     acc: Value
     shape: tuple[int, ...]
     instruction: str
+    adds: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -548,18 +553,22 @@ class CopyIn(Op):
 
 @dataclass(frozen=True)
 class CopyOut(Op):
-    """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory."""
+    """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory.
+
+    `more`: the next one of this wave goes with it, and both are awaited as one.
+    """
 
     source: Value
     source_at: tuple[Value, ...]
     memory: Value
     at: tuple[Value, ...]
     axes: tuple[int, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
 class AwaitCopies(Op):
-    """Go on when at most `pending` of this wave's copies out are still reading shared memory."""
+    """Go on when at most `pending` of this wave's copies out, joined ones as one, still read shared memory."""
 
     pending: int
 
@@ -622,7 +631,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Part, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )

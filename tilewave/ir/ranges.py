@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -56,6 +56,16 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     return ANY
 
 
+def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
+    """c, where b is a // c * c, so that a - b is a remainder."""
+    match makers.get(b):
+        case Mul(q, c):
+            match makers.get(q):
+                case FloorDiv(x, d) if x == a and d == c:
+                    return c
+    return None
+
+
 def clamped(r: Range) -> Range:
     """`r`, or nothing known where it may not fit."""
     return r if ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
@@ -66,6 +76,7 @@ class Ranges:
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = {}
+        self._makers: dict[Value, Op] = {}
         self._workgroups = kernel.workgroups
         self._learn(kernel.body)
 
@@ -79,5 +90,13 @@ class Ranges:
             for inner in op.blocks:
                 self._learn(inner)
             if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int:
-                whole = (0, self._workgroups - 1)
-                self._known[op.result] = whole if isinstance(op, Workgroup) else range_of(op, self.of)
+                self._makers[op.result] = op
+                self._known[op.result] = self._range(op)
+
+    def _range(self, op: Op) -> Range:
+        match op:
+            case Workgroup():
+                return 0, self._workgroups - 1
+            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
+                return range_of(Mod(a, divisor, results=op.results), self.of)
+        return range_of(op, self.of)

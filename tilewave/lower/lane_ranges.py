@@ -15,15 +15,17 @@ from tilewave.ir.ops import (
     Less,
     LessEqual,
     Loop,
+    Mod,
     Permute,
     Ramp,
     Select,
+    Sub,
     Wave,
     While,
     Workgroup,
     Yield,
 )
-from tilewave.ir.ranges import ANY, Range, range_of
+from tilewave.ir.ranges import ANY, Range, divisor_of, range_of
 from tilewave.ir.types import INDEX, Scalar, Vector
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
@@ -86,6 +88,8 @@ class LaneRanges:
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
             case Broadcast(x) | Permute(x):
                 return self.of(x)
+            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
+                return range_of(Mod(a, divisor, results=op.results), self.of)
             case Select(_, a, b):
                 return union(self.of(a), self.of(b))
             case Cast(x) if not x.type.dtype.is_int:

@@ -246,7 +246,8 @@ class _Lanes:
                 for axis, far in zip(op.axes[-2:], start, strict=True):
                     at[axis] = (Number(self.out, at[axis]) + far).value
                 source_at = (self.out.const(group), self.out.const(buffer))
-                self.out.effect(CopyOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:])
+                more = buffer < len(starts) - 1
+                self.out.effect(CopyOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:], more)
             body = self.out.block(())
         self.out.effect(Role, group * GROUP, group * GROUP + 1, body)
 
