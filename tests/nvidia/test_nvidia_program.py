@@ -110,6 +110,17 @@ def test_a_call_launches_every_workgroup_with_maps_of_its_arrays(gemm, fake, tor
     assert {m.pointer for m in fake.maps} == {0x10000, 0x40000, 0x90000}
 
 
+PROGRAMMATIC_SERIALIZATION = 6
+
+
+def test_kernels_that_copy_may_start_before_their_predecessor_has_ended(gemm, fake, torch):
+    gemm(*tensors(torch))
+    gemm(*tensors(torch, a_strides=(K + 2, 1)))
+    copying, loading = fake.launches
+    assert [number for number, _ in copying.attributes] == [PROGRAMMATIC_SERIALIZATION]
+    assert loading.attributes == ()
+
+
 def test_a_second_call_prepares_nothing(gemm, fake, torch):
     given = tensors(torch)
     gemm(*given)

@@ -7,8 +7,8 @@
                                                 %q = floor_div(%wide, %c4096)
 
 Positions of tiles are computed so where a mapping's last group is lower than the others; waves that multiply stand
-still meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is (2^s + e) / d with
-e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next whole number.
+still meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is (2^s + e) / d
+with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next whole number.
 """
 
 from __future__ import annotations
