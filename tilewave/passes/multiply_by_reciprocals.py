@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+from tilewave.errors import InterpreterError
 from tilewave.ir.arithmetic import elementwise
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
@@ -85,9 +86,12 @@ class _Values:
                 return frozenset({int(value)})
             case Binary(a, b) if isinstance(op, ARITHMETIC) and not isinstance(op, Div) and a.type.dtype == INDEX:
                 xs, ys = self.of(a), self.of(b)
-                if xs is None or ys is None or (isinstance(op, FloorDiv) and min(ys) < 1):
+                if xs is None or ys is None:
                     return between
-                found = frozenset(int(elementwise(op, [x, y])) for x, y in product(xs, ys))
+                try:
+                    found = frozenset(int(elementwise(op, [x, y])) for x, y in product(xs, ys))
+                except InterpreterError:  # a division by 0, or more than an index holds
+                    return between
                 return min(
                     (s for s in (found, between) if s is not None and len(s) <= MOST_VALUES), key=len, default=None
                 )

@@ -19,7 +19,8 @@ from tilewave.ir.types import Memory
 
 def start_early(kernel: Kernel) -> Kernel:
     """Kernels whose tiles are copied: they are long enough, and their roles are apart from what prepares them."""
-    if not any(isinstance(op, CopyIn) for op in walk(kernel.body)):
+    kinds = {type(op) for op in walk(kernel.body)}
+    if CopyIn not in kinds or AwaitEarlier in kinds:
         return kernel
     ops: list[Op] = []
     for at, op in enumerate(kernel.body.ops):
