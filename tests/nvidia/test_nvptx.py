@@ -155,6 +155,11 @@ def test_what_lanes_stored_is_seen_by_copies_and_nothing_else_is_fenced(copies):
     )
 
 
+def test_two_chunks_go_together(copies):
+    words = re.findall(r"shared::cta\.bulk_group|bulk\.commit_group", copies.asm)
+    assert words == ["shared::cta.bulk_group", "shared::cta.bulk_group", "bulk.commit_group"] * 4
+
+
 def test_maps_are_brought_near_before_anything_waits(copies):
     assert count(r"@p prefetch\.tensormap", copies.asm) == 3
     assert copies.asm.rindex("prefetch.tensormap") < copies.asm.index("bar.sync")
