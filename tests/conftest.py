@@ -21,17 +21,20 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
+from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -56,6 +59,9 @@ PASSES = {
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
     "take_parts_first": lambda text: take_parts_first,
+    "skip_zeros": lambda text: skip_zeros,
+    "start_early": lambda text: start_early,
+    "multiply_by_reciprocals": lambda text: multiply_by_reciprocals,
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"

@@ -303,6 +303,41 @@ def test_copies_out_are_awaited_in_their_order(order, seed):
     )
 
 
+THREE_COPIES = """  %s = allocate() : memory<3x8xf32, shared>
+  %two = const() {value = 2} : index
+  role() {first = 1, last = 2} do () {
+    %x = const() {value = 7.0} : vector<3x8xf32>
+    store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
+    copy_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1], more = true} // one
+    copy_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // two
+    copy_out(%s, [%two], %c, [%two, %zero]) {axes = [1], more = true} // three
+    await_copies() {pending = PENDING}
+    %y = const() {value = 8.0} : vector<8xf32>
+    store(%y, %s, [STAGE, %zero], []) ROW // write
+  }
+"""
+
+
+def three(pending, stage):
+    return text_of(THREE_COPIES.replace("PENDING", str(pending)).replace("STAGE", stage))
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_copies_that_go_together_are_awaited_as_one(order, seed):
+    for stage in ("%zero", "%one"):
+        _, c = run_text(three(0, stage), order, seed)
+        np.testing.assert_array_equal(c[:2], 7)
+    for stage, mark in (("%zero", "one"), ("%one", "two")):
+        text = three(1, stage)  # the two of them are the one that may be left
+        assert f"the copy stands at k.ir:{line_of(text, mark)}" in error_of(text, order, seed)
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_a_copy_that_more_are_to_go_with_is_not_awaited_without_them(order, seed):
+    text = three(0, "%two")
+    assert f"the copy stands at k.ir:{line_of(text, 'three')}" in error_of(text, order, seed)
+
+
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 def test_a_copy_out_of_what_another_wave_writes_is_found(order, seed):
     body = """  %s = allocate() : memory<8x8xf32, shared>

@@ -14,10 +14,11 @@ from tilewave.ir.interp import interpret
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
 from tilewave.passes import pipelines
+from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.simplify import simplify
 
-PASSES = [orient_reads, simplify]
+PASSES = [multiply_by_reciprocals, orient_reads, simplify]
 
 
 def outcome(kernel):

@@ -15,6 +15,8 @@ from typing import Any
 from tilewave._version import __version__
 from tilewave.errors import SpillWarning, TargetError, here
 from tilewave.ir.core import Kernel
+from tilewave.ir.ops import AwaitEarlier
+from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.lane_later import MapArgument
 from tilewave.lower.lanes import KernelArgument, LoweredLanes, lower_lanes
@@ -22,7 +24,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride, TiledArray
+from tilewave.runtime.gpu_launch import Address, EarlyStart, GpuLaunch, Number, Slot, Stride, TiledArray
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
@@ -195,7 +197,9 @@ def _launch(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
     names = [v.name for v in _memories(kernel)]
     symbols = [v.name for v in kernel.body.args if not isinstance(v.type, Memory)]
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
-    return GpuLaunch(tuple(slots), (kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1), code.shared_bytes)
+    attributes = (EarlyStart(),) if any(isinstance(op, AwaitEarlier) for op in walk(kernel.body)) else ()
+    size = (code.workgroup_size, 1, 1)
+    return GpuLaunch(tuple(slots), (kernel.workgroups, 1, 1), size, code.shared_bytes, attributes)
 
 
 def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:

@@ -121,6 +121,17 @@ def test_f32_is_copied_as_it_is_even_where_products_ignore_bits(fake, torch):
     assert len(fake.maps) == 3
 
 
+PROGRAMMATIC_SERIALIZATION = 6
+
+
+def test_kernels_that_copy_may_start_before_their_predecessor_has_ended(gemm, fake, torch):
+    gemm(*tensors(torch))
+    gemm(*tensors(torch, a_strides=(K + 2, 1)))
+    copying, loading = fake.launches
+    assert [number for number, _ in copying.attributes] == [PROGRAMMATIC_SERIALIZATION]
+    assert loading.attributes == ()
+
+
 def test_a_second_call_prepares_nothing(gemm, fake, torch):
     given = tensors(torch)
     gemm(*given)

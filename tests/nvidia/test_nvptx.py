@@ -62,8 +62,8 @@ def test_every_dtype_assembles(dtype, way):
 def test_products_of_f32_that_are_asked_for_assemble(shape, tile, way):
     made = build(kernels.gemm(f32, f32, constraints=(kernels.TF32,)), kernels.sizes(*shape, *tile), way)
     assembled_well(made.asm)
-    words = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+) \{[^}]*\}, da, db, (.*);", made.asm)
-    assert words == [(f"m64n{tile[1]}k8.f32.tf32.tf32", "1, 1, 1")] * (tile[2] // 8)
+    words = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+) \{[^}]*\}, da, db, (?:p|1), (.*);", made.asm)
+    assert words == [(f"m64n{tile[1]}k8.f32.tf32.tf32", "1, 1")] * (tile[2] // 8)
     assert "stmatrix" not in made.asm
     assert ("cp.async.bulk.tensor" in made.asm) == (way == "copies")
 
@@ -149,17 +149,48 @@ def test_arrays_at_odd_addresses_are_loaded_in_what_divides_them(loads, aligned,
 
 
 def test_stores_are_seen_by_products_behind_a_barrier(loads):
-    assert count(r"bar\.sync", loads.asm) == count(r"fence\.proxy\.async\.shared::cta;\n bar\.sync 0, 256;", loads.asm)
-    assert "bar.sync" in loads.asm
+    assert count(r"bar\.sync", loads.asm) == 2  # behind the stores, and behind the products that read them
+    assert count(r"fence\.proxy\.async\.shared::cta;\n bar\.sync 0, 256;", loads.asm) == 1
+    _, behind = loads.asm.rsplit("st.shared", 1)
+    assert behind.index("fence.proxy.async.shared::cta;\n bar.sync") < behind.index("wgmma.mma_async")
 
 
 def test_the_copy_engine_brings_tiles_and_takes_results(copies):
     assert count(r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier", copies.asm) == 2
     assert count(r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.bulk_group", copies.asm) == 2 * 256 // 64
-    assert count(r"cp\.async\.bulk\.commit_group", copies.asm) == 2 * 256 // 64
+    assert count(r"cp\.async\.bulk\.commit_group", copies.asm) == 2 * 256 // 64 // 2  # two chunks go together
     assert count(r"cp\.async\.bulk\.wait_group 0", copies.asm) == 1
     assert "ld.global" not in copies.asm
     assert "st.global" not in copies.asm
+
+
+def test_what_lanes_stored_is_seen_by_copies_and_nothing_else_is_fenced(copies):
+    words = re.findall(r"stmatrix|fence\.proxy\.async|bar\.sync|bulk_group|bulk\.wait_group\.read", copies.asm)
+    assert (
+        "".join(words).count("stmatrixfence.proxy.asyncbar.syncbulk_group") == count(r"fence\.proxy", copies.asm) == 2
+    )
+
+
+def test_two_chunks_go_together(copies):
+    words = re.findall(r"shared::cta\.bulk_group|bulk\.commit_group", copies.asm)
+    assert words == ["shared::cta.bulk_group", "shared::cta.bulk_group", "bulk.commit_group"] * 4
+
+
+def test_maps_are_brought_near_before_anything_waits(copies):
+    assert count(r"@p prefetch\.tensormap", copies.asm) == 3
+    assert copies.asm.rindex("prefetch.tensormap") < copies.asm.index("bar.sync")
+
+
+def test_sums_begin_with_the_first_product(copies):
+    assert re.findall(r"da, db, (p|1), 1, 1, 0, 0;", copies.asm) == ["p", "1", "1", "1"]
+    assert "0f00000000" not in copies.asm
+
+
+def test_nothing_is_divided_and_waves_are_counted_once(copies):
+    made = build(half_gemm(), kernels.sizes(4096, 4096, 512, **LARGE))
+    for asm in (copies.asm, made.asm):
+        assert count(r"\b(div|rem)\.", asm) == 0
+        assert count(r"shfl\.sync", asm) == 1
 
 
 def test_each_stage_has_a_signal_that_it_is_full_and_one_that_it_is_empty(copies):

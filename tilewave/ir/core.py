@@ -93,7 +93,7 @@ class Op:
         for name, part in self.parts():
             if isinstance(part, Value):
                 args.append(str(part))
-            elif is_operand_list(type(self), name):
+            elif is_operand_list(type(self), name) and (part or not has_default(type(self), name)):
                 args.append(f"[{', '.join(map(str, part))}]")  # type: ignore[call-overload]
             elif not isinstance(part, Block) and part != default_of(type(self), name):
                 attributes.append(f"{name} = {attribute_text(part)}")

@@ -19,6 +19,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
+    AwaitEarlier,
     Barrier,
     Binary,
     Broadcast,
@@ -90,6 +91,8 @@ class Launch:
     def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
         self.kernel = kernel
         self.workgroup = 0
+        self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
+        """Kernels launched before may still run."""
         self.env: Env = {}
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)

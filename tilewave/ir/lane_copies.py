@@ -17,7 +17,7 @@ from tilewave.ir.lane_memory import Access, LaneMemory
 from tilewave.ir.lane_positions import strides
 from tilewave.ir.lane_signals import Signal, SignalArray
 from tilewave.ir.lane_workgroup import Copy, Wait, WorkgroupState
-from tilewave.ir.ops import Arrive, Await, AwaitCopies, CopyIn, CopyOut, MakeSignals
+from tilewave.ir.ops import Arrive, Await, AwaitCopies, AwaitEarlier, CopyIn, CopyOut, MakeSignals
 
 Waiting = Generator[None, None, tuple[Any, ...]]
 
@@ -35,8 +35,12 @@ class LaterOps:
         self.leader = 0
         """The first wave of those that run this block."""
         self.wait: Wait | None = None
-        self.sent: list[Copy] = []
-        """Copies out, in the order in which this wave asked for them."""
+        self.sent: list[tuple[Copy, ...]] = []
+        """Copies out, in the order in which this wave asked for them; those that go together in one."""
+        self.joined: tuple[Copy, ...] = ()
+        """Copies out that more will go with."""
+        self.may_touch = not state.launch.starts_early
+        """Global memory; where the kernel starts early, others may still write it."""
 
     def access(self, op: Op, verb: str, segment: int | None = None) -> Access:
         """What this wave does now; with a segment of its own, what the machine will do for it."""
@@ -66,6 +70,20 @@ class LaterOps:
             self.wait = wait
             yield
         self.wait = None
+
+    # -- kernels launched before
+
+    def await_earlier(self, op: AwaitEarlier) -> None:
+        self.may_touch = True
+
+    def want_awaited(self, op: Op, memory: LaneMemory) -> None:
+        """Nothing of a kernel that starts early touches global memory before it has waited for those before it."""
+        if memory.buffer is not None and not self.may_touch:
+            self.fail(
+                op,
+                f"wave {self.number} touches {memory.name} while kernels launched before may still run",
+                "await_earlier() must stand in front of it",
+            )
 
     # -- signals
 
@@ -122,6 +140,7 @@ class LaterOps:
             return
         source: LaneMemory = self.env[op.memory]
         target: LaneMemory = self.env[op.to]
+        self.want_awaited(op, source)
         box = target.shape[len(op.to_at) :]
         flat = self.box(op, target, op.to_at)
         window = self.window(op, op.at, op.axes, box, source)
@@ -135,6 +154,7 @@ class LaterOps:
         source: LaneMemory = self.env[op.memory]
         target: LaneMemory = self.env[op.to]
         signal, name = self.signal(op, op.signals, op.signal)
+        self.want_awaited(op, source)
         box = target.shape[len(op.to_at) :]
         flat = self.box(op, target, op.to_at)
         window = self.window(op, op.at, op.axes, box, source)
@@ -154,6 +174,7 @@ class LaterOps:
     def copy_out(self, op: CopyOut) -> None:
         source: LaneMemory = self.env[op.source]
         target: LaneMemory = self.env[op.memory]
+        self.want_awaited(op, target)
         box = source.shape[len(op.source_at) :]
         flat = self.box(op, source, op.source_at)
         window = self.window(op, op.at, op.axes, box, target)
@@ -169,17 +190,21 @@ class LaterOps:
 
         copy = Copy(read, land)
         self.state.copies.append(copy)
-        self.sent.append(copy)
+        self.joined = (*self.joined, copy)
+        if not op.more:
+            self.sent.append(self.joined)
+            self.joined = ()
 
     def await_copies(self, op: AwaitCopies) -> Waiting:
-        awaited = self.sent[: max(0, len(self.sent) - op.pending)]
+        groups = self.sent[: max(0, len(self.sent) - op.pending)]
+        awaited = [copy for group in groups for copy in group]
 
         def told() -> str:
             return f"at {op.loc} for its copies out"
 
         yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
         self.state.ledger.clocks.learn(self.number, [copy.segment for copy in awaited])
-        self.sent = self.sent[len(awaited) :]
+        self.sent = self.sent[len(groups) :]
         return ()
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:

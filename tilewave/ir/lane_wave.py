@@ -28,6 +28,7 @@ from tilewave.ir.ops import (
     Arrive,
     Await,
     AwaitCopies,
+    AwaitEarlier,
     Barrier,
     Broadcast,
     Const,
@@ -35,6 +36,7 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     Lane,
+    LetNextStart,
     Load,
     LoadEach,
     Loop,
@@ -49,6 +51,7 @@ from tilewave.ir.ops import (
     Select,
     Store,
     StoreEach,
+    Unset,
     Wave,
     While,
     Workgroup,
@@ -146,6 +149,11 @@ class WaveRun(LaterOps):
         numbers = zip(np.indices(kind.shape), op.steps, strict=True)
         return sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64)).astype(kind.dtype.numpy)[None]
 
+    def unset(self, op: Unset) -> Array:
+        """What shows up where it is looked at."""
+        kind = op.result.type
+        return np.full((1, *kind.shape), np.nan if kind.dtype.is_float else 0x5A, kind.dtype.numpy)
+
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
 
@@ -177,7 +185,10 @@ class WaveRun(LaterOps):
         b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
         a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
         fragment = GroupFragment(depth)
-        return fragment.to_sums(multiply(a, b, fragment.from_sums(self.every_lane(op.acc))))
+        acc = self.every_lane(op.acc)
+        if not all(self.uniform(op, v) for v in op.adds):
+            acc = np.zeros_like(acc)
+        return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
 
     def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
         """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
@@ -245,6 +256,7 @@ class WaveRun(LaterOps):
     def take(self, op: Load | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
         kept = elements.kept
         if len(kept):
+            self.want_awaited(op, memory)
             self.state.note_read(memory, self.access(op, "read"), kept)
         if elements.active is None:
             found = memory.data.take(elements.flat)
@@ -260,6 +272,7 @@ class WaveRun(LaterOps):
         kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
         if not len(kept):
             return
+        self.want_awaited(op, memory)
         self.state.note_write(memory, self.access(op, "write"), kept, new)
         twice = memory.put(kept, new)
         if twice is not None:
@@ -312,6 +325,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Permute: WaveRun.permute,
     Part: WaveRun.part,
     Ramp: WaveRun.ramp,
+    Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,
@@ -327,6 +341,8 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
     CopyOut: WaveRun.copy_out,
+    AwaitEarlier: WaveRun.await_earlier,
+    LetNextStart: WaveRun.schedule,
     **dict.fromkeys(SCHEDULING, WaveRun.schedule),
 }
 """Ops that a wave runs without a pause."""

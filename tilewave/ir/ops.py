@@ -361,6 +361,10 @@ class Ramp(Op):
     steps: tuple[int, ...]
 
 
+class Unset(Op):
+    """Registers that may hold anything, and that nothing may depend on."""
+
+
 @dataclass(frozen=True)
 class Part(Op):
     """The registers of x from `first` on along one of its axes, as many as the result has."""
@@ -442,7 +446,7 @@ class MatrixShared(Op):
 
     `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
     of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `ir/fragments.py` lays them in acc: batches… x
-    rows / 64 x columns / 8 x 2 x 2.
+    rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
     """
 
     a: Value
@@ -452,6 +456,7 @@ class MatrixShared(Op):
     acc: Value
     shape: tuple[int, ...]
     instruction: str
+    adds: tuple[Value, ...] = ()
     ignored_bits: int = 0
     """The last bits of each operand's mantissa, which count as 0."""
 
@@ -550,20 +555,35 @@ class CopyIn(Op):
 
 @dataclass(frozen=True)
 class CopyOut(Op):
-    """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory."""
+    """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory.
+
+    `more`: the next one of this wave goes with it, and both are awaited as one.
+    """
 
     source: Value
     source_at: tuple[Value, ...]
     memory: Value
     at: tuple[Value, ...]
     axes: tuple[int, ...]
+    more: bool = False
 
 
 @dataclass(frozen=True)
 class AwaitCopies(Op):
-    """Go on when at most `pending` of this wave's copies out are still reading shared memory."""
+    """Go on when at most `pending` of this wave's copies out, joined ones as one, still read shared memory."""
 
     pending: int
+
+
+class AwaitEarlier(Op):
+    """Go on when all kernels launched before have ended, and what they wrote is there.
+
+    A kernel that has this may start while they still run, so no wave touches global memory in front of it.
+    """
+
+
+class LetNextStart(Op):
+    """The kernel launched next may start once all workgroups have come here, or ended; no result depends on it."""
 
 
 # -- control --------------------------------------------------------------------------------------------------------
@@ -599,7 +619,10 @@ LOGIC: tuple[type[Binary], ...] = (And, Or)
 COMPARISONS: tuple[type[Binary], ...] = (Less, LessEqual, Equal, NotEqual)
 FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, Erf, Sin, Cos)
 ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not, Abs, *FUNCTIONS, Cast, Select)
-LATER: tuple[type[Op], ...] = (MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies)
+LATER: tuple[type[Op], ...] = (
+    *(MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies),
+    *(AwaitEarlier, LetNextStart),
+)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
     *(Write, WriteThrough, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),
@@ -610,7 +633,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Part, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -56,6 +56,32 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     return ANY
 
 
+def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
+    """c, where b is a // c * c, so that a - b is a remainder."""
+    match makers.get(b):
+        case Mul(q, c):
+            match makers.get(q):
+                case FloorDiv(x, d) if x == a and d == c:
+                    return c
+    return None
+
+
+def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
+    """Bounds of w + turn · c, where turn counts to (end - w) // c: with its last turn it is end - c at most."""
+    match makers.get(op.b):
+        case Mul(turn, c) if turn in trips:
+            match makers.get(trips[turn]):
+                case FloorDiv(left, d) if of(c) == of(d) and of(c)[0] == of(c)[1] > 0:
+                    match makers.get(left):
+                        case Sub(end, w) if w == op.a:
+                            return of(w)[0], max(of(w)[1], of(end)[1] - of(c)[0])
+    return ANY
+
+
+def within_both(a: Range, b: Range) -> Range:
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
 def clamped(r: Range) -> Range:
     """`r`, or nothing known where it may not fit."""
     return r if ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
@@ -66,6 +92,8 @@ class Ranges:
 
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = {}
+        self._makers: dict[Value, Op] = {}
+        self._trips: dict[Value, Value] = {}
         self._workgroups = kernel.workgroups
         self._learn(kernel.body)
 
@@ -76,8 +104,19 @@ class Ranges:
         for op in block.ops:
             if isinstance(op, Loop):
                 self._known[op.body.args[0]] = (0, max(0, self.of(op.trips)[1] - 1))
+                self._trips[op.body.args[0]] = op.trips
             for inner in op.blocks:
                 self._learn(inner)
             if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int:
-                whole = (0, self._workgroups - 1)
-                self._known[op.result] = whole if isinstance(op, Workgroup) else range_of(op, self.of)
+                self._makers[op.result] = op
+                self._known[op.result] = self._range(op)
+
+    def _range(self, op: Op) -> Range:
+        match op:
+            case Workgroup():
+                return 0, self._workgroups - 1
+            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
+                return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Add():
+                return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
+        return range_of(op, self.of)

@@ -12,12 +12,14 @@ from tilewave.ir.ops import (
     Arrive,
     Await,
     AwaitCopies,
+    AwaitEarlier,
     AwaitLoads,
     Copy,
     CopyIn,
     CopyOut,
     KeepOrder,
     Lane,
+    LetNextStart,
     Load,
     LoadEach,
     MakeSignals,
@@ -31,6 +33,7 @@ from tilewave.ir.ops import (
     Store,
     StoreEach,
     Together,
+    Unset,
     Wave,
 )
 from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Scalar, Signals, Vector, elementwise
@@ -50,6 +53,8 @@ def check_lane_op(op: Op, want: Want) -> None:
         case Ramp(steps):
             want(len(op.results) == 1 and isinstance(op.result.type, Vector), "makes a vector")
             want(len(steps) == len(op.result.type.shape), f"{list(steps)} are not the steps of {op.result.type}")
+        case Unset():
+            want(len(op.results) == 1 and isinstance(op.result.type, Vector), "makes a vector")
         case Part(x, axis, first):
             _part(op, x, axis, first, want)
         case Load(steps=steps) | Store(steps=steps):
@@ -74,7 +79,7 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(0 <= level <= 3, "is a priority from 0 to 3")
         case Together(kind, count):
             want(kind in KINDS and count > 0, f"groups {', '.join(KINDS)}")
-        case Meet() | KeepOrder() | AwaitLoads():
+        case Meet() | KeepOrder() | AwaitLoads() | AwaitEarlier() | LetNextStart():
             pass
         case _:
             raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")
@@ -133,6 +138,7 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
     want(isinstance(acc, Vector) and len(acc.shape) >= 4, f"adds to a vector, not {acc}")
     want(rows % GROUP_ROWS == 0 and cols % 8 == 0, f"no group of waves computes {rows}x{cols}")
     want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
+    want(len(op.adds) <= 1 and all(v.type == Scalar(BOOL) for v in op.adds), "adds where one truth value says so")
     for memory, at, needed in ((op.a.type, op.a_at, rows), (op.b.type, op.b_at, cols)):
         shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == len(memory.shape)
         want(shared and _indices(at), f"reads shared memory at an index for each axis, not {memory}")

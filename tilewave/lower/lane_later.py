@@ -10,7 +10,8 @@ from math import prod
 from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.placements import lies_in, offset, row_elements
+from tilewave.ir.handovers import Handovers
+from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Signals, Swizzled
 from tilewave.lower.lane_later_target import Box, Gathering, LaterTarget, SharedProduct, SharedRows
@@ -52,8 +53,8 @@ class Later:
         self.target, self.n, self.f, self.places, self.allot = target, numbers, numbers.f, places, allot
         self.waves = prod(kernel.waves)
         ops = list(walk(kernel.body))
-        stored = any(isinstance(op, (ir.Store, ir.StoreEach)) and lies_in(op.memory, "shared") for op in ops)
-        self.is_read_later = stored and any(isinstance(op, (ir.MatrixShared, ir.CopyOut)) for op in ops)
+        self.handovers = Handovers(kernel)
+        self.reads_later = any(isinstance(op, (ir.MatrixShared, ir.CopyOut)) for op in ops)
         self.sends = any(isinstance(op, ir.CopyOut) for op in ops)
         self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
         self.signals: dict[Value, str] = {}
@@ -77,10 +78,14 @@ class Later:
                 self.target.copy_in(self.f, self.box(op, op.to, op.to_at), self.signal(signals, signal))
             case ir.Copy():
                 self.copy(op)
-            case ir.CopyOut(source, source_at):
-                self.target.copy_out(self.f, self.box(op, source, source_at))
+            case ir.CopyOut(source, source_at, more=more):
+                self.target.copy_out(self.f, self.box(op, source, source_at), more)
             case ir.AwaitCopies(pending):
                 self.target.await_copies(self.f, pending)
+            case ir.AwaitEarlier():
+                self.target.await_earlier(self.f)
+            case ir.LetNextStart():
+                self.target.let_next_start(self.f)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
@@ -111,7 +116,7 @@ class Later:
         if waves < self.waves:
             group = self.f.value(f"udiv i32 {self.n.target.wave(self.f)}, {waves}")
             number = self.f.value(f"add i32 {group}, {first}")
-        self.target.barrier(self.f, Gathering(number, waves, self.is_read_later))
+        self.target.barrier(self.f, Gathering(number, waves, self.reads_later and op in self.handovers))
 
     # -- products
 
@@ -121,11 +126,14 @@ class Later:
         rows, columns, depth = op.shape
         acc = regrouped(self.f, self.n.vector(op.acc), 1)
         per_batch = len(acc.parts) // prod(batch)
+        adds = "".join(self.f.value(f"zext i1 {self.n.truth(v)} to i32") for v in op.adds)
         found: list[str] = []
         for i, which in enumerate(combinations(*map(range, batch))):
             sums = acc.parts[i * per_batch : (i + 1) * per_batch]
             a, b = (self.rows(op, memory, at, which) for memory, at in ((op.a, op.a_at), (op.b, op.b_at)))
-            found += self.target.multiply(self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits))
+            found += self.target.multiply(
+                self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds)
+            )
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
         return regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 
@@ -195,6 +203,7 @@ class Later:
             name = f"%map.{len(self.maps)}"
             self.maps[wanted] = name
             self.f.parameters.append((self.target.map_parameter, name))
+            self.target.expect_map(self.f, name)
         return self.maps[wanted]
 
 

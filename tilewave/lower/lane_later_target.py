@@ -33,6 +33,8 @@ class SharedProduct:
     sums: tuple[str, ...]
     ignored_bits: int
     """The last ones of each operand, which count as 0."""
+    adds: str = ""
+    """A number that is 0 where the sums hold nothing yet and count as zeros."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +92,27 @@ class LaterTarget(Protocol):
 
     def await_phase(self, f: Function, signal: str, parity: str) -> None: ...
 
+    def expect_map(self, f: Function, map_: str) -> None:
+        """Bring a map near when the kernel begins, so that the first copy does not wait for it."""
+        ...
+
     def copy_in(self, f: Function, box: Box, signal: str) -> None: ...
 
     def copy_now(self, f: Function, box: Box, signal: str, bytes_: int) -> None:
         """Wave 0 copies, and goes on when it is done; nothing is known of the signal."""
         ...
 
-    def copy_out(self, f: Function, box: Box) -> None: ...
+    def copy_out(self, f: Function, box: Box, more: bool) -> None:
+        """`more`: the next one is awaited together with it."""
+        ...
 
     def await_copies(self, f: Function, pending: int) -> None: ...
+
+    def await_earlier(self, f: Function) -> None:
+        """Kernels launched before have ended, and what they wrote is seen."""
+        ...
+
+    def let_next_start(self, f: Function) -> None: ...
 
     def finish(self, f: Function) -> None:
         """All copies out that are under way are done."""

@@ -15,15 +15,17 @@ from tilewave.ir.ops import (
     Less,
     LessEqual,
     Loop,
+    Mod,
     Permute,
     Ramp,
     Select,
+    Sub,
     Wave,
     While,
     Workgroup,
     Yield,
 )
-from tilewave.ir.ranges import ANY, Range, range_of
+from tilewave.ir.ranges import ANY, Range, divisor_of, last_turn, range_of, within_both
 from tilewave.ir.types import INDEX, Scalar, Vector
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
@@ -43,6 +45,7 @@ class LaneRanges:
     def __init__(self, kernel: Kernel) -> None:
         self._known: dict[Value, Range] = {}
         self._makers: dict[Value, Op] = {}
+        self._trips: dict[Value, Value] = {}
         self._whole = {
             Lane: (0, kernel.lanes - 1),
             Wave: (0, prod(kernel.waves) - 1),
@@ -86,6 +89,10 @@ class LaneRanges:
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
             case Broadcast(x) | Permute(x):
                 return self.of(x)
+            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
+                return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Add() if isinstance(op.result.type, Scalar):
+                return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case Select(_, a, b):
                 return union(self.of(a), self.of(b))
             case Cast(x) if not x.type.dtype.is_int:
@@ -96,6 +103,7 @@ class LaneRanges:
 
     def _loop(self, op: Loop) -> None:
         self._known[op.body.args[0]] = (0, max(0, self.of(op.trips)[1] - 1))
+        self._trips[op.body.args[0]] = op.trips
         args = op.body.args[1:]
         self._carry(op.init, args, op.body)
         for arg, result in zip(args, op.results, strict=True):

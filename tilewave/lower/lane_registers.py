@@ -79,6 +79,9 @@ class Registers:
                 width = natural_width(shape, kind)
                 part = constant(self.f, literal(value, op.result.type.dtype), kind, width)
                 return Held(shape, kind, width, (part,) * (prod(shape) // width))
+            case ir.Unset():
+                width = natural_width(shape, kind)
+                return Held(shape, kind, width, ("undef",) * (prod(shape) // width))
             case ir.Ramp(steps):
                 numbers = sum(
                     (n * step for n, step in zip(np.indices(shape), steps, strict=True)), np.zeros(shape, int)

@@ -361,10 +361,12 @@ def _parameter_kind(v: Value) -> str:
 
 
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
+    # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on.
+    alone = "" if any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body)) else " noalias"
     found: list[Typed] = []
     for v in kernel.body.args:
         if isinstance(v.type, Memory):
-            found.append((f"{target.global_pointer} noalias", f"%{v.name}"))
+            found.append((f"{target.global_pointer}{alone}", f"%{v.name}"))
             found += [("i64", f"%{v.name}.{axis}") for axis in range(len(v.type.shape))]
         else:
             found.append((_parameter_kind(v), f"%{v.name}"))

@@ -40,7 +40,8 @@ class Function:
         self.lines: list[str] = []
         self.count = 0
         self.label = "entry"
-        self.rooms: dict[str, str] = {}
+        self.beginning: dict[str, str] = {}
+        """What stands in front of all else, each line once."""
 
     def fresh(self, hint: str = "t") -> str:
         self.count += 1
@@ -54,8 +55,15 @@ class Function:
 
     def room(self, name: str, text: str) -> str:
         """Stack memory, taken once, when the function begins."""
-        self.rooms[name] = f"  {name} = {text}"
+        return self.at_first(name, text)
+
+    def at_first(self, name: str, text: str) -> str:
+        """A value that is computed once, when the function begins."""
+        self.beginning[name] = f"  {name} = {text}"
         return name
+
+    def do_at_first(self, text: str) -> None:
+        self.beginning[text] = f"  {text}"
 
     def do(self, text: str) -> None:
         self.lines.append(f"  {text}")
@@ -152,7 +160,7 @@ class Function:
         self.do(f"ret {returned}")
         parameters = ", ".join(f"{kind} {name}" for kind, name in self.parameters)
         head = f"define {linkage + ' ' if linkage else ''}{self.result} @{self.name}({parameters}) {attributes} {{"
-        return "\n".join([head, "entry:", *self.rooms.values(), *self.lines, "}"]) + "\n"
+        return "\n".join([head, "entry:", *self.beginning.values(), *self.lines, "}"]) + "\n"
 
 
 def vector(lanes: int, element: str) -> str:

@@ -185,7 +185,7 @@ class _Lanes:
             first = self.out.emit(Add, a_at[-2], self.place(group), type=INDEX_SCALAR)
             a_at = (*a_at[:-2], first, a_at[-1])
         shape = (fragment.group_rows(rows, waves), cols, op.depth)
-        parts = (a, a_at, b, b_at, acc, shape, op.instruction, BY_NAME[op.instruction].ignored_bits)
+        parts = (a, a_at, b, b_at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
         return self.out.emit(MatrixShared, *parts, type=acc.type, name=op.result.name)
 
     def staged(self, op: Mma, operand: Value) -> tuple[Value, tuple[Value, ...]]:
@@ -247,7 +247,8 @@ class _Lanes:
                 for axis, far in zip(op.axes[-2:], start, strict=True):
                     at[axis] = (Number(self.out, at[axis]) + far).value
                 source_at = (self.out.const(group), self.out.const(buffer))
-                self.out.effect(CopyOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:])
+                more = buffer < len(starts) - 1
+                self.out.effect(CopyOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:], more)
             body = self.out.block(())
         self.out.effect(Role, group * GROUP, group * GROUP + 1, body)
 

@@ -17,17 +17,20 @@ from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups, Order
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
+from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -119,7 +122,10 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
         _distribute_to_groups(),
         take_parts_first,  # behind: writes are cut into parts there
         SpecializeWaves(machine, stages),  # on lanes: each role is a program of its own
+        skip_zeros,  # behind: what loops begin with is settled
+        start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
+        multiply_by_reciprocals,  # last: whatever computes positions is there
         simplify,
     )
 

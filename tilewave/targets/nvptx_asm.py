@@ -17,6 +17,12 @@ def asm(f: Function, text: str, operands: Sequence[Typed] = ()) -> None:
     f.do(_call("void", text, constraints, operands))
 
 
+def asm_at_first(f: Function, text: str, operands: Sequence[Typed]) -> None:
+    """The same, once and before anything else; the operands are there when the function begins."""
+    constraints = ",".join(CONSTRAINTS[kind] for kind, _ in operands)
+    f.do_at_first(_call("void", text, constraints, operands))
+
+
 def asm_on(f: Function, text: str, registers: Sequence[Typed], operands: Sequence[Typed]) -> list[str]:
     """Instructions that change registers, $0, $1, …; further operands come behind, from 2 · their number on."""
     kinds = [kind for kind, _ in registers]

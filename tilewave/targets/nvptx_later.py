@@ -1,6 +1,6 @@
 """Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
 
-Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix and wgmma.
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and griddepcontrol.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilewave.lower.lane_later_target import Box, Gathering, SharedProduct
 from tilewave.lower.llvm import Function, Typed
-from tilewave.targets.nvptx_asm import asm, when
+from tilewave.targets.nvptx_asm import asm, asm_at_first, when
 from tilewave.targets.nvptx_numbers import LANES, lane, thread
 from tilewave.targets.nvptx_wgmma import multiply
 
@@ -68,10 +68,10 @@ class Hopper:
 
     def make_signals(self, f: Function, wave: int, addresses: list[str], arrivals: int) -> None:
         mine = f.value(f"icmp eq i32 {thread(f)}, {wave * LANES}")
-        chosen = f.value(f"zext i1 {mine} to i32")
-        lines = [f"mbarrier.init.shared::cta.b64 [${i + 1}], {arrivals};" for i in range(len(addresses))]
+        lines = [f"mbarrier.init.shared::cta.b64 [${i}], {arrivals};" for i in range(len(addresses))]
         lines.append("fence.mbarrier_init.release.cluster;")
-        asm(f, when(0, "\n".join(lines)), [("i32", chosen), *(("i32", a) for a in addresses)])
+        # Of lines with a condition each, the assembler makes as many branches, and a fence in each.
+        f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
     def arrive(self, f: Function, signal: str, expect: int) -> None:
         word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
@@ -81,6 +81,11 @@ class Hopper:
         asm(f, PHASE_LOOP, [("i32", signal), ("i32", parity)])
 
     # -- copies
+
+    def expect_map(self, f: Function, map_: str) -> None:
+        chosen = f.at_first("%first.thread", f"icmp eq i32 {thread(f)}, 0")
+        chosen = f.at_first("%first.thread.alone", f"zext i1 {chosen} to i32")
+        asm_at_first(f, when(0, "prefetch.tensormap [$1];"), [("i32", chosen), ("ptr", map_)])
 
     def copy_in(self, f: Function, box: Box, signal: str) -> None:
         text, operands = copy_in_text(box, 2)
@@ -101,14 +106,20 @@ class Hopper:
         skip = "{\n.reg .pred p, q;\nsetp.eq.b32 p, $0, 0;\n@p bra rest_${:uid};\n"
         asm(f, f"{skip}{body}\nrest_${{:uid}}:\n{WAVE_MEETS}\n}}", [("i32", chosen), ("i32", signal), *operands])
 
-    def copy_out(self, f: Function, box: Box) -> None:
+    def copy_out(self, f: Function, box: Box, more: bool) -> None:
         place, operands = _place(box, 2)
         text = f"cp.async.bulk.tensor.{len(box.at)}d.global.shared::cta.bulk_group {place}, [$1];"
-        together = when(0, f"{text}\ncp.async.bulk.commit_group;")
-        asm(f, together, [one_lane(f), ("i32", box.address), *operands])
+        all_of_it = text if more else f"{text}\ncp.async.bulk.commit_group;"
+        asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
 
     def await_copies(self, f: Function, pending: int) -> None:
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
+
+    def await_earlier(self, f: Function) -> None:
+        asm(f, "griddepcontrol.wait;")
+
+    def let_next_start(self, f: Function) -> None:
+        asm(f, "griddepcontrol.launch_dependents;")
 
     def finish(self, f: Function) -> None:
         asm(f, "cp.async.bulk.wait_group 0;")

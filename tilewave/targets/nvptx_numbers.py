@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import Function, Typed
 
 LANES = 32
 ALL_LANES = "-1"
@@ -10,7 +10,7 @@ ALL_LANES = "-1"
 
 def thread(f: Function) -> str:
     """The number of this lane in its workgroup."""
-    return f.call("i32", "llvm.nvvm.read.ptx.sreg.tid.x", [])
+    return _at_first(f, "%thread", "llvm.nvvm.read.ptx.sreg.tid.x", [])
 
 
 def lane(f: Function) -> str:
@@ -18,11 +18,18 @@ def lane(f: Function) -> str:
 
 
 def wave(f: Function) -> str:
-    number = f.value(f"lshr i32 {thread(f)}, {LANES.bit_length() - 1}")
+    number = f.at_first("%own.wave", f"lshr i32 {thread(f)}, {LANES.bit_length() - 1}")
     # All lanes of a wave agree; said in this way, the assembler knows it and keeps what follows in uniform registers.
     arguments = [("i32", ALL_LANES), ("i32", number), ("i32", "0"), ("i32", str(LANES - 1))]
-    return f.call("i32", "llvm.nvvm.shfl.sync.idx.i32", arguments)
+    return _at_first(f, "%wave.of.all", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
 
 def workgroup(f: Function) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
+
+
+def _at_first(f: Function, name: str, function: str, arguments: list[Typed]) -> str:
+    """Asked for once: LLVM does not merge calls in which lanes meet, and each of them takes its time."""
+    f.module.declare(f"i32 @{function}({', '.join(kind for kind, _ in arguments)})")
+    passed = ", ".join(f"{kind} {x}" for kind, x in arguments)
+    return f.at_first(name, f"call i32 @{function}({passed})")

@@ -51,19 +51,23 @@ def multiply(f: Function, product: SharedProduct) -> list[str]:
     count = len(product.sums)
     word = f"m64n{product.columns}k{STEP_BYTES // a.bytes}.{sums}.{a.dtype}.{b.dtype}"
     per_block = product.columns // 2
-    lines = ["{", ".reg .b64 da, db;", "wgmma.fence.sync.aligned;"]
+    lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "wgmma.fence.sync.aligned;"]
+    if product.adds:
+        lines.append(f"setp.ne.b32 p, ${2 * count + 2}, 0;")
     for step in range(product.depth * a.bytes // STEP_BYTES):
         for block in range(product.rows // BLOCK_ROWS):
             down = block * BLOCK_ROWS * product.a.row_bytes // UNIT
             along = step * STEP_BYTES // UNIT
+            adds = "p" if product.adds and step == 0 else "1"
             registers = ", ".join(f"${i}" for i in range(block * per_block, (block + 1) * per_block))
             lines += [
                 f"add.s64 da, ${2 * count}, {along + down};",
                 f"add.s64 db, ${2 * count + 1}, {along};",
-                f"wgmma.mma_async.sync.aligned.{word} {{{registers}}}, da, db, 1{a.tail};",
+                f"wgmma.mma_async.sync.aligned.{word} {{{registers}}}, da, db, {adds}{a.tail};",
             ]
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
     operands = [("i64", descriptor(f, rows)) for rows in (product.a, product.b)]
+    operands += [("i32", product.adds)] if product.adds else []
     return asm_on(f, "\n".join(lines), [(kind, x) for x in product.sums], operands)
 
 

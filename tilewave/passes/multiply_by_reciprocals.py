@@ -1,0 +1,98 @@
+"""A division by one of a few known numbers becomes a product: no machine here divides integers by itself.
+
+    %height = min(%left, %c12)                  %height = min(%left, %c12)
+    %q = floor_div(%x, %height)             →   %is = equal(%height, %c12)
+                                                %factor = select(%is, %c342, %c512)
+                                                %wide = mul(%x, %factor)
+                                                %q = floor_div(%wide, %c4096)
+
+Positions of tiles are computed so where a mapping's last group is lower than the others; waves that multiply stand
+still meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is (2^s + e) / d
+with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next whole number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from tilewave.errors import InterpreterError
+from tilewave.ir.arithmetic import elementwise
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import ARITHMETIC, Binary, Const, Div, Equal, FloorDiv, Mul, Select
+from tilewave.ir.ranges import Ranges
+from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
+
+MOST_DIVISORS = 4
+MOST_VALUES = 64
+"""Of which sets are kept."""
+LARGEST = (1 << 31) - 1
+"""Products stay in 32 bits."""
+
+
+def multiply_by_reciprocals(kernel: Kernel) -> Kernel:
+    values, ranges, builder = _Values(kernel), Ranges(kernel), Builder(names(kernel))
+
+    def divide(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, FloorDiv) or op.result.type != INDEX_SCALAR:
+            return None
+        divisors = sorted(values.of(op.b) or ())
+        if not 1 < len(divisors) <= MOST_DIVISORS or divisors[0] < 1:
+            return None
+        low, high = ranges.of(op.a)
+        power = (max(0, high) + 1) * divisors[-1] - 1
+        unit = 1 << power.bit_length()
+        factors = [-(-unit // d) for d in divisors]
+        if low < 0 or high * max(factors) > LARGEST:
+            return None
+        return _product(op, divisors, factors, unit, builder)
+
+    return rewrite(kernel, divide)
+
+
+def _product(op: FloorDiv, divisors: Sequence[int], factors: Sequence[int], unit: int, out: Builder) -> list[Op]:
+    with out.region():
+        out.locate = lambda: op.loc
+        factor = out.const(factors[-1])
+        for divisor, other in zip(divisors[:-1], factors[:-1], strict=True):
+            this = out.emit(Equal, op.b, out.const(divisor), type=Scalar(BOOL))
+            factor = out.emit(Select, this, out.const(other), factor, type=INDEX_SCALAR)
+        wide = out.emit(Mul, op.a, factor, type=INDEX_SCALAR)
+        power = out.const(unit)
+        return [*out.ops, FloorDiv(wide, power, results=op.results, loc=op.loc)]
+
+
+class _Values:
+    """Which numbers an index can be, where these are few."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.ranges = Ranges(kernel)
+        self.makers = {op.result: op for op in walk(kernel.body) if len(op.results) == 1}
+        self.known: dict[Value, frozenset[int] | None] = {}
+
+    def of(self, v: Value) -> frozenset[int] | None:
+        if v not in self.known:
+            self.known[v] = self._found(v)
+        return self.known[v]
+
+    def _found(self, v: Value) -> frozenset[int] | None:
+        op = self.makers.get(v)
+        low, high = self.ranges.of(v)
+        between = frozenset(range(low, high + 1)) if high - low < MOST_VALUES else None
+        match op:
+            case Const(value):
+                return frozenset({int(value)})
+            case Binary(a, b) if isinstance(op, ARITHMETIC) and not isinstance(op, Div) and a.type.dtype == INDEX:
+                xs, ys = self.of(a), self.of(b)
+                if xs is None or ys is None:
+                    return between
+                try:
+                    found = frozenset(int(elementwise(op, [x, y])) for x, y in product(xs, ys))
+                except InterpreterError:  # a division by 0, or more than an index holds
+                    return between
+                return min(
+                    (s for s in (found, between) if s is not None and len(s) <= MOST_VALUES), key=len, default=None
+                )
+        return between

@@ -1,0 +1,66 @@
+"""The first product of a loop makes its sums, in place of adding to zeros that every lane would have to write before.
+
+    %zeros = const() {value = 0.0}                 %sums = unset()
+    loop(%steps, [%zeros]) (%i, %acc) {        →   loop(%steps, [%sums]) (%i, %acc) {
+      %z = matrix_shared(…, %acc)                    %adds = not_equal(%i, %zero)
+      yield([%z])                                    %z = matrix_shared(…, %acc, [%adds])
+    }                                                yield([%z])
+                                                   }
+
+A lane has 128 sums or more; to clear them takes as long as a good part of a step, and nothing multiplies meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Const, Loop, MatrixShared, NotEqual, Unset
+from tilewave.ir.ranges import Ranges
+from tilewave.ir.rewrite import names, rewrite, uses, walk
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Vector
+
+
+def skip_zeros(kernel: Kernel) -> Kernel:
+    """In loops that go round at least once, and where nothing but one product looks at what they begin with."""
+    zeros = {op.result for op in walk(kernel.body) if _is_zeros(op)}
+    ranges, used, builder = Ranges(kernel), uses(kernel), Builder(names(kernel))
+
+    def begin(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Loop) or ranges.of(op.trips)[0] < 1:
+            return None
+        counter, *carried = op.body.args
+        sums = [
+            arg
+            for first, arg in zip(op.init, carried, strict=True)
+            if first in zeros and used[arg] == 1 and any(_adds_to(arg, inner) for inner in op.body.ops)
+        ]
+        if not sums:
+            return None
+        unset = {arg: Unset(results=(builder.fresh(arg.name, arg.type),), loc=op.loc) for arg in sums}
+        init = [unset[arg].result if arg in unset else v for v, arg in zip(op.init, carried, strict=True)]
+        body = _telling(op.body, counter, sums, builder)
+        return [*unset.values(), replace(op, init=tuple(init), body=body)]
+
+    return rewrite(kernel, begin)
+
+
+def _is_zeros(op: Op) -> bool:
+    return isinstance(op, Const) and op.value == 0 and isinstance(op.result.type, Vector)
+
+
+def _adds_to(sums: Value, op: Op) -> bool:
+    return isinstance(op, MatrixShared) and op.acc == sums and not op.adds
+
+
+def _telling(body: Block, counter: Value, sums: Sequence[Value], builder: Builder) -> Block:
+    """Products that are told whether there are sums yet."""
+    zero = Const(0, results=(builder.fresh("zero", INDEX_SCALAR),), loc=body.ops[0].loc)
+    later = NotEqual(counter, zero.result, results=(builder.fresh("adds", Scalar(BOOL)),), loc=zero.loc)
+    ops = [
+        replace(op, adds=(later.result,)) if any(_adds_to(v, op) for v in sums) else op  # type: ignore[call-arg]
+        for op in body.ops
+    ]
+    return replace(body, ops=(zero, later, *ops))

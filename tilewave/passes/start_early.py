@@ -1,0 +1,48 @@
+"""A kernel begins while the one launched before it still ends, and waits for that one before it touches memory.
+
+    role(consumers) { … }          role(consumers) { await_earlier() … }
+    role(producer) { … }       →   role(producer) { await_earlier() let_next_start() … }
+
+Signals, registers and numbers are then ready when the last results of the kernel before arrive, which takes a while
+from kernel to kernel. Every wave that touches global memory waits by itself, so nothing rests on who tells whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewave.ir.core import Block, Kernel, Op
+from tilewave.ir.ops import AwaitEarlier, CopyIn, LetNextStart, Role
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
+
+
+def start_early(kernel: Kernel) -> Kernel:
+    """Kernels whose tiles are copied: they are long enough, and their roles are apart from what prepares them."""
+    kinds = {type(op) for op in walk(kernel.body)}
+    if CopyIn not in kinds or AwaitEarlier in kinds:
+        return kernel
+    ops: list[Op] = []
+    for at, op in enumerate(kernel.body.ops):
+        if not _touches(op):
+            ops.append(op)
+        elif isinstance(op, Role):
+            ops.append(replace(op, body=replace(op.body, ops=(*_waits(op, op.body), *op.body.ops))))
+        else:
+            rest = kernel.body.ops[at:]
+            ops += [*_waits(op, Block((), rest)), *rest]
+            break
+    return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
+
+
+def _waits(where: Op, behind: Block) -> list[Op]:
+    """Those who copy also let the next kernel start: not before this one has memory to itself."""
+    copies = any(isinstance(op, CopyIn) for op in walk(behind))
+    return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies else [])]
+
+
+def _touches(op: Op) -> bool:
+    """Whether it reaches global memory."""
+    inside = (op, *(inner for block in op.blocks for inner in walk(block)))
+    memories = (v.type for each in inside for v in each.operands if isinstance(v.type, Memory))
+    return any(memory.space == "global" for memory in memories)
