@@ -180,7 +180,12 @@ class LaterOps:
                 self.bring(op, flat[half * size : (half + 1) * size], window, box, member)
 
     def bring(
-        self, op: CopyIn | CopyTogether, flat: Array, window: Window | None, box: tuple[int, ...], member: WorkgroupState
+        self,
+        op: CopyIn | CopyTogether,
+        flat: Array,
+        window: Window | None,
+        box: tuple[int, ...],
+        member: WorkgroupState,
     ) -> None:
         """A box is on its way to a workgroup, and will tell its signal."""
         source: LaneMemory = self.env[op.memory]

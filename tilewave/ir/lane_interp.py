@@ -36,7 +36,7 @@ def interpret_lanes(
     seed: int = 0,
     workgroups: Iterable[int] | None = None,
 ) -> None:
-    """Run every workgroup, or those given and the ones they share a cluster with; what they write is kept if all is well."""
+    """Run every workgroup, or those given and their clusters; what they write is kept if all is well."""
     if order not in ORDERS:
         raise CallError(f"no order of waves is called {order!r}; the orders are {', '.join(ORDERS)}")
     assert kernel.level == "lane" and kernel.waves and kernel.lanes, f"{kernel.name} is not at the lane level"

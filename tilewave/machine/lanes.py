@@ -55,6 +55,8 @@ class CopyEngine:
     """Of a box; its other sides have `longest_side` elements at most."""
     longest_side: int
     most_axes: int
+    line_bytes: int
+    """Of the cache that it reads through; a row that begins elsewhere touches one line more."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,6 @@ SM_90A = LaneMachine(
         read_phases=consecutive(128, (1, 2, 4, 8, 16), lanes=32),
         write_phases=consecutive(128, (1, 2, 4, 8, 16), lanes=32),
     ),
-    copy_engine=CopyEngine(grain_bytes=16, widest_row_bytes=128, longest_side=256, most_axes=5),
+    copy_engine=CopyEngine(grain_bytes=16, widest_row_bytes=128, longest_side=256, most_axes=5, line_bytes=128),
 )
 LANE_MACHINES = {machine.name: machine for machine in (GFX942, GFX950, SM_90A)}

@@ -22,6 +22,7 @@ from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
+from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
@@ -119,6 +120,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
         _distribute_to_groups(),
         take_parts_first,  # behind: writes are cut into parts there
         SpecializeWaves(machine, stages),  # on lanes: each role is a program of its own
+        ShareCopies(machine),  # behind the roles: it changes whom each of them tells
         FitShared(machine, places),  # behind the ring
         simplify,
     )
