@@ -22,7 +22,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride, TiledArray
+from tilewave.runtime.gpu_launch import Address, Cluster, GpuLaunch, Number, Slot, Stride, TiledArray
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
@@ -195,7 +195,9 @@ def _launch(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
     names = [v.name for v in _memories(kernel)]
     symbols = [v.name for v in kernel.body.args if not isinstance(v.type, Memory)]
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
-    return GpuLaunch(tuple(slots), (kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1), code.shared_bytes)
+    attributes = (Cluster((kernel.cluster, 1, 1)),) if kernel.cluster > 1 else ()
+    grid, block = (kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+    return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
 
 
 def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:

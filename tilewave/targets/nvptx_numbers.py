@@ -26,3 +26,8 @@ def wave(f: Function) -> str:
 
 def workgroup(f: Function) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
+
+
+def cluster_rank(f: Function) -> str:
+    """The number of this workgroup in its cluster."""
+    return f.call("i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank", [])
