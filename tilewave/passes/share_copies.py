@@ -252,27 +252,25 @@ class _Sharing:
         if not self.shared.pairs.uneven:
             return [], []
         with self.builder.region():
-            own = Number(self.builder, self.own)
-            even = own - own % MEMBERS
+            first = Number(self.builder, self.own) // MEMBERS * MEMBERS
             if self.p.turns is None:
-                self.members = self.pair(even + 1 < self.p.kernel.workgroups)
+                self.members = self.pair(first + 1 < self.p.kernel.workgroups)
                 return list(self.builder.ops), []
-            first, second = (self.again([self.p.turns.trips], n.value)[0] for n in (even, even + 1))
-            self.trips = first, second
+            trips, tiles = (self.again([self.p.turns.trips], n.value)[0] for n in (first, first + 1))
+            self.trips = trips, tiles
             return [], list(self.builder.ops)
 
     def pair(self, has_second: Number | None) -> _Members:
         """`has_second`: whether the second member has a tile of its own."""
         own = Number(self.builder, self.own)
-        rank = own % MEMBERS
-        even = own - rank
+        is_first = (own % MEMBERS).equals(0)
+        first = own // MEMBERS * MEMBERS
         if has_second is None:
-            return _Members(self.own, (even + (even + 1) - own).value, None)
-        second = has_second.choose(even + 1, even)
-        is_first = rank.equals(0)
-        who = is_first.choose(even, second)
+            return _Members(self.own, is_first.choose(first + 1, first).value, None)
+        second = has_second.choose(first + 1, first)
+        who, other = is_first.choose(first, second), is_first.choose(second, first)
         writes = self.builder.binary(Or, is_first.value, has_second.value)
-        return _Members(who.value, (even + second - who).value, writes)
+        return _Members(who.value, other.value, writes)
 
     def again(self, values: Sequence[Value], number: Value) -> list[Value]:
         """These numbers as they are for the workgroup of another number."""
