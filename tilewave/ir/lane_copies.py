@@ -16,7 +16,7 @@ from tilewave.ir.interp import Window
 from tilewave.ir.lane_memory import Access, LaneMemory
 from tilewave.ir.lane_positions import strides
 from tilewave.ir.lane_signals import Signal, SignalArray
-from tilewave.ir.lane_workgroup import Copy, Reach, Wait, WorkgroupState
+from tilewave.ir.lane_workgroup import Asked, Copy, Reach, Wait, WorkgroupState
 from tilewave.ir.ops import Arrive, Await, AwaitCopies, ClusterBarrier, CopyIn, CopyOut, CopyTogether, MakeSignals
 
 Waiting = Generator[None, None, tuple[Any, ...]]
@@ -172,12 +172,21 @@ class LaterOps:
         box, flat = (*others, rows // 2, row), self.box(op, target, op.to_at)
         at = [self.uniform(op, v) for v in op.at]
         together, size = self.uniform(op, op.together), len(flat) // 2
+        self.ask(op, tuple(at) if together else None)
         for half in (self.state.rank,) if together else (0, 1):
             from_here = list(at)
             from_here[op.axes[-2]] += half * (rows // 2)
             window = Window.of(from_here, op.axes, box, self.env[op.memory].shape)
             for member in self.state.cluster.members if together else (self.state,):
                 self.bring(op, flat[half * size : (half + 1) * size], window, box, member)
+
+    def ask(self, op: CopyTogether, box: tuple[int, ...] | None) -> None:
+        """Both workgroups must ask for the same, each for its half."""
+        asked = Asked(op, self.name, self.state.rank, box)
+        other = self.state.cluster.ask((*self.path, self.place), asked)
+        if other is not None:
+            wants = [f"{a.who} wants {list(a.box) if a.box else 'a box of its own'}" for a in (other, asked)]
+            self.fail(op, f"{op.name}: {wants[0]}, and {wants[1]}: they have no box to share")
 
     def bring(
         self,

@@ -127,6 +127,9 @@ def _want_all_read(state: WorkgroupState) -> None:
 
 
 def _want_all_known(state: ClusterState) -> None:
+    for asked in state.asked.values():
+        if asked.box is not None:
+            raise InterpreterError(f"{asked.who} brings half a box, and nobody the other half", loc=asked.op.loc)
     reach = state.reach_nobody_knows()
     if reach is not None:
         raise InterpreterError(

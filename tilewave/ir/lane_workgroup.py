@@ -45,6 +45,17 @@ class Reach:
     there: WorkgroupState
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a wave asked for that its partner is to ask for too, and whether they do so together."""
+
+    op: Op
+    who: str
+    rank: int
+    box: tuple[int, ...] | None
+    """Where it begins; None where the wave brings all of it alone."""
+
+
 class ClusterState:
     """Workgroups that run side by side: most often one. Who knows what of whom is known for all their waves."""
 
@@ -54,6 +65,8 @@ class ClusterState:
         self.ledger = Ledger(self.waves)
         self.copies: list[Copy] = []
         self.reaches: list[Reach] = []
+        self.asked: dict[tuple[int, ...], Asked] = {}
+        """By the place in the program, until the partner has come there too."""
         self.at_barrier: dict[int, ClusterBarrier] = {}
         self.members = [
             WorkgroupState(self, launch, arguments, first + rank, rank, waves, kernel.lanes)
@@ -70,6 +83,15 @@ class ClusterState:
         if all(self.at_barrier.get(other) is op for other in range(self.waves)):
             self.at_barrier.clear()
             self.ledger.clocks.barrier(range(self.waves))
+
+    def ask(self, place: tuple[int, ...], asked: Asked) -> Asked | None:
+        """What the partner asked for at the same place, if that is not the same."""
+        other = self.asked.get(place)
+        if other is None or other.rank == asked.rank:
+            self.asked[place] = asked
+            return None
+        del self.asked[place]
+        return other if other.box != asked.box else None
 
     def reach_nobody_knows(self) -> Reach | None:
         """What came to a workgroup that had no wave which knew of it, and so may have ended before."""
