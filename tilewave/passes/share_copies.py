@@ -70,7 +70,7 @@ class ShareCopies:
         if engine is None or program is None or not program.crosses_lines(engine.line_bytes):
             return kernel
         found = [shared for memory in program.memories if (shared := program.shared(memory)) is not None]
-        best = max(found, key=lambda s: (s.pairs.agree / s.pairs.both, s.bytes), default=None)
+        best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes, default=None)
         return kernel if best is None else _Sharing(program, best).kernel()
 
 
