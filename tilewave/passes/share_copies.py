@@ -66,8 +66,10 @@ class ShareCopies:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.copy_engine
+        if engine is None or not _crosses_lines(kernel, engine.line_bytes):
+            return kernel
         program = _program(kernel)
-        if engine is None or program is None or not program.crosses_lines(engine.line_bytes):
+        if program is None:
             return kernel
         found = [shared for memory in program.memories if (shared := program.shared(memory)) is not None]
         best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes, default=None)
@@ -111,10 +113,6 @@ class _Program:
     def tops(self) -> tuple[Op, ...]:
         return self.kernel.body.ops
 
-    def crosses_lines(self, line_bytes: int) -> bool:
-        kinds = [memory.type for memory in self.memories]
-        return any(kind.shape[-1] * kind.dtype.bytes % line_bytes for kind in kinds if isinstance(kind, Memory))
-
     def shared(self, memory: Value) -> _Shared | None:
         """None where copies of this operand cannot be shared, or too few workgroups would."""
         copies = tuple(op for op in self.copies if op.memory == memory)
@@ -132,6 +130,11 @@ class _Program:
         if odd or few or pairs.backwards or (pairs.uneven and not _is_repeatable(self)):
             return None
         return _Shared(copies, positions, pairs)
+
+
+def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
+    kinds = [op.memory.type for op in walk(kernel.body) if isinstance(op, CopyIn)]
+    return any(kind.shape[-1] * kind.dtype.bytes % line_bytes for kind in kinds)
 
 
 def _program(kernel: Kernel) -> _Program | None:
@@ -169,9 +172,9 @@ def _is_repeatable(p: _Program) -> bool:
     """Whether a turn can be run for another workgroup's number: nothing else that depends on it comes from outside."""
     if p.turns is None:
         return True
-    tops = {op.result: op for op in p.tops if len(op.results) == 1}
     twin = [op for op in p.consumer.body.ops if isinstance(op, Loop) and op.trips == p.turns.trips]
-    given = p.differs & tops.keys() - {p.own.result, p.turns.trips}
+    around = {v for op in (*p.tops, *p.consumer.body.ops, *p.producer.body.ops) for v in op.results}
+    given = p.differs & around - {p.own.result, p.turns.trips}
     bodies = [op for role in (p.consumer, p.producer) for op in walk(role.body)]
     return len(twin) == 1 and not any(v in given for op in bodies for v in op.operands)
 
