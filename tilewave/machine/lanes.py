@@ -4,8 +4,8 @@ Shared memory answers a wave in phases: lanes of one phase that want different w
 
 Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part
 of AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other
-widths take consecutive lanes. NVIDIA, "CUDA C++ Programming Guide" (waves, shared memory, banks, cache lines) and "PTX ISA" (tensor
-maps).
+widths take consecutive lanes. NVIDIA, "CUDA C++ Programming Guide" (waves, shared memory, banks, cache lines) and "PTX
+ISA" (tensor maps).
 """
 
 from __future__ import annotations
