@@ -14,7 +14,9 @@ from test_lanes import ORDERS, operands
 
 from tilewave import *
 from tilewave.errors import InterpreterError
+from tilewave.ir.lane_copies import LaterOps
 from tilewave.ir.lane_interp import interpret_lanes
+from tilewave.ir.lane_wave import AT_ONCE
 from tilewave.ir.ops import (
     Arrive,
     Barrier,
@@ -133,6 +135,19 @@ def test_two_products_of_one_step_share_copies():
     made = wave_compile(WaveCompileOptions(subs=sizes(70, 72, 104), target="sm_90a"), both)
     assert made.ir().cluster == 2
     check_both(made)
+
+
+def test_a_workgroup_without_a_tile_takes_its_partners(monkeypatch):
+    brought = {}
+
+    def noted(self, op):
+        brought.setdefault(self.state.number, []).append(int(self.env[op.at[0]]))
+        return LaterOps.copy_in(self, op)
+
+    monkeypatch.setattr("tilewave.ir.lane_wave.AT_ONCE", {**AT_ONCE, CopyIn: noted})
+    check(whole(), MUTATED, ["random"])
+    steps = -(-MUTATED[2] // 64)
+    assert {w: rows[::steps] for w, rows in brought.items()} == {0: [0, 256], 1: [64, 256], 2: [128], 3: [192]}
 
 
 @given(
