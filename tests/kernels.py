@@ -45,6 +45,9 @@ def gemm(dtype=f16, acc=f32, a_dims=(M, K), b_dims=(N, K), epilogue=None, out=No
     return gemm
 
 
+TF32 = HardwareConstraint(mma_type=MMAType.F32_64xNx8_TF32)
+"""Asks for products of f32 that ignore their operands' last bits."""
+
 TARGET = "numpy"
 """What `compiled` compiles for; the fixture `target` changes it."""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tilewave.ir.fragments import Fragment
 from tilewave.ir.layouts import linear
 from tilewave.lang.constraints import MMAType
-from tilewave.machine.matrix import INSTRUCTIONS, NAMED, instructions_for
+from tilewave.machine.matrix import INSTRUCTIONS, WISHES, instructions_for
 
 TABLES = Path(__file__).parent / "data" / "matrix_layouts"
 
@@ -40,7 +40,7 @@ def test_fragments_are_laid_out_as_amd_says(instruction):
 
 
 def test_every_matrix_instruction_of_the_language_is_known():
-    assert {t.value for t in MMAType} == set(NAMED)
+    assert {t.value for t in MMAType} == set(WISHES)
 
 
 def test_a_chip_takes_its_own_eight_bit_floats():

@@ -206,6 +206,13 @@ def test_the_bound_is_what_99_products_may_err(dtypes):
     assert found.item() == pytest.approx(BOUNDS[dtypes], rel=1e-4)
 
 
+def test_bits_that_an_instruction_ignores_widen_the_bound():
+    given = np.array([-1000.0]), np.array([2000.0]), 99, f32, f32
+    less = error_bound(*given, MMAType.F32_64xNx8_TF32) - error_bound(*given)
+    assert less.item() == pytest.approx(2000 * 2 * 2**-10)
+    assert error_bound(*given, MMAType.F32_16x16x4_F32) == error_bound(*given)
+
+
 def test_sums_of_more_products_than_f32_can_count_have_no_bound():
     one = np.ones((1, 1))
     assert error_bound(one, one, 1 << 25, f32, f32) == np.inf

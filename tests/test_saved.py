@@ -411,6 +411,15 @@ def test_a_loaded_hopper_kernel_answers_as_the_compiled_one(here):
         assert refused("second") == f"second: kernel.json tells of another kernel than lanes.ir\n{AGAIN}"
 
 
+def test_a_wish_for_less_exact_products_is_kept(here):
+    made = shipped.gemm((128, 128, 64), f32, tile=(64, 64, 32), mma_type=MMAType.F32_64xNx8_TF32)
+    kernel = compiled(made.kernel, target="sm_90a", subs=made.subs)
+    kernel.save("tf32")
+    loaded = load("tf32")
+    assert loaded.ir() == kernel.ir() and "ignored_bits = 13" in str(loaded.ir())
+    assert loaded.asm == kernel.asm and "k8.f32.tf32.tf32" in loaded.asm
+
+
 # Files that are wrong -----------------------------------------------------------------------------------------------
 
 

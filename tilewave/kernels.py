@@ -13,6 +13,8 @@ import numpy.typing as npt
 from tilewave.ir.types import F32, F64, I8, I32, DType
 from tilewave.lang.constraints import (
     GridConstraint,
+    HardwareConstraint,
+    MMAType,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
@@ -23,6 +25,7 @@ from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, mma, read, write
 from tilewave.lang.symbols import Symbol, ceiling, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
+from tilewave.machine.matrix import WISHES
 
 M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
@@ -52,6 +55,7 @@ def gemm(
     tile: tuple[int, int, int] = (128, 256, 64),
     mapping: str = "linear()",
     workgroups: int | None = None,
+    mma_type: MMAType | None = None,
 ) -> Gemm:
     """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent."""
     acc = accumulator(dtype)
@@ -64,6 +68,7 @@ def gemm(
         WaveConstraint(N, ceiling(BLOCK_N / 2)),
         WorkgroupMapping(mapping),
         *([GridConstraint(workgroups)] if workgroups else []),
+        *([HardwareConstraint(mma_type=mma_type)] if mma_type else []),
     ]
 
     def gemm(a: Any, b: Any, c: Any) -> None:
@@ -88,15 +93,20 @@ def accumulator(dtype: DType) -> DType:
     return I32 if dtype == I8 else F64 if dtype == F64 else F32
 
 
-def error_bound(want: Floats, magnitude: Floats, k: int, dtype: DType, out: DType) -> Floats:
+def error_bound(
+    want: Floats, magnitude: Floats, k: int, dtype: DType, out: DType, mma_type: MMAType | None = None
+) -> Floats:
     """How far a right gemm may lie from `want`, which is a · bᵀ in float64; `magnitude` is |a| · |b|ᵀ.
 
     Whatever their order, k products and sums err by at most gamma · |a| · |b|ᵀ, gamma = nu / (1 - nu) with n = k + 1
     roundings of half a unit each (u): ours in the accumulator's dtype, those of `want` in float64. What is then written
-    in a narrower dtype is off by half a unit of its last place more. Integers err only by that.
+    in a narrower dtype is off by half a unit of its last place more. Integers err only by that. Where the instruction
+    asked for ignores bits of both operands, each product is off by those besides.
     """
     acc = accumulator(dtype)
     total = sum(_gamma(k + 1, x) for x in (acc, F64)) * magnitude if acc.is_float else np.zeros_like(magnitude)
+    if mma_type and (ignored := WISHES[mma_type.value].ignored_bits):
+        total = total + 2 * 2**ignored * float(np.finfo(dtype.numpy).eps) * magnitude
     if out.is_float and (acc.is_int or out.bits < acc.bits):
         info = ml_dtypes.finfo(out.numpy)  # type: ignore[no-untyped-call]
         total = total + (np.abs(want) + total) * float(info.eps) / 2 + float(info.smallest_subnormal) / 2

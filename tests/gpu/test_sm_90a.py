@@ -12,6 +12,8 @@ WAYS = ("copies", "loads")
 LARGE = {"block_m": 128, "block_n": 256, "block_k": 64}
 F8_UNIT = 2.0**-13 / 32
 """Hopper adds products of 8-bit floats with fewer digits than f32 has, 32 of them at a time."""
+TF32_SHARE = 2 * 2.0**-10
+"""Of f32 numbers, 10 bits behind the leading one are multiplied."""
 FUNCTION_UNITS = 4 * 2.0**-23
 """What a function may be off by, in units in the last place of f32."""
 TORCH_KNOWS = (np.float32, np.float64, np.int8, np.int32, np.int64)
@@ -33,8 +35,8 @@ def to_float64(tensor):
     return tensor.float().double().cpu().numpy() if tensor.is_floating_point() else tensor.double().cpu().numpy()
 
 
-def check(torch, compiled, way, shape, dtype=f16, out=f32, function=None, across=(False, False)):
-    """`function` is what the epilogue computes; it is nowhere steeper than 1."""
+def check(torch, compiled, way, shape, dtype=f16, out=f32, function=None, across=(False, False), share=0.0):
+    """`function` is what the epilogue computes; it is nowhere steeper than 1. Products are off by `share` of theirs."""
     rng = np.random.default_rng(3)
     m, n, k = shape
     given = [kernels.random_array(rng, size, dtype) for size in ((m, k), (n, k))]
@@ -44,6 +46,7 @@ def check(torch, compiled, way, shape, dtype=f16, out=f32, function=None, across
     wanted, magnitude = kernels.product(*(x.astype(np.float32) for x in given))
     unit = F8_UNIT if dtype.bits == 8 and dtype.is_float else kernels.UNIT
     bound = kernels.error_bound(magnitude, k, out, unit) if out.is_float else np.zeros_like(magnitude)
+    bound = bound + share * magnitude
     if function:
         wanted = function(wanted)
         bound = bound + FUNCTION_UNITS * np.abs(wanted)
@@ -88,6 +91,37 @@ def test_two_workgroups_share_copies(torch, shape):
 def test_every_dtype(torch, dtype, acc, out, way):
     compiled = compile_for(narrow_gemm(dtype, acc, out), kernels.sizes(256, 256, 512, 128, 128, 128))
     check(torch, compiled, way, (256, 256, 512), dtype, out)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((512, 512, 256), (128, 256, 32)),
+        ((256, 384, 512), (128, 128, 64)),
+        ((300, 264, 136), (128, 256, 32)),
+        ((100, 77, 35), (64, 96, 24)),
+        ((1, 1, 1), (64, 8, 8)),
+    ],
+    ids=str,
+)
+def test_products_of_f32_that_are_asked_for(torch, shape, tile, way):
+    compiled = compile_for(kernels.gemm(f32, f32, constraints=(kernels.TF32,)), kernels.sizes(*shape, *tile))
+    check(torch, compiled, way, shape, f32, f32, share=TF32_SHARE)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_bits_of_f32_that_the_interpreter_ignores_are_those_that_the_card_ignores(torch, side, way):
+    """Each sum is one product by 1, so that what is left of the other operand is the result."""
+    compiled = compile_for(kernels.gemm(f32, f32, constraints=(kernels.TF32,)), kernels.sizes(128, 128, 128))
+    x, one = kernels.random_array(np.random.default_rng(0), (128, 128), f32), np.eye(128, dtype=np.float32)
+    given = [x, one] if side == 0 else [one, x]
+    lanes = kernels.poisoned((128, 128), f32)
+    compiled.interpret(*given, lanes, level="lane")
+    c = on_gpu(torch, kernels.poisoned((128, 128), f32))
+    run(compiled, way, *(on_gpu(torch, array) for array in given), c)
+    np.testing.assert_array_equal(c.cpu().numpy(), lanes)
 
 
 @pytest.mark.parametrize("across", [(True, False), (False, True)])

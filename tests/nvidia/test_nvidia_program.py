@@ -110,6 +110,17 @@ def test_a_call_launches_every_workgroup_with_maps_of_its_arrays(gemm, fake, tor
     assert {m.pointer for m in fake.maps} == {0x10000, 0x40000, 0x90000}
 
 
+def test_f32_is_copied_as_it_is_even_where_products_ignore_bits(fake, torch):
+    sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=32)
+    asked = kernels.gemm(f32, f32, constraints=(kernels.TF32,))
+    compiled = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), asked)
+    at, shapes = (0x10000, 0x40000, 0x90000), ((M, K), (N, K), (M, N))
+    compiled(*(torch.Tensor(*given, dtype="torch.float32") for given in zip(at, shapes, strict=True)))
+    float32, rows_of_128_bytes = 7, 3  # CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_SWIZZLE_128B
+    assert {(m.dtype, m.box[0], m.swizzle) for m in fake.maps} == {(float32, 32, rows_of_128_bytes)}
+    assert len(fake.maps) == 3
+
+
 def test_a_second_call_prepares_nothing(gemm, fake, torch):
     given = tensors(torch)
     gemm(*given)

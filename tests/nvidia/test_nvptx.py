@@ -54,6 +54,22 @@ def test_every_dtype_assembles(dtype, way):
 
 @needs_ptxas
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [((512, 512, 256), (128, 256, 32)), ((512, 512, 256), (128, 256, 64)), ((300, 264, 136), (64, 96, 56))],
+    ids=str,
+)
+def test_products_of_f32_that_are_asked_for_assemble(shape, tile, way):
+    made = build(kernels.gemm(f32, f32, constraints=(kernels.TF32,)), kernels.sizes(*shape, *tile), way)
+    assembled_well(made.asm)
+    words = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+) \{[^}]*\}, da, db, (.*);", made.asm)
+    assert words == [(f"m64n{tile[1]}k8.f32.tf32.tf32", "1, 1, 1")] * (tile[2] // 8)
+    assert "stmatrix" not in made.asm
+    assert ("cp.async.bulk.tensor" in made.asm) == (way == "copies")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", [(300, 264, 136), (100, 77, 35), (1, 1, 1)])
 def test_ragged_shapes_assemble(shape, way):
     assembled_well(build(half_gemm(), kernels.sizes(*shape, **LARGE), way).asm)

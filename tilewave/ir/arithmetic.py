@@ -125,6 +125,15 @@ def constant(op: Op, value: int | float | bool) -> Any:
     return kind.dtype.numpy.type(value) if kind.dtype.is_float else value
 
 
+def without_last_bits(x: Array, count: int) -> Array:
+    """Floats whose last bits of the mantissa are 0: rounded towards zero."""
+    if not count:
+        return x
+    words = x.view(f"u{x.dtype.itemsize}")
+    kept: Array = (words & ~words.dtype.type((1 << count) - 1)).view(x.dtype)
+    return kept
+
+
 def multiply(a: Array, b: Array, acc: Array) -> Array:
     """acc + a · bᵀ in the accumulator's dtype; integers exactly, then wrapped as the hardware does."""
     if np.issubdtype(acc.dtype, np.integer):

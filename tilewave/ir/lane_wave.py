@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.ir import interp
-from tilewave.ir.arithmetic import Array, constant, elementwise, multiply
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, without_last_bits
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.interp import spread
@@ -177,6 +177,7 @@ class WaveRun(LaterOps):
         batch = op.acc.type.shape[:-4]
         a = self.take_rows(op, op.a, op.a_at, (*batch, own.reshape(-1), depth))
         b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
+        a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
         fragment = GroupFragment(depth)
         return fragment.to_sums(multiply(a, b, fragment.from_sums(self.every_lane(op.acc))))
 

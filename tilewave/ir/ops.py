@@ -452,6 +452,8 @@ class MatrixShared(Op):
     acc: Value
     shape: tuple[int, ...]
     instruction: str
+    ignored_bits: int = 0
+    """The last bits of each operand's mantissa, which count as 0."""
 
 
 @dataclass(frozen=True)

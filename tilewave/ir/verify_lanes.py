@@ -35,9 +35,11 @@ from tilewave.ir.ops import (
     Together,
     Wave,
 )
-from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Memory, Scalar, Signals, Vector, elementwise
+from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Scalar, Signals, Vector, elementwise
 
 Want = Callable[[bool, str], None]
+F32_MANTISSA = 23
+"""Bits behind the leading one."""
 KINDS = ("matrix", "load", "shared_load", "shared_store")
 """What `together` groups."""
 
@@ -138,6 +140,8 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
         want(shared and _indices(at), f"reads shared memory at an index for each axis, not {memory}")
         want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
         want(memory.shape[-2] >= needed and memory.shape[-1] >= depth, f"{memory} holds no {needed}x{depth}")
+        fewer = op.ignored_bits == 0 or (memory.dtype == F32 and 0 < op.ignored_bits <= F32_MANTISSA)
+        want(fewer, f"cannot ignore {op.ignored_bits} bits of {memory.dtype}")
     want([v.type for v in op.results] == [acc], f"gives {acc}")
 
 

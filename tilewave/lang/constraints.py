@@ -21,7 +21,10 @@ HARDWARE = COORDINATES + LANES
 
 
 class MMAType(Enum):
-    """The matrix instructions of gfx942 and gfx950: accumulator, rows x columns x depth, inputs."""
+    """The matrix instructions that can be asked for: accumulator, rows x columns x depth, inputs.
+
+    Those of gfx942 and gfx950, and the one of sm_90a that is never taken unasked.
+    """
 
     F32_16x16x4_F32 = "f32_16x16x4_f32"
     F32_32x32x2_F32 = "f32_32x32x2_f32"
@@ -43,6 +46,8 @@ class MMAType(Enum):
     I32_32x32x16_I8 = "i32_32x32x16_i8"
     I32_16x16x64_I8 = "i32_16x16x64_i8"
     I32_32x32x32_I8 = "i32_32x32x32_i8"
+    F32_64xNx8_TF32 = "f32_64xNx8_tf32"
+    """f32 operands whose last 13 bits are ignored."""
 
 
 @dataclass(frozen=True)

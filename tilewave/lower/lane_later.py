@@ -132,7 +132,7 @@ class Later:
         for i, which in enumerate(combinations(*map(range, batch))):
             sums = acc.parts[i * per_batch : (i + 1) * per_batch]
             a, b = (self.rows(op, memory, at, which) for memory, at in ((op.a, op.a_at), (op.b, op.b_at)))
-            found += self.target.multiply(self.f, SharedProduct(a, b, rows, columns, depth, sums))
+            found += self.target.multiply(self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits))
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
         return regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 

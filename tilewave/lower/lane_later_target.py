@@ -31,6 +31,8 @@ class SharedProduct:
     columns: int
     depth: int
     sums: tuple[str, ...]
+    ignored_bits: int
+    """The last ones of each operand, which count as 0."""
 
 
 @dataclass(frozen=True)

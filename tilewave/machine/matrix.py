@@ -31,6 +31,8 @@ class MatrixInstruction:
     b: str | dict[str, str]
     acc: str
     chips: tuple[str, ...] = BOTH
+    ignored_bits: int = 0
+    """Of every operand, the last ones of its mantissa. Where there are some, only an author's wish takes it."""
 
     def dtypes(self, chip: str) -> tuple[str, str, str]:
         """Of a, b and the accumulator, on that chip."""
@@ -116,7 +118,7 @@ INSTRUCTIONS = (
 """Those that a chip would rather take stand first among those of the same dtypes."""
 
 NAMED = {instruction.name: instruction for instruction in INSTRUCTIONS}
-"""Those that an author may wish for: they are one wave's own."""
+"""Those that are one wave's own."""
 
 
 def _eight_bit(a: str, b: str) -> GroupInstruction:
@@ -129,11 +131,21 @@ GROUP_INSTRUCTIONS = (
     GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,)),
     *(_eight_bit(a, b) for a in ("f8e4m3fn", "f8e5m2") for b in ("f8e4m3fn", "f8e5m2")),
     GroupInstruction("i32_64xNx32_i8", 64, 32, "i8", "i8", "i32", (HOPPER,), columns=16),
+    GroupInstruction("f32_64xNx8_tf32", 64, 8, "f32", "f32", "f32", (HOPPER,), ignored_bits=13),
 )
 ALL = (*INSTRUCTIONS, *GROUP_INSTRUCTIONS)
 BY_NAME = {instruction.name: instruction for instruction in ALL}
+WISHES = NAMED | {instruction.name: instruction for instruction in ALL if instruction.ignored_bits}
+"""Those that an author may wish for."""
 
 
 def instructions_for(chip: str, a: str, b: str, acc: str) -> Iterator[MatrixInstruction]:
-    """What a chip has for these dtypes, the best first."""
-    return (i for i in ALL if chip in i.chips and i.dtypes(chip) == (a, b, acc))
+    """What a chip has for these dtypes, the best first; not what only a wish may take."""
+    return (i for i in ALL if chip in i.chips and i.dtypes(chip) == (a, b, acc) and not i.ignored_bits)
+
+
+def spelled(instruction: MatrixInstruction) -> str:
+    """As an author writes it: MMAType.F32_16x16x32_F8."""
+    acc, shape, *inputs = instruction.name.split("_")
+    names = [name.upper().replace("FP8", "F8") for name in dict.fromkeys(inputs)]
+    return f"MMAType.{'_'.join([acc.upper(), shape, *names])}"

@@ -17,7 +17,15 @@ from tilewave.ir.ops import Mma
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.lanes import LaneMachine
-from tilewave.machine.matrix import ALL, NAMED, GroupInstruction, MatrixInstruction, Waves, instructions_for
+from tilewave.machine.matrix import (
+    ALL,
+    WISHES,
+    GroupInstruction,
+    MatrixInstruction,
+    Waves,
+    instructions_for,
+    spelled,
+)
 
 OPERAND_BYTES = 16
 """What a lane takes of an operand at once, where the depth allows: the widest read of shared memory."""
@@ -62,12 +70,14 @@ class ChooseInstructions:
     def in_order_of_choice(self, op: Mma, wish: str) -> list[MatrixInstruction]:
         chip = self.machine.name
         dtypes = _dtypes(op)
+        wished = WISHES.get(wish)
+        if wished and wished.ignored_bits and chip in wished.chips and wished.dtypes(chip) == dtypes:
+            return [wished]
         found = list(instructions_for(chip, *dtypes))
         if not found:
             self.refuse_dtypes(op)
         if not wish:
             return found
-        wished = NAMED.get(wish)
         if wished is None:
             raise ConstraintError(f"no matrix instruction is called {wish!r}", loc=self.places.hardware)
         if dtypes not in [wished.dtypes(c) for c in ((chip,) if chip in wished.chips else wished.chips)]:
@@ -78,22 +88,32 @@ class ChooseInstructions:
 
     def refuse_dtypes(self, op: Mma) -> NoReturn:
         chip = self.machine.name
-        has = [i.dtypes(chip) for i in ALL if chip in i.chips]
+        has = [i.dtypes(chip) for i in ALL if chip in i.chips and not i.ignored_bits]
         near = [dtypes for dtypes in has if _are_near(dtypes, _dtypes(op))]
         raise ConstraintError(
             f"{chip} has no matrix instruction for {_products(_dtypes(op))}, which the mma at {op.loc} needs",
             loc=self.places.hardware,
-            remedy=f"it multiplies {_inputs(near or has)}; declare the memories so, or cast what is read",
+            remedy=f"it multiplies {_inputs(near or has)}; declare the memories so, or cast what is read"
+            + self.less_exact(op),
+        )
+
+    def less_exact(self, op: Mma) -> str:
+        """What the author may ask for instead."""
+        chip = self.machine.name
+        offered = [i for i in WISHES.values() if i.ignored_bits and chip in i.chips and i.dtypes(chip) == _dtypes(op)]
+        return "".join(
+            f"; or write mma_type={spelled(i)}, which ignores the last {i.ignored_bits} bits of both" for i in offered
         )
 
     def refuse_wish(self, op: Mma, wished: MatrixInstruction, better: MatrixInstruction) -> NoReturn:
         chip = self.machine.name if self.machine.name in wished.chips else wished.chips[0]
         like = next((i for i in instructions_for(self.machine.name, *_dtypes(op)) if i.rows == wished.rows), better)
+        instead = f"write mma_type={spelled(like)}, or " if like.name in WISHES else ""
         raise ConstraintError(
             f"{spelled(wished)} computes {_products(wished.dtypes(chip))}, but the mma at {op.loc} computes "
             f"{_products(_dtypes(op))}",
             loc=self.places.hardware,
-            remedy=f"write mma_type={spelled(like)}, or leave mma_type out",
+            remedy=f"{instead}leave mma_type out",
         )
 
     # -- what must divide what
@@ -210,13 +230,6 @@ def _block_depth(op: Mma, instruction: MatrixInstruction) -> int:
     while op.a.type.shape[-1] % (count * instruction.depth):
         count //= 2
     return count * instruction.depth
-
-
-def spelled(instruction: MatrixInstruction) -> str:
-    """As an author writes it: MMAType.F32_16x16x32_F8."""
-    acc, shape, *inputs = instruction.name.split("_")
-    names = [name.upper().replace("FP8", "F8") for name in dict.fromkeys(inputs)]
-    return f"MMAType.{'_'.join([acc.upper(), shape, *names])}"
 
 
 def _dtypes(op: Mma) -> tuple[str, str, str]:

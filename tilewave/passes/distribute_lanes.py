@@ -49,6 +49,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.spreads import Spread, Spreads
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Tile, Vector
+from tilewave.machine.matrix import BY_NAME
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ class _Lanes:
             first = self.out.emit(Add, a_at[-2], self.place(group), type=INDEX_SCALAR)
             a_at = (*a_at[:-2], first, a_at[-1])
         shape = (fragment.group_rows(rows, waves), cols, op.depth)
-        parts = (a, a_at, b, b_at, acc, shape, op.instruction)
+        parts = (a, a_at, b, b_at, acc, shape, op.instruction, BY_NAME[op.instruction].ignored_bits)
         return self.out.emit(MatrixShared, *parts, type=acc.type, name=op.result.name)
 
     def staged(self, op: Mma, operand: Value) -> tuple[Value, tuple[Value, ...]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewave.errors import TargetError
 from tilewave.lower.lane_later_target import SharedProduct, SharedRows
 from tilewave.lower.llvm import Function
 from tilewave.targets.nvptx_asm import asm_on
@@ -27,12 +28,14 @@ class Spelling:
     dtype: str
     bytes: int
     tail: str
+    ignored_bits: int = 0
+    """The last ones of the operand, which it takes for 0."""
 
 
 SPELLINGS = {
     "f16": Spelling("f16", 2, ", 1, 1, 0, 0"),
     "bf16": Spelling("bf16", 2, ", 1, 1, 0, 0"),
-    "f32": Spelling("tf32", 4, ", 1, 1"),
+    "f32": Spelling("tf32", 4, ", 1, 1", 13),
     "f8e4m3fn": Spelling("e4m3", 1, ", 1, 1"),
     "f8e5m2": Spelling("e5m2", 1, ", 1, 1"),
     "i8": Spelling("s8", 1, ""),
@@ -42,6 +45,8 @@ SPELLINGS = {
 def multiply(f: Function, product: SharedProduct) -> list[str]:
     """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile."""
     a, b = SPELLINGS[product.a.dtype], SPELLINGS[product.b.dtype]
+    if product.ignored_bits != a.ignored_bits:
+        raise TargetError(f"wgmma ignores {a.ignored_bits} bits of {product.a.dtype}, not {product.ignored_bits}")
     kind, sums = ("i32", "s32") if a.dtype == "s8" else ("float", "f32")
     count = len(product.sums)
     word = f"m64n{product.columns}k{STEP_BYTES // a.bytes}.{sums}.{a.dtype}.{b.dtype}"
