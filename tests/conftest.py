@@ -27,6 +27,7 @@ from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
 from tilewave.passes.runner import run
+from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
@@ -51,6 +52,7 @@ PASSES = {
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
+    "share_copies": lambda text: ShareCopies(LANE_MACHINES[text]),
     "simplify": lambda text: simplify,
     "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),

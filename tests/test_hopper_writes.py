@@ -27,7 +27,7 @@ from test_lanes import ORDERS, operands
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.ir.lane_interp import interpret_lanes
-from tilewave.ir.ops import Allocate, AwaitCopies, Barrier, CopyIn, CopyOut, Part, Store
+from tilewave.ir.ops import Allocate, AwaitCopies, Barrier, CopyIn, CopyOut, CopyTogether, Part, Store
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import verify
@@ -127,7 +127,7 @@ def test_batches():
     rng = np.random.default_rng(4)
     a, b = random_array(rng, (3, 70, 48), f16), random_array(rng, (3, 40, 48), f16)
     made = compiled(batched, sizes(70, 40, 48, 64, 32, 32) | {B: 3, BLOCK_B: 1})
-    assert count(made, CopyIn) == 2 and count(made, CopyOut) == 1
+    assert count(made, (CopyIn, CopyTogether)) == 2 and count(made, CopyOut) == 1
     for order in ORDERS:
         c = poisoned((3, 70, 40), f32)
         made.interpret(a, b, c, level="lane", order=order)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
-from tilewave.ir.ops import Allocate, CopyIn, Mma
+from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
@@ -108,7 +108,7 @@ def build_nvidia(
     Where the copy engine cannot bring its tiles, lanes load them, and `pipelining` says how far ahead.
     """
     built = build_copying(tiles, places, stages, PROCESSORS)
-    if not any(isinstance(op, CopyIn) for op in walk(built.lanes.body)):
+    if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
         return build_plain(tiles, places, pipelining)
     alone = built.resources.shared_bytes > SM_90A.shared.bytes // 2  # no two workgroups fit on one processor
     if not alone and built.lanes.workgroups != tiles.workgroups:

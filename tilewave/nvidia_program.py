@@ -24,7 +24,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.gpu_launch import Address, EarlyStart, GpuLaunch, Number, Slot, Stride, TiledArray
+from tilewave.runtime.gpu_launch import Address, Cluster, EarlyStart, GpuLaunch, Number, Slot, Stride, TiledArray
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
@@ -197,9 +197,12 @@ def _launch(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
     names = [v.name for v in _memories(kernel)]
     symbols = [v.name for v in kernel.body.args if not isinstance(v.type, Memory)]
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
-    attributes = (EarlyStart(),) if any(isinstance(op, AwaitEarlier) for op in walk(kernel.body)) else ()
-    size = (code.workgroup_size, 1, 1)
-    return GpuLaunch(tuple(slots), (kernel.workgroups, 1, 1), size, code.shared_bytes, attributes)
+    attributes = (
+        *((Cluster((kernel.cluster, 1, 1)),) if kernel.cluster > 1 else ()),
+        *((EarlyStart(),) if any(isinstance(op, AwaitEarlier) for op in walk(kernel.body)) else ()),
+    )
+    grid, block = (kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+    return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
 
 
 def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:

@@ -76,6 +76,14 @@ def test_ragged_and_tiny_shapes(torch, shape, way):
     check(torch, compile_for(narrow_gemm(), kernels.sizes(*shape, **LARGE)), way, shape, out=f16)
 
 
+@pytest.mark.parametrize("shape", [(256, 256, 8), (384, 256, 520), (128 * 27, 256 * 5, 72), (1025, 1001, 264)])
+def test_two_workgroups_share_copies(torch, shape):
+    """One pair; a tile without a partner; the same in the last of several turns; results that lanes store."""
+    compiled = compile_for(narrow_gemm(), kernels.sizes(*shape, **LARGE))
+    assert compiled.build.lanes.cluster == 2
+    check(torch, compiled, "copies", shape, out=f16)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("dtype", "acc", "out"), [(bf16, f32, bf16), (f8e4m3fn, f32, f16), (f8e5m2, f32, f32), (i8, i32, i32)], ids=str

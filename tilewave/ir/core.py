@@ -154,6 +154,8 @@ class Kernel:
     waves: tuple[int, ...] = ()
     lanes: int = 0
     matrix: str = ""
+    cluster: int = 1
+    """Neighbouring workgroups that run side by side and see each other's shared memory."""
 
     def __str__(self) -> str:
         attributes = ", ".join(

@@ -27,6 +27,7 @@ from tilewave.ir.ops import (
     Copy,
     CopyIn,
     CopyOut,
+    CopyTogether,
     Gather,
     Iota,
     Load,
@@ -58,7 +59,7 @@ from tilewave.ir.types import DType, Memory, Scalar
 Env = dict[Value, Any]
 
 WRITES = (Write, WriteThrough, Scatter, Store, StoreEach, CopyOut)
-READS = (Read, Gather, Load, LoadEach, Copy, CopyIn)
+READS = (Read, Gather, Load, LoadEach, Copy, CopyIn, CopyTogether)
 NOBODY, SEVERAL = -1, -2
 MOST_ROUNDS = 1 << 20
 """A while loop that goes round more often than this is taken to be endless."""

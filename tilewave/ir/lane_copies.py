@@ -16,8 +16,18 @@ from tilewave.ir.interp import Window
 from tilewave.ir.lane_memory import Access, LaneMemory
 from tilewave.ir.lane_positions import strides
 from tilewave.ir.lane_signals import Signal, SignalArray
-from tilewave.ir.lane_workgroup import Copy, Wait, WorkgroupState
-from tilewave.ir.ops import Arrive, Await, AwaitCopies, AwaitEarlier, CopyIn, CopyOut, MakeSignals
+from tilewave.ir.lane_workgroup import Asked, Copy, Reach, Wait, WorkgroupState
+from tilewave.ir.ops import (
+    Arrive,
+    Await,
+    AwaitCopies,
+    AwaitEarlier,
+    ClusterBarrier,
+    CopyIn,
+    CopyOut,
+    CopyTogether,
+    MakeSignals,
+)
 
 Waiting = Generator[None, None, tuple[Any, ...]]
 
@@ -27,6 +37,8 @@ class LaterOps:
 
     def __init__(self, number: int, state: WorkgroupState) -> None:
         self.number, self.state = number, state
+        self.index = state.first + number
+        """Its number among all waves of the cluster."""
         self.env: dict[Value, Any] = dict(state.arguments)
         self.path: tuple[int, ...] = ()
         """The place in the program of the block that runs: op, round, op, round, …"""
@@ -42,11 +54,16 @@ class LaterOps:
         self.may_touch = not state.launch.starts_early
         """Global memory; where the kernel starts early, others may still write it."""
 
+    @property
+    def name(self) -> str:
+        alone = len(self.state.cluster.members) == 1
+        return f"wave {self.number}" if alone else f"wave {self.number} of workgroup {self.state.number}"
+
     def access(self, op: Op, verb: str, segment: int | None = None) -> Access:
         """What this wave does now; with a segment of its own, what the machine will do for it."""
-        if segment is not None:
-            return Access(op, self.number, (*self.path, self.place), segment, verb, copied=True)
-        return Access(op, self.number, (*self.path, self.place), self.state.ledger.clocks.current[self.number], verb)
+        place, copied = (*self.path, self.place), segment is not None
+        when = self.state.ledger.clocks.current[self.index] if segment is None else segment
+        return Access(op, self.index, place, when, verb, copied, self.name)
 
     def fail(self, op: Op, why: str, remedy: str = "") -> NoReturn:
         raise InterpreterError(why, loc=op.loc, remedy=remedy)
@@ -90,31 +107,41 @@ class LaterOps:
     def make_signals(self, op: MakeSignals) -> SignalArray:
         return self.state.make_signals(op, op.arrivals, self.number, self.leader)
 
-    def signal(self, op: Op, signals: Value, at: Value) -> tuple[Signal, str]:
-        """The signal meant and its name; it must have been made for all to see."""
-        made: SignalArray = self.env[signals]
+    def signal(self, op: Op, signals: Value, at: Value, member: WorkgroupState | None = None) -> tuple[Signal, str]:
+        """The signal meant, of this workgroup or another, and its name; it must have been made for all to see."""
+        there = member or self.state
+        made: SignalArray = there.signals.get(signals) or self.env[signals]
         number = self.uniform(op, at)
-        name = f"{made.value.name}[{number}]"
+        name = f"{made.value.name}[{number}]" + ("" if there is self.state else f" of workgroup {there.number}")
         if not 0 <= number < len(made.signals):
-            self.fail(op, f"wave {self.number} wants {name}, outside {made.value.type}")
-        known = self.state.ledger.clocks.known(self.number)
-        if made.made_in is None or not known[made.made_in]:
+            self.fail(op, f"{self.name} wants {name}, outside {made.value.type}")
+        known = self.state.ledger.clocks.known(self.index)
+        if signals not in there.signals or made.made_in is None or not known[made.made_in]:
+            barrier = "barrier" if there is self.state else "cluster_barrier"
             self.fail(
                 op,
-                f"wave {self.number} uses {name}, which wave {made.maker} made with no barrier between",
-                f"it is made at {made.op.loc}; a barrier must stand between them",
+                f"{self.name} uses {name}, which wave {made.maker} made with no {barrier} between",
+                f"it is made at {made.op.loc}; a {barrier} must stand between them",
             )
         return made.signals[number], name
 
     def arrive(self, op: Arrive) -> None:
-        signal, name = self.signal(op, op.signals, op.at)
-        if signal.arrived == signal.needed:
-            self.fail(
-                op, f"wave {self.number} arrives at {name}, where all {signal.needed} arrivals of its phase have come"
-            )
-        told = self.state.ledger.clocks.release(self.number)
-        signal.arrive(told, op.expect, self.number // op.waves, op.waves)
-        self.want_not_overfull(op, signal, name)
+        members = self.state.cluster.members if op.members > 1 else [self.state]
+        clocks = self.state.ledger.clocks
+        before = clocks.current[self.index]
+        told = clocks.release(self.index)
+        for member in members:
+            signal, name = self.signal(op, op.signals, op.at, member)
+            if signal.arrived == signal.needed:
+                everyone = f"all {signal.needed} arrivals of its phase have come"
+                self.fail(op, f"{self.name} arrives at {name}, where {everyone}")
+            signal.arrive(told, op.expect, self.state.first + self.number // op.waves, op.waves)
+            self.want_not_overfull(op, signal, name)
+            self.note_reach(op, before, member)
+
+    def note_reach(self, op: Op, segment: int, member: WorkgroupState) -> None:
+        if member is not self.state:
+            self.state.cluster.reaches.append(Reach(op, self.name, segment, member))
 
     def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:
         if signal.is_overfull:
@@ -129,7 +156,19 @@ class LaterOps:
             return f"at {op.loc} for {name} to leave phase {signal.phase}, to which {come} have come"
 
         yield from self.until(Wait(op, lambda: signal.phase % 2 != parity, told))
-        self.state.ledger.clocks.acquire(self.number, signal.told)
+        self.state.ledger.clocks.acquire(self.index, signal.told)
+        return ()
+
+    def cluster_barrier(self, op: ClusterBarrier) -> Waiting:
+        cluster = self.state.cluster
+        cluster.come_to_barrier(self.index, op)
+
+        def is_over() -> bool:
+            return self.index not in cluster.at_barrier
+
+        if is_over():
+            yield  # the last one to come does not go first
+        yield from self.until(Wait(op, is_over, lambda: f"at the cluster's barrier of {op.loc}"))
         return ()
 
     # -- copies
@@ -151,14 +190,48 @@ class LaterOps:
         target.put(flat, new)
 
     def copy_in(self, op: CopyIn) -> None:
-        source: LaneMemory = self.env[op.memory]
         target: LaneMemory = self.env[op.to]
-        signal, name = self.signal(op, op.signals, op.signal)
-        self.want_awaited(op, source)
         box = target.shape[len(op.to_at) :]
-        flat = self.box(op, target, op.to_at)
-        window = self.window(op, op.at, op.axes, box, source)
+        window = self.window(op, op.at, op.axes, box, self.env[op.memory])
+        self.bring(op, self.box(op, target, op.to_at), window, box, self.state)
+
+    def copy_together(self, op: CopyTogether) -> None:
+        target: LaneMemory = self.env[op.to]
+        *others, rows, row = target.shape[len(op.to_at) :]
+        box, flat = (*others, rows // 2, row), self.box(op, target, op.to_at)
+        at = [self.uniform(op, v) for v in op.at]
+        together, size = self.uniform(op, op.together), len(flat) // 2
+        self.ask(op, tuple(at) if together else None)
+        for half in (self.state.rank,) if together else (0, 1):
+            from_here = list(at)
+            from_here[op.axes[-2]] += half * (rows // 2)
+            window = Window.of(from_here, op.axes, box, self.env[op.memory].shape)
+            for member in self.state.cluster.members if together else (self.state,):
+                self.bring(op, flat[half * size : (half + 1) * size], window, box, member)
+
+    def ask(self, op: CopyTogether, box: tuple[int, ...] | None) -> None:
+        """Both workgroups must ask for the same, each for its half."""
+        asked = Asked(op, self.name, self.state.rank, box)
+        other = self.state.cluster.ask((*self.path, self.place), asked)
+        if other is not None:
+            wants = [f"{a.who} wants {list(a.box) if a.box else 'a box of its own'}" for a in (other, asked)]
+            self.fail(op, f"{op.name}: {wants[0]}, and {wants[1]}: they have no box to share")
+
+    def bring(
+        self,
+        op: CopyIn | CopyTogether,
+        flat: Array,
+        window: Window | None,
+        box: tuple[int, ...],
+        member: WorkgroupState,
+    ) -> None:
+        """A box is on its way to a workgroup, and will tell its signal."""
+        source: LaneMemory = self.env[op.memory]
+        self.want_awaited(op, source)
+        target = member.allocate(op.to)
+        signal, name = self.signal(op, op.signals, op.signal, member)
         segment = self.state.ledger.clocks.new_segment()
+        self.note_reach(op, segment, member)
         if window is not None and source.is_tracked:
             self.state.note_read(source, self.access(op, "read", segment), numbers(source, window))
         self.state.note_write(target, self.access(op, "write", segment), flat, None)
@@ -169,7 +242,7 @@ class LaterOps:
             signal.land(segment, tile.nbytes)
             self.want_not_overfull(op, signal, name)
 
-        self.state.copies.append(Copy(segment, land))
+        self.state.cluster.copies.append(Copy(segment, land))
 
     def copy_out(self, op: CopyOut) -> None:
         source: LaneMemory = self.env[op.source]
@@ -189,7 +262,7 @@ class LaterOps:
                 target.data.reshape(target.shape)[window.inside] = window.to_memory(tile)
 
         copy = Copy(read, land)
-        self.state.copies.append(copy)
+        self.state.cluster.copies.append(copy)
         self.joined = (*self.joined, copy)
         if not op.more:
             self.sent.append(self.joined)
@@ -203,7 +276,7 @@ class LaterOps:
             return f"at {op.loc} for its copies out"
 
         yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
-        self.state.ledger.clocks.learn(self.number, [copy.segment for copy in awaited])
+        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
         self.sent = self.sent[len(groups) :]
         return ()
 

@@ -19,7 +19,7 @@ from tilewave.ir.interp import Buffer, Launch
 from tilewave.ir.lane_memory import LaneMemory, Race
 from tilewave.ir.lane_positions import Registers
 from tilewave.ir.lane_wave import WITHOUT_END, Running, WaveRun
-from tilewave.ir.lane_workgroup import WorkgroupState, argument_memory
+from tilewave.ir.lane_workgroup import ClusterState, WorkgroupState, argument_memory
 
 ENDED = ""
 LONGEST_STRETCH = 5
@@ -36,14 +36,15 @@ def interpret_lanes(
     seed: int = 0,
     workgroups: Iterable[int] | None = None,
 ) -> None:
-    """Run every workgroup, or those given; what they write is kept if all is well."""
+    """Run every workgroup, or those given and their clusters; what they write is kept if all is well."""
     if order not in ORDERS:
         raise CallError(f"no order of waves is called {order!r}; the orders are {', '.join(ORDERS)}")
     assert kernel.level == "lane" and kernel.waves and kernel.lanes, f"{kernel.name} is not at the lane level"
     run = _LaneInterpreter(Launch(kernel, arrays, symbols), ORDERS[order], np.random.default_rng(seed))
     with np.errstate(all="ignore"):
-        for w in range(kernel.workgroups) if workgroups is None else workgroups:
-            run.run_workgroup(w)
+        wanted = range(kernel.workgroups) if workgroups is None else workgroups
+        for first in dict.fromkeys(w // kernel.cluster * kernel.cluster for w in wanted):
+            run.run_cluster(first)
     run.launch.keep()
 
 
@@ -66,7 +67,7 @@ ORDERS: dict[str, Pick] = {"in turn": _in_turn, "backwards": _backwards, "random
 
 
 class _LaneInterpreter:
-    """Runs workgroups one after the other, and the waves of each in some order."""
+    """Runs workgroups one after the other, those of a cluster side by side, and their waves in some order."""
 
     def __init__(self, launch: Launch, pick: Pick, random: np.random.Generator) -> None:
         self.launch, self.pick, self.random = launch, pick, random
@@ -74,15 +75,17 @@ class _LaneInterpreter:
         self.waves = prod(self.kernel.waves)
         self.registers: dict[int, Registers] = {}
         self.arguments = {
-            value: argument_memory(x, self.waves) if isinstance(x, Buffer) else x for value, x in launch.env.items()
+            value: argument_memory(x, self.waves * self.kernel.cluster) if isinstance(x, Buffer) else x
+            for value, x in launch.env.items()
         }
 
-    def run_workgroup(self, w: int) -> None:
-        self.launch.workgroup = w
-        state = WorkgroupState(self.launch, self.arguments, self.waves, self.kernel.lanes)
+    def run_cluster(self, first: int) -> None:
+        state = ClusterState(self.launch, self.arguments, first, self.waves)
         try:
             self.run_waves(state)
-            _want_all_read(state)
+            _want_all_known(state)
+            for member in state.members:
+                _want_all_read(member)
         except Race:
             raise
         except (InterpreterError, EndlessLoop):
@@ -95,15 +98,15 @@ class _LaneInterpreter:
             if isinstance(memory, LaneMemory):
                 memory.forget()
 
-    def run_waves(self, state: WorkgroupState) -> None:
-        waves = [WaveRun(number, state, self.registers) for number in range(self.waves)]
+    def run_waves(self, state: ClusterState) -> None:
+        waves = [WaveRun(number, member, self.registers) for member in state.members for number in range(self.waves)]
         running: list[Running] = [wave.run(self.kernel.body) for wave in waves]
         while ready := self.ready(state, waves):
-            next(running[self.pick(ready, self.random).number], None)
+            next(running[self.pick(ready, self.random).index], None)
         if not all(wave.has_ended for wave in waves):
             raise _deadlock(state, waves)
 
-    def ready(self, state: WorkgroupState, waves: list[WaveRun]) -> list[WaveRun]:
+    def ready(self, state: ClusterState, waves: list[WaveRun]) -> list[WaveRun]:
         """The waves that can run now; some copies have landed in between, and all do before nobody can run."""
         for copy in tuple(state.copies):
             if self.random.integers(2):
@@ -123,16 +126,30 @@ def _want_all_read(state: WorkgroupState) -> None:
             )
 
 
-def _deadlock(state: WorkgroupState, waves: list[WaveRun]) -> InterpreterError:
+def _want_all_known(state: ClusterState) -> None:
+    for asked in state.asked.values():
+        if asked.box is not None:
+            raise InterpreterError(f"{asked.who} brings half a box, and nobody the other half", loc=asked.op.loc)
+    reach = state.reach_nobody_knows()
+    if reach is not None:
+        raise InterpreterError(
+            f"workgroup {reach.there.number} may have ended when {reach.who} comes to it",
+            loc=reach.op.loc,
+            remedy="a cluster_barrier must stand behind it, so that both end together",
+        )
+
+
+def _deadlock(state: ClusterState, waves: list[WaveRun]) -> InterpreterError:
     told = [wave.wait.told() if wave.wait else ENDED for wave in waves]
-    lines = [_sentence(list(group), what) for what, group in groupby(range(len(told)), key=told.__getitem__)]
+    lines = [_sentence(list(group), what) for what, group in groupby(waves, key=lambda wave: told[wave.index])]
     first = next(wave.wait for wave in waves if wave.wait)
-    return InterpreterError(f"no wave of workgroup {state.number} can go on", loc=first.op.loc, remedy="\n".join(lines))
+    numbers = " or ".join(str(member.number) for member in state.members)
+    return InterpreterError(f"no wave of workgroup {numbers} can go on", loc=first.op.loc, remedy="\n".join(lines))
 
 
-def _sentence(waves: list[int], told: str) -> str:
+def _sentence(waves: list[WaveRun], told: str) -> str:
     """What neighbouring waves do."""
-    who = f"wave {waves[0]}" if len(waves) == 1 else f"waves {waves[0]} to {waves[-1]}"
+    who = waves[0].name if len(waves) == 1 else f"waves {waves[0].number} to {waves[-1].name.removeprefix('wave ')}"
     if told == ENDED:
         return f"{who} {'has' if len(waves) == 1 else 'have'} ended"
     return f"{who} {'waits' if len(waves) == 1 else 'wait'} {told}"

@@ -32,10 +32,13 @@ class Access(NamedTuple):
     verb: str
     copied: bool = False
     """By the machine, at a later time than the wave asked for it."""
+    name: str = ""
+    """What the wave is called where its number, which counts all waves of a cluster, is not enough."""
 
     @property
     def who(self) -> str:
-        return f"the copy of wave {self.wave}" if self.copied else f"wave {self.wave}"
+        wave = self.name or f"wave {self.wave}"
+        return f"the copy of {wave}" if self.copied else wave
 
 
 class Race(InterpreterError):
@@ -43,7 +46,7 @@ class Race(InterpreterError):
 
 
 class Ledger:
-    """All accesses of one workgroup, and what each wave knows of them."""
+    """All accesses of one workgroup, or of the workgroups of a cluster, and what each wave knows of them."""
 
     def __init__(self, waves: int) -> None:
         self.clocks = Clocks(waves)

@@ -31,10 +31,12 @@ from tilewave.ir.ops import (
     AwaitEarlier,
     Barrier,
     Broadcast,
+    ClusterBarrier,
     Const,
     Copy,
     CopyIn,
     CopyOut,
+    CopyTogether,
     Lane,
     LetNextStart,
     Load,
@@ -340,6 +342,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Arrive: WaveRun.arrive,
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
+    CopyTogether: WaveRun.copy_together,
     CopyOut: WaveRun.copy_out,
     AwaitEarlier: WaveRun.await_earlier,
     LetNextStart: WaveRun.schedule,
@@ -353,10 +356,13 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Role: WaveRun.role,
     Barrier: WaveRun.barrier,
     Meet: WaveRun.barrier,
+    ClusterBarrier: WaveRun.cluster_barrier,
     Await: WaveRun.await_signal,
     AwaitCopies: WaveRun.await_copies,
 }
 """Ops during which other waves may run."""
 
-TOUCHING = frozenset({Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut})
+TOUCHING = frozenset(
+    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut}
+)
 """Ops behind which it matters who runs next."""

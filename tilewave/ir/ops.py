@@ -518,13 +518,14 @@ class Arrive(Op):
     """This wave has come to signal `at`; what it did before is seen by whoever waits for the phase that this ends.
 
     `expect` bytes more must be copied in before that phase can end. `waves`: so many neighbours, counted from wave 0,
-    arrive once together, when all of them have come.
+    arrive once together, when all of them have come. `members`: at the same signal of each of the cluster's workgroups.
     """
 
     signals: Value
     at: Value
     expect: int = 0
     waves: int = 1
+    members: int = 1
 
 
 @dataclass(frozen=True)
@@ -551,6 +552,29 @@ class CopyIn(Op):
     signals: Value
     signal: Value
     axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CopyTogether(Op):
+    """As `copy_in`, for the two workgroups of a cluster: where `together` holds, both ask, and each brings half.
+
+    Halves are of the rows, the last axis but one: the first member of the cluster brings the first half to both, to the
+    same place in each one's shared memory, and tells the same signal of each; the second brings the second. Where it
+    does not hold, a workgroup gets the whole box for itself. `full` signals expect the same bytes either way.
+    """
+
+    memory: Value
+    at: tuple[Value, ...]
+    to: Value
+    to_at: tuple[Value, ...]
+    signals: Value
+    signal: Value
+    together: Value
+    axes: tuple[int, ...]
+
+
+class ClusterBarrier(Op):
+    """No wave goes on before all waves of all workgroups of the cluster have come here."""
 
 
 @dataclass(frozen=True)
@@ -620,7 +644,7 @@ COMPARISONS: tuple[type[Binary], ...] = (Less, LessEqual, Equal, NotEqual)
 FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, Erf, Sin, Cos)
 ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not, Abs, *FUNCTIONS, Cast, Select)
 LATER: tuple[type[Op], ...] = (
-    *(MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies),
+    *(MakeSignals, Arrive, Await, CopyIn, CopyTogether, ClusterBarrier, CopyOut, AwaitCopies),
     *(AwaitEarlier, LetNextStart),
 )
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)

@@ -45,7 +45,7 @@ from tilewave.ir.ops import (
     ZeroAccumulator,
 )
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Memory, Scalar, Tile, Type, Vector, elementwise
-from tilewave.ir.verify_lanes import check_lane_op
+from tilewave.ir.verify_lanes import check_cluster, check_lane_op
 
 
 class VerifyError(TilewaveError):
@@ -57,13 +57,15 @@ def verify(kernel: Kernel) -> Kernel:
         raise VerifyError(f"{kernel.name}: no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
     if kernel.workgroups < 1:
         raise VerifyError(f"{kernel.name}: {kernel.workgroups} workgroups compute nothing")
-    _Verifier(LEVELS[kernel.level], kernel.level).block(kernel.body, {})
+    if kernel.cluster < 1 or kernel.workgroups % kernel.cluster:
+        raise VerifyError(f"{kernel.name}: {kernel.workgroups} workgroups are no whole clusters of {kernel.cluster}")
+    _Verifier(LEVELS[kernel.level], kernel.level, kernel.cluster).block(kernel.body, {})
     return kernel
 
 
 class _Verifier:
-    def __init__(self, allowed: tuple[type[Op], ...], level: str) -> None:
-        self.allowed, self.level = frozenset(allowed), level
+    def __init__(self, allowed: tuple[type[Op], ...], level: str, cluster: int) -> None:
+        self.allowed, self.level, self.cluster = frozenset(allowed), level, cluster
         self.defined: set[str] = set()
 
     def block(self, block: Block, visible: dict[str, Value]) -> None:
@@ -79,6 +81,7 @@ class _Verifier:
                 if seen.get(v.name) != v:
                     _fail(op, f"{v}: {v.type} is not defined here")
             _check(op)
+            check_cluster(op, self.cluster, lambda holds, why, op=op: _want(op, holds, why))  # type: ignore[misc]
             for inner in op.blocks:
                 self.block(inner, seen)
             for v in op.results:

@@ -14,9 +14,11 @@ from tilewave.ir.ops import (
     AwaitCopies,
     AwaitEarlier,
     AwaitLoads,
+    ClusterBarrier,
     Copy,
     CopyIn,
     CopyOut,
+    CopyTogether,
     KeepOrder,
     Lane,
     LetNextStart,
@@ -71,7 +73,7 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(len(op.results) == 1 and isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
         case Arrive(signals, at) | Await(signals, at):
             want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
-        case Copy() | CopyIn() | CopyOut():
+        case Copy() | CopyIn() | CopyOut() | CopyTogether():
             _copy(op, want)
         case AwaitCopies(pending):
             want(pending >= 0, "counts copies from 0 on")
@@ -79,7 +81,7 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(0 <= level <= 3, "is a priority from 0 to 3")
         case Together(kind, count):
             want(kind in KINDS and count > 0, f"groups {', '.join(KINDS)}")
-        case Meet() | KeepOrder() | AwaitLoads() | AwaitEarlier() | LetNextStart():
+        case Meet() | KeepOrder() | AwaitLoads() | ClusterBarrier() | AwaitEarlier() | LetNextStart():
             pass
         case _:
             raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")
@@ -149,7 +151,17 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
     want([v.type for v in op.results] == [acc], f"gives {acc}")
 
 
-def _copy(op: Copy | CopyIn | CopyOut, want: Want) -> None:
+def check_cluster(op: Op, members: int, want: Want) -> None:
+    """What an op says of the workgroups that run side by side, `members` of them."""
+    match op:
+        case Arrive(expect=expect, members=told):
+            want(told in (1, members), f"arrives in {told} workgroups, and a cluster has {members}")
+            want(told == 1 or not expect, "tells other workgroups to expect nothing: each expects its own bytes")
+        case CopyTogether() | ClusterBarrier():
+            want(members == 2, f"is done by a cluster of two workgroups, not of {members}")
+
+
+def _copy(op: Copy | CopyIn | CopyOut | CopyTogether, want: Want) -> None:
     shared, indices = (op.source, op.source_at) if isinstance(op, CopyOut) else (op.to, op.to_at)
     memory = op.memory.type
     spaces = isinstance(memory, Memory) and isinstance(shared.type, Memory) and shared.type.space == "shared"
@@ -157,6 +169,10 @@ def _copy(op: Copy | CopyIn | CopyOut, want: Want) -> None:
     want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions")
     want(len(indices) + len(op.axes) == len(shared.type.shape), f"{shared.type} needs an index for each leading axis")
     want(prod(shared.type.shape) > 0 and _indices(op.at) and _indices(indices), "positions are of type index")
+    if isinstance(op, CopyTogether):
+        box = shared.type.shape[len(indices) :]
+        want(len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % 2 == 0, f"a box of {list(box)} has no two halves")
+        want(op.together.type == Scalar(BOOL), f"is decided by a truth value, not {op.together.type}")
 
 
 def _indices(values: tuple[Value, ...]) -> bool:

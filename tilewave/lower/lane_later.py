@@ -14,7 +14,7 @@ from tilewave.ir.handovers import Handovers
 from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Signals, Swizzled
-from tilewave.lower.lane_later_target import Box, Gathering, LaterTarget, SharedProduct, SharedRows
+from tilewave.lower.lane_later_target import Box, Gathering, LaterTarget, SharedCopy, SharedProduct, SharedRows
 from tilewave.lower.lane_memory import GlobalPlace
 from tilewave.lower.lane_numbers import numbers_of
 from tilewave.lower.lane_registers import Registers
@@ -69,13 +69,20 @@ class Later:
                 self.n.vectors[op.result] = self.multiply(op)
             case ir.MakeSignals(arrivals):
                 self.make_signals(op, arrivals, leader)
-            case ir.Arrive(signals, at, expect, waves):
+            case ir.Arrive(signals, at, expect, waves, members):
                 assert waves == self.together[signals], f"{op.loc}: waves arrive together in different numbers"
-                self.target.arrive(self.f, self.signal(signals, at), expect)
+                if members > 1:
+                    self.target.arrive_everywhere(self.f, self.signal(signals, at), members)
+                else:
+                    self.target.arrive(self.f, self.signal(signals, at), expect)
             case ir.Await(signals, at, parity):
                 self.target.await_phase(self.f, self.signal(signals, at), self.number(parity))
             case ir.CopyIn(signals=signals, signal=signal):
                 self.target.copy_in(self.f, self.box(op, op.to, op.to_at), self.signal(signals, signal))
+            case ir.CopyTogether():
+                self.copy_together(op)
+            case ir.ClusterBarrier():
+                self.target.cluster_barrier(self.f)
             case ir.Copy():
                 self.copy(op)
             case ir.CopyOut(source, source_at, more=more):
@@ -182,14 +189,43 @@ class Later:
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
         self.target.copy_now(self.f, self.box(op, op.to, op.to_at), signal, size)
 
-    def box(self, op: ir.Copy | ir.CopyIn | ir.CopyOut, shared: Value, shared_at: tuple[Value, ...]) -> Box:
+    def copy_together(self, op: ir.CopyTogether) -> None:
+        """Its half goes to both workgroups; or to this one alone, as does the other half."""
+        whole = self.box(op, op.to, op.to_at, parts=2)
+        place = self.shared(op.to)
+        rows = place.memory.shape[-2] // 2
+        size = rows * row_elements(place.memory) * place.bytes
+        rank = self.target.cluster_rank(self.f)
+        rest = self.f.value(f"sub i32 1, {rank}")
+        mine, other = (self.further(whole, which, rows, size) for which in (rank, rest))
+        signal, together = self.signal(op.signals, op.signal), self.n.truth(op.together)
+        self.target.copy_together(self.f, SharedCopy(mine, other, signal, rank, together))
+
+    def further(self, box: Box, which: str, rows: int, size: int) -> Box:
+        """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""
+        *before, row, last = box.at
+        down = self.f.value(f"mul i32 {which}, {rows}")
+        far = self.f.value(f"mul i32 {which}, {size}")
+        at = (*before, self.f.value(f"add i32 {row}, {down}"), last)
+        return Box(box.map, at, self.f.value(f"add i32 {box.address}, {far}"))
+
+    def box(
+        self,
+        op: ir.Copy | ir.CopyIn | ir.CopyTogether | ir.CopyOut,
+        shared: Value,
+        shared_at: tuple[Value, ...],
+        parts: int = 1,
+    ) -> Box:
+        """The first of so many parts, which have fewer rows each."""
         place = self.shared(shared)
         memory = op.memory.type
         assert isinstance(memory, Memory)
         others = tuple(axis for axis in range(len(memory.shape)) if axis not in op.axes)
         axes = (*others, *op.axes)
-        extents = (*(1,) * len(others), *place.memory.shape[len(shared_at) :])
-        name = self.map(MapArgument(op.memory.name, axes, extents, swizzle_bytes(op, place.memory)))
+        extents = [*(1,) * len(others), *place.memory.shape[len(shared_at) :]]
+        if parts > 1:
+            extents[-2] //= parts
+        name = self.map(MapArgument(op.memory.name, axes, tuple(extents), swizzle_bytes(op, place.memory)))
         zeros = (0,) * (len(place.memory.shape) - len(shared_at))
         where = numbers_of(self.n, shared_at, (0,) * len(shared_at))
         far = offset(replace(place.memory, placement=None), *where, *zeros) * place.bytes

@@ -47,6 +47,19 @@ class Box:
 
 
 @dataclass(frozen=True)
+class SharedCopy:
+    """Half of a box for both workgroups of a cluster where `together`, else that half and the other for this one."""
+
+    mine: Box
+    other: Box
+    signal: str
+    rank: str
+    """Which of the two this workgroup is."""
+    together: str
+    """A truth value, the same in all lanes."""
+
+
+@dataclass(frozen=True)
 class Gathering:
     """Waves that wait for each other: `waves` neighbours; `number` tells barriers apart."""
 
@@ -89,6 +102,18 @@ class LaterTarget(Protocol):
         ...
 
     def arrive(self, f: Function, signal: str, expect: int) -> None: ...
+
+    def arrive_everywhere(self, f: Function, signal: str, members: int) -> None:
+        """At this signal and at the same one of each of the cluster's workgroups, of which there are `members`."""
+        ...
+
+    def cluster_rank(self, f: Function) -> str:
+        """Which workgroup of its cluster this is."""
+        ...
+
+    def cluster_barrier(self, f: Function) -> None: ...
+
+    def copy_together(self, f: Function, copy: SharedCopy) -> None: ...
 
     def await_phase(self, f: Function, signal: str, parity: str) -> None: ...
 

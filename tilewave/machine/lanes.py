@@ -4,8 +4,8 @@ Shared memory answers a wave in phases: lanes of one phase that want different w
 
 Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part
 of AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other
-widths take consecutive lanes. NVIDIA, "CUDA C++ Programming Guide" (waves, shared memory, banks) and "PTX ISA" (tensor
-maps).
+widths take consecutive lanes. NVIDIA, "CUDA C++ Programming Guide" (waves, shared memory, banks, cache lines) and "PTX
+ISA" (tensor maps).
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class CopyEngine:
     """Of a box; its other sides have `longest_side` elements at most."""
     longest_side: int
     most_axes: int
+    line_bytes: int
+    """Of the cache that it reads through; a row that begins elsewhere touches one line more."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,6 @@ SM_90A = LaneMachine(
         read_phases=consecutive(128, (1, 2, 4, 8, 16), lanes=32),
         write_phases=consecutive(128, (1, 2, 4, 8, 16), lanes=32),
     ),
-    copy_engine=CopyEngine(grain_bytes=16, widest_row_bytes=128, longest_side=256, most_axes=5),
+    copy_engine=CopyEngine(grain_bytes=16, widest_row_bytes=128, longest_side=256, most_axes=5, line_bytes=128),
 )
 LANE_MACHINES = {machine.name: machine for machine in (GFX942, GFX950, SM_90A)}

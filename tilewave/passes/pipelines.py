@@ -23,6 +23,7 @@ from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.runner import Pass
+from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
@@ -122,6 +123,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
         _distribute_to_groups(),
         take_parts_first,  # behind: writes are cut into parts there
         SpecializeWaves(machine, stages),  # on lanes: each role is a program of its own
+        ShareCopies(machine),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring

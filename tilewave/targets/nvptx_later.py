@@ -1,6 +1,7 @@
 """Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
 
-Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and griddepcontrol.
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, mapa, barrier.cluster and
+griddepcontrol.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewave.lower.lane_later_target import Box, Gathering, SharedProduct
+from tilewave.lower.lane_later_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import Function, Typed
 from tilewave.targets.nvptx_asm import asm, asm_at_first, when
-from tilewave.targets.nvptx_numbers import LANES, lane, thread
+from tilewave.targets.nvptx_numbers import LANES, cluster_rank, lane, thread
 from tilewave.targets.nvptx_wgmma import multiply
 
 PHASE_LOOP = """{
@@ -28,6 +29,15 @@ ALL_REGISTERS, REGISTER_UNIT, GROUP = 65536, 8, 4
 MOST_REGISTERS, FEWEST_REGISTERS = 240, 40
 """Of a lane: the most that it can be given, and enough to ask for copies."""
 WAVE_MEETS = "bar.warp.sync -1;"
+# Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads stand in front of it.
+ARRIVE_EVERYWHERE = """{{
+.reg .pred p;
+.reg .b32 there;
+setp.lt.u32 p, $1, {members};
+@p mapa.shared::cluster.u32 there, $0, $1;
+@p mbarrier.arrive.shared::cluster.b64 _, [there];
+}}"""
+"""Lane i arrives in workgroup i of the cluster."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,16 @@ class Hopper:
         word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
         asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", signal), one_lane(f)])
 
+    def arrive_everywhere(self, f: Function, signal: str, members: int) -> None:
+        text = f"{WAVE_MEETS}\n{ARRIVE_EVERYWHERE.format(members=members)}"
+        asm(f, text, [("i32", signal), ("i32", lane(f))])
+
+    def cluster_rank(self, f: Function) -> str:
+        return cluster_rank(f)
+
+    def cluster_barrier(self, f: Function) -> None:
+        asm(f, f"{WAVE_MEETS}\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
+
     def await_phase(self, f: Function, signal: str, parity: str) -> None:
         asm(f, PHASE_LOOP, [("i32", signal), ("i32", parity)])
 
@@ -90,6 +110,16 @@ class Hopper:
     def copy_in(self, f: Function, box: Box, signal: str) -> None:
         text, operands = copy_in_text(box, 2)
         asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
+
+    def copy_together(self, f: Function, copy: SharedCopy) -> None:
+        """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and a second follows."""
+        itself = f.value(f"shl i16 1, {f.value(f'trunc i32 {copy.rank} to i16')}")
+        those = f.value(f"select i1 {copy.together}, i16 3, i16 {itself}")
+        text, operands = copy_in_text(copy.mine, 3, "$2")
+        asm(f, when(0, text), [one_lane(f), ("i32", copy.signal), ("i16", those), *operands])
+        alone = f.value(f"select i1 {copy.together}, i32 0, i32 {one_lane(f)[1]}")
+        text, operands = copy_in_text(copy.other, 2)
+        asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
 
     def copy_now(self, f: Function, box: Box, signal: str, bytes_: int) -> None:
         first = f.value(f"icmp eq i32 {thread(f)}, 0")
@@ -131,12 +161,16 @@ def one_lane(f: Function) -> Typed:
     return "i32", f.value(f"zext i1 {mine} to i32")
 
 
-def copy_in_text(box: Box, first: int) -> tuple[str, list[Typed]]:
-    """A copy that tells the signal in operand 1; its own operands are numbered from `first` on."""
+def copy_in_text(box: Box, first: int, members: str = "") -> tuple[str, list[Typed]]:
+    """A copy that tells the signal in operand 1; its own operands are numbered from `first` on.
+
+    `members`: an operand with a bit for each workgroup of the cluster that it goes to, and whose signal it tells.
+    """
     place, operands = _place(box, first)
     word = f"cp.async.bulk.tensor.{len(box.at)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    everywhere, mask = (".multicast::cluster", f", {members}") if members else ("", "")
     address = first + len(operands)
-    return f"{word} [${address}], {place}, [$1];", [*operands, ("i32", box.address)]
+    return f"{word}{everywhere} [${address}], {place}, [$1]{mask};", [*operands, ("i32", box.address)]
 
 
 def _place(box: Box, first: int) -> tuple[str, list[Typed]]:

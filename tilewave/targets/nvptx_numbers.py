@@ -28,6 +28,11 @@ def workgroup(f: Function) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
 
 
+def cluster_rank(f: Function) -> str:
+    """The number of this workgroup in its cluster."""
+    return f.call("i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank", [])
+
+
 def _at_first(f: Function, name: str, function: str, arguments: list[Typed]) -> str:
     """Asked for once: LLVM does not merge calls in which lanes meet, and each of them takes its time."""
     f.module.declare(f"i32 @{function}({', '.join(kind for kind, _ in arguments)})")

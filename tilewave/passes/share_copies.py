@@ -1,0 +1,378 @@
+"""Two neighbouring workgroups bring a tile that both need half each, and each half goes to both.
+
+    await(%empty, …)                        %same = equal(‹this one's column›, ‹the other one's column›)
+    arrive(%full, …) {expect = 49152}  →    …
+    copy_in(%a, [%m, %k], …)                copy_in(%a, [%m, %k], …)
+    copy_in(%b, [%n, %k], …)                copy_together(%b, [%n, %k], …, %same)
+
+    arrive(%empty, %slot) {waves = 4}  →    arrive(%empty, %slot) {waves = 4, members = 2}
+
+A slot is now filled by two, so consumers tell both when they leave it, and both workgroups begin and end together. Both
+take the same turns: where the last tile has no partner, the other workgroup computes that tile too, and writes nothing.
+Whether the two need the same is computed turn by turn, from the arithmetic that says where a workgroup's tile is.
+
+It halves the requests for one operand, and costs a little waiting for each other. It pays where rows do not begin on
+cache lines, so that each row of a copy touches two of them; elsewhere the kernel is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    And,
+    Arrive,
+    Barrier,
+    ClusterBarrier,
+    Const,
+    CopyIn,
+    CopyOut,
+    CopyTogether,
+    Equal,
+    Loop,
+    MakeSignals,
+    Or,
+    Role,
+    Store,
+    StoreEach,
+    Workgroup,
+)
+from tilewave.ir.pairs import Pairs, compare, following
+from tilewave.ir.placements import lies_in, row_elements
+from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
+from tilewave.ir.types import BOOL, Memory, Scalar
+from tilewave.machine.lanes import LaneMachine
+
+MEMBERS = 2
+HALF_BYTES = 1024
+"""A half is a whole number of these: eight rows of 128 bytes, after which chunks change places as before."""
+LEAST_PART = 0.5
+"""Of the pairs, those that must agree."""
+
+
+@dataclass(frozen=True)
+class ShareCopies:
+    """`machine` says how long a cache line is."""
+
+    machine: LaneMachine
+
+    def __repr__(self) -> str:
+        return f"ShareCopies({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        engine = self.machine.copy_engine
+        if engine is None or not _crosses_lines(kernel, engine.line_bytes):
+            return kernel
+        program = _program(kernel)
+        if program is None:
+            return kernel
+        found = [shared for memory in program.memories if (shared := program.shared(memory)) is not None]
+        best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes, default=None)
+        return kernel if best is None else _Sharing(program, best).kernel()
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Copies of one operand that workgroups can share, and what tells whether two want the same."""
+
+    copies: tuple[CopyIn, ...]
+    positions: tuple[Value, ...]
+    pairs: Pairs
+
+    @property
+    def bytes(self) -> int:
+        return sum(prod(_box(op)) * op.to.type.dtype.bytes for op in self.copies)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A kernel whose waves have two roles, and the loop in which a workgroup goes from tile to tile, if it has one."""
+
+    kernel: Kernel
+    own: Workgroup
+    consumer: Role
+    producer: Role
+    turns: Loop | None
+    differs: frozenset[Value]
+    """What depends on the workgroup's number."""
+
+    @property
+    def copies(self) -> list[CopyIn]:
+        return [op for op in walk(self.producer.body) if isinstance(op, CopyIn)]
+
+    @property
+    def memories(self) -> list[Value]:
+        return list(dict.fromkeys(op.memory for op in self.copies))
+
+    @property
+    def tops(self) -> tuple[Op, ...]:
+        return self.kernel.body.ops
+
+    def shared(self, memory: Value) -> _Shared | None:
+        """None where copies of this operand cannot be shared, or too few workgroups would."""
+        copies = tuple(op for op in self.copies if op.memory == memory)
+        positions = tuple(dict.fromkeys(v for op in copies for v in op.at if v in self.differs))
+        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
+        made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+        if not all(_has_halves(op) for op in copies) or not _computed(positions, made, self.differs):
+            return None
+        numbers = [op for op in made.values() if op in self.tops or op in self.producer.body.ops]
+        turn = [op for op in made.values() if self.turns and op in self.turns.body.ops]
+        pairs = compare(self.kernel, numbers, self.turns, turn, positions)
+        odd = self.kernel.workgroups % MEMBERS and self.turns is not None
+        few = not pairs.both or pairs.agree < LEAST_PART * pairs.both
+        if odd or few or pairs.backwards or (pairs.uneven and not _is_repeatable(self)):
+            return None
+        return _Shared(copies, positions, pairs)
+
+
+def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
+    kinds = [op.memory.type for op in walk(kernel.body) if isinstance(op, CopyIn)]
+    return any(kind.shape[-1] * kind.dtype.bytes % line_bytes for kind in kinds)
+
+
+def _program(kernel: Kernel) -> _Program | None:
+    """The parts of a kernel that can be shared; None where it has others."""
+    roles = [op for op in kernel.body.ops if isinstance(op, Role)]
+    owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
+    barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
+    known = all(isinstance(v.type, Memory) for v in kernel.body.args)  # sizes that a launch decides are not
+    if len(roles) != 2 or len(owns) != 1 or owns[0] not in kernel.body.ops or len(barriers) != 1 or not known:
+        return None
+    consumer, producer = roles
+    differs = frozenset(following(kernel))
+    path = _path(producer.body)
+    if not path or not all(isinstance(op, Loop) for op in path):
+        return None
+    *around, steps = path
+    turns = around[0] if around else None
+    if any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)):
+        return None
+    assert turns is None or isinstance(turns, Loop)
+    return _Program(kernel, owns[0], consumer, producer, turns, differs)
+
+
+def _path(block: Block) -> list[Op] | None:
+    """The loops around the copies, from the outermost on; None where copies stand in several places."""
+    found = [op for op in block.ops if any(isinstance(inner, CopyIn) for b in op.blocks for inner in walk(b))]
+    here = any(isinstance(op, CopyIn) for op in block.ops)
+    if here or not found:
+        return [] if here and not found else None
+    inner = _path(found[0].blocks[-1]) if len(found) == 1 else None
+    return None if inner is None else [found[0], *inner]
+
+
+def _is_repeatable(p: _Program) -> bool:
+    """Whether a turn can be run for another workgroup's number: nothing else that depends on it comes from outside."""
+    if p.turns is None:
+        return True
+    twin = [op for op in p.consumer.body.ops if isinstance(op, Loop) and op.trips == p.turns.trips]
+    around = {v for op in (*p.tops, *p.consumer.body.ops, *p.producer.body.ops) for v in op.results}
+    given = p.differs & around - {p.own.result, p.turns.trips}
+    bodies = [op for role in (p.consumer, p.producer) for op in walk(role.body)]
+    return len(twin) == 1 and not any(v in given for op in bodies for v in op.operands)
+
+
+def _computed(values: Sequence[Value], made: dict[Value, Op], differs: frozenset[Value]) -> bool:
+    """Whether all these numbers can be computed again for another workgroup."""
+    return all(
+        v in made and (isinstance(made[v], Workgroup) or _computed(made[v].operands, made, differs))
+        for v in values
+        if v in differs
+    )
+
+
+def _box(op: CopyIn) -> tuple[int, ...]:
+    shape: tuple[int, ...] = op.to.type.shape[len(op.to_at) :]
+    return shape
+
+
+def _has_halves(op: CopyIn) -> bool:
+    box, memory = _box(op), op.to.type
+    assert isinstance(memory, Memory)
+    if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % MEMBERS:
+        return False
+    return box[-2] // MEMBERS * row_elements(memory) * memory.dtype.bytes % HALF_BYTES == 0
+
+
+@dataclass(frozen=True)
+class _Members:
+    """A workgroup and its partner, in some turn."""
+
+    who: Value
+    """Whose tile this one computes: its own, or its partner's where it has none."""
+    other: Value
+    """Whose tile the partner computes."""
+    writes: Value | None
+    """Whether the tile is its own; None where it always is."""
+
+
+class _Sharing:
+    """Writes the kernel of a cluster."""
+
+    def __init__(self, program: _Program, shared: _Shared) -> None:
+        self.p, self.shared, self.own = program, shared, program.own.result
+        self.builder = Builder(names(program.kernel), locate=lambda: program.own.loc)
+        self.makers = {op.result: op for op in walk(program.kernel.body) if len(op.results) == 1}
+        self.trips: tuple[Value, Value] | None = None
+        """Turns of the first member, which both take, and tiles of the second; None where these are the same."""
+        self.members: _Members | None = None
+        """Where there is one turn and it is uneven; else each turn decides."""
+
+    def kernel(self) -> Kernel:
+        p = self.p
+        behind_own, in_front = self.start()
+        new = {self.own: self.members.who} if self.members else {}
+        told = {op.signals for op in walk(p.consumer.body) if isinstance(op, Arrive)}
+        ops: list[Op] = []
+        for op in p.tops:
+            match op:
+                case Workgroup():
+                    ops += [op, *behind_own]
+                case MakeSignals(arrivals) if op.result in told:
+                    ops.append(replace(op, arrivals=MEMBERS * arrivals))
+                case Barrier():
+                    ops += [*in_front, ClusterBarrier(loc=op.loc)]
+                case Role(body=body):
+                    change = self.consumer if op is p.consumer else self.producer
+                    ops.append(replace(op, body=change(body, new)))
+                case _:
+                    ops.append(substitute(op, new))
+        ops.append(ClusterBarrier(loc=p.own.loc))
+        whole = -(-p.kernel.workgroups // MEMBERS) * MEMBERS
+        return replace(p.kernel, body=replace(p.kernel.body, ops=tuple(ops)), workgroups=whole, cluster=MEMBERS)
+
+    # -- who computes what
+
+    def start(self) -> tuple[list[Op], list[Op]]:
+        """What stands behind the workgroup's number, and what in front of the roles."""
+        if not self.shared.pairs.uneven:
+            return [], []
+        with self.builder.region():
+            first = Number(self.builder, self.own) // MEMBERS * MEMBERS
+            if self.p.turns is None:
+                self.members = self.pair(first + 1 < self.p.kernel.workgroups)
+                return list(self.builder.ops), []
+            trips, tiles = (self.again([self.p.turns.trips], n.value)[0] for n in (first, first + 1))
+            self.trips = trips, tiles
+            return [], list(self.builder.ops)
+
+    def pair(self, has_second: Number | None) -> _Members:
+        """`has_second`: whether the second member has a tile of its own."""
+        own = Number(self.builder, self.own)
+        is_first = (own % MEMBERS).equals(0)
+        first = own // MEMBERS * MEMBERS
+        if has_second is None:
+            return _Members(self.own, is_first.choose(first + 1, first).value, None)
+        second = has_second.choose(first + 1, first)
+        who, other = is_first.choose(first, second), is_first.choose(second, first)
+        writes = self.builder.binary(Or, is_first.value, has_second.value)
+        return _Members(who.value, other.value, writes)
+
+    def again(self, values: Sequence[Value], number: Value) -> list[Value]:
+        """These numbers as they are for the workgroup of another number."""
+        new = {self.own: number}
+
+        def of(v: Value) -> Value:
+            if v not in new and v in self.p.differs:
+                op = self.makers[v]
+                inner = {x: of(x) for x in op.operands}
+                new[v] = self.builder.fresh(v.name, v.type)
+                self.builder.ops.append(replace(substitute(op, inner), results=(new[v],)))
+            return new.get(v, v)
+
+        return [of(v) for v in values]
+
+    def in_turns(self, body: Block, change: Change) -> Block:
+        """`change` a turn, or the whole where there is one turn only."""
+        turns = self.p.turns
+        if turns is None or self.trips is None:
+            return change(body, self.members)
+        trips, tiles = self.trips
+        ops = [op for op in body.ops if isinstance(op, Loop) and op.trips == turns.trips]
+        (loop,) = ops
+        with self.builder.region():
+            turn = Number(self.builder, loop.body.args[0])
+            members = self.pair(turn < Number(self.builder, tiles))
+            start = list(self.builder.ops)
+        inner = change(substitute_block(loop.body, {self.own: members.who}), members)
+        new = replace(loop, trips=trips, body=replace(inner, ops=(*start, *inner.ops)))
+        return replace(body, ops=tuple(new if op is loop else op for op in body.ops))
+
+    # -- the roles
+
+    def consumer(self, body: Block, new: dict[Value, Value]) -> Block:
+        def both(op: Op) -> Sequence[Op] | None:
+            return [replace(op, members=MEMBERS)] if isinstance(op, Arrive) else None
+
+        return self.in_turns(rewrite_block(substitute_block(body, new), both), self.writing_own)
+
+    def writing_own(self, body: Block, members: _Members | None) -> Block:
+        """Only a tile of its own is written."""
+        writes = members.writes if members else None
+        if writes is None:
+            return body
+
+        def clip(op: Op) -> Sequence[Op] | None:
+            match op:
+                case CopyOut(at=at, axes=axes):
+                    return self.outside(op, at, axes[0], writes)
+                case Store(memory=memory, mask=mask) | StoreEach(memory=memory, mask=mask) if lies_in(memory, "global"):
+                    with self.builder.region():
+                        self.builder.locate = lambda: op.loc
+                        allowed = self.builder.binary(And, mask[0], writes) if mask else writes
+                        return [*self.builder.ops, replace(op, mask=(allowed,))]
+            return None
+
+        return rewrite_block(body, clip)
+
+    def outside(self, op: CopyOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
+        """The copy, or where nothing may be written, one whose box lies outside the memory."""
+        with self.builder.region():
+            self.builder.locate = lambda: op.loc
+            inside, end = Number(self.builder, at[axis]), op.memory.type.shape[axis]
+            where = Number(self.builder, writes).choose(inside, end).value
+            return [*self.builder.ops, replace(op, at=(*at[:axis], where, *at[axis + 1 :]))]
+
+    def producer(self, body: Block, new: dict[Value, Value]) -> Block:
+        if self.p.turns is not None and self.trips is None:
+            (loop,) = (op for op in body.ops if op is self.p.turns)
+            inner = replace(loop, body=self.bringing(loop.body, None))
+            return replace(body, ops=tuple(inner if op is loop else op for op in body.ops))
+        return self.in_turns(substitute_block(body, new), self.bringing)
+
+    def bringing(self, body: Block, members: _Members | None) -> Block:
+        """In front of the steps of a tile it is decided whether both bring it together."""
+        where = [self.brings(op) for op in body.ops].index(True)
+        with self.builder.region():
+            partner = members or self.pair(None)
+            together = self.together(partner.other)
+            decided = list(self.builder.ops)
+        (step,) = rewrite_block(Block((), (body.ops[where],)), lambda op: self.shared_copy(op, together)).ops
+        return replace(body, ops=(*body.ops[:where], *decided, step, *body.ops[where + 1 :]))
+
+    def brings(self, op: Op) -> bool:
+        return any(isinstance(inner, CopyIn) for block in op.blocks for inner in walk(block))
+
+    def together(self, other: Value) -> Value:
+        """Whether the partner wants the same."""
+        mine, theirs = self.shared.positions, self.again(self.shared.positions, other)
+        same = [self.builder.binary(Equal, a, b) for a, b in zip(mine, theirs, strict=True)]
+        found = same[0] if same else self.builder.const(True, Scalar(BOOL))
+        for more in same[1:]:
+            found = self.builder.binary(And, found, more)
+        return found
+
+    def shared_copy(self, op: Op, together: Value) -> Sequence[Op] | None:
+        if not isinstance(op, CopyIn) or op.memory != self.shared.copies[0].memory:
+            return None
+        return [CopyTogether(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)]
+
+
+Change = Callable[[Block, _Members | None], Block]
