@@ -11,7 +11,8 @@ from ptx_code import half_gemm
 from tilewave import *
 from tilewave.errors import CallError, SpillWarning, TargetError
 from tilewave.ir.types import F16, F32
-from tilewave.nvidia_program import Variant, alignment
+from tilewave.nvidia_code import Variant
+from tilewave.nvidia_program import alignment
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
 from tilewave.runtime.arrays import ArrayView
@@ -170,7 +171,7 @@ def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
 
 def test_the_second_process_takes_the_code_from_the_cache(gemm, monkeypatch):
     ptx = gemm.asm
-    monkeypatch.setattr("tilewave.nvidia_program.assemble", lambda *given: pytest.fail("it was compiled again"))
+    monkeypatch.setattr("tilewave.nvidia_ptx.assemble", lambda *given: pytest.fail("it was compiled again"))
     sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
     again = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
     assert again.asm == ptx
