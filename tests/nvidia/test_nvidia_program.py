@@ -8,6 +8,7 @@ from fake_cuda import FakeCuda, Gpu
 from fake_guests import forget_guests, install_torch
 from ptx_code import half_gemm
 
+import tilewave.nvidia_ptx  # noqa: F401  LLVM is loaded before ctypes.CDLL is a fake
 from tilewave import *
 from tilewave.errors import CallError, SpillWarning, TargetError
 from tilewave.ir.types import F16, F32
