@@ -155,8 +155,13 @@ def _chosen(tiles: Kernel, places: Places, stages: int | None) -> NvidiaBuild | 
 
 def build_copying(tiles: Kernel, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once."""
+    return build_with(tiles, copying_passes(places, stages, workgroups))
+
+
+def copying_passes(places: Places, stages: int | None = None, workgroups: int = PROCESSORS) -> tuple[Pass, ...]:
     most, fewest = (stages, stages) if stages else (DEFAULT_STAGES, 1)
-    return build_with(tiles, _pipelines().hopper(_machine(), places, most, workgroups, fewest))
+    passes: tuple[Pass, ...] = _pipelines().hopper(_machine(), places, most, workgroups, fewest)
+    return passes
 
 
 def build_plain(tiles: Kernel, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
