@@ -13,7 +13,7 @@ from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
 from tilewave.ir.ops import Allocate, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
-from tilewave.ir.rewrite import walk
+from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.passes.runner import Step, run
 from tilewave.runtime.cache import compile_key
@@ -112,7 +112,7 @@ class AmdBuild:
 def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdBuild:
     """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
     lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
-    key = compile_key("amd", chip, repr(places), str(prefetched), lines, str(tiles))
+    key = compile_key("amd", chip, repr(places), str(prefetched), lines, unnamed(tiles))
 
     def passing() -> Passed:
         from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below

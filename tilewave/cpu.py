@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
+from tilewave.ir.rewrite import unnamed
 from tilewave.lower.kernel import Lowered, lower
 from tilewave.passes import pipelines
 from tilewave.passes.runner import Step, run
@@ -68,7 +69,7 @@ def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
     """Machine code for a kernel, from the cache where it was made before."""
     s = instruction_set(wanted, tiles)
     store = default_cache()
-    key = compile_key("cpu", repr(s), str(tiles))
+    key = compile_key("cpu", repr(s), unnamed(tiles))
     kept = store.get(key)
     if kept is None:
         lowered = lower(run_passes(tiles, s)[0], s)

@@ -13,7 +13,7 @@ from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
 from tilewave.ir.ops import Allocate, CopyIn, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
-from tilewave.ir.rewrite import walk
+from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.nvidia_code import CHIP, NvidiaCode, Variant, kept
 from tilewave.passes.runner import Pass, Step, run
@@ -126,7 +126,7 @@ def build_nvidia(tiles: Kernel, places: Places, prefetched: int, stages: int | N
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    key = compile_key("nvidia", CHIP, places.decisive, f"{prefetched} {stages}", str(tiles))
+    key = compile_key("nvidia", CHIP, places.decisive, f"{prefetched} {stages}", unnamed(tiles))
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
@@ -172,7 +172,7 @@ def build_plain(tiles: Kernel, places: Places, pipelining: Sequence[Pass], key: 
 def build_with(tiles: Kernel, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
-    return NvidiaBuild(tiles, key or compile_key("nvidia", str(passed[0])), lambda: passed)
+    return NvidiaBuild(tiles, key or compile_key("nvidia", unnamed(passed[0])), lambda: passed)
 
 
 def _machine() -> LaneMachine:

@@ -11,8 +11,11 @@ from ptx_code import half_gemm
 from test_nvidia_program import K, M, N, fake, tensors, torch  # noqa: F401
 
 from tilewave import *
+from tilewave import kernels as shipped
 from tilewave import nvidia_code
 from tilewave.errors import TilewaveError
+from tilewave.ir.parse import parse
+from tilewave.ir.rewrite import unnamed
 from tilewave.nvidia_code import Variant
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.saved_record import packed
@@ -70,12 +73,36 @@ def test_every_option_has_code_of_its_own(monkeypatch):
     assert gemm(buffers=2).asm == gemm(buffers=2).asm
 
 
-def test_waves_that_are_wished_for_otherwise_are_another_kernel():
-    """Constraints that the tiles' text does not show decide too."""
-    other = kernels.gemm(
-        f16, f32, out=f16, epilogue=lambda x: cast(x, f16), constraints=[WaveConstraint(kernels.M, kernels.BLOCK_M)]
+def with_waves_of(rows):
+    return kernels.gemm(f16, f32, constraints=[WaveConstraint(kernels.M, rows)])
+
+
+def test_code_of_a_kernel_does_not_hide_that_another_is_refused():
+    """Both cut 128 rows among two waves, so their tiles have the same text."""
+    options = WaveCompileOptions(subs=SIZES, target="sm_90a")
+    assert wave_compile(options, with_waves_of(64)).asm
+    with pytest.raises(TilewaveError, match="waves of 96 do not divide"):
+        wave_compile(options, with_waves_of(96))
+
+
+def test_what_values_are_called_and_where_the_kernel_stands_makes_no_difference():
+    options = WaveCompileOptions(subs=SIZES, target="sm_90a")
+    first = wave_compile(options, with_waves_of(64))
+    renamed = wave_compile(
+        options,
+        with_waves_of(64),
     )
-    assert wave_compile(WaveCompileOptions(subs=SIZES, target="sm_90a"), other).build.key != gemm().build.key
+    made = shipped.gemm((M, N, K), f16, f16, tile=(128, 128, 64))
+    x = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
+    y = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
+    assert str(x.kernel) != str(y.kernel), "values of kernels that come with tilewave are called as the caller's"
+    assert (first.build.key, x.build.key) == (renamed.build.key, y.build.key)
+
+
+def test_parameters_keep_their_names_in_the_key():
+    text = "kernel @k {{workgroups = 1}} (%{a}: memory<4xf32, global>) {{\n  %{x} = const() {{value = 0}} : index\n}}\n"
+    one, same, other = (unnamed(parse(text.format(a=a, x=x))) for a, x in (("a", "x"), ("a", "y"), ("b", "x")))
+    assert one == same != other
 
 
 @pytest.mark.parametrize(

@@ -32,5 +32,5 @@ class Places:
 
     @property
     def decisive(self) -> str:
-        """What passes decide by, which no line is."""
+        """What passes decide or refuse by, which no line is."""
         return repr([(side.name, side.tile, side.wave_tile) for side in self.sides])
