@@ -30,7 +30,7 @@ from tilewave.ir import ops
 from tilewave.ir.core import part_names
 from tilewave.ir.types import DType
 from tilewave.lang.constraints import MMAType
-from tilewave.passes import pipelines
+from tilewave.passes import pipelines, tile_level
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -255,7 +255,8 @@ def test_the_language_document_names_everything_public():
 
 def test_the_pass_document_has_a_section_for_every_pass():
     heads = anchors((ROOT / "docs/passes.md").read_text())
-    listed = re.findall(r"^from tilewave\.passes\.(\w+) import", Path(pipelines.__file__).read_text(), re.MULTILINE)
+    lists = "".join(Path(module.__file__).read_text() for module in (tile_level, pipelines))
+    listed = re.findall(r"^from tilewave\.passes\.(\w+) import", lists, re.MULTILINE)
     assert not sorted(set(listed) - {"runner"} - heads)
 
 

@@ -15,7 +15,8 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.kernels import error_bound
-from tilewave.nvidia_program import NvidiaProgram
+from tilewave.nvidia_code import Variant
+from tilewave.nvidia_ptx import code_of
 
 WISH = MMAType.F32_64xNx8_TF32
 WAYS = ("copies", "loads")
@@ -243,7 +244,7 @@ def test_bits_that_no_operand_has_cannot_be_ignored(dtype, bits):
 
 
 def test_exact_products_of_f32_are_not_spelled_as_others():
-    assert "k8.f32.tf32.tf32" in NvidiaProgram(product_of("f32", 13)).ptx
+    assert "k8.f32.tf32.tf32" in code_of(product_of("f32", 13), Variant()).ptx
     for bits in (0, 5):
         with pytest.raises(TargetError, match=f"wgmma ignores 13 bits of f32, not {bits}"):
-            NvidiaProgram(product_of("f32", bits)).ptx  # noqa: B018
+            code_of(product_of("f32", bits), Variant())

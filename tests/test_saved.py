@@ -87,7 +87,7 @@ RUNS = """
 import sys
 import numpy as np
 import tilewave
-import tilewave.amd_program, tilewave.cpu, tilewave.lang.kernel, tilewave.passes.runner, tilewave.targets.assembler
+import tilewave.amd_object, tilewave.cpu, tilewave.lang.kernel, tilewave.passes.runner, tilewave.targets.assembler
 
 
 def forbidden(*given):
@@ -96,7 +96,7 @@ def forbidden(*given):
 
 tilewave.lang.kernel.trace_kernel = tilewave.compile.trace_kernel = tilewave.compile.run = forbidden
 tilewave.cpu.run = tilewave.cpu.lower = tilewave.cpu.assemble = forbidden
-tilewave.amd_program.lower_lanes = tilewave.amd_program.assemble = forbidden
+tilewave.amd_object.lower_lanes = tilewave.amd_object.assemble = forbidden
 
 path, how, symbols = sys.argv[1], sys.argv[2], dict(x.split("=") for x in sys.argv[3:])
 with np.load("in.npz") as given:
@@ -202,7 +202,7 @@ def test_amd_code_is_emulated_in_another_process_without_compiling(amd_file, amd
 
 
 def test_a_file_for_an_amd_chip_has_code_for_arrays_however_they_lie(amd_file, amd, monkeypatch):
-    monkeypatch.setattr("tilewave.amd_program.lower_lanes", None)
+    monkeypatch.setattr("tilewave.amd_object.lower_lanes", None)
     loaded = load(amd_file)
     for lay in (np.asfortranarray, lambda x: x[::-1], lambda x: np.repeat(x, 2, 1)[:, ::2]):
         a, b, c = operands(amd)
@@ -378,7 +378,7 @@ def test_ptx_is_launched_without_compiling(here, card, monkeypatch, k, strides, 
     kernel = hopper_gemm(k)
     kernel.save("gemm.tilewave")
     for name in ("lower_lanes", "assemble"):
-        monkeypatch.setattr(f"tilewave.nvidia_program.{name}", None)
+        monkeypatch.setattr(f"tilewave.nvidia_ptx.{name}", None)
     monkeypatch.setattr("tilewave.nvidia.run", None)
     loaded = load("gemm.tilewave")
     loaded(*tensors(torch, k, strides))

@@ -32,9 +32,9 @@ from tilewave.machine.matrix import NAMED, WISHES, spelled
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.pipelines import tile_level
 from tilewave.passes.runner import run
 from tilewave.passes.stage_shared import StageShared, bank_table
+from tilewave.passes.tile_level import tile_level
 
 CHIPS = [GFX942, GFX950]
 on_both_chips = pytest.mark.parametrize("machine", CHIPS, ids=lambda m: m.name)

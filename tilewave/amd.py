@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tilewave.amd_code import AmdCode, kept
 from tilewave.ir.core import Kernel
 from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
 from tilewave.ir.ops import Allocate, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
-from tilewave.ir.rewrite import walk
+from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.lanes import LANE_MACHINES, LaneMachine
-from tilewave.passes import pipelines
-from tilewave.passes.runner import Pass, Step, run
+from tilewave.passes.runner import Step, run
+from tilewave.runtime.cache import compile_key
 
 if TYPE_CHECKING:
     from tilewave.amd_program import AmdProgram
+
+
+Passed = tuple[Kernel, tuple[Step, ...]]
+"""What each lane does, and how passes came to it."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,33 @@ class LaneResources:
 
 @dataclass(frozen=True, eq=False)
 class AmdBuild:
-    """A kernel for one chip; every step of its making is kept."""
+    """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    machine: LaneMachine
-    lanes: Kernel
-    steps: tuple[Step, ...]
+    chip: str
+    key: str
+    """Of its code, in the cache."""
+    passing: Callable[[], Passed]
+    codes: Mapping[frozenset[str], AmdCode] = field(default_factory=dict)
+    """Known from the beginning."""
+
+    @cached_property
+    def passed(self) -> Passed:
+        return self.passing()
+
+    @property
+    def lanes(self) -> Kernel:
+        return self.passed[0]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.passed[1]
 
     @cached_property
     def program(self) -> AmdProgram:
         from tilewave.amd_program import AmdProgram  # noqa: PLC0415  LLVM is heavy; the lane level does not need it
 
-        return AmdProgram(self.lanes, self.machine.name)
+        return AmdProgram(self.tiles, self.chip, self.key, lambda: self.lanes, dict(self.codes))
 
     @property
     def llvm_ir(self) -> str:
@@ -78,7 +98,7 @@ class AmdBuild:
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
         products = [op.instruction for op in walk(whole.body) if isinstance(op, Mma)]
         return LaneResources(
-            self.machine.name,
+            self.chip,
             self.lanes.waves,
             self.lanes.lanes,
             tuple(dict.fromkeys(products)),
@@ -89,8 +109,20 @@ class AmdBuild:
         )
 
 
-def build_amd(tiles: Kernel, chip: str, places: Places, pipelining: tuple[Pass, ...]) -> AmdBuild:
-    """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked."""
-    machine = LANE_MACHINES[chip]
-    lanes, steps = run(tiles, pipelines.lanes(machine, places, pipelining))
-    return AmdBuild(tiles, machine, lanes, steps)
+def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdBuild:
+    """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
+    lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
+    key = compile_key("amd", chip, repr(places), str(prefetched), lines, unnamed(tiles))
+
+    def passing() -> Passed:
+        from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
+        from tilewave.passes import pipelines  # noqa: PLC0415  all passes; code from the cache needs none of them
+
+        pipelining = pipelines.prefetch(prefetched) if prefetched else ()
+        return run(tiles, pipelines.lanes(LANE_MACHINES[chip], places, pipelining))
+
+    code = kept(key, ())
+    if code is not None:
+        return AmdBuild(tiles, chip, key, passing, {frozenset(): code})
+    passed = passing()
+    return AmdBuild(tiles, chip, key, lambda: passed)

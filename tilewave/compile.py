@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property
 from os import PathLike
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
     from tilewave.cpu import CpuBuild
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
-    from tilewave.emulator.run import Order
+    from tilewave.emulator.run import Order as WaveOrder
     from tilewave.ir.places import Places
     from tilewave.nvidia import NvidiaBuild, NvidiaResources
+    from tilewave.passes.map_workgroups import Order
 
 AMD, NVIDIA = ("gfx942", "gfx950"), ("sm_90a",)
 TARGETS = ("cpu", *AMD, *NVIDIA, "numpy")
@@ -59,8 +59,9 @@ class WaveCompileOptions:
     dynamic_symbols: Iterable[Symbol] = ()
     instruction_set: str | None = None
     """For the CPU: avx512, avx2, …; the best of this machine where it is not said."""
-    buffers: int = 1
-    """For PREFETCH on a GPU: how many steps of a loop shared memory holds at once."""
+    buffers: int | None = None
+    """How many steps of a loop shared memory holds at once; one for PREFETCH and four for Hopper's copy engine, or as
+    many of these as fit, where it is not said."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -144,7 +145,7 @@ class Compiled:
         interpret_lanes(self.gpu.lanes, [v.numpy() for v in views], values, order, seed)
 
     def emulate(
-        self, *arrays: Any, order: Order = "barrier", seed: int = 0, check: Check = "strict", **symbols: int
+        self, *arrays: Any, order: WaveOrder = "barrier", seed: int = 0, check: Check = "strict", **symbols: int
     ) -> EmulationReport:
         """Run the emitted machine code of an AMD chip on this CPU, and check its waits, barriers, races and bounds.
 
@@ -298,7 +299,7 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     target = _known_target(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
     traced = trace_kernel(kernel, options.subs, dynamic)
-    final, steps = run(traced.ir, _pipelines().tile_level(traced.order))
+    final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
     schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
@@ -309,15 +310,17 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     if target == "cpu":
         build = _cpu_build(final, options)
     elif target in (*AMD, *NVIDIA):
-        build = _gpu_build(final, target, traced.places, _pipelining(options))
+        build = _gpu_build(final, target, traced.places, options)
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
 
 
-def _pipelining(options: WaveCompileOptions) -> tuple[Pass, ...]:
-    buffers = options.buffers
+def _buffers(options: WaveCompileOptions) -> int | None:
+    buffers: object = options.buffers
+    if buffers is None:
+        return None
     if isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1:
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    return _pipelines().prefetch(buffers) if options.schedule is SchedulingType.PREFETCH else ()
+    return buffers
 
 
 def _check_kinds(options: object, kernel: object) -> None:
@@ -363,17 +366,22 @@ def grid_of(kernel: Kernel) -> tuple[int, ...]:
     return next(Cut.by(op).grid for op in walk(kernel.body) if isinstance(op, (Write, Scatter)))
 
 
-def _pipelines() -> ModuleType:
-    from tilewave.passes import pipelines  # noqa: PLC0415  the passes of all targets; `import tilewave` does not wait
+def _tile_level(order: Order) -> tuple[Pass, ...]:
+    from tilewave.passes.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
 
-    return pipelines
+    return tile_level(order)
 
 
-def _gpu_build(tiles: Kernel, target: str, places: Places, pipelining: tuple[Pass, ...]) -> AmdBuild | NvidiaBuild:
-    from tilewave.amd import build_amd  # noqa: PLC0415  as above
+def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileOptions) -> AmdBuild | NvidiaBuild:
+    buffers = _buffers(options)
+    prefetched = (buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
+    if target in AMD:
+        from tilewave.amd import build_amd  # noqa: PLC0415  as above
+
+        return build_amd(tiles, target, places, prefetched)
     from tilewave.nvidia import build_nvidia  # noqa: PLC0415
 
-    return build_amd(tiles, target, places, pipelining) if target in AMD else build_nvidia(tiles, places, pipelining)
+    return build_nvidia(tiles, places, prefetched, buffers)
 
 
 def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:

@@ -6,17 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
-from tilewave._version import __version__
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
+from tilewave.ir.rewrite import unnamed
 from tilewave.lower.kernel import Lowered, lower
 from tilewave.passes import pipelines
 from tilewave.passes.runner import Step, run
 from tilewave.runtime.arrays import ArrayView
-from tilewave.runtime.cache import default_cache, key_of, sources
+from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.pool import default_threads
 from tilewave.targets.amx import ask_permission
@@ -70,7 +69,7 @@ def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
     """Machine code for a kernel, from the cache where it was made before."""
     s = instruction_set(wanted, tiles)
     store = default_cache()
-    key = key_of("cpu", __version__, sources(), version("llvmlite"), repr(s), str(tiles))
+    key = compile_key("cpu", repr(s), unnamed(tiles))
     kept = store.get(key)
     if kept is None:
         lowered = lower(run_passes(tiles, s)[0], s)

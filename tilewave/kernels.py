@@ -22,7 +22,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, mma, read, write
+from tilewave.lang.ops import cast, erf, mma, read, write
 from tilewave.lang.symbols import Symbol, ceiling, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.machine.matrix import WISHES
@@ -60,16 +60,6 @@ def gemm(
     """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent."""
     acc = accumulator(dtype)
     written = out or acc
-    constraints = [
-        WorkgroupConstraint(M, BLOCK_M, 0),
-        WorkgroupConstraint(N, BLOCK_N, 1),
-        TilingConstraint(K, BLOCK_K),
-        WaveConstraint(M, ceiling(BLOCK_M / 2)),
-        WaveConstraint(N, ceiling(BLOCK_N / 2)),
-        WorkgroupMapping(mapping),
-        *([GridConstraint(workgroups)] if workgroups else []),
-        *([HardwareConstraint(mma_type=mma_type)] if mma_type else []),
-    ]
 
     def gemm(a: Any, b: Any, c: Any) -> None:
         zero = RegisterType((M, N), acc)(0)
@@ -85,7 +75,52 @@ def gemm(
         "b": MemoryType((N, K), SHARED_ADDRESS_SPACE, dtype),
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, written),
     }
-    return Gemm(*shape, tile, wave(constraints)(gemm))
+    return Gemm(*shape, tile, wave(_constraints(mapping, workgroups, mma_type))(gemm))
+
+
+def gemm_bias_gelu(
+    shape: tuple[int, int, int],
+    dtype: DType,
+    out: DType,
+    tile: tuple[int, int, int] = (128, 256, 64),
+    mapping: str = "linear()",
+) -> Gemm:
+    """C = gelu(A · Bᵀ + bias) of floats; bias[N] is of C's dtype, sums and epilogue are f32, and only C is written."""
+
+    def gemm_bias_gelu(a: Any, b: Any, bias: Any, c: Any) -> None:
+        zero = RegisterType((M, N), F32)(0)
+
+        @iterate(K, init_args=[zero])
+        def total(sums: Any) -> Any:
+            return mma(read(a), read(b), sums)
+
+        write(cast(gelu(total + cast(read(bias), F32)), out), c)
+
+    gemm_bias_gelu.__annotations__ = {
+        "a": MemoryType((M, K), SHARED_ADDRESS_SPACE, dtype),
+        "b": MemoryType((N, K), SHARED_ADDRESS_SPACE, dtype),
+        "bias": MemoryType((N,), GLOBAL_ADDRESS_SPACE, out),
+        "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, out),
+    }
+    return Gemm(*shape, tile, wave(_constraints(mapping))(gemm_bias_gelu))
+
+
+def gelu(x: Any) -> Any:
+    """x · Φ(x), by the error function."""
+    return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+
+
+def _constraints(mapping: str, workgroups: int | None = None, mma_type: MMAType | None = None) -> list[Any]:
+    return [
+        WorkgroupConstraint(M, BLOCK_M, 0),
+        WorkgroupConstraint(N, BLOCK_N, 1),
+        TilingConstraint(K, BLOCK_K),
+        WaveConstraint(M, ceiling(BLOCK_M / 2)),
+        WaveConstraint(N, ceiling(BLOCK_N / 2)),
+        WorkgroupMapping(mapping),
+        *([GridConstraint(workgroups)] if workgroups else []),
+        *([HardwareConstraint(mma_type=mma_type)] if mma_type else []),
+    ]
 
 
 def accumulator(dtype: DType) -> DType:

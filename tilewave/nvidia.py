@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tilewave.ir.core import Kernel
@@ -12,15 +13,19 @@ from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
 from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
-from tilewave.ir.rewrite import walk
+from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.lanes import SM_90A, LaneMachine
-from tilewave.passes import pipelines
+from tilewave.nvidia_code import CHIP, NvidiaCode, Variant, kept
 from tilewave.passes.runner import Pass, Step, run
+from tilewave.runtime.cache import compile_key, key_of
 
 if TYPE_CHECKING:
+    from tilewave.machine.lanes import LaneMachine
     from tilewave.nvidia_program import NvidiaProgram
     from tilewave.targets.ptxas import Assembled
+
+Passed = tuple[Kernel, tuple[Step, ...]]
+"""What each lane does, and how passes came to it."""
 
 DEFAULT_STAGES = 4
 """Steps that the copy engine is ahead at most; three cost one percent on the shapes measured, two a third."""
@@ -51,14 +56,28 @@ class NvidiaResources:
 
 @dataclass(frozen=True, eq=False)
 class NvidiaBuild:
-    """A kernel for one chip; every step of its making is kept."""
+    """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    machine: LaneMachine
-    lanes: Kernel
-    steps: tuple[Step, ...]
+    key: str
+    """Of its code, in the cache."""
+    passing: Callable[[], Passed]
     otherwise: Callable[[], NvidiaBuild] | None = None
     """How the kernel is built for arrays that the copy engine cannot take; None where this is that build."""
+    codes: Mapping[Variant, NvidiaCode] = field(default_factory=dict)
+    """Known from the beginning."""
+
+    @cached_property
+    def passed(self) -> Passed:
+        return self.passing()
+
+    @property
+    def lanes(self) -> Kernel:
+        return self.passed[0]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.passed[1]
 
     @cached_property
     def plain(self) -> NvidiaBuild:
@@ -67,9 +86,10 @@ class NvidiaBuild:
 
     @cached_property
     def program(self) -> NvidiaProgram:
-        from tilewave.nvidia_program import NvidiaProgram  # noqa: PLC0415  LLVM is heavy, and looking needs none of it
+        from tilewave.nvidia_program import NvidiaProgram  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
 
-        return NvidiaProgram(self.lanes, (lambda: self.plain.lanes) if self.otherwise else None)
+        plain = (lambda: self.plain.lanes) if self.otherwise else None
+        return NvidiaProgram(self.tiles, self.key, lambda: self.lanes, plain, dict(self.codes))
 
     @property
     def llvm_ir(self) -> str:
@@ -90,7 +110,7 @@ class NvidiaBuild:
         allocated = [op.result.type for op in walk(self.lanes.body) if isinstance(op, Allocate)]
         products = [op.instruction for op in walk(after["choose_instructions"].body) if isinstance(op, Mma)]
         return NvidiaResources(
-            self.machine.name,
+            CHIP,
             self.lanes.waves,
             self.lanes.lanes,
             tuple(dict.fromkeys(products)),
@@ -100,29 +120,68 @@ class NvidiaBuild:
         )
 
 
-def build_nvidia(
-    tiles: Kernel, places: Places, pipelining: tuple[Pass, ...], stages: int = DEFAULT_STAGES
-) -> NvidiaBuild:
+def build_nvidia(tiles: Kernel, places: Places, prefetched: int, stages: int | None = None) -> NvidiaBuild:
     """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
 
-    Where the copy engine cannot bring its tiles, lanes load them, and `pipelining` says how far ahead.
+    The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
+    tiles, lanes load them, `prefetched` steps ahead.
     """
+    key = compile_key("nvidia", CHIP, places.decisive, f"{prefetched} {stages}", unnamed(tiles))
+
+    def plain() -> NvidiaBuild:
+        pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
+        return build_plain(tiles, places, pipelining, key_of(key, "plain"))
+
+    def chosen() -> NvidiaBuild:
+        copying = _chosen(tiles, places, stages)
+        return replace(copying, key=key, otherwise=plain) if copying else replace(plain(), key=key)
+
+    code = kept(key, Variant())
+    if code is None:
+        return chosen()
+    return NvidiaBuild(tiles, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
+
+
+def _chosen(tiles: Kernel, places: Places, stages: int | None) -> NvidiaBuild | None:
+    """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
     built = build_copying(tiles, places, stages, PROCESSORS)
     if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
-        return build_plain(tiles, places, pipelining)
-    alone = built.resources.shared_bytes > SM_90A.shared.bytes // 2  # no two workgroups fit on one processor
+        return None
+    alone = built.resources.shared_bytes > _machine().shared.bytes // 2  # no two workgroups fit on one processor
     if not alone and built.lanes.workgroups != tiles.workgroups:
-        built = build_copying(tiles, places, stages, tiles.workgroups)
-    return replace(built, otherwise=lambda: build_plain(tiles, places, pipelining))
+        return build_copying(tiles, places, stages, tiles.workgroups)
+    return built
 
 
-def build_copying(tiles: Kernel, places: Places, stages: int, workgroups: int) -> NvidiaBuild:
+def build_copying(tiles: Kernel, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once."""
-    lanes, steps = run(tiles, pipelines.hopper(SM_90A, places, stages, workgroups))
-    return NvidiaBuild(tiles, SM_90A, lanes, steps)
+    return build_with(tiles, copying_passes(places, stages, workgroups))
 
 
-def build_plain(tiles: Kernel, places: Places, pipelining: tuple[Pass, ...]) -> NvidiaBuild:
+def copying_passes(places: Places, stages: int | None = None, workgroups: int = PROCESSORS) -> tuple[Pass, ...]:
+    most, fewest = (stages, stages) if stages else (DEFAULT_STAGES, 1)
+    passes: tuple[Pass, ...] = _pipelines().hopper(_machine(), places, most, workgroups, fewest)
+    return passes
+
+
+def build_plain(tiles: Kernel, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel whose lanes load its tiles, from arrays of any strides."""
-    lanes, steps = run(tiles, pipelines.hopper_plain(SM_90A, places, pipelining))
-    return NvidiaBuild(tiles, SM_90A, lanes, steps)
+    return build_with(tiles, _pipelines().hopper_plain(_machine(), places, pipelining), key)
+
+
+def build_with(tiles: Kernel, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
+    """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
+    passed = run(tiles, passes)
+    return NvidiaBuild(tiles, key or compile_key("nvidia", unnamed(passed[0])), lambda: passed)
+
+
+def _machine() -> LaneMachine:
+    from tilewave.machine.lanes import SM_90A  # noqa: PLC0415  as in _pipelines
+
+    return SM_90A
+
+
+def _pipelines() -> ModuleType:
+    from tilewave.passes import pipelines  # noqa: PLC0415  all passes; code from the cache needs none of them
+
+    return pipelines

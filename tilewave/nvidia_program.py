@@ -1,65 +1,38 @@
-"""A kernel's lanes → PTX for an NVIDIA chip: LLVM, the cache, and the card where there is one.
+"""PTX of a kernel for an NVIDIA chip, from the cache or made anew, and the card where there is one.
 
 Arrays that lie otherwise than the copy engine or wide loads want get code of their own, made when they first come.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
-from tilewave._version import __version__
 from tilewave.errors import SpillWarning, TargetError, here
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import AwaitEarlier
-from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
-from tilewave.lower.lane_later import MapArgument
-from tilewave.lower.lanes import KernelArgument, LoweredLanes, lower_lanes
+from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.nvidia_code import CHIP, WIDEST_BYTES, NvidiaCode, Variant, keep, kept
 from tilewave.runtime.arrays import ArrayView, Parameter
-from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
 from tilewave.runtime.gpu_launch import Address, Cluster, EarlyStart, GpuLaunch, Number, Slot, Stride, TiledArray
-from tilewave.targets.assembler import AssemblyFailed, assemble
-from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
-
-WIDEST_BYTES = 16
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Code for arrays that lie alike."""
-
-    is_plain: bool = False
-    """Lanes load, because the copy engine cannot."""
-    anyhow: tuple[str, ...] = ()
-    """Arrays whose last axis has no neighbours in memory."""
-    narrow: tuple[tuple[str, int], ...] = ()
-    """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
-
-
-@dataclass(frozen=True)
-class NvidiaCode:
-    """PTX, and what its launch must provide."""
-
-    arguments: tuple[KernelArgument, ...]
-    maps: tuple[MapArgument, ...]
-    shared_bytes: int
-    workgroup_size: int
-    ptx: str
 
 
 @dataclass(frozen=True, eq=False)
 class NvidiaProgram:
     """One kernel for one chip; where its copies cannot take an array, `otherwise` gives one that takes any."""
 
-    lanes: Kernel
+    tiles: Kernel
+    """Which has its name and its parameters."""
+    key: str
+    """In the cache."""
+    lanes: Callable[[], Kernel]
+    """Asked for where the cache does not know its code."""
     otherwise: Callable[[], Kernel] | None = None
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, CudaProgram] = field(default_factory=dict)
@@ -69,11 +42,12 @@ class NvidiaProgram:
 
     @property
     def name(self) -> str:
-        return self.lanes.name
+        return self.tiles.name
 
     @property
     def llvm_ir(self) -> str:
-        return self._lowered(Variant()).llvm_ir
+        ir: str = _compiler().lowered_for(self.lanes(), Variant()).llvm_ir
+        return ir
 
     @property
     def ptx(self) -> str:
@@ -86,7 +60,7 @@ class NvidiaProgram:
         for program in self.programs.values():
             found, log = program.resources(), program.log()
             return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
-        return assemble_ptx(self.ptx, SM_90A.chip) if ptxas() else None
+        return assemble_ptx(self.ptx, CHIP) if ptxas() else None
 
     # -- running it
 
@@ -103,8 +77,7 @@ class NvidiaProgram:
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
-        launch = _launch(code, self.kernel_of(variant))
-        return CudaCode(self.name, SM_90A.chip, code.ptx.encode(), launch, parameters)
+        return CudaCode(self.name, CHIP, code.ptx.encode(), _launch(code, self.tiles), parameters)
 
     def check_registers(self, program: CudaProgram, number: int) -> None:
         """Products that wait for registers are refused, and so are spills where tiles are copied to be fast.
@@ -124,7 +97,7 @@ class NvidiaProgram:
 
     def variant_for(self, views: Sequence[ArrayView]) -> Variant:
         """What fits arrays that lie so."""
-        named = dict(zip((v.name for v in _memories(self.lanes)), views, strict=True))
+        named = dict(zip((v.name for v in _memories(self.tiles)), views, strict=True))
         anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v)) < WIDEST_BYTES)
         narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
@@ -133,7 +106,7 @@ class NvidiaProgram:
         return Variant(is_plain and self.otherwise is not None, anyhow, narrow)
 
     def kernel_of(self, variant: Variant) -> Kernel:
-        return self.otherwise() if variant.is_plain and self.otherwise else self.lanes
+        return self.otherwise() if variant.is_plain and self.otherwise else self.lanes()
 
     def code_for(self, variant: Variant) -> NvidiaCode:
         if variant not in self._codes:
@@ -141,31 +114,11 @@ class NvidiaProgram:
         return self._codes[variant]
 
     def _kept_or_made(self, variant: Variant) -> NvidiaCode:
-        store = default_cache()
-        kernel = str(self.kernel_of(variant))
-        key = key_of("nvidia", __version__, sources(), version("llvmlite"), SM_90A.chip, kernel, repr(variant))
-        kept = store.get(key)
-        if kept is None:
-            kept = _packed(self._made(variant))
-            store.put(key, kept)
-        return _unpacked(kept)
-
-    def _lowered(self, variant: Variant) -> LoweredLanes:
-        kernel = self.kernel_of(variant)
-        alignments = {v.name: WIDEST_BYTES for v in _memories(kernel)} | dict(variant.narrow)
-        return lower_lanes(kernel, SM_90A, frozenset(variant.anyhow), alignments)
-
-    def _made(self, variant: Variant) -> NvidiaCode:
-        lowered = self._lowered(variant)
-        try:
-            made = assemble(lowered.llvm_ir, SM_90A.machine)
-        except AssemblyFailed as failed:
-            raise TargetError(
-                f"{self.name}: LLVM could not compile it for {SM_90A.chip}: {failed}",
-                loc=here(),
-                remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
-            ) from None
-        return NvidiaCode(lowered.arguments, lowered.maps, lowered.shared_bytes, lowered.workgroup_size, made.asm)
+        code = kept(self.key, variant)
+        if code is None:
+            code = _compiler().code_of(self.kernel_of(variant), variant)
+            keep(self.key, variant, code)
+        return code
 
 
 @dataclass
@@ -189,19 +142,25 @@ def alignment(v: ArrayView) -> int:
     return found & -found
 
 
+def _compiler() -> ModuleType:
+    from tilewave import nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
+
+    return nvidia_ptx
+
+
 def _memories(kernel: Kernel) -> list[Any]:
     return [v for v in kernel.body.args if isinstance(v.type, Memory)]
 
 
-def _launch(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
-    names = [v.name for v in _memories(kernel)]
-    symbols = [v.name for v in kernel.body.args if not isinstance(v.type, Memory)]
+def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
+    names = [v.name for v in _memories(tiles)]
+    symbols = [v.name for v in tiles.body.args if not isinstance(v.type, Memory)]
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
     attributes = (
-        *((Cluster((kernel.cluster, 1, 1)),) if kernel.cluster > 1 else ()),
-        *((EarlyStart(),) if any(isinstance(op, AwaitEarlier) for op in walk(kernel.body)) else ()),
+        *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
+        *((EarlyStart(),) if code.starts_early else ()),
     )
-    grid, block = (kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+    grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
     return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
 
 
@@ -218,22 +177,3 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
 
 def _tiled(m: MapArgument, names: Sequence[str]) -> TiledArray:
     return TiledArray(names.index(m.name), m.axes, m.box, m.swizzle_bytes)
-
-
-def _packed(code: NvidiaCode) -> bytes:
-    """How the cache keeps it: a line of JSON, then the PTX."""
-    head = asdict(code)
-    ptx = head.pop("ptx")
-    return json.dumps(head).encode() + b"\n" + str(ptx).encode()
-
-
-def _unpacked(kept: bytes) -> NvidiaCode:
-    head, _, ptx = kept.partition(b"\n")
-    fields = json.loads(head)
-    return NvidiaCode(
-        tuple(KernelArgument(**a) for a in fields["arguments"]),
-        tuple(MapArgument(m["name"], tuple(m["axes"]), tuple(m["box"]), m["swizzle_bytes"]) for m in fields["maps"]),
-        fields["shared_bytes"],
-        fields["workgroup_size"],
-        ptx.decode(),
-    )

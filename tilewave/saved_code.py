@@ -14,8 +14,9 @@ from tilewave.machine.lanes import SM_90A
 from tilewave.nvidia import NvidiaBuild
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cpu import Launch, Program
-from tilewave.saved_file import AGAIN, Contents, Path, Record, Stored, read, write
+from tilewave.saved_file import Contents, Path, Stored, read, write
 from tilewave.saved_gpu import loaded_amd, loaded_nvidia, stored_amd, stored_nvidia
+from tilewave.saved_record import AGAIN, Record, restored
 from tilewave.targets.amdgcn import AMDGCN
 from tilewave.targets.cpu import INSTRUCTION_SETS, host_features, host_instruction_set, runs_here
 
@@ -148,13 +149,5 @@ def _loaded_cpu(contents: Contents, kernel: Kernel) -> LoadedCpu:
             remedy=f"load it with the tilewave that wrote it, {about.text('tilewave')}",
         )
     s = replace(INSTRUCTION_SETS[name], triple=about.text("triple"), needs=about.texts("needs"))
-    at = about.record("launch")
-    launch = Launch(
-        at.number("words"),
-        at.numbers("packed_slots"),
-        at.numbers("packed_bytes"),
-        at.number("scratch_slot"),
-        at.number("scratch_bytes"),
-        at.numbers("item_bytes"),
-    )
+    launch = restored(Launch, about.record("launch"))
     return LoadedCpu(kernel, s, contents.member(OBJECT), launch, contents.path)

@@ -26,6 +26,7 @@ from tilewave.errors import SavedKernelError, TilewaveError, here, short_path
 from tilewave.ir.core import Kernel
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
+from tilewave.saved_record import AGAIN, HEAD, Record
 
 FORMAT = 1
 """Of the members, and of how machine code is called: another number as soon as code saved before cannot be called."""
@@ -33,8 +34,6 @@ FORMAT = 1
 LARGEST_BYTES = 1 << 26
 """Of a file, and of what its members unpack to; a kernel takes some 20 KB."""
 
-HEAD = "kernel.json"
-AGAIN = "copy it again, or compile the kernel and save it again: compiled.save(path)"
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[a-z]+")
 _BEGINNING = b"PK\x03\x04"
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
@@ -47,51 +46,6 @@ Path = str | os.PathLike[str]
 
 Stored = tuple[dict[str, Any], dict[str, bytes]]
 """What `kernel.json` says, and other members."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """A JSON object of `kernel.json`, whose fields are asked for by kind."""
-
-    path: str
-    fields: Mapping[str, Any]
-
-    def text(self, name: str) -> str:
-        return str(self._of(str, name))
-
-    def number(self, name: str) -> int:
-        return _natural(self._of(int, name), self, name)
-
-    def axis(self, name: str) -> int:
-        """A number, or -1 for none."""
-        return int(self._of(int, name))
-
-    def record(self, name: str) -> Record:
-        return Record(self.path, self._of(dict, name))
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        return tuple(x if isinstance(x, str) else self.fail(name) for x in self._of(list, name))
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        return tuple(_natural(x, self, name) for x in self._of(list, name))
-
-    def records(self, name: str) -> tuple[Record, ...]:
-        found = self._of(list, name)
-        return tuple(Record(self.path, x if isinstance(x, dict) else self.fail(name)) for x in found)
-
-    def truth(self, name: str) -> bool:
-        return bool(self._of(bool, name))
-
-    def _of(self, kind: type, name: str) -> Any:
-        found = self.fields.get(name)
-        return found if type(found) is kind else self.fail(name)
-
-    def fail(self, name: str) -> Any:
-        raise SavedKernelError(f"{self.path}: {HEAD} does not say its {name}", loc=here(), remedy=AGAIN)
-
-
-def _natural(x: object, record: Record, name: str) -> int:
-    return x if type(x) is int and 0 <= x < 1 << 63 else int(record.fail(name))
 
 
 # Writing ------------------------------------------------------------------------------------------------------------

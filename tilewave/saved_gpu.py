@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from tilewave.amd import AmdBuild, LaneResources
-from tilewave.amd_program import AmdCode, AmdProgram
+from tilewave.amd_code import AmdCode
+from tilewave.amd_program import AmdProgram
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.lane_loads import LaneLoads
 from tilewave.ir.types import Memory
-from tilewave.lower.lane_later import MapArgument
-from tilewave.lower.lane_memory import Reach
-from tilewave.lower.lanes import KernelArgument
-from tilewave.machine.lanes import LANE_MACHINES, SM_90A
 from tilewave.nvidia import NvidiaBuild, NvidiaResources
-from tilewave.nvidia_program import NvidiaCode, NvidiaProgram, Variant
+from tilewave.nvidia_code import NvidiaCode, Variant
+from tilewave.nvidia_program import NvidiaProgram
 from tilewave.runtime.arrays import ArrayView
-from tilewave.saved_file import Contents, Record, Stored
+from tilewave.saved_file import Contents, Stored
+from tilewave.saved_record import Record, restored
 
 LANES, PLAIN = "lanes.ir", "plain.ir"
+UNKNOWN = ""
+"""To the cache: a file brings all the code that its kernel may take."""
 ALLOCATED_BYTES = 256
 """Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
 
@@ -33,12 +34,11 @@ ALLOCATED_BYTES = 256
 class LoadedAmd(AmdBuild):
     """Machine code, and the lanes that it was made of."""
 
-    codes: Mapping[frozenset[str], AmdCode] = field(default_factory=dict)
     counted: LaneResources | None = None
 
     @cached_property
     def program(self) -> AmdProgram:
-        return LoadedAmdProgram(self.lanes, self.machine.name, dict(self.codes))
+        return LoadedAmdProgram(self.tiles, self.chip, self.key, lambda: self.lanes, dict(self.codes))
 
     @cached_property
     def resources(self) -> LaneResources:
@@ -61,10 +61,9 @@ def stored_amd(build: AmdBuild) -> Stored:
     codes: list[dict[str, Any]] = []
     members = {LANES: str(build.lanes).encode()}
     for name, anyhow in variants.items():
-        code = asdict(program.code_for(anyhow))
-        members[f"{name}.s"] = code.pop("asm").encode()
-        members[f"{name}.hsaco"] = code.pop("code_object")
-        codes.append({"member": name, "anyhow": sorted(anyhow), **code})
+        code = program.code_for(anyhow)
+        members[f"{name}.s"], members[f"{name}.hsaco"] = code.asm.encode(), code.code_object
+        codes.append({"member": name, "anyhow": sorted(anyhow), **code.facts})
     return {"codes": codes, "resources": asdict(build.resources)}, members
 
 
@@ -74,43 +73,14 @@ def loaded_amd(contents: Contents, target: str, kernel: Kernel) -> LoadedAmd:
     reached = {reach.name for code in codes.values() for reach in code.reaches}
     if frozenset(reached) not in codes or lanes.name != kernel.name:
         raise contents.misfit(LANES)
-    resources = _resources(contents.about.record("resources"))
-    return LoadedAmd(kernel, LANE_MACHINES[target], lanes, (), codes, resources)
+    resources = restored(LaneResources, contents.about.record("resources"))
+    return LoadedAmd(kernel, target, UNKNOWN, lambda: (lanes, ()), codes, resources)
 
 
 def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:
-    reaches = tuple(Reach(r.text("name"), r.number("bytes"), r.numbers("steps")) for r in about.records("reaches"))
     name = about.text("member")
-    sizes = about.number("shared_bytes"), about.number("workgroup_size")
-    code = AmdCode(_arguments(about), reaches, *sizes, contents.text(f"{name}.s"), contents.member(f"{name}.hsaco"))
+    code = AmdCode.of(about, contents.text(f"{name}.s"), contents.member(f"{name}.hsaco"))
     return frozenset(about.texts("anyhow")), code
-
-
-def _resources(r: Record) -> LaneResources:
-    return LaneResources(
-        r.text("machine"),
-        r.numbers("waves"),
-        r.number("lanes"),
-        r.texts("instructions"),
-        r.number("shared_bytes"),
-        _loads(r, "loads_before"),
-        _loads(r, "loads"),
-        r.number("registers"),
-        r.number("accumulation_registers"),
-        r.number("spills"),
-        r.number("waves_per_unit"),
-    )
-
-
-def _loads(r: Record, name: str) -> tuple[LaneLoads, ...]:
-    return tuple(LaneLoads(x.text("memory"), x.number("loads"), x.number("elements")) for x in r.records(name))
-
-
-def _arguments(about: Record) -> tuple[KernelArgument, ...]:
-    return tuple(
-        KernelArgument(a.text("name"), a.text("kind"), a.axis("axis"), a.text("dtype"))
-        for a in about.records("arguments")
-    )
 
 
 # NVIDIA chips -------------------------------------------------------------------------------------------------------
@@ -120,13 +90,12 @@ def _arguments(about: Record) -> tuple[KernelArgument, ...]:
 class LoadedNvidia(NvidiaBuild):
     """PTX, and the lanes that it was made of."""
 
-    codes: Mapping[Variant, NvidiaCode] = field(default_factory=dict)
     counted: NvidiaResources | None = None
 
     @cached_property
     def program(self) -> NvidiaProgram:
         plain = (lambda: self.plain.lanes) if self.otherwise else None
-        return LoadedNvidiaProgram(self.lanes, plain, dict(self.codes))
+        return LoadedNvidiaProgram(self.tiles, self.key, lambda: self.lanes, plain, dict(self.codes))
 
     @cached_property
     def resources(self) -> NvidiaResources:
@@ -159,7 +128,7 @@ def _in_rows(program: NvidiaProgram) -> Variant:
 
 
 def _memories(program: NvidiaProgram) -> list[Value]:
-    return [v for v in program.lanes.body.args if isinstance(v.type, Memory)]
+    return [v for v in program.tiles.body.args if isinstance(v.type, Memory)]
 
 
 def stored_nvidia(build: NvidiaBuild) -> Stored:
@@ -170,9 +139,9 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     codes: list[dict[str, Any]] = []
     variants = {_for_any(program): "code_anyhow", _in_rows(program): "code_rows", Variant(): "code"}
     for variant, name in reversed(variants.items()):
-        code = asdict(program.code_for(variant))
-        members[f"{name}.ptx"] = code.pop("ptx").encode()
-        codes.append({"member": name, "variant": {**asdict(variant), "narrow": dict(variant.narrow)}, **code})
+        code = program.code_for(variant)
+        members[f"{name}.ptx"] = code.ptx.encode()
+        codes.append({"member": name, "variant": {**asdict(variant), "narrow": dict(variant.narrow)}, **code.facts})
     counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.name != "assemble"}
     counted["loads"] = [asdict(x) for x in build.resources.loads]
     return {"codes": codes, "resources": counted}, members
@@ -182,7 +151,8 @@ def loaded_nvidia(contents: Contents, kernel: Kernel) -> LoadedNvidia:
     about = contents.about
     codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))
     lanes = contents.kernel(LANES)
-    plain = NvidiaBuild(kernel, SM_90A, contents.kernel(PLAIN), ()) if PLAIN in contents.members else None
+    plain_lanes = contents.kernel(PLAIN) if PLAIN in contents.members else None
+    plain = NvidiaBuild(kernel, UNKNOWN, lambda: (plain_lanes, ())) if plain_lanes else None
     r = about.record("resources")
     counted = NvidiaResources(
         r.text("machine"),
@@ -190,10 +160,10 @@ def loaded_nvidia(contents: Contents, kernel: Kernel) -> LoadedNvidia:
         r.number("lanes"),
         r.texts("instructions"),
         r.number("shared_bytes"),
-        _loads(r, "loads"),
+        tuple(restored(LaneLoads, one) for one in r.records("loads")),
         lambda: None,
     )
-    loaded = LoadedNvidia(kernel, SM_90A, lanes, (), (lambda: plain) if plain else None, codes, counted)
+    loaded = LoadedNvidia(kernel, UNKNOWN, lambda: (lanes, ()), (lambda: plain) if plain else None, codes, counted)
     if lanes.name != kernel.name or not {Variant(), _for_any(loaded.program)} <= codes.keys():
         raise contents.misfit(LANES)
     return loaded
@@ -205,9 +175,4 @@ def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]
     variant = Variant(
         v.truth("is_plain"), v.texts("anyhow"), tuple((name, narrow.number(name)) for name in narrow.fields)
     )
-    maps = tuple(
-        MapArgument(m.text("name"), m.numbers("axes"), m.numbers("box"), m.number("swizzle_bytes"))
-        for m in about.records("maps")
-    )
-    sizes = about.number("shared_bytes"), about.number("workgroup_size")
-    return variant, NvidiaCode(_arguments(about), maps, *sizes, contents.text(f"{about.text('member')}.ptx"))
+    return variant, NvidiaCode.of(about, contents.text(f"{about.text('member')}.ptx"))

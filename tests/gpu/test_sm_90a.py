@@ -6,6 +6,9 @@ import pytest
 import seeds
 
 from tilewave import *
+from tilewave import kernels as shipped
+from tilewave.cli.bench_epilogue import BIAS_GELU, EPILOGUES
+from tilewave.cli.bench_gpu import Arena, error_bound
 
 pytestmark = pytest.mark.gpu
 WAYS = ("copies", "loads")
@@ -135,6 +138,35 @@ def test_operands_that_lie_across(torch, across):
 def test_an_epilogue(torch, way):
     compiled = compile_for(kernels.gemm(f16, f32, epilogue=lambda x: tanh(x)), kernels.sizes(256, 512, 64, **LARGE))
     check(torch, compiled, way, (256, 512, 64), function=np.tanh)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_bias_and_gelu(torch, way):
+    shape = m, n, k = 300, 264, 136
+    made = shipped.gemm_bias_gelu(shape, f16, f16)
+    arena = Arena.of(torch, shape, f16, 0, EPILOGUES[BIAS_GELU])
+    c = torch.full((m, n), float("nan"), device="cuda").half()
+    run(compile_for(made.kernel, made.subs), way, arena.a, arena.b, arena.bias, c)
+    assert arena.relative_error(c) <= error_bound(k, f16, f16, arena.epilogue.steepest)
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_as_many_stages_as_are_asked_for(torch, buffers):
+    subs = kernels.sizes(300, 264, 1000, **LARGE)
+    compiled = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", buffers=buffers), narrow_gemm())
+    check(torch, compiled, "copies", (300, 264, 1000), out=f16)
+
+
+def test_code_from_the_cache_gives_the_same_bits(torch):
+    a, b = (torch.randn((512, 512), device="cuda").half() for _ in range(2))
+    results = []
+    for _ in range(2):
+        compiled = compile_for(narrow_gemm(), kernels.sizes(512, 512, 512, **LARGE))
+        c = torch.full((512, 512), float("nan"), device="cuda").half()
+        compiled(a, b, c)
+        results.append(c.cpu())
+    assert compiled.build.codes, "the second comes from the cache"
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize(("first", "row"), [(0, 258), (1, 256), (0, 257), (2, 260)])

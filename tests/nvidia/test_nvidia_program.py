@@ -8,10 +8,12 @@ from fake_cuda import FakeCuda, Gpu
 from fake_guests import forget_guests, install_torch
 from ptx_code import half_gemm
 
+import tilewave.nvidia_ptx  # noqa: F401  LLVM is loaded before ctypes.CDLL is a fake
 from tilewave import *
 from tilewave.errors import CallError, SpillWarning, TargetError
 from tilewave.ir.types import F16, F32
-from tilewave.nvidia_program import Variant, alignment
+from tilewave.nvidia_code import Variant
+from tilewave.nvidia_program import alignment
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
 from tilewave.runtime.arrays import ArrayView
@@ -192,7 +194,7 @@ def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
 
 def test_the_second_process_takes_the_code_from_the_cache(gemm, monkeypatch):
     ptx = gemm.asm
-    monkeypatch.setattr("tilewave.nvidia_program.assemble", lambda *given: pytest.fail("it was compiled again"))
+    monkeypatch.setattr("tilewave.nvidia_ptx.assemble", lambda *given: pytest.fail("it was compiled again"))
     sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
     again = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
     assert again.asm == ptx

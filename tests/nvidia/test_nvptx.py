@@ -11,7 +11,8 @@ from tilewave.errors import TargetError
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.lower.lanes import lower_lanes
-from tilewave.nvidia_program import NvidiaProgram, Variant
+from tilewave.nvidia_code import Variant
+from tilewave.nvidia_program import NvidiaProgram
 from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import PtxasFailed, assemble_ptx, read_log
 
@@ -241,7 +242,7 @@ def text_of(body, arguments="%a: memory<64x64xf16, global>", waves=4):
 def ptx_of(body, **more):
     kernel = parse(text_of(body, **more))
     verify(kernel)
-    return NvidiaProgram(kernel).ptx
+    return NvidiaProgram(kernel, str(kernel), lambda: kernel).ptx
 
 
 def test_waves_that_meet_in_groups_have_a_barrier_for_each():

@@ -15,14 +15,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewave.cli.asked import known_dtype, sizes
-from tilewave.cli.bench_contestants import PACKAGES, RIVALS, TARGET, ours
+from tilewave.cli.bench_contestants import PACKAGES, RIVALS, TARGET, compile_ahead, of_rung, ours
+from tilewave.cli.bench_epilogue import BIAS_GELU, EPILOGUES
 from tilewave.cli.bench_gpu import Arena, Bursts, Contestant, Launching, first_line, torch_on_the_gpu
+from tilewave.cli.bench_ladder import Rung, checked_rung, ladder_rungs, rung_named
 from tilewave.cli.bench_print import bars_of, caption_of, print_report, to_json
 from tilewave.cli.bench_result import Checked, Failed, Machine, Report, Result, Settings, Shape
 from tilewave.cli.bench_rounds import MODES, Rounds, play
 from tilewave.cli.trial import Advance
 from tilewave.errors import TargetError, TilewaveError, text_error
-from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32
+from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
 from tilewave.mapping import as_mapping
 from tilewave.runtime.cuda_driver import CudaDevice, cuda_driver
 from tilewave.view.bench_plot import bench_plot
@@ -64,6 +66,11 @@ RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="H
 ModeName = Annotated[
     str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (60 ms), or both.")
 ]
+EpilogueName = Annotated[str, typer.Option("--epilogue", metavar="NAME", help=f"After the sums: {BIAS_GELU}.")]
+Ladder = Annotated[bool, typer.Option("--ladder", help="Also ours with one optimisation left out at a time.")]
+Without = Annotated[
+    list[str] | None, typer.Option("--without", metavar="PASS", help="Also ours without that pass; repeatable.")
+]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the numbers, and of the order of measurements.")]
 Json = Annotated[bool, typer.Option("--json", help="Print everything for machines, every sample included.")]
 JsonFile = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write to a file what --json prints.")]
@@ -80,6 +87,9 @@ def bench_command(
     against: Against = "cublas",
     rounds: RoundCount = 15,
     mode: ModeName = "both",
+    epilogue: EpilogueName = "",
+    ladder: Ladder = False,
+    left_out: Without = None,
     seed: Seed = 0,
     as_json: Json = False,
     saved: JsonFile = None,
@@ -100,6 +110,10 @@ def bench_command(
 
       tilewave bench gemm --shapes 4096x4096x4096,8192x8192x8192 --map "grouped(8)" --map "hilbert()" --mode short
 
+      tilewave bench gemm --epilogue bias+gelu --shapes 8192x8192x8192
+
+      tilewave bench gemm --ladder --against cublas,triton --mode short --rounds 7
+
       tilewave bench gemm --json
     """
     if what not in KERNELS:
@@ -108,7 +122,8 @@ def bench_command(
     written = known_dtype("--out", out, OUTPUTS[given.kind]) if out else DEFAULT_OUT[given]
     orders = tuple(dict.fromkeys(str(as_mapping(text)) for text in maps or (BEST_MAPPING,)))
     facts = given, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _rivals(against)
-    report = _measure(Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed))
+    after = _epilogue(epilogue, given, written), _names_of_rungs(ladder, left_out or [], epilogue)
+    report = _measure(Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed, *after))
     told = json.dumps(to_json(report), indent=2, allow_nan=False)
     if saved is not None:
         save(saved, told + "\n")
@@ -148,6 +163,27 @@ def _mode(text: str) -> str:
         remedy = f"there are {', '.join(MODES)}"
         raise TilewaveError(text_error(f"--mode: no mode is called `{text}`", text, 0, len(text), remedy))
     return text
+
+
+def _epilogue(name: str, dtype: DType, out: DType) -> str:
+    if name not in EPILOGUES:
+        known = ", ".join(filter(None, EPILOGUES))
+        raise TilewaveError(text_error(f"--epilogue: none is called `{name}`", name, 0, len(name), f"there is {known}"))
+    if name and (dtype.bits != 16 or out != dtype):
+        told = f"--epilogue {name} is measured where A, B, bias and C are all f16 or all bf16, not {dtype} → {out}"
+        raise TilewaveError(told, remedy="leave --out away, and write --dtype f16")
+    return name
+
+
+def _names_of_rungs(all_of_them: bool, left_out: list[str], epilogue: str) -> tuple[str, ...]:
+    rungs = [*(ladder_rungs() if all_of_them else ()), *map(checked_rung, left_out)]
+    if rungs and epilogue:
+        raise TilewaveError("the ladder is climbed without an epilogue", remedy="leave --epilogue away")
+    return tuple(dict.fromkeys(rung.name for rung in rungs))
+
+
+def _rungs(settings: Settings) -> list[Rung]:
+    return [rung_named(name) for name in settings.rungs]
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------
@@ -211,9 +247,11 @@ def _progress(what: str, total: int) -> Iterator[Advance]:
 
 def _result(torch: Any, settings: Settings, shape: Shape, advance: Advance) -> Result:
     """One shape: who is right takes part."""
-    arena = Arena.of(torch, shape, settings.dtype, settings.seed)
-    found = [ours(arena, mapping, settings.tile, settings.out) for mapping in settings.mappings]
-    found += [RIVALS[name](arena, settings.out) for name in settings.against]
+    arena = Arena.of(torch, shape, settings.dtype, settings.seed, EPILOGUES[settings.epilogue])
+    found = [ours(arena, mapping, settings) for mapping in settings.mappings]
+    found += [of_rung(arena, rung, settings) for rung in _rungs(settings)]
+    compile_ahead(found)
+    found += [one for name in settings.against for one in RIVALS[name](arena, settings.out)]
     contestants = [one for one in found if isinstance(one, Contestant)]
     checked = [_check(arena, one) for one in contestants]
     advance()

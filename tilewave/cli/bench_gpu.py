@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 
+from tilewave.cli.bench_epilogue import NOTHING, Epilogue
 from tilewave.cli.bench_result import Checked, Shape
 from tilewave.cli.bench_rounds import Mode
 from tilewave.errors import TargetError, TilewaveError
@@ -35,7 +36,7 @@ FLOAT8_UNIT = 2.0**-13 / 32
 
 @dataclass(frozen=True, eq=False)
 class Contestant:
-    """Somebody's a · bᵀ: what launches it, and the tensor that it writes."""
+    """Somebody's a · bᵀ, with its epilogue: what launches it, and the tensor that it writes."""
 
     name: str
     launch: Launch
@@ -43,6 +44,10 @@ class Contestant:
     writes: DType
     is_ours: bool
     note: str = ""
+    kernels: int = 1
+    """That a launch consists of; each writes its result in a narrow dtype."""
+    prepare: Launch = tuple
+    """Makes its code, if that can be done ahead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +60,20 @@ class Arena:
     a: Any
     b: Any
     outputs: dict[DType, Any]
+    epilogue: Epilogue = NOTHING
+    bias: Any = None
+    """For each column of C, where the epilogue adds one."""
 
     @staticmethod
-    def of(torch: Any, shape: Shape, dtype: DType, seed: int) -> Arena:
+    def of(torch: Any, shape: Shape, dtype: DType, seed: int, epilogue: Epilogue = NOTHING) -> Arena:
         """Random normal numbers; for i8, whole numbers from -127 to 127."""
         m, n, k = shape
         _check_memory(torch, shape)
         generator = torch.Generator(device="cuda")
         generator.manual_seed(seed)
         a, b = (_random(torch, (rows, k), dtype, generator) for rows in (m, n))
-        return Arena(torch, shape, dtype, a, b, {})
+        bias = _random(torch, (n,), dtype, generator) if epilogue.name else None
+        return Arena(torch, shape, dtype, a, b, {}, epilogue, bias)
 
     def output(self, dtype: DType) -> Any:
         m, n, _ = self.shape
@@ -75,10 +84,25 @@ class Arena:
     def check(self, contestant: Contestant) -> Checked:
         """Launch it three times, each into a poisoned output."""
         first = self._fresh(contestant)
-        error = relative_error(self.torch, self.a, self.b, contestant.output)
+        error = self.relative_error(contestant.output)
         same = all(self.torch.equal(first, self._fresh(contestant)) for _ in range(2))
-        bound = error_bound(self.shape[2], self.dtype, contestant.writes)
+        lost = self.epilogue.roundings if contestant.kernels > 1 else 0
+        bound = error_bound(self.shape[2], self.dtype, contestant.writes, self.epilogue.steepest, lost)
         return Checked(contestant.name, error, bound, same, contestant.writes, contestant.is_ours)
+
+    def relative_error(self, c: Any) -> float:
+        """‖c - want‖ / ‖a·bᵀ‖ in float64, some rows at a time; nan where c has an element that is none."""
+        wide_b = _wide(self.b).T
+        bias = None if self.bias is None else _wide(self.bias)
+        rows = max(1, CHECKED_AT_ONCE // c.shape[1])
+        off = self.torch.zeros((), dtype=self.torch.float64, device=c.device)
+        whole = self.torch.zeros_like(off)
+        for at in range(0, c.shape[0], rows):
+            sums = _wide(self.a[at : at + rows]) @ wide_b
+            whole += sums.square().sum()
+            want = self.epilogue.finish(self.torch, sums, bias)
+            off += (c[at : at + rows].double() - want).square().sum()
+        return math.sqrt(off.item() / whole.item())
 
     def _fresh(self, contestant: Contestant) -> Any:
         """The bytes of one launch."""
@@ -93,7 +117,7 @@ def torch_dtype(torch: Any, dtype: DType) -> Any:
     return getattr(torch, dtype.numpy.name)
 
 
-def _random(torch: Any, size: tuple[int, int], dtype: DType, generator: Any) -> Any:
+def _random(torch: Any, size: tuple[int, ...], dtype: DType, generator: Any) -> Any:
     wanted = torch_dtype(torch, dtype)
     if dtype.is_int:
         return torch.randint(-127, 128, size, generator=generator, device="cuda", dtype=wanted)
@@ -115,33 +139,22 @@ def _check_memory(torch: Any, shape: Shape) -> None:
 # -- is it right? ------------------------------------------------------------------------------------------------------
 
 
-def relative_error(torch: Any, a: Any, b: Any, c: Any) -> float:
-    """‖c - a·bᵀ‖ / ‖a·bᵀ‖ with the product in float64, some rows at a time; nan where c has an element that is none."""
-    wide_b = _wide(b).T
-    rows = max(1, CHECKED_AT_ONCE // c.shape[1])
-    off = torch.zeros((), dtype=torch.float64, device=c.device)
-    whole = torch.zeros_like(off)
-    for at in range(0, c.shape[0], rows):
-        want = _wide(a[at : at + rows]) @ wide_b
-        whole += want.square().sum()
-        off += (c[at : at + rows].double() - want).square().sum()
-    return math.sqrt(off.item() / whole.item())
-
-
 def _wide(x: Any) -> Any:
     return x.float().double()  # torch widens 8-bit floats to f32 only
 
 
-def error_bound(k: int, dtype: DType, out: DType) -> float:
+def error_bound(k: int, dtype: DType, out: DType, steepest: float = 1.0, lost: int = 0) -> float:
     """What the relative error may be for numbers at random, whose partial sums are on average no larger than the whole.
 
     Each of k + 1 roundings is then at most a unit of the whole, and writing in a narrower dtype adds half a unit of it.
+    What `lost` results in between were rounded by, and the sums' own error, an epilogue makes `steepest` times as large
+    at most.
     """
     acc = accumulator(dtype)
     total = 0.0 if acc.is_int else (k + 1) * (FLOAT8_UNIT if dtype in FLOAT8 else F32_UNIT)
-    if out.is_float and (acc.is_int or out.bits < acc.bits):
-        total += float(ml_dtypes.finfo(out.numpy).eps) / 2  # type: ignore[no-untyped-call]
-    return total
+    narrow = out.is_float and (acc.is_int or out.bits < acc.bits)
+    half = float(ml_dtypes.finfo(out.numpy).eps) / 2 if narrow else 0.0  # type: ignore[no-untyped-call]
+    return steepest * (total + lost * half) + half
 
 
 # -- how fast is it? ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave._version import __version__
-from tilewave.cli.bench_result import Checked, Report, Result
+from tilewave.cli.bench_result import Checked, Report, Result, Settings
 from tilewave.cli.bench_rounds import BASELINE, MODES, Estimate, Mode, Rounds
 from tilewave.ir.types import dims
 from tilewave.view.bench_plot import Bar
@@ -28,8 +28,8 @@ def print_report(console: Console, report: Report) -> None:
     settings, machine = report.settings, report.machine
     console.print(
         Text(
-            f"gemm, {settings.dtype} → {settings.out}, tiles of {dims(settings.tile)}, on {machine.device} "
-            f"(driver {machine.driver}; torch {machine.torch})",
+            f"{_kernel(settings)}, {settings.dtype} → {settings.out}, tiles of {dims(settings.tile)}, "
+            f"on {machine.device} (driver {machine.driver}; torch {machine.torch})",
             style="bold",
         )
     )
@@ -38,6 +38,10 @@ def print_report(console: Console, report: Report) -> None:
         console.print(_table(report, mode))
     for note in report.notes:
         console.print(f"Note: {note}.", markup=False)
+
+
+def _kernel(settings: Settings) -> str:
+    return f"gemm with {settings.epilogue}" if settings.epilogue else "gemm"
 
 
 def launched_by(report: Report) -> str:
@@ -104,7 +108,7 @@ def caption_of(report: Report) -> str:
     settings, machine = report.settings, report.machine
     modes = "; ".join(map(str, MODES[settings.modes]))
     return (
-        f"gemm, {settings.dtype} → {settings.out}, tiles of {dims(settings.tile)}, random data, on "
+        f"{_kernel(settings)}, {settings.dtype} → {settings.out}, tiles of {dims(settings.tile)}, random data, on "
         f"{machine.device} (driver {machine.driver}; torch {machine.torch}), clocks untouched. {modes}. Medians of "
         f"{counted(settings.rounds, 'round')}; lines are half the distance between the quartiles, up and down."
     )
@@ -133,6 +137,8 @@ def to_json(report: Report) -> dict[str, Any]:
             "mode": settings.modes,
             "rounds": settings.rounds,
             "seed": settings.seed,
+            "epilogue": settings.epilogue,
+            "rungs": list(settings.rungs),
         },
         "passed": report.passed,
         "notes": list(report.notes),

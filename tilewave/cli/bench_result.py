@@ -23,6 +23,10 @@ class Settings:
     modes: str
     rounds: int
     seed: int
+    epilogue: str = ""
+    """What follows the sums, or nothing."""
+    rungs: tuple[str, ...] = ()
+    """Kernels of ours with an optimisation left out."""
 
 
 @dataclass(frozen=True)

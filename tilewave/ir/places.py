@@ -29,3 +29,8 @@ class Places:
     waves: Loc = NOWHERE
     hardware: Loc = NOWHERE
     sides: tuple[Side, Side] = (Side(), Side())
+
+    @property
+    def decisive(self) -> str:
+        """What passes decide or refuse by, which no line is."""
+        return repr([(side.name, side.tile, side.wave_tile) for side in self.sides])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from tilewave.ir.core import Block, Kernel, Op, Value
 
 Rule = Callable[[Op], Sequence[Op] | None]
+_NAME = re.compile(r"%\w+")
 
 
 def walk(block: Block) -> Iterator[Op]:
@@ -84,3 +86,9 @@ def names(kernel: Kernel) -> set[str]:
         taken.update(v.name for v in op.results)
         taken.update(v.name for block in op.blocks for v in block.args)
     return taken
+
+
+def unnamed(kernel: Kernel) -> str:
+    """Its text with all values but the parameters numbered: what an author calls them does not show."""
+    found = {f"%{v.name}": f"%{v.name}" for v in kernel.body.args}
+    return _NAME.sub(lambda name: found.setdefault(name[0], f"%.{len(found)}"), str(kernel))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product as combinations
 from math import prod
 
@@ -20,19 +20,10 @@ from tilewave.lower.lane_numbers import numbers_of
 from tilewave.lower.lane_registers import Registers
 from tilewave.lower.lane_shared import SharedPlace
 from tilewave.lower.lane_values import Held, natural_width, regrouped
+from tilewave.lower.launch_arguments import MapArgument
 
 CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
 SIGNAL_BYTES = 8
-
-
-@dataclass(frozen=True)
-class MapArgument:
-    """How the copy engine is to see an array: its axes from the slowest to the fastest, and the box of one copy."""
-
-    name: str
-    axes: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle_bytes: int
 
 
 Allot = Callable[[str, int, int], str]

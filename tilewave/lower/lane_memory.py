@@ -23,28 +23,13 @@ from tilewave.lower.lane_positions import Affine, Positions
 from tilewave.lower.lane_ranges import INT32, within
 from tilewave.lower.lane_registers import Registers
 from tilewave.lower.lane_values import Held, cut, held, join, regrouped
+from tilewave.lower.launch_arguments import LARGEST_WINDOW, Reach
 from tilewave.lower.numbers import in_memory
 
 OUTSIDE = str(-(1 << 31))
 """A lane's offset that no window reaches: windows are smaller than 2³¹ bytes."""
-LARGEST_WINDOW = (1 << 31) - 1
 RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
 """What loads and stores move, by bytes."""
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far, along each axis, elements lie at most from the first one of a window."""
-
-    name: str
-    bytes: int
-    """Of one element."""
-    steps: tuple[int, ...]
-
-    def allows(self, strides: Sequence[int]) -> bool:
-        """Whether an array of these strides, in elements, can be reached through windows."""
-        distance = sum(far * stride for far, stride in zip(self.steps, strides, strict=True)) * self.bytes
-        return strides[-1] == 1 and min(strides) >= 0 and distance + self.bytes <= LARGEST_WINDOW
 
 
 @dataclass(frozen=True)

@@ -14,36 +14,22 @@ from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.lane_arithmetic import resized
-from tilewave.lower.lane_later import Later, MapArgument
+from tilewave.lower.lane_later import Later
 from tilewave.lower.lane_lines import Lines, LocatedFunction
-from tilewave.lower.lane_memory import GlobalMemory, GlobalPlace, Reach, Window
+from tilewave.lower.lane_memory import GlobalMemory, GlobalPlace, Window
 from tilewave.lower.lane_pointers import Pointers
 from tilewave.lower.lane_products import multiply
 from tilewave.lower.lane_registers import Registers
 from tilewave.lower.lane_shared import SharedMemory, SharedPlace
 from tilewave.lower.lane_target import LaneTarget
 from tilewave.lower.lane_values import Held, regrouped
+from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.llvm import Module, Typed
 from tilewave.lower.numbers import in_memory, literal
 
 SHARED_ALIGNMENT = 16
 IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
 """What may be computed earlier than where it stands."""
-
-
-@dataclass(frozen=True)
-class KernelArgument:
-    """What a launch passes: an array's address, its stride along an axis in elements, or a number."""
-
-    name: str
-    kind: str
-    """`pointer`, `stride` or `symbol`."""
-    axis: int = -1
-    dtype: str = ""
-
-    @property
-    def bytes(self) -> int:
-        return 8
 
 
 @dataclass(frozen=True)

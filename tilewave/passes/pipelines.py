@@ -1,4 +1,4 @@
-"""The order of passes, decided here and nowhere else; each line says why it stands where it does."""
+"""The order of passes behind the tile level, decided here and nowhere else; each line says why it stands there."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.make_persistent import MakePersistent
-from tilewave.passes.map_workgroups import MapWorkgroups, Order
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
-from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
@@ -35,15 +33,6 @@ from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
-
-
-def tile_level(order: Order) -> tuple[Pass, ...]:
-    """What every target begins with."""
-    return (
-        MapWorkgroups(order),  # first: everything behind it may look at where tiles are
-        orient_reads,  # before simplify, which drops what it leaves unused
-        simplify,
-    )
 
 
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
@@ -104,10 +93,11 @@ def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass
     )
 
 
-def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -> tuple[Pass, ...]:
+def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
-    `workgroups` run at once; where there are more, each of those computes several tiles.
+    Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where
+    there are more, each of those computes several tiles.
     """
     return (
         MakePersistent(workgroups),
@@ -122,7 +112,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         _distribute_to_groups(),
         take_parts_first,  # behind: writes are cut into parts there
-        SpecializeWaves(machine, stages),  # on lanes: each role is a program of its own
+        SpecializeWaves(machine, stages, fewest),  # on lanes: each role is a program of its own
         ShareCopies(machine),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready

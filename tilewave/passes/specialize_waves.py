@@ -55,10 +55,11 @@ SIGNAL_BYTES = 8
 
 @dataclass(frozen=True)
 class SpecializeWaves:
-    """`stages`: how many steps the ring holds; fewer where shared memory is too small for them."""
+    """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`."""
 
     machine: LaneMachine
     stages: int
+    fewest: int = 1
 
     def __repr__(self) -> str:
         return f"SpecializeWaves({self.stages})"
@@ -73,7 +74,7 @@ class SpecializeWaves:
         ring = {op.to for op in home.ops if isinstance(op, Copy)}
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in ring]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
-        return max(1, min(self.stages, left // (sum(map(_bytes, ring)) + 2 * SIGNAL_BYTES)))
+        return max(self.fewest, min(self.stages, left // (sum(map(_bytes, ring)) + 2 * SIGNAL_BYTES)))
 
 
 class _Split:

@@ -24,6 +24,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import llvmlite
+
+from tilewave._version import __version__
 from tilewave.errors import TilewaveError
 
 DEFAULT_LIMIT_BYTES = 1 << 30
@@ -54,9 +57,18 @@ class CacheUnavailable(UserWarning):
 @cache
 def sources() -> str:
     """Which state of tilewave's own files this is, so that nothing made by another is taken for it."""
-    files = sorted(Path(__file__).parents[1].rglob("*.py"))
-    states = ((str(f), os.stat(f)) for f in files)
-    return key_of(*(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states))
+    states = ((path, os.stat(path)) for path in sorted(_python_files(Path(__file__).parents[1])))
+    return key_of(*(f"{path} {state.st_size} {state.st_mtime_ns}" for path, state in states))
+
+
+def _python_files(directory: Path) -> Iterator[str]:
+    for at, _, names in os.walk(directory):  # several times as fast as Path.rglob
+        yield from (f"{at}/{name}" for name in names if name.endswith(".py"))
+
+
+def compile_key(*parts: str) -> str:
+    """The key of what this tilewave and this LLVM make of the parts."""
+    return key_of(__version__, sources(), llvmlite.__version__, *parts)
 
 
 def key_of(*parts: str | bytes) -> str:

@@ -1,0 +1,52 @@
+"""WaveCompileOptions(buffers=n) on Hopper: how far the copy engine is ahead, and what is said if that does not fit."""
+
+import numpy as np
+import pytest
+from kernels import check_product, poisoned, random_array
+
+from tilewave import *
+from tilewave.errors import ConstraintError
+from tilewave.ir.ops import MakeSignals
+from tilewave.ir.rewrite import walk
+from tilewave.kernels import gemm
+
+
+def compiled(shape, tile, out=f32, **options):
+    made = gemm(shape, f16, out, tile=tile)
+    return wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a", **options), made.kernel)
+
+
+def stages(kernel):
+    (found,) = {op.result.type.shape for op in walk(kernel.build.lanes.body) if isinstance(op, MakeSignals)}
+    return found[0]
+
+
+def test_unsaid_there_are_four_or_as_many_as_fit():
+    assert stages(compiled((256, 512, 256), (128, 256, 64), f16)) == 4
+    assert stages(compiled((256, 512, 256), (128, 256, 128), f16)) == 2
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3, 6])
+def test_as_many_as_are_asked_for(buffers):
+    kernel = compiled((64, 128, 160), (64, 64, 32), buffers=buffers)
+    assert stages(kernel) == buffers
+    rng = np.random.default_rng(buffers)
+    a, b, c = random_array(rng, (64, 160), f16), random_array(rng, (128, 160), f16), poisoned((64, 128), f32)
+    kernel.interpret(a, b, c, level="lane", order="random", seed=buffers)
+    check_product(c, a, b)
+
+
+def test_stages_that_do_not_fit_are_refused_with_what_takes_how_much():
+    with pytest.raises(ConstraintError) as caught:
+        compiled((256, 512, 256), (128, 256, 64), f16, buffers=5)
+    told = caught.value.what, *caught.value.remedy.splitlines()
+    assert told[0] == "a workgroup needs 278,528 bytes of shared memory, but sm_90a has 232,448"
+    assert any(line.startswith("81,920 bytes: 5x128x64xf16, from ") for line in told)
+    assert told[-1] == "cut smaller tiles, walk in smaller steps, or keep fewer steps at once"
+    assert caught.value.loc.file == __file__
+
+
+@pytest.mark.parametrize("buffers", [0, -1, True, 2.0, "2"])
+def test_a_number_of_buffers_is_a_whole_one(buffers):
+    with pytest.raises(TilewaveError, match="buffers is"):
+        compiled((256, 512, 256), (128, 256, 64), buffers=buffers)

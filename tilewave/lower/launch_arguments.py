@@ -1,0 +1,49 @@
+"""What a launch of a GPU kernel must provide; no lowering is known here, so that reading it from a file is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LARGEST_WINDOW = (1 << 31) - 1
+"""Bytes that one window on an array reaches."""
+
+
+@dataclass(frozen=True)
+class KernelArgument:
+    """What a launch passes: an array's address, its stride along an axis in elements, or a number."""
+
+    name: str
+    kind: str
+    """`pointer`, `stride` or `symbol`."""
+    axis: int = -1
+    dtype: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return 8
+
+
+@dataclass(frozen=True)
+class MapArgument:
+    """How the copy engine is to see an array: its axes from the slowest to the fastest, and the box of one copy."""
+
+    name: str
+    axes: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far, along each axis, elements lie at most from the first one of a window."""
+
+    name: str
+    bytes: int
+    """Of one element."""
+    steps: tuple[int, ...]
+
+    def allows(self, strides: Sequence[int]) -> bool:
+        """Whether an array of these strides, in elements, can be reached through windows."""
+        distance = sum(far * stride for far, stride in zip(self.steps, strides, strict=True)) * self.bytes
+        return strides[-1] == 1 and min(strides) >= 0 and distance + self.bytes <= LARGEST_WINDOW

@@ -1,0 +1,34 @@
+"""A kernel's lanes → PTX: lowering and LLVM, which are not even imported where the cache has the code."""
+
+from __future__ import annotations
+
+from tilewave.errors import TargetError, here
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import AwaitEarlier
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
+from tilewave.lower.lanes import LoweredLanes, lower_lanes
+from tilewave.nvidia_code import WIDEST_BYTES, NvidiaCode, Variant
+from tilewave.targets.assembler import AssemblyFailed, assemble
+from tilewave.targets.nvptx import SM_90A
+
+
+def lowered_for(kernel: Kernel, variant: Variant) -> LoweredLanes:
+    memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
+    alignments = dict.fromkeys(memories, WIDEST_BYTES) | dict(variant.narrow)
+    return lower_lanes(kernel, SM_90A, frozenset(variant.anyhow), alignments)
+
+
+def code_of(kernel: Kernel, variant: Variant) -> NvidiaCode:
+    lowered = lowered_for(kernel, variant)
+    try:
+        made = assemble(lowered.llvm_ir, SM_90A.machine)
+    except AssemblyFailed as failed:
+        raise TargetError(
+            f"{kernel.name}: LLVM could not compile it for {SM_90A.chip}: {failed}",
+            loc=here(),
+            remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
+        ) from None
+    sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
+    starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
+    return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, made.asm)
