@@ -29,6 +29,7 @@ from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
@@ -52,6 +53,7 @@ PASSES = {
     "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
+    "split_last_round": lambda text: SplitLastRound(int(text), 0),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),

@@ -22,7 +22,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import default_cache, key_of, sources
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride, TiledArray
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, ScratchMemory, Slot, Stride, TiledArray
 from tilewave.targets.assembler import AssemblyFailed, assemble
 from tilewave.targets.nvptx import SM_90A
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
@@ -206,6 +206,8 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
             return Number(symbols.index(argument.name))
+        case "scratch":
+            return ScratchMemory(argument.scratch_bytes)
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from tilewave.errors import EndlessLoop, InterpreterError
 from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.exchanges import Slots
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
@@ -27,11 +28,13 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     Gather,
+    HandOver,
     Iota,
     Load,
     LoadAccumulator,
     LoadEach,
     Loop,
+    MakeExchange,
     Mma,
     Permute,
     Prepack,
@@ -42,6 +45,7 @@ from tilewave.ir.ops import (
     Select,
     Store,
     StoreEach,
+    TakeOver,
     TileOf,
     Unary,
     While,
@@ -71,6 +75,7 @@ def interpret(
     with np.errstate(all="ignore"):
         for w in range(kernel.workgroups) if order is None else order:
             state.run_workgroup(w)
+    state.want_all_taken()
     state.keep()
 
 
@@ -94,6 +99,7 @@ class Launch:
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)
         self.outputs: list[tuple[Array, Buffer]] = []
+        self.exchanges: dict[Value, Slots] = {}
         for value, array in zip(memories, arrays, strict=True):
             self.env[value] = self.argument(value, array, value in written, value in read)
         for value in kernel.body.args:
@@ -108,6 +114,14 @@ class Launch:
             buffer.reader = np.full(array.shape, NOBODY, np.int32)
         self.outputs.append((array, buffer))
         return buffer
+
+    def exchange(self, value: Value) -> Slots:
+        """What all workgroups share; made for the first that comes."""
+        return self.exchanges.setdefault(value, Slots(value))
+
+    def want_all_taken(self) -> None:
+        for slots in self.exchanges.values():
+            slots.want_empty()
 
     def keep(self) -> None:
         for array, buffer in self.outputs:
@@ -226,6 +240,13 @@ class _Interpreter(Launch):
             case Copy(memory, _, to):
                 self.copy(op, env[memory], env[to])
                 return ()
+            case MakeExchange():
+                return (self.exchange(op.result),)
+            case HandOver(tile, exchange, slot):
+                env[exchange].put(op, self.workgroup, env[slot], 0, env[tile])
+                return ()
+            case TakeOver(tile, exchange, slot):
+                return (env[tile] + self.take_over(op, env[exchange], env[slot]),)
             case Barrier():
                 return ()  # whole tiles move at once here; waves exist at the lane level only
             case _:
@@ -239,6 +260,12 @@ class _Interpreter(Launch):
                 return carried
             carried = self.block(op.body, *carried)
         raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
+
+    def take_over(self, op: Op, slots: Slots, slot: int) -> Array:
+        slots.want_inside(op, self.workgroup, slot)
+        if (slot, 0) not in slots.full:
+            self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
+        return slots.take(op, self.workgroup, slot, 0)
 
     # -- memory
 

@@ -12,12 +12,13 @@ from tilewave.errors import InterpreterError
 from tilewave.ir import ops
 from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Op, Value
+from tilewave.ir.exchanges import Slots
 from tilewave.ir.interp import Window
 from tilewave.ir.lane_memory import Access, LaneMemory
 from tilewave.ir.lane_positions import strides
 from tilewave.ir.lane_signals import Signal, SignalArray
 from tilewave.ir.lane_workgroup import Copy, Wait, WorkgroupState
-from tilewave.ir.ops import Arrive, Await, AwaitCopies, CopyIn, CopyOut, MakeSignals
+from tilewave.ir.ops import Arrive, Await, AwaitCopies, CopyIn, CopyOut, HandOver, MakeExchange, MakeSignals, TakeOver
 
 Waiting = Generator[None, None, tuple[Any, ...]]
 
@@ -181,6 +182,29 @@ class LaterOps:
         self.state.ledger.clocks.learn(self.number, [copy.segment for copy in awaited])
         self.sent = self.sent[len(awaited) :]
         return ()
+
+    # -- tiles of other workgroups
+
+    def make_exchange(self, op: MakeExchange) -> Slots:
+        return self.state.launch.exchange(op.result)
+
+    def hand_over(self, op: HandOver) -> None:
+        slots: Slots = self.env[op.exchange]
+        held = np.broadcast_to(self.env[op.tile], (self.state.lanes, *op.tile.type.shape))
+        slots.put(op, self.state.number, self.uniform(op, op.slot), self.number, held)
+
+    def take_over(self, op: TakeOver) -> Waiting:
+        """Workgroups run one after the other, so what is not there now never will be, and that is told as a deadlock."""
+        slots: Slots = self.env[op.exchange]
+        slot = self.uniform(op, op.slot)
+        slots.want_inside(op, self.state.number, slot)
+
+        def told() -> str:
+            return f"at {op.loc} for {slots.name(slot)}, which nobody in front of it handed over"
+
+        yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
+        taken = slots.take(op, self.state.number, slot, self.number)
+        return (self.env[op.tile] + taken,)
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:
         """The numbers of the elements behind leading indices."""

@@ -44,6 +44,8 @@ def interpret_lanes(
     with np.errstate(all="ignore"):
         for w in range(kernel.workgroups) if workgroups is None else workgroups:
             run.run_workgroup(w)
+    if workgroups is None:
+        run.launch.want_all_taken()
     run.launch.keep()
 
 

@@ -34,10 +34,12 @@ from tilewave.ir.ops import (
     Copy,
     CopyIn,
     CopyOut,
+    HandOver,
     Lane,
     Load,
     LoadEach,
     Loop,
+    MakeExchange,
     MakeSignals,
     Matrix,
     MatrixShared,
@@ -49,6 +51,7 @@ from tilewave.ir.ops import (
     Select,
     Store,
     StoreEach,
+    TakeOver,
     Wave,
     While,
     Workgroup,
@@ -326,6 +329,8 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
     CopyOut: WaveRun.copy_out,
+    MakeExchange: WaveRun.make_exchange,
+    HandOver: WaveRun.hand_over,
     **dict.fromkeys(SCHEDULING, WaveRun.schedule),
 }
 """Ops that a wave runs without a pause."""
@@ -338,8 +343,9 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Meet: WaveRun.barrier,
     Await: WaveRun.await_signal,
     AwaitCopies: WaveRun.await_copies,
+    TakeOver: WaveRun.take_over,
 }
 """Ops during which other waves may run."""
 
-TOUCHING = frozenset({Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut})
+TOUCHING = frozenset({Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut, HandOver})
 """Ops behind which it matters who runs next."""

@@ -14,6 +14,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.lane_arithmetic import resized
+from tilewave.lower.lane_exchanges import Exchanges, exchange_bytes
 from tilewave.lower.lane_later import Later, MapArgument
 from tilewave.lower.lane_lines import Lines, LocatedFunction
 from tilewave.lower.lane_memory import GlobalMemory, GlobalPlace, Reach, Window
@@ -33,13 +34,14 @@ IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """What a launch passes: an array's address, its stride along an axis in elements, or a number."""
+    """What a launch passes: an array's address, its stride along an axis in elements, a number, or memory of its own."""
 
     name: str
     kind: str
-    """`pointer`, `stride` or `symbol`."""
+    """`pointer`, `stride`, `symbol` or `scratch`."""
     axis: int = -1
     dtype: str = ""
+    scratch_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -90,7 +92,14 @@ def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
             found += [KernelArgument(v.name, "stride", axis) for axis in range(len(v.type.shape))]
         else:
             found.append(KernelArgument(v.name, "symbol", dtype=v.type.dtype.name))
+    for v in _exchanges(kernel):
+        size = exchange_bytes(v.type, kernel)  # type: ignore[arg-type]
+        found.append(KernelArgument(v.name, "scratch", dtype=v.type.dtype.name, scratch_bytes=size))
     return tuple(found)
+
+
+def _exchanges(kernel: Kernel) -> list[Value]:
+    return [op.result for op in walk(kernel.body) if isinstance(op, ir.MakeExchange)]
 
 
 class _Body:
@@ -112,6 +121,7 @@ class _Body:
         reach = Window if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalMemory(self.registers, reach), SharedMemory(self.registers)
         self.later = Later(target.later, self.registers, kernel, self.places, self.allot) if target.later else None
+        self.exchanges = Exchanges(target.later, self.registers, kernel) if target.later else None
 
     @property
     def reaches(self) -> tuple[Reach, ...]:
@@ -181,6 +191,8 @@ class _Body:
                 self.later.op(op, self.leader)
             case _ if isinstance(op, ir.LATER) and self.later:
                 self.later.op(op, self.leader)
+            case _ if isinstance(op, ir.EXCHANGING) and self.exchanges:
+                self.exchanges.op(op)
             case ir.Barrier() | ir.Priority() | ir.KeepOrder() | ir.Together() | ir.AwaitLoads():
                 self.order(op)
             case ir.Loop():
@@ -368,4 +380,5 @@ def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
             found += [("i64", f"%{v.name}.{axis}") for axis in range(len(v.type.shape))]
         else:
             found.append((_parameter_kind(v), f"%{v.name}"))
+    found += [(target.global_pointer, f"%{v.name}") for v in _exchanges(kernel)]
     return found

@@ -25,6 +25,7 @@ from tilewave.passes.runner import Pass
 from tilewave.passes.simplify import simplify
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
@@ -106,6 +107,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
     `workgroups` run at once; where there are more, each of those computes several tiles.
     """
     return (
+        SplitLastRound(workgroups),  # first: what it splits has rounds already, and all else is left to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),

@@ -1,6 +1,6 @@
 """Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
 
-Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix and wgmma.
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and the memory consistency model.
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
 @p bra over_${:uid};
 bra again_${:uid};
 over_${:uid}:
+}"""
+FLAG_LOOP = """{
+.reg .pred p;
+.reg .b32 x;
+again_${:uid}:
+ld.acquire.gpu.global.b32 x, [$0];
+setp.eq.b32 p, x, 0;
+@p bra again_${:uid};
 }"""
 FENCE = "fence.proxy.async.shared::cta;"
 """What lanes stored in shared memory is seen by copies and products behind it."""
@@ -109,6 +117,16 @@ class Hopper:
 
     def await_copies(self, f: Function, pending: int) -> None:
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
+
+    # -- other workgroups
+
+    def fill(self, f: Function, flag: str) -> None:
+        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'st.release.gpu.global.b32 [$0], 1;')}"
+        asm(f, text, [("ptr addrspace(1)", flag), one_lane(f)])
+
+    def empty(self, f: Function, flag: str) -> None:
+        lowered = when(1, "st.relaxed.gpu.global.b32 [$0], 0;")
+        asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), one_lane(f)])
 
     def finish(self, f: Function) -> None:
         asm(f, "cp.async.bulk.wait_group 0;")
