@@ -108,9 +108,14 @@ def _loads(r: Record, name: str) -> tuple[LaneLoads, ...]:
 
 def _arguments(about: Record) -> tuple[KernelArgument, ...]:
     return tuple(
-        KernelArgument(a.text("name"), a.text("kind"), a.axis("axis"), a.text("dtype"))
+        KernelArgument(a.text("name"), a.text("kind"), a.axis("axis"), a.text("dtype"), _scratch_bytes(a))
         for a in about.records("arguments")
     )
+
+
+def _scratch_bytes(argument: Record) -> int:
+    """Older files do not say it: no kernel had any."""
+    return argument.number("scratch_bytes") if "scratch_bytes" in argument.fields else 0
 
 
 # NVIDIA chips -------------------------------------------------------------------------------------------------------

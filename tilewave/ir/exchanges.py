@@ -42,7 +42,9 @@ class Slots:
 
     def want_inside(self, op: Op, workgroup: int, slot: int) -> None:
         if not 0 <= slot < self.value.type.shape[0]:
-            raise InterpreterError(f"workgroup {workgroup} wants {self.name(slot)}, outside {self.value.type}", loc=op.loc)
+            raise InterpreterError(
+                f"workgroup {workgroup} wants {self.name(slot)}, outside {self.value.type}", loc=op.loc
+            )
 
     def want_empty(self) -> None:
         """Nothing is left when the launch ends: the next one begins with empty slots."""

@@ -13,12 +13,12 @@ from tilewave.ir import ops
 from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Op, Value
 from tilewave.ir.exchanges import Slots
-from tilewave.ir.interp import Window
 from tilewave.ir.lane_memory import Access, LaneMemory
 from tilewave.ir.lane_positions import strides
 from tilewave.ir.lane_signals import Signal, SignalArray
 from tilewave.ir.lane_workgroup import Copy, Wait, WorkgroupState
 from tilewave.ir.ops import Arrive, Await, AwaitCopies, CopyIn, CopyOut, HandOver, MakeExchange, MakeSignals, TakeOver
+from tilewave.ir.windows import Window
 
 Waiting = Generator[None, None, tuple[Any, ...]]
 
@@ -194,7 +194,7 @@ class LaterOps:
         slots.put(op, self.state.number, self.uniform(op, op.slot), self.number, held)
 
     def take_over(self, op: TakeOver) -> Waiting:
-        """Workgroups run one after the other, so what is not there now never will be, and that is told as a deadlock."""
+        """Workgroups run one after the other: what is not there now never will be, which is told as a deadlock."""
         slots: Slots = self.env[op.exchange]
         slot = self.uniform(op, op.slot)
         slots.want_inside(op, self.state.number, slot)

@@ -347,5 +347,7 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
 }
 """Ops during which other waves may run."""
 
-TOUCHING = frozenset({Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut, HandOver})
+TOUCHING = frozenset(
+    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut, HandOver}
+)
 """Ops behind which it matters who runs next."""

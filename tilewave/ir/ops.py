@@ -343,7 +343,7 @@ class Barrier(Op):
     """0: all waves of the workgroup; else so many neighbours, counted from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
 
 
-# -- between workgroups: tiles that one computed a part of, and another ends ----------------------------------------------
+# -- between workgroups: tiles that one computed a part of, and another ends -------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -647,7 +647,9 @@ LANE_OPS: tuple[type[Op], ...] = (
 )
 
 NUMBERS: tuple[type[Op], ...] = (
-    *(Const, *ELEMENTWISE, Workgroup, Allocate, Copy, Barrier, Loop, While, Yield),
+    Const,
+    *ELEMENTWISE,
+    *(Workgroup, Allocate, Copy, Barrier, Loop, While, Yield),
     *EXCHANGING,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {

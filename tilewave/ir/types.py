@@ -182,7 +182,7 @@ class Signals:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Slots in which workgroups hand tiles to each other: `exchange<112x128x256xf32>` has 112; empty when a launch begins.
+    """Slots, empty at first, in which workgroups hand tiles to each other: `exchange<112x128x256xf32>` has 112.
 
     It is memory of the launch, and lies behind the kernel's arguments.
     """

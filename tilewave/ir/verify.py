@@ -229,7 +229,9 @@ def _exchange(op: HandOver | TakeOver) -> None:
     if not isinstance(exchange, Exchange) or not isinstance(tile, (Tile, Vector)):
         _fail(op, f"moves a tile, {tile}, and an exchange, {exchange}")
     _want(op, op.slot.type == INDEX_SCALAR, f"counts slots by an index, not {op.slot.type}")
-    fits = tile.shape == exchange.shape[1:] if isinstance(tile, Tile) else prod(exchange.shape[1:]) % prod(tile.shape) == 0
+    fits = (
+        tile.shape == exchange.shape[1:] if isinstance(tile, Tile) else prod(exchange.shape[1:]) % prod(tile.shape) == 0
+    )
     _want(op, fits and tile.dtype == exchange.dtype, f"{tile} is not what the slots of {exchange} hold")
     _results(op, *([tile] if isinstance(op, TakeOver) else []))
 

@@ -34,7 +34,7 @@ IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """What a launch passes: an array's address, its stride along an axis in elements, a number, or memory of its own."""
+    """What a launch passes: an array's address, its stride along an axis in elements, a number, or scratch memory."""
 
     name: str
     kind: str

@@ -54,21 +54,18 @@ class SplitLastRound:
 
     def best(self, tiles: int, steps: int, step_bytes: int) -> Split | None:
         """The quickest of the splits that workgroups can be found for; None where whole tiles are as quick."""
-        parts = self.hand_over_bytes
 
-        def time(split: Split) -> tuple[int, int]:
-            return split.longest * step_bytes + split.parts * parts, split.workgroups
+        def time(split: Split) -> int:
+            return split.longest * step_bytes + split.parts * self.hand_over_bytes
 
-        whole = steps * step_bytes
         quickest = min(self.splits(tiles, steps), key=time, default=None)
-        return quickest if quickest and time(quickest)[0] < whole else None
+        return quickest if quickest and time(quickest) < steps * step_bytes else None
 
     def splits(self, tiles: int, steps: int) -> Iterator[Split]:
-        """Three workgroups for two tiles, or several for each: few hand over, and the ranges of some end with a tile."""
-        if 1 < tiles * 3 // 2 <= min(self.workgroups, tiles * steps) and steps > 1:
-            yield Split(tiles, steps, tiles * 3 // 2, 2)
-        for parts in range(2, min(self.workgroups // tiles, steps) + 1):
-            yield Split(tiles, steps, tiles * parts, parts)
+        """Several workgroups for each tile, or three for two: ranges often end with a tile, and few are handed over."""
+        for workgroups in (tiles * 3 // 2, *range(2 * tiles, self.workgroups + 1, tiles)):
+            if tiles < workgroups <= min(self.workgroups, tiles * steps):
+                yield Split(tiles, steps, workgroups)
 
 
 @dataclass(frozen=True)
@@ -78,8 +75,12 @@ class Split:
     tiles: int
     steps: int
     workgroups: int
-    parts: int
-    """Of a tile, at most."""
+
+    @property
+    def parts(self) -> int:
+        """Of a tile, at most."""
+        begins = range(0, self.all_steps, self.steps)
+        return max(int(self.workgroup_of(b + self.steps - 1) - self.workgroup_of(b)) + 1 for b in begins)
 
     @property
     def all_steps(self) -> int:
@@ -146,7 +147,8 @@ class _Rounds:
     def kernel(self) -> Kernel:
         b, split = self.builder, self.split
         sums = self.tile.loop.init[0].type
-        self.exchange = b.emit(MakeExchange, type=Exchange((split.workgroups, *sums.shape), sums.dtype), name="exchange")
+        slots = Exchange((split.workgroups, *sums.shape), sums.dtype)
+        self.exchange = b.emit(MakeExchange, type=slots, name="exchange")
         self.own = Number(b, b.emit(Workgroup, type=INDEX_SCALAR, name="own"))
         first, last = split.first(self.own), split.first(self.own + 1) - 1
         self.first_tile, self.first_step = first // split.steps, first % split.steps
