@@ -288,6 +288,9 @@ class _Body:
         kind = self.registers.kind(counter)
         trips_kind, trips = self.registers.scalars[op.trips]
         trips = resized(self.f, trips, trips_kind, kind, 1)
+        if self.registers.positions.ranges.of(op.trips)[1] <= 1:
+            self.once(op, self.f.value(f"icmp sgt {kind} {trips}, 0"), kind)
+            return
 
         def holds(parts: list[Typed]) -> str:
             return self.f.value(f"icmp slt {kind} {parts[0][1]}, {trips}")
@@ -300,6 +303,17 @@ class _Body:
 
         begin = [(kind, "0"), *self.registers.carried(op.init, args)]
         self.registers.bind(op.results, self.f.loop_while(begin, holds, step)[1:])
+
+    def once(self, op: ir.Loop, holds: str, kind: str) -> None:
+        """One round or none: a branch, since LLVM computes in front of a loop what is the same in all its rounds."""
+        args = op.body.args[1:]
+        before = self.registers.carried(op.init, args)
+
+        def step() -> list[Typed]:
+            self.registers.bind(op.body.args, [(kind, "0"), *before])
+            return self.registers.carried(self.inside(op.body, op.body.args[0]), args)
+
+        self.registers.bind(op.results, self.f.choose(holds, step, lambda: before))
 
     def repeat_while(self, op: ir.While) -> None:
         def holds(parts: list[Typed]) -> str:
