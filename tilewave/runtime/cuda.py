@@ -61,7 +61,12 @@ class CudaProgram:
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:
         """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
         try:
-            key = self._key(arrays, numbers)
+            facts, key = key_of(arrays), None
+            if facts:
+                number = facts[0][0]
+                stream = stream_of(arrays, self._names, number)
+                recorded = self._has_scratch and self._is_recorded(number, stream)
+                key = (facts, stream, recorded, *numbers)
             prepared = None if key is None else self._prepared.get(key)
             if prepared is None:
                 prepared = self._prepare(arrays, numbers)
@@ -72,15 +77,9 @@ class CudaProgram:
             raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
         prepared.launcher.launch(prepared.frame)
 
-    def _key(self, arrays: Sequence[object], numbers: Sequence[int]) -> tuple[Any, ...] | None:
-        """Calls of equal keys are one launch; a graph that is recorded has scratch memory of its own."""
-        facts = key_of(arrays)
-        if not facts:
-            return None
-        number = facts[0][0]
-        stream = stream_of(arrays, self._names, number)
-        recorded = self._has_scratch and cuda_driver(self.code.kernel).capturing(number, stream)
-        return facts, stream, recorded, *numbers
+    def _is_recorded(self, number: int, stream: int) -> bool:
+        """Whether this launch goes into a graph, which has scratch memory of its own."""
+        return cuda_driver(self.code.kernel).capturing(number, stream)
 
     def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> Prepared:
         kernel = self.code.kernel
