@@ -32,6 +32,7 @@ from test_lanes import ORDERS, operands
 
 from tilewave import *
 from tilewave.errors import InterpreterError
+from tilewave.ir.exchanges import Slots
 from tilewave.ir.interp import interpret
 from tilewave.ir.lane_interp import interpret_lanes
 from tilewave.ir.ops import HandOver, Loop, MakeExchange, Read, TakeOver, Write
@@ -255,6 +256,27 @@ def test_batches_are_split_too():
     c = poisoned((3, 70, 64), f32)
     interpret_lanes(kernel, [a, b, c], {}, "random")
     check_product(c, a, b)
+
+
+def test_what_is_handed_over_comes_before_what_is_waited_for(monkeypatch):
+    """Nobody then waits for a workgroup that waits itself."""
+    happened = []
+
+    def noted(name):
+        true = getattr(Slots, name)
+
+        def method(self, op, workgroup, slot, *rest):
+            happened.append((workgroup, name, slot))
+            return true(self, op, workgroup, slot, *rest)
+
+        monkeypatch.setattr(Slots, name, method)
+
+    noted("put")
+    noted("take")
+    shape = FORMS["three for two tiles"][1]
+    a, b = operands(shape)
+    interpret(split(tiles_of(shape), 3), [a, b, poisoned(shape[:2], f32)], {})
+    assert happened == [(0, "put", 0), (1, "put", 1), (1, "take", 0), (2, "take", 1)]
 
 
 # -- what stays as it was
