@@ -259,7 +259,7 @@ def test_batches_are_split_too():
 
 
 def test_what_is_handed_over_comes_before_what_is_waited_for(monkeypatch):
-    """Nobody then waits for a workgroup that waits itself."""
+    """Nobody then waits for a workgroup that waits itself; and what comes is added in the order of workgroups."""
     happened = []
 
     def noted(name):
@@ -273,10 +273,15 @@ def test_what_is_handed_over_comes_before_what_is_waited_for(monkeypatch):
 
     noted("put")
     noted("take")
-    shape = FORMS["three for two tiles"][1]
-    a, b = operands(shape)
-    interpret(split(tiles_of(shape), 3), [a, b, poisoned(shape[:2], f32)], {})
-    assert happened == [(0, "put", 0), (1, "put", 1), (1, "take", 0), (2, "take", 1)]
+    expected = {
+        "three for two tiles": [(0, "put", 0), (1, "put", 1), (1, "take", 0), (2, "take", 1)],
+        "three for each tile": [(0, "put", 0), (1, "put", 1), (2, "take", 0), (2, "take", 1)],
+    }
+    for form, events in expected.items():
+        happened.clear()
+        shape = FORMS[form][1]
+        interpret(split(tiles_of(shape), 3), [*operands(shape), poisoned(shape[:2], f32)], {})
+        assert happened == events
 
 
 # -- what stays as it was
