@@ -1,6 +1,6 @@
 """The tiles that the last round leaves over are cut along their depth, so that it keeps more workgroups busy.
 
-    kernel {workgroups = 212}          kernel {workgroups = 132}, 80 tiles left, cut among 120 workgroups
+    kernel {workgroups = 608}          kernel {workgroups = 132}, 80 tiles left, cut among 120 workgroups
       %sum = loop(%c65, …) {…}    →      loop(‹whole tiles, then one part or two›) do (%turn) {
       write(%sum, %c, …)                   %part = loop(‹its steps›, …) {… %k = add(%i, ‹its first step›) …}
                                            loop(‹1 where it ends too early›)  { hand_over(%part, %exchange, %own) }
