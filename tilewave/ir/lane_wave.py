@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.ir import interp
-from tilewave.ir.arithmetic import Array, constant, elementwise, multiply
+from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.interp import spread
@@ -38,6 +38,7 @@ from tilewave.ir.ops import (
     Lane,
     Load,
     LoadEach,
+    Lookup,
     Loop,
     MakeExchange,
     MakeSignals,
@@ -151,6 +152,9 @@ class WaveRun(LaterOps):
 
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
+
+    def lookup(self, op: Lookup) -> Any:
+        return looked_up(op, self.env[op.place], op.numbers)
 
     def wave(self, op: Wave) -> int:
         return self.number
@@ -315,6 +319,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Part: WaveRun.part,
     Ramp: WaveRun.ramp,
     Workgroup: WaveRun.workgroup,
+    Lookup: WaveRun.lookup,
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,

@@ -189,6 +189,14 @@ class TileOf(Op):
     workgroups: int
 
 
+@dataclass(frozen=True)
+class Lookup(Op):
+    """The number at a place of a list that the kernel brings along."""
+
+    place: Value
+    numbers: tuple[int, ...]
+
+
 # -- memory: whole tiles --------------------------------------------------------------------------------------------
 
 
@@ -649,7 +657,7 @@ LANE_OPS: tuple[type[Op], ...] = (
 NUMBERS: tuple[type[Op], ...] = (
     Const,
     *ELEMENTWISE,
-    *(Workgroup, Allocate, Copy, Barrier, Loop, While, Yield),
+    *(Workgroup, Lookup, Allocate, Copy, Barrier, Loop, While, Yield),
     *EXCHANGING,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {

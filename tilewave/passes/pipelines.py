@@ -29,6 +29,7 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -110,6 +111,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int) -
         SplitLastRound(workgroups),  # first: what it splits has rounds already, and all else is left to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
+        tabulate_order,  # behind both, which decide who comes to which tile
         ChooseInstructions(machine, places),
         slice_depth,
         StageShared(machine),
