@@ -191,7 +191,7 @@ class _Rounds:
             step = (Number(self.builder, index) + first).value
             start = list(self.builder.ops)
         body = substitute_block(loop.body, {**new, index: step})
-        trips = (end - first).value
+        trips = (end - first).larger(1).value  # it never is less, and passes behind can now see that
         result = self.builder.fresh(f"{loop.results[0].name}_part", loop.results[0].type)
         block = Block((index, *sums), (*start, *body.ops))
         self.builder.ops.append(Loop(trips, loop.init, block, results=(result,), loc=loop.loc))
