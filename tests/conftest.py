@@ -32,10 +32,12 @@ from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -57,9 +59,11 @@ PASSES = {
     "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
+    "split_last_round": lambda text: SplitLastRound(int(text), 0),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
+    "tabulate_order": lambda text: tabulate_order,
     "take_parts_first": lambda text: take_parts_first,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,

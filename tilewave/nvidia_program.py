@@ -19,7 +19,17 @@ from tilewave.nvidia_code import CHIP, WIDEST_BYTES, NvidiaCode, Variant, keep, 
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.gpu_launch import Address, Cluster, EarlyStart, GpuLaunch, Number, Slot, Stride, TiledArray
+from tilewave.runtime.gpu_launch import (
+    Address,
+    Cluster,
+    EarlyStart,
+    GpuLaunch,
+    Number,
+    ScratchMemory,
+    Slot,
+    Stride,
+    TiledArray,
+)
 from tilewave.targets.ptxas import Assembled, assemble_ptx, ptxas, read_log
 
 
@@ -172,6 +182,8 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
             return Number(symbols.index(argument.name))
+        case "scratch":
+            return ScratchMemory(argument.scratch_bytes)
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
 
 

@@ -202,3 +202,35 @@ def test_a_stream_of_the_caller_s(torch):
     stream.synchronize()
     wanted, magnitude = kernels.product(to_float64(a), to_float64(b))
     assert (np.abs(to_float64(c) - wanted) <= kernels.error_bound(magnitude, 256, f16)).all()
+
+
+SHARED = [(4864, 1024, 4160), (1000, 1000, 4104), (4872, 1000, 4168)]
+"""Tiles that the last round leaves over, shared by several workgroups; no round is full, and edges hang over."""
+
+
+@pytest.mark.parametrize("shape", SHARED)
+def test_tiles_that_workgroups_share(torch, shape):
+    compiled = compile_for(narrow_gemm(), kernels.sizes(*shape, **LARGE))
+    assert "take_over" in str(compiled.build.lanes)
+    check(torch, compiled, "copies", shape, out=f16)
+
+
+def test_tiles_that_workgroups_share_have_the_same_bits_on_two_streams_and_in_a_graph(torch):
+    m, n, k = SHARED[0]
+    compiled = compile_for(narrow_gemm(), kernels.sizes(m, n, k, **LARGE))
+    a, b = (torch.randn((rows, k), device="cuda").half() for rows in (m, n))
+    first, *results = (torch.full((m, n), float("nan"), device="cuda").half() for _ in range(4))
+    compiled(a, b, first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        compiled(a, b, results[2])
+    streams = [torch.cuda.Stream() for _ in results]
+    torch.cuda.synchronize()
+    for _ in range(10):
+        for stream, c in zip(streams[:2], results[:2], strict=True):
+            with torch.cuda.stream(stream):
+                compiled(a, b, c)
+        with torch.cuda.stream(streams[2]):
+            graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(first, other) for other in results)

@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
-from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
+from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.exchanges import Slots
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
@@ -29,11 +30,14 @@ from tilewave.ir.ops import (
     CopyOut,
     CopyTogether,
     Gather,
+    HandOver,
     Iota,
     Load,
     LoadAccumulator,
     LoadEach,
+    Lookup,
     Loop,
+    MakeExchange,
     Mma,
     Permute,
     Prepack,
@@ -44,6 +48,7 @@ from tilewave.ir.ops import (
     Select,
     Store,
     StoreEach,
+    TakeOver,
     TileOf,
     Unary,
     While,
@@ -55,6 +60,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType, Memory, Scalar
+from tilewave.ir.windows import Window
 
 Env = dict[Value, Any]
 
@@ -73,6 +79,7 @@ def interpret(
     with np.errstate(all="ignore"):
         for w in range(kernel.workgroups) if order is None else order:
             state.run_workgroup(w)
+    state.want_all_taken()
     state.keep()
 
 
@@ -98,6 +105,7 @@ class Launch:
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)
         self.outputs: list[tuple[Array, Buffer]] = []
+        self.exchanges: dict[Value, Slots] = {}
         for value, array in zip(memories, arrays, strict=True):
             self.env[value] = self.argument(value, array, value in written, value in read)
         for value in kernel.body.args:
@@ -112,6 +120,14 @@ class Launch:
             buffer.reader = np.full(array.shape, NOBODY, np.int32)
         self.outputs.append((array, buffer))
         return buffer
+
+    def exchange(self, value: Value) -> Slots:
+        """What all workgroups share; made for the first that comes."""
+        return self.exchanges.setdefault(value, Slots(value))
+
+    def want_all_taken(self) -> None:
+        for slots in self.exchanges.values():
+            slots.want_empty()
 
     def keep(self) -> None:
         for array, buffer in self.outputs:
@@ -194,6 +210,8 @@ class _Interpreter(Launch):
                 return (multiply(env[a], env[b], env[acc]),)
             case Workgroup():
                 return (self.workgroup,)
+            case Lookup(place, numbers):
+                return (looked_up(op, env[place], numbers),)
             case TileOf(number, rows, cols):
                 return unmapped_tile(env[number], rows, cols)
             case Broadcast(x, axes):
@@ -230,6 +248,13 @@ class _Interpreter(Launch):
             case Copy(memory, _, to):
                 self.copy(op, env[memory], env[to])
                 return ()
+            case MakeExchange():
+                return (self.exchange(op.result),)
+            case HandOver(tile, exchange, slot):
+                env[exchange].put(op, self.workgroup, env[slot], 0, env[tile])
+                return ()
+            case TakeOver(tile, exchange, slot):
+                return (env[tile] + self.take_over(op, env[exchange], env[slot]),)
             case Barrier():
                 return ()  # whole tiles move at once here; waves exist at the lane level only
             case _:
@@ -243,6 +268,12 @@ class _Interpreter(Launch):
                 return carried
             carried = self.block(op.body, *carried)
         raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
+
+    def take_over(self, op: Op, slots: Slots, slot: int) -> Array:
+        slots.want_inside(op, self.workgroup, slot)
+        if (slot, 0) not in slots.full:
+            self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
+        return slots.take(op, self.workgroup, slot, 0)
 
     # -- memory
 
@@ -319,42 +350,6 @@ class _Interpreter(Launch):
         for p, extent in zip(where_to, memory, strict=True):
             inside &= (p >= 0) & (p < extent)
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
-
-
-@dataclass(frozen=True)
-class Window:
-    """The part of a tile that lies inside its memory."""
-
-    inside: tuple[Any, ...]
-    part: tuple[slice, ...]
-    order: tuple[int, ...]
-    whole: bool
-
-    @staticmethod
-    def of(at: Sequence[int], axes: tuple[int, ...], tile: tuple[int, ...], memory: tuple[int, ...]) -> Window | None:
-        """None where no element lies inside."""
-        inside: list[Any] = list(at)
-        part: list[slice] = [slice(None)] * len(axes)
-        whole = True
-        for axis, extent in enumerate(memory):
-            size = tile[axes.index(axis)] if axis in axes else 1
-            start, stop = max(at[axis], 0), min(at[axis] + size, extent)
-            if start >= stop:
-                return None
-            if axis in axes:
-                inside[axis] = slice(start, stop)
-                part[axes.index(axis)] = slice(start - at[axis], stop - at[axis])
-                whole = whole and stop - start == size
-        rank = sorted(axes)
-        return Window(tuple(inside), tuple(part), tuple(rank.index(a) for a in axes), whole)
-
-    def to_tile(self, found: Array) -> Array:
-        tile: Array = found.transpose(self.order)
-        return tile
-
-    def to_memory(self, tile: Array) -> Array:
-        found: Array = tile.transpose(np.argsort(self.order))
-        return found
 
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:

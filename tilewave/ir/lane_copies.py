@@ -12,7 +12,7 @@ from tilewave.errors import InterpreterError
 from tilewave.ir import ops
 from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Op, Value
-from tilewave.ir.interp import Window
+from tilewave.ir.exchanges import Slots
 from tilewave.ir.lane_memory import Access, LaneMemory
 from tilewave.ir.lane_positions import strides
 from tilewave.ir.lane_signals import Signal, SignalArray
@@ -26,8 +26,12 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     CopyTogether,
+    HandOver,
+    MakeExchange,
     MakeSignals,
+    TakeOver,
 )
+from tilewave.ir.windows import Window
 
 Waiting = Generator[None, None, tuple[Any, ...]]
 
@@ -279,6 +283,29 @@ class LaterOps:
         self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
         self.sent = self.sent[len(groups) :]
         return ()
+
+    # -- tiles of other workgroups
+
+    def make_exchange(self, op: MakeExchange) -> Slots:
+        return self.state.launch.exchange(op.result)
+
+    def hand_over(self, op: HandOver) -> None:
+        slots: Slots = self.env[op.exchange]
+        held = np.broadcast_to(self.env[op.tile], (self.state.lanes, *op.tile.type.shape))
+        slots.put(op, self.state.number, self.uniform(op, op.slot), self.number, held)
+
+    def take_over(self, op: TakeOver) -> Waiting:
+        """Workgroups run one after the other: what is not there now never will be, which is told as a deadlock."""
+        slots: Slots = self.env[op.exchange]
+        slot = self.uniform(op, op.slot)
+        slots.want_inside(op, self.state.number, slot)
+
+        def told() -> str:
+            return f"at {op.loc} for {slots.name(slot)}, which nobody in front of it handed over"
+
+        yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
+        taken = slots.take(op, self.state.number, slot, self.number)
+        return (self.env[op.tile] + taken,)
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:
         """The numbers of the elements behind leading indices."""

@@ -45,6 +45,8 @@ def interpret_lanes(
         wanted = range(kernel.workgroups) if workgroups is None else workgroups
         for first in dict.fromkeys(w // kernel.cluster * kernel.cluster for w in wanted):
             run.run_cluster(first)
+    if workgroups is None:
+        run.launch.want_all_taken()
     run.launch.keep()
 
 

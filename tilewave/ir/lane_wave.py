@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.ir import interp
-from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, without_last_bits
+from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply, without_last_bits
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.interp import spread
@@ -37,11 +37,14 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     CopyTogether,
+    HandOver,
     Lane,
     LetNextStart,
     Load,
     LoadEach,
+    Lookup,
     Loop,
+    MakeExchange,
     MakeSignals,
     Matrix,
     MatrixShared,
@@ -53,6 +56,7 @@ from tilewave.ir.ops import (
     Select,
     Store,
     StoreEach,
+    TakeOver,
     Unset,
     Wave,
     While,
@@ -158,6 +162,9 @@ class WaveRun(LaterOps):
 
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
+
+    def lookup(self, op: Lookup) -> Any:
+        return looked_up(op, self.env[op.place], op.numbers)
 
     def wave(self, op: Wave) -> int:
         return self.number
@@ -329,6 +336,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Ramp: WaveRun.ramp,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
+    Lookup: WaveRun.lookup,
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,
@@ -346,6 +354,8 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     CopyOut: WaveRun.copy_out,
     AwaitEarlier: WaveRun.await_earlier,
     LetNextStart: WaveRun.schedule,
+    MakeExchange: WaveRun.make_exchange,
+    HandOver: WaveRun.hand_over,
     **dict.fromkeys(SCHEDULING, WaveRun.schedule),
 }
 """Ops that a wave runs without a pause."""
@@ -359,10 +369,11 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     ClusterBarrier: WaveRun.cluster_barrier,
     Await: WaveRun.await_signal,
     AwaitCopies: WaveRun.await_copies,
+    TakeOver: WaveRun.take_over,
 }
 """Ops during which other waves may run."""
 
 TOUCHING = frozenset(
-    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut}
+    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver}
 )
 """Ops behind which it matters who runs next."""

@@ -189,6 +189,14 @@ class TileOf(Op):
     workgroups: int
 
 
+@dataclass(frozen=True)
+class Lookup(Op):
+    """The number at a place of a list that the kernel brings along."""
+
+    place: Value
+    numbers: tuple[int, ...]
+
+
 # -- memory: whole tiles --------------------------------------------------------------------------------------------
 
 
@@ -341,6 +349,38 @@ class Barrier(Op):
 
     waves: int = 0
     """0: all waves of the workgroup; else so many neighbours, counted from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
+
+
+# -- between workgroups: tiles that one computed a part of, and another ends -------------------------------------------
+
+
+@dataclass(frozen=True)
+class MakeExchange(Op):
+    """The launch's slots for tiles that workgroups hand to each other."""
+
+
+@dataclass(frozen=True)
+class HandOver(Op):
+    """Put a tile into an empty slot, for whichever workgroup takes it over.
+
+    On the lane level each wave puts its own registers there, for the wave of its number.
+    """
+
+    tile: Value
+    exchange: Value
+    slot: Value
+
+
+@dataclass(frozen=True)
+class TakeOver(Op):
+    """tile + the one in a slot, which is empty afterwards; waits until somebody has handed it over.
+
+    Only workgroups of lower numbers may do so: these begin earlier, so that nobody waits for one that cannot begin.
+    """
+
+    tile: Value
+    exchange: Value
+    slot: Value
 
 
 # -- what one lane of one wave does ---------------------------------------------------------------------------------
@@ -647,9 +687,10 @@ LATER: tuple[type[Op], ...] = (
     *(MakeSignals, Arrive, Await, CopyIn, CopyTogether, ClusterBarrier, CopyOut, AwaitCopies),
     *(AwaitEarlier, LetNextStart),
 )
+EXCHANGING: tuple[type[Op], ...] = (MakeExchange, HandOver, TakeOver)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
-    *(Write, WriteThrough, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),
+    *(Write, WriteThrough, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role, HandOver, TakeOver),
     *LATER,
     *SCHEDULING,
 )
@@ -662,7 +703,12 @@ LANE_OPS: tuple[type[Op], ...] = (
     *SCHEDULING,
 )
 
-NUMBERS: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Allocate, Copy, Barrier, Loop, While, Yield)
+NUMBERS: tuple[type[Op], ...] = (
+    Const,
+    *ELEMENTWISE,
+    *(Workgroup, Lookup, Allocate, Copy, Barrier, Loop, While, Yield),
+    *EXCHANGING,
+)
 LEVELS: dict[str, tuple[type[Op], ...]] = {
     "tile": (
         *NUMBERS,

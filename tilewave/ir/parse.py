@@ -17,6 +17,7 @@ from tilewave.ir.types import (
     SPACES,
     Accumulator,
     DType,
+    Exchange,
     Memory,
     Padded,
     Placement,
@@ -35,7 +36,7 @@ TOKEN = re.compile(
     (%\w+|@\w+                                                # values and kernels
     |"(?:[^"\\\n]|\\.)*"                                      # quoted words
     |-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf\b|nan\b)  # numbers
-    |(?:tile|memory|accumulator|vector|signals)<[^>\n]*>|\w+                             # types and words
+    |(?:tile|memory|accumulator|vector|signals|exchange)<[^>\n]*>|\w+                    # types and words
     |[(){}\[\],:=])""",
     re.VERBOSE,
 )
@@ -44,6 +45,7 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "accumulator": Accumulator,
     "vector": Vector,
     "signals": Signals,
+    "exchange": Exchange,
 }
 NUMBER = re.compile(r"-?(\d|inf$|nan$)")
 

@@ -46,3 +46,9 @@ def elements(memory: Memory) -> int:
 def lies_in(v: Value, space: str) -> bool:
     """Whether v is a memory of that address space."""
     return isinstance(v.type, Memory) and v.type.space == space
+
+
+def lies_on_lines(v: Value, line_bytes: int) -> bool:
+    """Whether each row of a memory begins on a line of so many bytes, if the first one does."""
+    kind = v.type
+    return isinstance(kind, Memory) and kind.shape[-1] * kind.dtype.bytes % line_bytes == 0

@@ -16,7 +16,21 @@ from tilewave.errors import TargetError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment, GroupFragment
 from tilewave.ir.layouts import Layout, linear
-from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, Read, Scatter, While, Write, WriteThrough, Yield
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Broadcast,
+    HandOver,
+    Loop,
+    Mma,
+    Permute,
+    Read,
+    Scatter,
+    TakeOver,
+    While,
+    Write,
+    WriteThrough,
+    Yield,
+)
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 
@@ -83,6 +97,8 @@ class Spreads:
                 return self.sums(op)
             case Read(spread=spread) if spread:
                 return self._read(op)
+            case TakeOver(x):
+                return self._natural(x)
             case Permute(x, axes):
                 found = self._natural(x)
                 return found and tuple(layout.permuted(axes) for layout in found)
@@ -125,8 +141,11 @@ class Spreads:
 
     def _needs(self, op: Op) -> None:
         match op:
-            case Write(tile) | WriteThrough(tile) | Scatter(tile):
+            case Write(tile) | WriteThrough(tile) | Scatter(tile) | HandOver(tile):
                 self._need(tile, self.held(tile))
+            case TakeOver(tile):
+                self._held_as(op, op.result, self.held(op.result))
+                self._need(tile, self.held(op.result))
             case Mma(a, b, acc):
                 self._held_as(op, op.result, self.sums(op))
                 self._need(acc, self.sums(op))

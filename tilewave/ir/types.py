@@ -180,7 +180,21 @@ class Signals:
         return f"signals<{dims(self.shape)}>"
 
 
-Type = Scalar | Tile | Memory | Accumulator | Vector | Signals
+@dataclass(frozen=True)
+class Exchange:
+    """Slots, empty at first, in which workgroups hand tiles to each other: `exchange<112x128x256xf32>` has 112.
+
+    It is memory of the launch, and lies behind the kernel's arguments.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"exchange<{dims(self.shape)}x{self.dtype}>"
+
+
+Type = Scalar | Tile | Memory | Accumulator | Vector | Signals | Exchange
 INDEX_SCALAR = Scalar(INDEX)
 SPACES = ("global", "shared", "packed")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NoReturn
 
 from tilewave.errors import TilewaveError
@@ -22,9 +23,12 @@ from tilewave.ir.ops import (
     Div,
     FloorDiv,
     Gather,
+    HandOver,
     Iota,
     LoadAccumulator,
+    Lookup,
     Loop,
+    MakeExchange,
     Mma,
     Mod,
     Not,
@@ -35,6 +39,7 @@ from tilewave.ir.ops import (
     ReadPanel,
     Scatter,
     Select,
+    TakeOver,
     TileOf,
     Unary,
     While,
@@ -44,7 +49,7 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
-from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Memory, Scalar, Tile, Type, Vector, elementwise
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Exchange, Memory, Scalar, Tile, Type, Vector, elementwise
 from tilewave.ir.verify_lanes import check_cluster, check_lane_op
 
 
@@ -112,6 +117,9 @@ def _check(op: Op) -> None:
             _want(op, len(op.results) == 1 and not isinstance(op.result.type, Memory), "makes a number or a tile")
         case Workgroup():
             _results(op, INDEX_SCALAR)
+        case Lookup(place, numbers):
+            _want(op, place.type == INDEX_SCALAR and len(numbers) > 0, f"takes a place in a list, not {place.type}")
+            _results(op, INDEX_SCALAR)
         case TileOf(number):
             _want(op, number.type == INDEX_SCALAR, f"takes an index, not {number.type}")
             _results(op, *[INDEX_SCALAR] * 3)
@@ -135,6 +143,11 @@ def _check(op: Op) -> None:
             _want(op, kinds and same, f"{x.type} cannot become {op.results[0].type}")
         case Loop() | While():
             _control(op)
+        case MakeExchange():
+            kind = op.results[0].type if op.results else None
+            _want(op, isinstance(kind, Exchange) and len(kind.shape) > 1, "makes slots for tiles")
+        case HandOver() | TakeOver():
+            _exchange(op)
         case _ if type(op) in (*LANE_OPS, Copy):
             check_lane_op(op, lambda holds, why: _want(op, holds, why))
         case _:
@@ -216,6 +229,18 @@ def _mma(op: Mma | Accumulate) -> None:
     ok = ok and a.shape[:-2] == b.shape[:-2] == acc.shape[:-2] and a.shape[-1] == b.shape[-1]
     _want(op, ok and acc.shape[-2:] == (a.shape[-2], b.shape[-2]), f"{a} times {b} does not fit the accumulator {acc}")
     _results(op, acc)
+
+
+def _exchange(op: HandOver | TakeOver) -> None:
+    tile, exchange = op.tile.type, op.exchange.type
+    if not isinstance(exchange, Exchange) or not isinstance(tile, (Tile, Vector)):
+        _fail(op, f"moves a tile, {tile}, and an exchange, {exchange}")
+    _want(op, op.slot.type == INDEX_SCALAR, f"counts slots by an index, not {op.slot.type}")
+    fits = (
+        tile.shape == exchange.shape[1:] if isinstance(tile, Tile) else prod(exchange.shape[1:]) % prod(tile.shape) == 0
+    )
+    _want(op, fits and tile.dtype == exchange.dtype, f"{tile} is not what the slots of {exchange} hold")
+    _results(op, *([tile] if isinstance(op, TakeOver) else []))
 
 
 def _control(op: Loop | While) -> None:

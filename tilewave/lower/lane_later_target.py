@@ -139,6 +139,14 @@ class LaterTarget(Protocol):
 
     def let_next_start(self, f: Function) -> None: ...
 
+    def fill(self, f: Function, flag: str) -> None:
+        """What this wave stored is seen by whoever finds the flag, an address in global memory, raised."""
+        ...
+
+    def empty(self, f: Function, flag: str) -> None:
+        """This wave waits until the flag is raised, sees what was stored before, and lowers it."""
+        ...
+
     def finish(self, f: Function) -> None:
         """All copies out that are under way are done."""
         ...

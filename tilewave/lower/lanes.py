@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -14,6 +15,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.lane_arithmetic import resized
+from tilewave.lower.lane_exchanges import Exchanges, exchange_bytes
 from tilewave.lower.lane_later import Later
 from tilewave.lower.lane_lines import Lines, LocatedFunction
 from tilewave.lower.lane_memory import GlobalMemory, GlobalPlace, Window
@@ -76,7 +78,14 @@ def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
             found += [KernelArgument(v.name, "stride", axis) for axis in range(len(v.type.shape))]
         else:
             found.append(KernelArgument(v.name, "symbol", dtype=v.type.dtype.name))
+    for v in _exchanges(kernel):
+        size = exchange_bytes(v.type, kernel)  # type: ignore[arg-type]
+        found.append(KernelArgument(v.name, "scratch", dtype=v.type.dtype.name, scratch_bytes=size))
     return tuple(found)
+
+
+def _exchanges(kernel: Kernel) -> list[Value]:
+    return [op.result for op in walk(kernel.body) if isinstance(op, ir.MakeExchange)]
 
 
 class _Body:
@@ -98,6 +107,7 @@ class _Body:
         reach = Window if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalMemory(self.registers, reach), SharedMemory(self.registers)
         self.later = Later(target.later, self.registers, kernel, self.places, self.allot) if target.later else None
+        self.exchanges = Exchanges(target.later, self.registers, kernel) if target.later else None
 
     @property
     def reaches(self) -> tuple[Reach, ...]:
@@ -167,6 +177,8 @@ class _Body:
                 self.later.op(op, self.leader)
             case _ if isinstance(op, ir.LATER) and self.later:
                 self.later.op(op, self.leader)
+            case _ if isinstance(op, ir.EXCHANGING) and self.exchanges:
+                self.exchanges.op(op)
             case ir.Barrier() | ir.Priority() | ir.KeepOrder() | ir.Together() | ir.AwaitLoads():
                 self.order(op)
             case ir.Loop():
@@ -177,6 +189,8 @@ class _Body:
                 self.role(first, last, body)
             case ir.Lane() | ir.Wave() | ir.Workgroup():
                 self.number(op)
+            case ir.Lookup(place, numbers):
+                self.lookup(op, place, numbers)
             case _ if isinstance(op.result.type, Vector):
                 self.registers.vectors[op.result] = self.registers.make(op)
             case ir.Const(value):
@@ -211,6 +225,18 @@ class _Body:
     def number(self, op: Op) -> None:
         ask = {ir.Lane: self.target.lane, ir.Wave: self.target.wave, ir.Workgroup: self.target.workgroup}
         self.registers.put(op.result, resized(self.f, ask[type(op)](self.f), "i32", self.registers.kind(op.result), 1))
+
+    def lookup(self, op: ir.Lookup, place: Value, numbers: tuple[int, ...]) -> None:
+        """From a list in the module; one list serves all that look up the same numbers."""
+        kind, pointer = self.registers.kind(op.result), self.target.global_pointer
+        space = pointer.removeprefix("ptr ")
+        name = f"{self.kernel.name}.numbers.{zlib.crc32(repr((kind, numbers)).encode()):08x}"
+        values = ", ".join(f"{kind} {n}" for n in numbers)
+        spelled = f"@{name} = internal unnamed_addr {space} constant [{len(numbers)} x {kind}] [{values}], align 8"
+        table = self.module.helper(name, lambda: spelled)
+        far = self.f.value(f"sext i32 {self.registers.sum(self.registers.positions.of(place), 32)} to i64")
+        where = self.f.value(f"getelementptr {kind}, {pointer} {table}, i64 {far}")
+        self.registers.put(op.result, self.f.value(f"load {kind}, {pointer} {where}"))
 
     # -- memory
 
@@ -262,6 +288,9 @@ class _Body:
         kind = self.registers.kind(counter)
         trips_kind, trips = self.registers.scalars[op.trips]
         trips = resized(self.f, trips, trips_kind, kind, 1)
+        if self.registers.positions.ranges.of(op.trips)[1] <= 1:
+            self.once(op, self.f.value(f"icmp sgt {kind} {trips}, 0"), kind)
+            return
 
         def holds(parts: list[Typed]) -> str:
             return self.f.value(f"icmp slt {kind} {parts[0][1]}, {trips}")
@@ -274,6 +303,17 @@ class _Body:
 
         begin = [(kind, "0"), *self.registers.carried(op.init, args)]
         self.registers.bind(op.results, self.f.loop_while(begin, holds, step)[1:])
+
+    def once(self, op: ir.Loop, holds: str, kind: str) -> None:
+        """One round or none: a branch, since LLVM computes in front of a loop what is the same in all its rounds."""
+        args = op.body.args[1:]
+        before = self.registers.carried(op.init, args)
+
+        def step() -> list[Typed]:
+            self.registers.bind(op.body.args, [(kind, "0"), *before])
+            return self.registers.carried(self.inside(op.body, op.body.args[0]), args)
+
+        self.registers.bind(op.results, self.f.choose(holds, step, lambda: before))
 
     def repeat_while(self, op: ir.While) -> None:
         def holds(parts: list[Typed]) -> str:
@@ -356,4 +396,5 @@ def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
             found += [("i64", f"%{v.name}.{axis}") for axis in range(len(v.type.shape))]
         else:
             found.append((_parameter_kind(v), f"%{v.name}"))
+    found += [(target.global_pointer, f"%{v.name}") for v in _exchanges(kernel)]
     return found

@@ -11,13 +11,14 @@ LARGEST_WINDOW = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """What a launch passes: an array's address, its stride along an axis in elements, or a number."""
+    """What a launch passes: an array's address, its stride along an axis in elements, a number, or scratch memory."""
 
     name: str
     kind: str
-    """`pointer`, `stride` or `symbol`."""
+    """`pointer`, `stride`, `symbol` or `scratch`."""
     axis: int = -1
     dtype: str = ""
+    scratch_bytes: int = 0
 
     @property
     def bytes(self) -> int:

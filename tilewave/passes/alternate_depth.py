@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import WITH_EFFECT, Const, Loop, Mma, While, Yield
-from tilewave.ir.rewrite import map_blocks, names, substitute_block, walk
+from tilewave.ir.ops import Const, Loop, While, Yield
+from tilewave.ir.rewrite import map_blocks, names, substitute_block
+from tilewave.ir.tile_programs import only_adds_up
 from tilewave.ir.types import INDEX_SCALAR
 
 
@@ -32,7 +33,7 @@ class _Alternation:
         """Looks for loops around loops over the depth."""
         ops: list[Op] = []
         for op in block.ops:
-            if isinstance(op, (Loop, While)) and any(_only_adds_up(inner) for inner in op.body.ops):
+            if isinstance(op, (Loop, While)) and any(only_adds_up(inner) for inner in op.body.ops):
                 ops += self.turning(op)
             else:
                 ops.append(map_blocks(op, self.outside) if isinstance(op, (Loop, While)) else op)
@@ -61,7 +62,7 @@ class _Alternation:
     def there_and_back(self, block: Block, turn: Value) -> Block:
         ops: list[Op] = []
         for op in block.ops:
-            ops.append(self.alternating(op, turn) if isinstance(op, Loop) and _only_adds_up(op) else op)
+            ops.append(self.alternating(op, turn) if isinstance(op, Loop) and only_adds_up(op) else op)
         return replace(block, ops=tuple(ops))
 
     def alternating(self, op: Loop, turn: Value) -> Loop:
@@ -74,29 +75,3 @@ class _Alternation:
             start = list(self.builder.ops)
         body = substitute_block(op.body, {index: there})
         return replace(op, body=replace(body, ops=(*start, *body.ops)))
-
-
-def _only_adds_up(op: Op) -> bool:
-    """Whether a loop does nothing but add products to what it carries, so that the order of its rounds is free."""
-    if not isinstance(op, Loop) or not op.init:
-        return False
-    products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
-    inside = list(walk(op.body))
-    end = inside[-1]
-    if any(isinstance(inner, WITH_EFFECT) for inner in inside[:-1]) or not isinstance(end, Yield):
-        return False
-    carried = dict(zip(op.body.args[1:], end.values, strict=True))
-    return all(_is_sum(v, arg, products) for arg, v in carried.items()) and _only_sums_use(op, set(carried), products)
-
-
-def _is_sum(v: Value, arg: Value, products: dict[Value, Mma]) -> bool:
-    while v in products:
-        v = products[v].acc
-    return v == arg
-
-
-def _only_sums_use(op: Loop, carried: set[Value], products: dict[Value, Mma]) -> bool:
-    """Whether nothing else in the loop looks at the sums so far."""
-    sums = carried | set(products)
-    users = [(inner, v) for inner in walk(op.body) for v in inner.operands if v in sums]
-    return all(isinstance(u, Yield) or (isinstance(u, Mma) and v == u.acc and v not in (u.a, u.b)) for u, v in users)

@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Const,
     CopyOut,
     Gather,
+    HandOver,
     Iota,
     Lane,
     Load,
@@ -40,6 +41,7 @@ from tilewave.ir.ops import (
     Scatter,
     Store,
     StoreEach,
+    TakeOver,
     Wave,
     While,
     Write,
@@ -109,6 +111,9 @@ class _Lanes:
                 for x, layout in self.held(tile):
                     at = self.inlined(where, layout)
                     self.out.effect(StoreEach, x, memory, at, self.mask(layout))
+            case HandOver(tile, exchange, slot):
+                ((x, _),) = self.held(tile)
+                self.out.effect(HandOver, x, exchange, slot)
             case Loop(trips, init, body):
                 inner = self.block(body, op.results)
                 self.carry(op, lambda init: Loop(trips, init, inner, loc=op.loc), init)
@@ -160,6 +165,8 @@ class _Lanes:
                 parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
                 rows, depth = self.spreads.fragment(op).rows, op.depth
                 return emit(Matrix, *parts, self.pieces[acc, spread][0], (rows, rows, depth), op.instruction, True)
+            case TakeOver(x, exchange, slot):
+                return emit(TakeOver, self.pieces[x, spread][i], exchange, slot)
             case Broadcast(x, axes) if isinstance(x.type, Scalar):
                 return emit(Broadcast, x)
             case Broadcast(x, axes):

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
-from tilewave.ir.ops import Allocate, Loop, Mma, While, Workgroup, Yield
-from tilewave.ir.rewrite import names, substitute_block, walk
+from tilewave.ir.ops import Loop, Workgroup, Yield
+from tilewave.ir.rewrite import names, substitute_block
+from tilewave.ir.tile_programs import computes_one_tile
 from tilewave.ir.types import INDEX_SCALAR
 
 
@@ -27,7 +28,7 @@ class MakePersistent:
     workgroups: int
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        if kernel.workgroups <= self.workgroups or not _is_plain(kernel):
+        if kernel.workgroups <= self.workgroups or not computes_one_tile(kernel):
             return kernel
         first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         builder = Builder(names(kernel), locate=lambda: first.loc)
@@ -48,14 +49,3 @@ class MakePersistent:
         inner = substitute_block(kernel.body, numbers)
         ops = [op for op in inner.ops if not isinstance(op, Workgroup)]
         return Block((turn,), (*start, *ops, Yield((), loc=ops[-1].loc)))
-
-
-def _is_plain(kernel: Kernel) -> bool:
-    """Whether every workgroup computes one tile, with products; no loop stands around the one over the depth."""
-    tops = kernel.body.ops
-    loops = [op for op in tops if isinstance(op, (Loop, While))]
-    nested = any(isinstance(inner, (Loop, While)) for op in loops for block in op.blocks for inner in walk(block))
-    numbers = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
-    products = any(isinstance(op, Mma) for op in walk(kernel.body))
-    known = all(op in tops for op in numbers) and not any(isinstance(op, Allocate) for op in tops)
-    return products and bool(numbers) and known and not nested

@@ -26,10 +26,12 @@ from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -99,9 +101,12 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, f
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where
     there are more, each of those computes several tiles.
     """
+    lines = machine.copy_engine.line_bytes if machine.copy_engine else 1
     return (
+        SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
+        tabulate_order,  # behind both, which decide who comes to which tile
         ChooseInstructions(machine, places),
         slice_depth,
         StageShared(machine),

@@ -34,6 +34,7 @@ from tilewave.ir.ops import (
     CopyOut,
     CopyTogether,
     Equal,
+    Lookup,
     Loop,
     MakeSignals,
     Or,
@@ -43,7 +44,7 @@ from tilewave.ir.ops import (
     Workgroup,
 )
 from tilewave.ir.pairs import Pairs, compare, following
-from tilewave.ir.placements import lies_in, row_elements
+from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, Memory, Scalar
 from tilewave.machine.lanes import LaneMachine
@@ -118,7 +119,7 @@ class _Program:
         copies = tuple(op for op in self.copies if op.memory == memory)
         positions = tuple(dict.fromkeys(v for op in copies for v in op.at if v in self.differs))
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Lookup, *ELEMENTWISE))]
         made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         if not all(_has_halves(op) for op in copies) or not _computed(positions, made, self.differs):
             return None
@@ -133,8 +134,7 @@ class _Program:
 
 
 def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
-    kinds = [op.memory.type for op in walk(kernel.body) if isinstance(op, CopyIn)]
-    return any(kind.shape[-1] * kind.dtype.bytes % line_bytes for kind in kinds)
+    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyIn))
 
 
 def _program(kernel: Kernel) -> _Program | None:

@@ -35,6 +35,7 @@ from tilewave.ir.ops import (
     CopyIn,
     Lane,
     Loop,
+    MakeExchange,
     MakeSignals,
     MatrixShared,
     Role,
@@ -115,7 +116,7 @@ class _Split:
         known = set(self.old.body.args)
         for op in self.old.body.ops:
             numbers = isinstance(op, SEEN_BY_ALL) and all(isinstance(v.type, Scalar) for v in op.results)
-            if isinstance(op, Allocate) or (numbers and known.issuperset(op.operands)):
+            if isinstance(op, (Allocate, MakeExchange)) or (numbers and known.issuperset(op.operands)):
                 before.append(replace(op, results=tuple(self.rings.get(v, v) for v in op.results)))
                 known.update(op.results)
             else:

@@ -11,7 +11,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_num
 from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Frame, Launcher
 from tilewave.runtime.dlpack import Refused
-from tilewave.runtime.gpu_launch import GpuLaunch
+from tilewave.runtime.gpu_launch import GpuLaunch, ScratchMemory
 from tilewave.runtime.guests import key_of, stream_of
 
 KEPT_CALLS = 1024
@@ -52,15 +52,21 @@ class CudaProgram:
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
     _prepared: dict[tuple[Any, ...], Prepared] = field(default_factory=dict, repr=False)
     _names: tuple[str, ...] = field(init=False, repr=False)
+    _has_scratch: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
+        self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
 
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:
         """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
         try:
-            facts = key_of(arrays)
-            key = None if not facts else (facts, stream_of(arrays, self._names, facts[0][0]), *numbers)
+            facts, key = key_of(arrays), None
+            if facts:
+                number = facts[0][0]
+                stream = stream_of(arrays, self._names, number)
+                recorded = self._has_scratch and self._is_recorded(number, stream)
+                key = (facts, stream, recorded, *numbers)
             prepared = None if key is None else self._prepared.get(key)
             if prepared is None:
                 prepared = self._prepare(arrays, numbers)
@@ -70,6 +76,10 @@ class CudaProgram:
         except Refused as refused:
             raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
         prepared.launcher.launch(prepared.frame)
+
+    def _is_recorded(self, number: int, stream: int) -> bool:
+        """Whether this launch goes into a graph, which has scratch memory of its own."""
+        return cuda_driver(self.code.kernel).capturing(number, stream)
 
     def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> Prepared:
         kernel = self.code.kernel

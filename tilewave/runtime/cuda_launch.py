@@ -284,10 +284,10 @@ class Launcher:
                 raise NotImplementedError(f"no parameter for {slot}")
 
     def _scratch_at(self, at: int, size: int, stream: int) -> int:
+        if self._driver.capturing(self._number, stream):  # a graph may run anywhere, and beside this stream
+            return self._scratch[at, _RECORDED].address
         found = self._scratch.get((at, stream))
         if found is None:
-            if self._driver.capturing(self._number, stream):
-                return self._scratch[at, _RECORDED].address
             found = self._scratch.setdefault((at, stream), self._zeros(size))
         return found.address
 

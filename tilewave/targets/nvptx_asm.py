@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewave.lower.llvm import Function, Typed
 
-CONSTRAINTS = {"i16": "h", "i32": "r", "i64": "l", "float": "f", "ptr": "l"}
+CONSTRAINTS = {"i16": "h", "i32": "r", "i64": "l", "float": "f", "ptr": "l", "ptr addrspace(1)": "l"}
 """How inline assembly names a register of each type."""
 TOUCHES_MEMORY = "~{memory}"
 

@@ -2,6 +2,8 @@
 
 Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, mapa, barrier.cluster and
 griddepcontrol.
+
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and the memory consistency model.
 """
 
 from __future__ import annotations
@@ -22,6 +24,14 @@ mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
 @p bra over_${:uid};
 bra again_${:uid};
 over_${:uid}:
+}"""
+FLAG_LOOP = """{
+.reg .pred p;
+.reg .b32 x;
+again_${:uid}:
+ld.acquire.gpu.global.b32 x, [$0];
+setp.eq.b32 p, x, 0;
+@p bra again_${:uid};
 }"""
 FENCE = "fence.proxy.async.shared::cta;"
 """What lanes stored in shared memory is seen by copies and products behind it."""
@@ -150,6 +160,16 @@ class Hopper:
 
     def let_next_start(self, f: Function) -> None:
         asm(f, "griddepcontrol.launch_dependents;")
+
+    # -- other workgroups
+
+    def fill(self, f: Function, flag: str) -> None:
+        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'st.release.gpu.global.b32 [$0], 1;')}"
+        asm(f, text, [("ptr addrspace(1)", flag), one_lane(f)])
+
+    def empty(self, f: Function, flag: str) -> None:
+        lowered = when(1, "st.relaxed.gpu.global.b32 [$0], 0;")
+        asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), one_lane(f)])
 
     def finish(self, f: Function) -> None:
         asm(f, "cp.async.bulk.wait_group 0;")

@@ -1,0 +1,44 @@
+"""Kernels seen from afar: whether a workgroup computes one tile, and which loops only add products up."""
+
+from __future__ import annotations
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import WITH_EFFECT, Allocate, Loop, Mma, While, Workgroup, Yield
+from tilewave.ir.rewrite import walk
+
+
+def computes_one_tile(kernel: Kernel) -> bool:
+    """Whether every workgroup computes one tile, with products; no loop stands around the one over the depth."""
+    tops = kernel.body.ops
+    loops = [op for op in tops if isinstance(op, (Loop, While))]
+    nested = any(isinstance(inner, (Loop, While)) for op in loops for block in op.blocks for inner in walk(block))
+    numbers = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
+    products = any(isinstance(op, Mma) for op in walk(kernel.body))
+    known = all(op in tops for op in numbers) and not any(isinstance(op, Allocate) for op in tops)
+    return products and bool(numbers) and known and not nested
+
+
+def only_adds_up(op: Op) -> bool:
+    """Whether a loop does nothing but add products to what it carries, so that the order of its rounds is free."""
+    if not isinstance(op, Loop) or not op.init:
+        return False
+    products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
+    inside = list(walk(op.body))
+    end = inside[-1]
+    if any(isinstance(inner, WITH_EFFECT) for inner in inside[:-1]) or not isinstance(end, Yield):
+        return False
+    carried = dict(zip(op.body.args[1:], end.values, strict=True))
+    return all(_is_sum(v, arg, products) for arg, v in carried.items()) and _only_sums_use(op, set(carried), products)
+
+
+def _is_sum(v: Value, arg: Value, products: dict[Value, Mma]) -> bool:
+    while v in products:
+        v = products[v].acc
+    return v == arg
+
+
+def _only_sums_use(op: Loop, carried: set[Value], products: dict[Value, Mma]) -> bool:
+    """Whether nothing else in the loop looks at the sums so far."""
+    sums = carried | set(products)
+    users = [(inner, v) for inner in walk(op.body) for v in inner.operands if v in sums]
+    return all(isinstance(u, Yield) or (isinstance(u, Mma) and v == u.acc and v not in (u.a, u.b)) for u, v in users)
