@@ -37,7 +37,6 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
-from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -63,7 +62,6 @@ PASSES = {
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
-    "tabulate_order": lambda text: tabulate_order,
     "take_parts_first": lambda text: take_parts_first,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,

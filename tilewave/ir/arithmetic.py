@@ -144,12 +144,3 @@ def multiply(a: Array, b: Array, acc: Array) -> Array:
     product: Array = np.matmul(wide_a, wide_b.swapaxes(-1, -2))
     product += acc
     return product
-
-
-def looked_up(op: Op, place: Any, numbers: tuple[int, ...]) -> Any:
-    """Numbers of a list; an error where a place is outside it."""
-    found = np.asarray(numbers, np.int64)
-    inside = (np.asarray(place) >= 0) & (np.asarray(place) < len(found))
-    if not np.all(inside):
-        raise InterpreterError(f"looks up place {place} of {len(found)} numbers", loc=op.loc)
-    return found[place] if isinstance(place, np.ndarray) else int(found[place])

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
-from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply, unmapped_tile
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.exchanges import Slots
 from tilewave.ir.ops import (
@@ -35,7 +35,6 @@ from tilewave.ir.ops import (
     Load,
     LoadAccumulator,
     LoadEach,
-    Lookup,
     Loop,
     MakeExchange,
     Mma,
@@ -210,8 +209,6 @@ class _Interpreter(Launch):
                 return (multiply(env[a], env[b], env[acc]),)
             case Workgroup():
                 return (self.workgroup,)
-            case Lookup(place, numbers):
-                return (looked_up(op, env[place], numbers),)
             case TileOf(number, rows, cols):
                 return unmapped_tile(env[number], rows, cols)
             case Broadcast(x, axes):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.ir import interp
-from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply, without_last_bits
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, without_last_bits
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.interp import spread
@@ -42,7 +42,6 @@ from tilewave.ir.ops import (
     LetNextStart,
     Load,
     LoadEach,
-    Lookup,
     Loop,
     MakeExchange,
     MakeSignals,
@@ -162,9 +161,6 @@ class WaveRun(LaterOps):
 
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
-
-    def lookup(self, op: Lookup) -> Any:
-        return looked_up(op, self.env[op.place], op.numbers)
 
     def wave(self, op: Wave) -> int:
         return self.number
@@ -336,7 +332,6 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Ramp: WaveRun.ramp,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
-    Lookup: WaveRun.lookup,
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,

@@ -189,14 +189,6 @@ class TileOf(Op):
     workgroups: int
 
 
-@dataclass(frozen=True)
-class Lookup(Op):
-    """The number at a place of a list that the kernel brings along."""
-
-    place: Value
-    numbers: tuple[int, ...]
-
-
 # -- memory: whole tiles --------------------------------------------------------------------------------------------
 
 
@@ -706,7 +698,7 @@ LANE_OPS: tuple[type[Op], ...] = (
 NUMBERS: tuple[type[Op], ...] = (
     Const,
     *ELEMENTWISE,
-    *(Workgroup, Lookup, Allocate, Copy, Barrier, Loop, While, Yield),
+    *(Workgroup, Allocate, Copy, Barrier, Loop, While, Yield),
     *EXCHANGING,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {

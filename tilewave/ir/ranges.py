@@ -12,7 +12,6 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     FloorDiv,
-    Lookup,
     Loop,
     Max,
     Min,
@@ -32,8 +31,6 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     """The bounds of an op's one result, which is an integer."""
     if isinstance(op, Const):
         return int(op.value), int(op.value)
-    if isinstance(op, Lookup):
-        return min(op.numbers), max(op.numbers)
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)

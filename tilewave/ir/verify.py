@@ -26,7 +26,6 @@ from tilewave.ir.ops import (
     HandOver,
     Iota,
     LoadAccumulator,
-    Lookup,
     Loop,
     MakeExchange,
     Mma,
@@ -116,9 +115,6 @@ def _check(op: Op) -> None:
         case Const():
             _want(op, len(op.results) == 1 and not isinstance(op.result.type, Memory), "makes a number or a tile")
         case Workgroup():
-            _results(op, INDEX_SCALAR)
-        case Lookup(place, numbers):
-            _want(op, place.type == INDEX_SCALAR and len(numbers) > 0, f"takes a place in a list, not {place.type}")
             _results(op, INDEX_SCALAR)
         case TileOf(number):
             _want(op, number.type == INDEX_SCALAR, f"takes an index, not {number.type}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -189,8 +188,6 @@ class _Body:
                 self.role(first, last, body)
             case ir.Lane() | ir.Wave() | ir.Workgroup():
                 self.number(op)
-            case ir.Lookup(place, numbers):
-                self.lookup(op, place, numbers)
             case _ if isinstance(op.result.type, Vector):
                 self.registers.vectors[op.result] = self.registers.make(op)
             case ir.Const(value):
@@ -225,18 +222,6 @@ class _Body:
     def number(self, op: Op) -> None:
         ask = {ir.Lane: self.target.lane, ir.Wave: self.target.wave, ir.Workgroup: self.target.workgroup}
         self.registers.put(op.result, resized(self.f, ask[type(op)](self.f), "i32", self.registers.kind(op.result), 1))
-
-    def lookup(self, op: ir.Lookup, place: Value, numbers: tuple[int, ...]) -> None:
-        """From a list in the module; one list serves all that look up the same numbers."""
-        kind, pointer = self.registers.kind(op.result), self.target.global_pointer
-        space = pointer.removeprefix("ptr ")
-        name = f"{self.kernel.name}.numbers.{zlib.crc32(repr((kind, numbers)).encode()):08x}"
-        values = ", ".join(f"{kind} {n}" for n in numbers)
-        spelled = f"@{name} = internal unnamed_addr {space} constant [{len(numbers)} x {kind}] [{values}], align 8"
-        table = self.module.helper(name, lambda: spelled)
-        far = self.f.value(f"sext i32 {self.registers.sum(self.registers.positions.of(place), 32)} to i64")
-        where = self.f.value(f"getelementptr {kind}, {pointer} {table}, i64 {far}")
-        self.registers.put(op.result, self.f.value(f"load {kind}, {pointer} {where}"))
 
     # -- memory
 

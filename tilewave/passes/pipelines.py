@@ -31,7 +31,6 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
-from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -106,7 +105,6 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, f
         SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
-        tabulate_order,  # behind both, which decide who comes to which tile
         ChooseInstructions(machine, places),
         slice_depth,
         StageShared(machine),

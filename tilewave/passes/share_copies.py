@@ -34,7 +34,6 @@ from tilewave.ir.ops import (
     CopyOut,
     CopyTogether,
     Equal,
-    Lookup,
     Loop,
     MakeSignals,
     Or,
@@ -119,7 +118,7 @@ class _Program:
         copies = tuple(op for op in self.copies if op.memory == memory)
         positions = tuple(dict.fromkeys(v for op in copies for v in op.at if v in self.differs))
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Lookup, *ELEMENTWISE))]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
         made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         if not all(_has_halves(op) for op in copies) or not _computed(positions, made, self.differs):
             return None
