@@ -128,7 +128,7 @@ class _Made:
         flows, accesses, machine = self.flows, self.accesses, self.machine
         missed, asked_of_memory, hbm = (float(x.sum()) for x in (flows.missed, flows.asked_of_memory, flows.hbm))
         crossed = float(flows.crossed.sum())
-        reads, written = requested_bytes(accesses, self.placed, machine, Sync()), accesses.output_bytes
+        reads, written = requested_bytes(accesses, self.placed, machine, flows, Sync()), accesses.output_bytes
         requests = reads + written
         moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
         parts = time_parts(accesses, self.placed, machine, self.residency, moved, self.timing)
