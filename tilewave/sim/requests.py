@@ -12,6 +12,8 @@ launch takes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+from math import sqrt
 
 import numpy as np
 
@@ -44,17 +46,78 @@ AREA_POWER = 4
 
 def requested_bytes(accesses: Accesses, placed: Placed, machine: Machine, flows: Flows, sync: Sync) -> float:
     """Bytes of reads that reach L2."""
-    count = accesses.reads.shape[1]
-    if machine.merging is None or count == 0:
+    if machine.merging is None:
         return accesses.asked_bytes
-    first_tile = min(1.0, placed.seats / accesses.tasks)
-    total = 0.0
-    for at in range(count):
-        left = _share_left(accesses, placed, machine.merging.most, at)
-        later = _reached(accesses, placed, flows, sync, at)
-        reached = first_tile + (1 - first_tile) * later
-        total += float(accesses.read_bytes[:, at].sum()) * (1 - reached * (1 - left))
-    return total
+    return sum(reads.requested(sync) for reads in shared_reads(accesses, placed, machine.merging.most, flows))
+
+
+class Sharers(Enum):
+    """Who reads the same stream at a time."""
+
+    NEIGHBOURS = "those next to each other in the order, and it is what each asks for last"
+    NEIGHBOURS_FIRST = "those next to each other, and each then asks for a stream of its own"
+    APART = "those further apart in the order"
+
+
+@dataclass(frozen=True)
+class SharedReads:
+    """The i-th reads of all tasks: what they ask for, and all that decides how much of it is merged."""
+
+    asked_bytes: float
+    left: float
+    """Requests left of each one asked, if all units are in step."""
+    sharers: Sharers
+    missed: float
+    """The share that is not in the L2 partition that is asked first."""
+    last_missed: float
+    """The same of the last reads."""
+    steps: float
+    """Of a unit, in the whole launch."""
+    first_tile: float
+    """The share of the launch that is the first tile of each unit."""
+    area: float
+    """Of a tile, in those of 128×256."""
+
+    def requested(self, sync: Sync) -> float:
+        """Bytes that reach L2."""
+        reached = self.first_tile + (1 - self.first_tile) * self._reached_later(sync)
+        return self.asked_bytes * (1 - reached * (1 - self.left))
+
+    def _reached_later(self, sync: Sync) -> float:
+        match self.sharers:
+            case Sharers.NEIGHBOURS:
+                return _mixed(sync.neighbours_in_l2, self.missed)
+            case Sharers.NEIGHBOURS_FIRST:
+                return 1 / (1 + sqrt(self.steps * self.last_missed / sync.own_misses))
+            case Sharers.APART:
+                in_step = sync.floor + (1 - sync.floor) / (1 + self.steps / (sync.steps * self.area**AREA_POWER))
+                return _mixed(sync.in_l2, self.missed) * in_step
+
+
+def _mixed(in_l2: float, missed: float) -> float:
+    return in_l2 + (1 - in_l2) * missed
+
+
+def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) -> list[SharedReads]:
+    """The reads of a launch, by their place in a task."""
+    last = accesses.reads.shape[1] - 1
+    launched = np.lexsort((placed.seat, placed.beat))
+    first_is_kept = last >= 0 and _kept(accesses, launched, 0) > _kept(accesses, launched, last)
+    others = Sharers.NEIGHBOURS_FIRST if first_is_kept else Sharers.APART
+    missed = [_missed(flows, at) for at in range(last + 1)]
+    return [
+        SharedReads(
+            asked_bytes=float(accesses.read_bytes[:, at].sum()),
+            left=_share_left(accesses, placed, most, at),
+            sharers=Sharers.NEIGHBOURS if at == last else others,
+            missed=missed[at],
+            last_missed=missed[last],
+            steps=accesses.tasks / placed.seats * accesses.steps,
+            first_tile=min(1.0, placed.seats / accesses.tasks),
+            area=float(np.prod(accesses.tile[:2])) / REFERENCE_AREA if accesses.tile else 1.0,
+        )
+        for at in range(last + 1)
+    ]
 
 
 def _share_left(accesses: Accesses, placed: Placed, most: int, at: int) -> float:
@@ -65,24 +128,6 @@ def _share_left(accesses: Accesses, placed: Placed, most: int, at: int) -> float
     key = (place * accesses.streams + stream)[stream != NO_STREAM]
     together = np.unique(key, return_counts=True)[1]
     return float(np.ceil(together / most).sum()) / max(1, int(together.sum()))
-
-
-def _reached(accesses: Accesses, placed: Placed, flows: Flows, sync: Sync, at: int) -> float:
-    """Of the merging that is possible of the at-th reads, what is reached after the first tile."""
-    last = accesses.reads.shape[1] - 1
-    if at == last:
-        return _mixed(sync.neighbours_in_l2, _missed(flows, last))
-    steps = accesses.tasks / placed.seats * accesses.steps
-    launched = np.lexsort((placed.seat, placed.beat))
-    if _kept(accesses, launched, 0) > _kept(accesses, launched, last):
-        return float(1 / (1 + np.sqrt(steps * _missed(flows, last) / sync.own_misses)))
-    area = float(np.prod(accesses.tile[:2])) if accesses.tile else REFERENCE_AREA
-    half = sync.steps * (area / REFERENCE_AREA) ** AREA_POWER
-    return _mixed(sync.in_l2, _missed(flows, at)) * (sync.floor + (1 - sync.floor) / (1 + steps / half))
-
-
-def _mixed(in_l2: float, missed: float) -> float:
-    return in_l2 + (1 - in_l2) * missed
 
 
 def _missed(flows: Flows, at: int) -> float:
