@@ -21,6 +21,7 @@ from tilewave.sim.measured import (
     Counters,
     baselines,
     counters,
+    own_kernels,
     published_rates,
     reorderings,
     unseen_counters,
@@ -113,6 +114,21 @@ def _counted(runs: Iterable[tuple[Counters, Run]], timed: str) -> list[Compared]
             Compared(*name, "L2 requests", report.l2_request_bytes, row.requests_bytes, row.fitted and row.persistent),
             Compared(*name, "L2 hit", report.l2_hit, row.l2_hit),
             Compared(*name, "seconds", report.seconds, row.seconds, timed == "seconds" and row.persistent),
+        ]
+    return found
+
+
+def own_rows() -> list[Compared]:
+    """Bytes, requests and hits of tilewave's own kernel, which walks K to and fro."""
+    found = []
+    for row in own_kernels():
+        report = run(row.gemm, "H200", row.mapping).report
+        ends = (report.hbm_read_low_bytes, report.hbm_read_high_bytes) if report.on_cliff else (None, None)
+        name = ("H200", _named(row.gemm), row.mapping)
+        found += [
+            Compared(*name, "HBM read", report.hbm_read_bytes, row.hbm_read_bytes, False, *ends),
+            Compared(*name, "L2 requests", report.l2_request_bytes, row.requests_bytes),
+            Compared(*name, "L2 hit", report.l2_hit, row.l2_hit),
         ]
     return found
 
@@ -289,6 +305,7 @@ def summary() -> tuple[Figure, ...]:
     losses = {
         tile[1]: [c.loss for c in choices() if c.tile == tile] for tile in dict.fromkeys(c.tile for c in choices())
     }
+    own = [abs(r.error) for r in own_rows() if r.quantity == "HBM read"]
     wrong = [r for r in mi300x_rows() if r.quantity == "gain" and (r.predicted > 1) != (r.measured > 1)]
     return (
         Figure("H200 HBM bytes, median error", median(abs(r.error) for r in bytes_read), 0.01),
@@ -309,6 +326,8 @@ def summary() -> tuple[Figure, ...]:
         *_on_other_shapes(
             "predicted once", [r for r in unseen_runs() if not r[0].fitted], (0.02, 0.05, 0.05, 0.02, 0.05, 0.025)
         ),
+        Figure("H200, K to and fro: HBM bytes, mean error", fmean(own), 0.05),
+        Figure("H200, K to and fro: HBM bytes, worst row", max(own), 0.1),
         Figure("MI300X reorderings with gain and loss confused", float(len(wrong)), 0.0),
     )
 
