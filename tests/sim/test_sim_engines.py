@@ -14,6 +14,7 @@ from launches import ENGINES, SHARP, Launch, chip, launches, machines, pairs_wal
 
 from tilewave.machine import L2, LastLevel
 from tilewave.sim import Gemm, Residency, SimError, simulate
+from tilewave.sim.accesses import gemm_accesses
 from tilewave.sim.calibration import Softness
 from tilewave.sim.dispatch import place
 from tilewave.sim.measured import counters, unseen_counters
@@ -154,15 +155,22 @@ def test_what_was_read_last_is_read_first_where_k_is_walked_to_and_fro(engine):
     assert read["to-and-fro"] == pytest.approx(3.5 * panel, abs=2 * panel / 32)
 
 
-@engines
-def test_one_tile_each_is_walked_forwards(engine):
-    """Workgroups that are not persistent never turn round."""
-    machine = chip(l2=L2(1 << 14))
-    read = [
-        Launch(Gemm(200, 200, 128, (16, 16, 8), walk=walk), "linear()", machine).flows(engine).hbm.sum()
-        for walk in WALKS
-    ]
-    assert read[0] == read[1]
+def test_a_workgroup_turns_round_after_every_tile_of_its_own():
+    """Nine tiles: one each never turns; of two workgroups' tiles, every second is walked from its end."""
+    alone, two = (Gemm(48, 48, 64, (16, 16, 8), workgroups=count, walk="to-and-fro") for count in (None, 2))
+    assert not gemm_accesses(alone).backwards.any()
+    accesses = gemm_accesses(two)
+    assert accesses.backwards.tolist() == [turn % 2 == 1 for turn in accesses.turn]
+    placed = place(accesses, chip(), Residency())
+    assert placed.backwards.tolist() == [False, True, False, True, False]
+
+
+def test_a_beat_goes_the_way_of_most_of_its_tasks():
+    """Seven tiles, five workgroups, three units: in the second beat two go back, and one that has just begun does not."""
+    accesses = gemm_accesses(Gemm(16, 112, 64, (16, 16, 8), workgroups=5, walk="to-and-fro"))
+    placed = place(accesses, chip(units_per_xcd=3), Residency())
+    assert sorted(accesses.backwards[placed.beat == 1].tolist()) == [False, True, True]
+    assert placed.backwards.tolist() == [False, True, False]
 
 
 @engines
