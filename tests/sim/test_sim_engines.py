@@ -166,7 +166,7 @@ def test_a_workgroup_turns_round_after_every_tile_of_its_own():
 
 
 def test_a_beat_goes_the_way_of_most_of_its_tasks():
-    """Seven tiles, five workgroups, three units: in the second beat two go back, and one that has just begun does not."""
+    """Seven tiles, five workgroups, three units: in the second beat two go back, and one has just begun."""
     accesses = gemm_accesses(Gemm(16, 112, 64, (16, 16, 8), workgroups=5, walk="to-and-fro"))
     placed = place(accesses, chip(units_per_xcd=3), Residency())
     assert sorted(accesses.backwards[placed.beat == 1].tolist()) == [False, True, True]
