@@ -111,7 +111,7 @@ def _counted(runs: Iterable[tuple[Counters, Run]], timed: str) -> list[Compared]
         name = ("H200", _named(row.gemm), row.mapping)
         found += [
             Compared(*name, "HBM read", report.hbm_read_bytes, row.hbm_read_bytes, row.fitted, *ends),
-            Compared(*name, "L2 requests", report.l2_request_bytes, row.requests_bytes, row.fitted and row.persistent),
+            Compared(*name, "L2 requests", report.l2_request_bytes, row.requests_bytes, row.persistent),
             Compared(*name, "L2 hit", report.l2_hit, row.l2_hit),
             Compared(*name, "seconds", report.seconds, row.seconds, timed == "seconds" and row.persistent),
         ]
@@ -341,7 +341,9 @@ def _on_other_shapes(how: str, runs: Sequence[tuple[Counters, Run]], bounds: tup
         "HBM bytes, worst row off a cliff": max(abs(r.error) for r in bytes_read if not r.on_cliff),
         "HBM bytes, cliff rows outside their interval": fmean(not r.inside for r in bytes_read if r.on_cliff),
         "HBM bytes lost by the predicted-best group_m": byte_loss_of_chosen_groups(runs),
-        "requests reaching L2, mean error": fmean(abs(r.error) for r in rows if r.quantity == "L2 requests"),
+        "requests reaching L2 (fitted on these as well), mean error": fmean(
+            abs(r.error) for r in rows if r.quantity == "L2 requests"
+        ),
         "L2 hit rate, mean error (points)": fmean(abs(r.error) for r in rows if r.quantity == "L2 hit"),
     }
     return tuple(
