@@ -150,7 +150,9 @@ class Amdgcn:
 
     def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
-        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where)
+        # Convergent, so that LLVM leaves it outside of conditions that only some lanes meet: a window that is computed
+        # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
+        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
 
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
