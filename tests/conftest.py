@@ -35,6 +35,7 @@ from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
@@ -57,6 +58,7 @@ PASSES = {
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
     "take_parts_first": lambda text: take_parts_first,
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
+    "widen_writes": lambda text: WidenWrites(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)

@@ -33,6 +33,7 @@ from tilewave.ir.ops import (
     LoadEach,
     Loop,
     Mma,
+    Overlay,
     Permute,
     Prepack,
     Read,
@@ -82,6 +83,12 @@ class Buffer:
     data: Array
     writer: Array | None = None
     reader: Array | None = None
+
+    def lose(self) -> None:
+        """Nobody has written it."""
+        assert self.writer is not None
+        self.data[...] = poison_of(self.value.type.dtype)
+        self.writer[...] = NOBODY
 
 
 class Launch:
@@ -177,8 +184,12 @@ class _Interpreter(Launch):
                 return (constant(op, value),)
             case Read(memory):
                 return (self.read(op, env[memory]),)
-            case Write(tile, memory) | WriteThrough(tile, memory):
+            case Write(tile, memory):
                 self.write(op, env[memory], env[tile])
+                return ()
+            case WriteThrough(tile, memory, _, shared):
+                self.write(op, env[memory], env[tile])
+                env[shared].lose()
                 return ()
             case Mma(a, b, acc):
                 return (multiply(env[a], env[b], env[acc]),)
@@ -223,6 +234,8 @@ class _Interpreter(Launch):
                 kind = op.result.type
                 poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
                 return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+            case Overlay(memory):
+                return (env[memory],)  # whoever writes here writes all of it: see WriteThrough
             case Copy(memory, _, to):
                 self.copy(op, env[memory], env[to])
                 return ()

@@ -113,6 +113,13 @@ class Amdgcn:
         call(f, "s.barrier")
         f.do('fence syncscope("workgroup") acquire')
 
+    def order_lanes(self, f: Function) -> None:
+        # Shared memory serves a wave in order, so that nothing is waited for; but LLVM moves what one lane alone would
+        # not miss.
+        f.do('fence syncscope("wavefront") release')
+        call(f, "wave.barrier")
+        f.do('fence syncscope("wavefront") acquire')
+
     def await_stores(self, f: Function) -> None:
         # LLVM puts such a wait where a fence stands, but forgets it where stores under a mask end a loop's body.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
