@@ -18,6 +18,7 @@ from tilewave.ir.core import Op, Value
 from tilewave.ir.interp import Buffer, poison_of
 from tilewave.ir.lane_clocks import BEFORE, Clocks
 from tilewave.ir.overlays import NONE, meeting
+from tilewave.ir.types import Memory
 
 NO_ACCESS = 0
 PAST = {"read": "read", "write": "wrote"}
@@ -112,9 +113,10 @@ class LaneMemory:
 
     def overlaid(self, under: Value, value: Value) -> LaneMemory:
         """Another memory in the bytes of this one, which is called `under`."""
-        over = LaneMemory.shared(value, self.waves)
-        over.overlaps.append((self, meeting(value.type, under.type)))
-        self.overlaps.append((over, meeting(under.type, value.type)))
+        over, below, above = LaneMemory.shared(value, self.waves), under.type, value.type
+        assert isinstance(below, Memory) and isinstance(above, Memory)
+        over.overlaps.append((self, meeting(above, below)))
+        self.overlaps.append((over, meeting(below, above)))
         return over
 
     def met(self, flat: Array) -> Iterator[tuple[LaneMemory, Array]]:

@@ -11,6 +11,7 @@ many waves as a compute unit runs.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -25,7 +26,7 @@ from tilewave.ir.overlays import size_bytes
 from tilewave.ir.placements import lies_in, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.spreads import Spreads
-from tilewave.ir.types import BOOL, DType, Memory, Padded, Swizzled
+from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
 from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.banks import Kind, Ports, ports
 from tilewave.machine.lanes import LaneMachine
@@ -61,7 +62,7 @@ class _Widening:
 
     def kernel(self) -> Kernel:
         body = self.block(self.old.body)
-        front = sum(isinstance(op, Allocate) for op in body.ops)
+        front = max((i + 1 for i, op in enumerate(body.ops) if isinstance(op, Allocate)), default=0)
         ops = (*body.ops[:front], *self.made.values(), *body.ops[front:])
         return replace(self.old, body=replace(body, ops=ops)) if self.made else self.old
 
@@ -80,7 +81,7 @@ class _Widening:
         waves = prod(self.old.waves)
         if under is None and self.staged:
             return op
-        room = size_bytes(under.type) if under else self.machine.shared.bytes // RESIDENT_WAVES * waves
+        room = _bytes(under) if under else self.machine.shared.bytes // RESIDENT_WAVES * waves
         kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
         return op if kind is None else self.through(op, under, kind)
 
@@ -100,10 +101,10 @@ class _Widening:
         return next((layout for layout in found if held == (layout,)), None)
 
     def free(self, block: Block, position: int) -> Value | None:
-        """The largest staged memory that is used in front of this write alone: whoever comes here again stages anew."""
-        before = _uses(block.ops[:position])
-        free = [m for m in self.staged if before.count(m) and before.count(m) == _uses(self.old.body.ops).count(m)]
-        return max(free, key=lambda m: size_bytes(m.type), default=None)
+        """The largest staged memory that is used in front of this write alone, and first of all staged there."""
+        before, all_uses = _uses(block.ops[:position]), _uses(self.old.body.ops)
+        free = [m for m in self.staged if before[m] == all_uses[m] and isinstance(next(iter(before[m]), None), Write)]
+        return max(free, key=_bytes, default=None)
 
     def through(self, op: Write, under: Value | None, kind: Memory) -> WriteThrough:
         if (under, kind) not in self.made:
@@ -114,8 +115,19 @@ class _Widening:
         return WriteThrough(op.tile, op.memory, op.at, shared, op.axes, loc=op.loc)
 
 
-def _uses(ops: Sequence[Op]) -> list[Value]:
-    return [v for op in walk(Block((), tuple(ops))) for v in op.operands if isinstance(v.type, Memory)]
+def _bytes(memory: Value) -> int:
+    assert isinstance(memory.type, Memory)
+    return size_bytes(memory.type)
+
+
+def _uses(ops: Sequence[Op]) -> dict[Value, list[Op]]:
+    """The ops that touch each memory, in order."""
+    found: dict[Value, list[Op]] = defaultdict(list)
+    for op in walk(Block((), tuple(ops))):
+        for v in op.operands:
+            if isinstance(v.type, Memory):
+                found[v].append(op)
+    return found
 
 
 # -- the memory of a chunk --------------------------------------------------------------------------------------------
@@ -130,7 +142,8 @@ def chunk_memory(machine: LaneMachine, layout: Layout, dtype: DType, waves: int,
             continue
         chunks = WaveChunks(layout, rows, columns, width)
         shape = (waves, rows, columns)
-        kinds = [Memory(shape, dtype, "shared", p) for p in (*_paddings(dtype), *_swizzles(columns, dtype))]
+        placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]
+        kinds = [Memory(shape, dtype, "shared", placement) for placement in placements]
         there = [kind for kind in kinds if size_bytes(kind) <= room_bytes]
         if there:
             return min(there, key=lambda kind: conflicts(ports(machine.shared), chunks, kind))
@@ -143,8 +156,9 @@ def _paddings(dtype: DType) -> Iterator[Padded]:
 
 
 def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
+    every = max(ROW_BYTES) // (columns * dtype.bytes)  # rows that lie in different banks anyhow
     for chunk in (bytes // dtype.bytes for bytes in CHUNK_BYTES):
-        yield from (Swizzled(chunk, period, 1) for period in PERIODS if columns // chunk % period == 0)
+        yield from (Swizzled(chunk, period, every) for period in PERIODS if columns // chunk % period == 0)
 
 
 @lru_cache(maxsize=256)
