@@ -103,7 +103,7 @@ def test_ragged_edges_are_neither_stored_nor_missed(waves, schedule):
 def test_every_narrow_result(chip, dtype, acc, out):
     out = {"gfx942": f8e4m3fnuz, "gfx950": f8e4m3fn}[chip] if out == "f8" else out
     shape = (64, 256, 64)
-    c = compiled(narrow(out, dtype, acc), sizes(*shape, 64, 256, 64), chip)
+    c = compiled(narrow(out, dtype, acc), sizes(*shape, 64, 256, 64 if dtype.bytes < 4 else 32), chip)
     assert step_of(c).changed
     check(c, shape, out, (dtype, dtype))
 
@@ -247,7 +247,7 @@ def test_results_that_are_written_turned_stay():
         def total(acc):
             return mma(read(a), read(b), acc)
 
-        write(permute(cast(total, f16), [N, M]), c)
+        write(cast(total, f16), c)
 
     assert stays(compiled(with_waves(turned, FOUR), sizes(128, 128, 64)))
 
