@@ -6,9 +6,12 @@ from math import prod
 import numpy as np
 import pytest
 from kernels import G, K, M, N, gemm, poisoned, sizes
+from test_amd_deletions import deletions
 from test_amd_kernels import with_waves
 
 from tilewave import *
+from tilewave.amd_program import launch_arguments
+from tilewave.emulator import EmulationError, Emulator
 from tilewave.ir.core import Value
 from tilewave.ir.fragments import Fragment
 from tilewave.ir.lane_interp import interpret_lanes
@@ -219,6 +222,25 @@ def test_waves_that_share_a_part_race():
 
     with pytest.raises(Race):
         interpret_lanes(rewrite(lanes, share), [a, b, poisoned(shape[:2], f16)], {})
+
+
+def test_every_wait_and_barrier_of_the_machine_code_is_needed():
+    """The emulator finds each that is taken out, at a line of the author's."""
+    shape = (64, 128, 64)
+    c = compiled(narrow(f16), sizes(*shape, 64, 128, 32), schedule=SchedulingType.NONE)
+    a, b, _ = problem(shape, (f16, f16), f16)
+    code = c.build.program.code
+    found = 0
+    for deleted, text in deletions(c.asm):
+        given = launch_arguments(code.arguments, ["a", "b", "c"], [a, b, poisoned(shape[:2], f16)], {})
+        with pytest.raises(EmulationError) as error:
+            for order in ("barrier", "random"):
+                launched = Emulator.from_assembly(text, c.target)
+                launched.launch(c.name, (1, 1, 1), (code.workgroup_size, 1, 1), given, order=order, seed=1)
+            pytest.fail(f"{deleted} can be deleted unnoticed")
+        assert error.value.loc.file.endswith("kernels.py") or error.value.loc.file.endswith("test_widen_writes.py")
+        found += 1
+    assert found > 5
 
 
 # -- what stays as it is
