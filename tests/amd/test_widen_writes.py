@@ -14,6 +14,7 @@ from tilewave.amd_program import launch_arguments
 from tilewave.emulator import EmulationError, Emulator
 from tilewave.ir.core import Value
 from tilewave.ir.fragments import Fragment
+from tilewave.ir.handovers import Handovers
 from tilewave.ir.lane_interp import interpret_lanes
 from tilewave.ir.lane_memory import Race
 from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
@@ -146,7 +147,7 @@ def test_every_matrix_instruction(chip, mma_type, waves):
 
         write(cast(total, out), c)
 
-    c = compiled(with_waves(mixed, waves), sizes(*shape, 64, 256, 64), chip)
+    c = compiled(with_waves(mixed, waves), sizes(*shape, 64, 256, 64 if a.bytes < 4 else 32), chip)
     assert step_of(c).changed
     check(c, shape, out, (a, b))
 
@@ -241,6 +242,24 @@ def test_every_wait_and_barrier_of_the_machine_code_is_needed():
         assert error.value.loc.file.endswith("kernels.py") or error.value.loc.file.endswith("test_widen_writes.py")
         found += 1
     assert found > 5
+
+
+def test_lanes_of_a_wave_are_ordered_without_waiting():
+    """LLVM is told of each exchange; waves meet for the operands and once more for the bytes, and nowhere else."""
+    c = compiled(narrow(f16), sizes(64, 128, 64, 64, 128, 32), schedule=SchedulingType.NONE)
+    meetings = [op.waves for op in walk(c.build.lanes.body) if type(op) is Barrier]
+    chunks = (64 // 2 // 16) * (128 // 2 // 64)
+    assert meetings.count(1) == 2 * chunks == c.llvm_ir.count("call void @llvm.amdgcn.wave.barrier()")
+    assert meetings.count(0) == 3 == c.asm.count("s_barrier\n")
+
+
+def test_a_barrier_behind_an_exchange_hands_over_what_was_stored_before_it():
+    c = compiled(
+        narrow(f16, constraints=[GridConstraint(1)]), sizes(64, 256, 64, 64, 128, 32), schedule=SchedulingType.NONE
+    )
+    found = Handovers(c.build.lanes)
+    barriers = [op for op in walk(c.build.lanes.body) if type(op) is Barrier]
+    assert all(op in found for op in barriers if not op.waves) and not any(op in found for op in barriers if op.waves)
 
 
 # -- what stays as it is

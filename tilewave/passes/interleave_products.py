@@ -73,7 +73,7 @@ class InterleaveProducts:
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
-            if follows_turns and type(op) is Barrier and not op.waves:
+            if follows_turns and type(op) is Barrier:
                 return []  # whoever took the last turn has met the others since
             step = _Step.of(op, used) if isinstance(op, Loop) else None
             follows_turns = step is not None and waves == 2 * UNITS
