@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from kernels import G, K, M, N, gemm, poisoned, sizes
+from kernels import BLOCK_B, BLOCK_M, BLOCK_N, B, G, K, M, N, gemm, poisoned, sizes
 from test_amd_deletions import deletions
 from test_amd_kernels import with_waves
 
@@ -23,6 +23,7 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR
 from tilewave.ir.wave_chunks import WaveChunks
+from tilewave.lang.kernel import WaveKernel
 from tilewave.machine.banks import ports
 from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.machine.matrix import NAMED
@@ -110,6 +111,34 @@ def test_every_narrow_result(chip, dtype, acc, out):
     c = compiled(narrow(out, dtype, acc), sizes(*shape, 64, 256, 64 if dtype.bytes < 4 else 32), chip)
     assert step_of(c).changed
     check(c, shape, out, (dtype, dtype))
+
+
+def test_batches_and_what_an_epilogue_reads_follow_the_sums():
+    tiles = [WorkgroupConstraint(B, BLOCK_B, 2), *gemm().constraints]
+
+    @wave(tiles)
+    def batched(
+        a: Memory[B, M, K, G, f16], b: Memory[B, N, K, G, f16], bias: Memory[N, G, f16], c: Memory[B, M, N, G, f16]
+    ):
+        @iterate(K, init_args=[Register[B, M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(cast(total + cast(read(bias), f32), f16), c)
+
+    cut = [WaveConstraint(M, BLOCK_M / 2), WaveConstraint(N, BLOCK_N / 2)]
+    kernel = WaveKernel(batched.function, (*batched.constraints, *cut), batched.loc)
+    c = compiled(kernel, {**sizes(70, 136, 40), B: 3, BLOCK_B: 2})
+    assert step_of(c).changed
+    rng = np.random.default_rng(1)
+    a, b, bias = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((3, 70, 40), (3, 136, 40), (136,)))
+    expected = (a.astype(np.float64) @ b.astype(np.float64).swapaxes(1, 2) + bias).astype(np.float16)
+    result = poisoned((3, 70, 136), f16)
+    c.interpret(a, b, bias, result, level="lane", order="random")
+    assert same(result, expected)
+    result = poisoned((3, 70, 136), f16)
+    assert not c.emulate(a, b, bias, result, order="random", seed=2).findings
+    assert same(result, expected)
 
 
 @pytest.mark.parametrize("waves", [FOUR, EIGHT], ids=str)
