@@ -184,12 +184,10 @@ class _Interpreter(Launch):
                 return (constant(op, value),)
             case Read(memory):
                 return (self.read(op, env[memory]),)
-            case Write(tile, memory):
+            case Write(tile, memory) | WriteThrough(tile, memory):
                 self.write(op, env[memory], env[tile])
-                return ()
-            case WriteThrough(tile, memory, _, shared):
-                self.write(op, env[memory], env[tile])
-                env[shared].lose()
+                if isinstance(op, WriteThrough):
+                    env[op.shared].lose()
                 return ()
             case Mma(a, b, acc):
                 return (multiply(env[a], env[b], env[acc]),)
