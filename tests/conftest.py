@@ -40,6 +40,7 @@ from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
@@ -67,6 +68,7 @@ PASSES = {
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: multiply_by_reciprocals,
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
+    "widen_writes": lambda text: WidenWrites(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)

@@ -20,7 +20,7 @@ class Handovers:
     def _walk(self, block: Block, stored: bool) -> bool:
         """Whether something may have been stored since the last barrier at the block's end, given that at its start."""
         for op in block.ops:
-            if isinstance(op, Barrier):
+            if isinstance(op, Barrier) and op.waves != 1:  # one wave hands nothing over
                 if stored:
                     self._found.add(id(op))
                 stored = False

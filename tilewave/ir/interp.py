@@ -38,6 +38,7 @@ from tilewave.ir.ops import (
     Loop,
     MakeExchange,
     Mma,
+    Overlay,
     Permute,
     Prepack,
     Read,
@@ -90,6 +91,12 @@ class Buffer:
     data: Array
     writer: Array | None = None
     reader: Array | None = None
+
+    def lose(self) -> None:
+        """Nobody has written it."""
+        assert self.writer is not None
+        self.data[...] = poison_of(self.value.type.dtype)
+        self.writer[...] = NOBODY
 
 
 class Launch:
@@ -198,6 +205,8 @@ class _Interpreter(Launch):
                 return (self.read(op, env[memory]),)
             case Write(tile, memory) | WriteThrough(tile, memory):
                 self.write(op, env[memory], env[tile])
+                if isinstance(op, WriteThrough):
+                    env[op.shared].lose()
                 return ()
             case Mma(a, b, acc):
                 return (multiply(env[a], env[b], env[acc]),)
@@ -242,6 +251,8 @@ class _Interpreter(Launch):
                 kind = op.result.type
                 poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
                 return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+            case Overlay(memory):
+                return (env[memory],)  # whoever writes here writes all of it: see WriteThrough
             case Copy(memory, _, to):
                 self.copy(op, env[memory], env[to])
                 return ()

@@ -48,6 +48,7 @@ from tilewave.ir.ops import (
     Matrix,
     MatrixShared,
     Meet,
+    Overlay,
     Part,
     Permute,
     Ramp,
@@ -218,6 +219,9 @@ class WaveRun(LaterOps):
     def allocate(self, op: Allocate) -> LaneMemory:
         return self.state.allocate(op.result)
 
+    def overlay(self, op: Overlay) -> LaneMemory:
+        return self.state.overlay(op.memory, self.env[op.memory], op.result)
+
     def load(self, op: Load) -> Array:
         memory: LaneMemory = self.env[op.memory]
         return self.take(op, memory, self.elements(op, memory, op.result.type.shape))
@@ -337,6 +341,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
     Allocate: WaveRun.allocate,
+    Overlay: WaveRun.overlay,
     Load: WaveRun.load,
     Store: WaveRun.store,
     LoadEach: WaveRun.load_each,

@@ -198,6 +198,13 @@ class Allocate(Op):
 
 
 @dataclass(frozen=True)
+class Overlay(Op):
+    """Another memory in the first bytes of a shared one; what is written to either is lost to the other."""
+
+    memory: Value
+
+
+@dataclass(frozen=True)
 class Read(Op):
     """The tile whose first element is at `at`; result axis i runs along memory axis `axes[i]`; 0 outside the memory."""
 
@@ -227,10 +234,11 @@ class Write(Op):
 
 @dataclass(frozen=True)
 class WriteThrough(Op):
-    """As `write`, by way of a shared memory that holds parts of the tile while the machine copies them out.
+    """As `write`, by way of a shared memory that holds parts of the tile on their way; it holds nothing afterwards.
 
-    `shared` is groups x buffers x rows x columns: each group of four waves fills its buffers, row block by row block
-    and column by column, and lets them go.
+    Where the machine copies them out, `shared` is groups x buffers x rows x columns: each group of four waves fills its
+    buffers, row block by row block and column by column, and lets them go. Where lanes do, it is waves x rows x
+    columns: each wave writes a part of its own, and reads it back along rows.
     """
 
     tile: Value
@@ -238,6 +246,7 @@ class WriteThrough(Op):
     at: tuple[Value, ...]
     shared: Value
     axes: tuple[int, ...]
+    guard: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -698,7 +707,7 @@ LANE_OPS: tuple[type[Op], ...] = (
 NUMBERS: tuple[type[Op], ...] = (
     Const,
     *ELEMENTWISE,
-    *(Workgroup, Allocate, Copy, Barrier, Loop, While, Yield),
+    *(Workgroup, Allocate, Overlay, Copy, Barrier, Loop, While, Yield),
     *EXCHANGING,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {

@@ -31,6 +31,7 @@ from tilewave.ir.ops import (
     Mma,
     Mod,
     Not,
+    Overlay,
     Permute,
     Prepack,
     Read,
@@ -48,6 +49,7 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
+from tilewave.ir.overlays import size_bytes
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Exchange, Memory, Scalar, Tile, Type, Vector, elementwise
 from tilewave.ir.verify_lanes import check_cluster, check_lane_op
 
@@ -125,6 +127,8 @@ def _check(op: Op) -> None:
             _shape(op)
         case Allocate():
             _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
+        case Overlay(memory):
+            _overlay(op, memory.type, op.results[0].type)
         case Read() | Write() | Gather() | Scatter() | WriteThrough():
             _memory(op)
         case Prepack() | ReadPanel():
@@ -175,6 +179,13 @@ def _shape(op: Broadcast | Permute) -> None:
             fits = isinstance(x, (Tile, Vector)) and sorted(axes) == list(range(len(x.shape)))
             _want(op, fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
     _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
+
+
+def _overlay(op: Op, under: Type, over: Type) -> None:
+    shared = all(isinstance(kind, Memory) and kind.space == "shared" for kind in (under, over))
+    _want(op, shared, f"lays a shared memory over another, not {over} over {under}")
+    assert isinstance(under, Memory) and isinstance(over, Memory)
+    _want(op, size_bytes(over) <= size_bytes(under), f"{over} is longer than {under}")
 
 
 def _memory(op: Read | Write | Gather | Scatter | WriteThrough) -> None:

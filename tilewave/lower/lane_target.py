@@ -59,6 +59,10 @@ class LaneTarget(Protocol):
 
     def barrier(self, f: Function) -> None: ...
 
+    def order_lanes(self, f: Function) -> None:
+        """What lanes of a wave stored to shared memory, its other lanes see behind this."""
+        ...
+
     def await_stores(self, f: Function) -> None:
         """What this wave stores to shared memory has arrived there."""
         ...

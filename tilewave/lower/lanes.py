@@ -172,6 +172,10 @@ class _Body:
                 )
             case ir.Allocate():
                 self.allocate(op)
+            case ir.Overlay(memory):
+                under = self.places[memory]
+                assert isinstance(under, SharedPlace) and isinstance(op.result.type, Memory)
+                self.places[op.result] = SharedPlace(op.result.type, under.pointer)
             case ir.MatrixShared() | ir.Copy() if self.later:
                 self.later.op(op, self.leader)
             case _ if isinstance(op, ir.LATER) and self.later:
@@ -204,6 +208,8 @@ class _Body:
         match op:
             case ir.Barrier() if self.later:
                 self.later.barrier(op)
+            case ir.Barrier(waves=1):
+                self.target.order_lanes(self.f)
             case ir.Meet():
                 self.target.barrier(self.f)
             case ir.Barrier():

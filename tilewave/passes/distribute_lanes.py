@@ -26,6 +26,7 @@ from tilewave.ir.ops import (
     Gather,
     HandOver,
     Iota,
+    KeepOrder,
     Lane,
     Load,
     LoadEach,
@@ -49,8 +50,9 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.rewrite import names, substitute, walk
-from tilewave.ir.spreads import Spread, Spreads
+from tilewave.ir.spreads import WIDEST_BYTES, Spread, Spreads
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Tile, Vector
+from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.matrix import BY_NAME
 
 
@@ -105,8 +107,10 @@ class _Lanes:
         match op:
             case Write():
                 self.write(op)
+            case WriteThrough() if self.spreads.groups:
+                self.write_by_groups(op)
             case WriteThrough():
-                self.write_through(op)
+                self.write_by_waves(op)
             case Scatter(tile, memory, where):
                 for x, layout in self.held(tile):
                     at = self.inlined(where, layout)
@@ -211,7 +215,41 @@ class _Lanes:
             where, steps = self.window(op.at, op.axes, layout)
             self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
 
-    def write_through(self, op: WriteThrough) -> None:
+    def write_by_waves(self, op: WriteThrough) -> None:
+        """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""
+        ((x, layout),) = self.held(op.tile)
+        _, rows, columns = op.shared.type.shape
+        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes)
+        lines: list[tuple[Value, tuple[int, ...]]] = []
+        self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
+        for first, far in chunks.starts():
+            chunk = x
+            for axis, (start, count) in enumerate(zip(first, chunks.counts, strict=True)):
+                chunk = self.part(chunk, axis, start, count)
+            where, steps = self.in_own(op, chunks.written())
+            self.out.effect(Store, chunk, op.shared, where, (), steps)
+            self.out.effect(Barrier, 1)
+            where, steps = self.in_own(op, chunks.read())
+            kind = Vector(chunks.read().registers, x.type.dtype)
+            lines.append((self.out.emit(Load, op.shared, where, (), steps, type=kind), far))
+            self.out.effect(Barrier, 1)
+            if len(lines) > 1:
+                self.store_lines(op, *lines[-2], chunks.stored())
+        self.store_lines(op, *lines[-1], chunks.stored())
+
+    def in_own(self, op: WriteThrough, layout: Layout) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
+        """Where a lane's registers lie in the part that is its wave's own."""
+        wave = self.number("wave") if op.shared.type.shape[0] > 1 else self.out.const(0)
+        return (wave, *map(self.place, layout.axes)), tuple((0, *step) for step in layout.steps)
+
+    def store_lines(self, op: WriteThrough, x: Value, far: tuple[int, ...], layout: Layout) -> None:
+        at = list(op.at)
+        for axis, steps in zip(op.axes, far, strict=True):
+            at[axis] = (Number(self.out, at[axis]) + steps).value if steps else at[axis]
+        where, steps_of = self.window(tuple(at), op.axes, layout)
+        self.out.effect(Store, x, op.memory, where, (), steps_of, op.guard)
+
+    def write_by_groups(self, op: WriteThrough) -> None:
         """Fill a group's buffers, let them go together, and wait for that before they are filled again."""
         ((x, layout),) = self.held(op.tile)
         *batch, blocks, eights, _, _ = x.type.shape

@@ -34,6 +34,7 @@ from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
 
 
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
@@ -58,10 +59,12 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         *pipelining,  # before barriers: it decides what must be waited for
+        WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
         guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
         DistributeLanes({name: i.rows for name, i in NAMED.items()}),
+        take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # last: it orders what is there
         simplify,

@@ -24,7 +24,8 @@ from itertools import count
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Mma, Read, Scatter, While, Write
+from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Mma, Read, Scatter, While, Write, WriteThrough
+from tilewave.ir.overlays import lower_memories
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory
@@ -62,7 +63,19 @@ def _is_shared(memory: Value) -> bool:
 
 
 def _is_access(op: Op) -> bool:
-    return isinstance(op, Copy) or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
+    always = isinstance(op, (Copy, WriteThrough))
+    return always or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
+
+
+def _touched(op: Op) -> Value:
+    """The shared memory of an access."""
+    match op:
+        case Copy(to=memory) | WriteThrough(shared=memory):
+            return memory
+        case Read(memory) | Gather(memory) | Write(_, memory) | Scatter(_, memory):
+            return memory
+        case _:
+            raise NotImplementedError(f"{op.loc}: {op.name} touches no shared memory")
 
 
 def _is_round(op: Op) -> bool:
@@ -126,6 +139,7 @@ class _Reader:
 
     def __init__(self, kernel: Kernel) -> None:
         self.residues = Residues(kernel)
+        self.lower = lower_memories(kernel.body)
         self.costs: list[Cost] = []
 
     def steps(self, block: Block, around: tuple[int, ...]) -> tuple[Step, ...]:
@@ -138,10 +152,10 @@ class _Reader:
                     found.append(Meeting())
                 case Loop() | While() if _is_round(op):
                     found.append(self.round(op, around))
-                case Read() | Write() | Gather() | Scatter() | Copy() if _is_access(op):
-                    writes = isinstance(op, (Write, Scatter, Copy))
+                case Read() | Write() | WriteThrough() | Gather() | Scatter() | Copy() if _is_access(op):
+                    writes = isinstance(op, (Write, WriteThrough, Scatter, Copy))
                     among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
-                    memory = op.to if isinstance(op, Copy) else op.memory
+                    memory = self.lower.get(_touched(op), _touched(op))
                     gap = self.gap(around, int(among))
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
                     found.append(Access(gap, memory.name, writes, self.slot(op)))

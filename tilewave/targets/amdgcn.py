@@ -113,6 +113,13 @@ class Amdgcn:
         call(f, "s.barrier")
         f.do('fence syncscope("workgroup") acquire')
 
+    def order_lanes(self, f: Function) -> None:
+        # Shared memory serves a wave in order, so that nothing is waited for; but LLVM moves what one lane alone would
+        # not miss.
+        f.do('fence syncscope("wavefront") release')
+        call(f, "wave.barrier")
+        f.do('fence syncscope("wavefront") acquire')
+
     def await_stores(self, f: Function) -> None:
         # LLVM puts such a wait where a fence stands, but forgets it where stores under a mask end a loop's body.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
@@ -150,7 +157,9 @@ class Amdgcn:
 
     def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
-        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where)
+        # Convergent, so that LLVM leaves it outside of conditions that only some lanes meet: a window that is computed
+        # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
+        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
 
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
