@@ -27,8 +27,10 @@ from tilewave.ir.ops import (
     Allocate,
     Arrive,
     Await,
+    AwaitBrought,
     AwaitCopies,
     Barrier,
+    BringChunks,
     Broadcast,
     Const,
     Copy,
@@ -217,7 +219,10 @@ class WaveRun(LaterOps):
         memory: LaneMemory = self.env[op.memory]
         self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
 
-    def elements(self, op: Load | Store, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+    def bring_chunks(self, op: BringChunks) -> None:
+        self.bring(op, self.elements(op, self.env[op.memory], op.shape))
+
+    def elements(self, op: Load | Store | BringChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
@@ -235,7 +240,7 @@ class WaveRun(LaterOps):
         at = [by_lane(self.env[v], rank) for v in op.at]
         return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
 
-    def mask(self, op: Load | Store | LoadEach | StoreEach, rank: int) -> Array | None:
+    def mask(self, op: Load | Store | LoadEach | StoreEach | BringChunks, rank: int) -> Array | None:
         if not op.mask:
             return None
         (mask,) = (self.env[v] for v in op.mask)
@@ -323,6 +328,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     StoreEach: WaveRun.store_each,
     MakeSignals: WaveRun.make_signals,
     Arrive: WaveRun.arrive,
+    BringChunks: WaveRun.bring_chunks,
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
     CopyOut: WaveRun.copy_out,
@@ -338,8 +344,11 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Meet: WaveRun.barrier,
     Await: WaveRun.await_signal,
     AwaitCopies: WaveRun.await_copies,
+    AwaitBrought: WaveRun.await_brought,
 }
 """Ops during which other waves may run."""
 
-TOUCHING = frozenset({Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut})
+TOUCHING = frozenset(
+    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyOut, BringChunks}
+)
 """Ops behind which it matters who runs next."""

@@ -11,8 +11,11 @@ from tilewave.ir.layouts import LANES
 from tilewave.ir.ops import (
     Arrive,
     Await,
+    AwaitBrought,
     AwaitCopies,
     AwaitLoads,
+    Bring,
+    BringChunks,
     Copy,
     CopyIn,
     CopyOut,
@@ -33,7 +36,7 @@ from tilewave.ir.ops import (
     Together,
     Wave,
 )
-from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Memory, Scalar, Signals, Vector, elementwise
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector, elementwise
 
 Want = Callable[[bool, str], None]
 KINDS = ("matrix", "load", "shared_load", "shared_store")
@@ -64,8 +67,12 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(len(op.results) == 1 and isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
         case Arrive(signals, at) | Await(signals, at):
             want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
-        case Copy() | CopyIn() | CopyOut():
+        case Copy() | CopyIn() | CopyOut() | Bring():
             _copy(op, want)
+        case BringChunks():
+            _bring_chunks(op, want)
+        case AwaitBrought(pending):
+            want(pending >= 0, "counts bytes from 0 on")
         case AwaitCopies(pending):
             want(pending >= 0, "counts copies from 0 on")
         case Priority(level):
@@ -139,7 +146,19 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
     want([v.type for v in op.results] == [acc], f"gives {acc}")
 
 
-def _copy(op: Copy | CopyIn | CopyOut, want: Want) -> None:
+def _bring_chunks(op: BringChunks, want: Want) -> None:
+    memory, to = op.memory.type, op.to.type
+    shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
+    want(isinstance(memory, Memory) and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
+    want(len(op.at) == len(memory.shape) and _indices(op.at), f"{memory} needs {len(memory.shape)} positions")
+    want(len(op.to_at) == len(to.shape) - 1 and _indices(op.to_at), f"{to} needs the index of a row")
+    want(len(op.shape) == 2 and min(op.shape) > 0, f"{list(op.shape)} are not rounds and neighbours")
+    fits = len(op.steps) == 2 and all(len(step) == len(memory.shape) for step in op.steps)
+    want(fits and op.steps[1] == (*[0] * (len(memory.shape) - 1), 1), f"chunks run along the last axis of {memory}")
+    want(to.shape[-1] % op.shape[1] == 0, f"chunks of {op.shape[1]} do not fit rows of {to}")
+
+
+def _copy(op: Copy | CopyIn | CopyOut | Bring, want: Want) -> None:
     shared, indices = (op.source, op.source_at) if isinstance(op, CopyOut) else (op.to, op.to_at)
     memory = op.memory.type
     spaces = isinstance(memory, Memory) and isinstance(shared.type, Memory) and shared.type.space == "shared"

@@ -14,6 +14,7 @@ from tilewave.passes.distribute_lanes import DistributeLanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups, Order
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
@@ -63,6 +64,7 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
+        LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
@@ -72,6 +74,11 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # last: it orders what is there
         simplify,
     )
+
+
+def _slots(pipelining: Sequence[Pass]) -> int:
+    """How many steps of what is brought past the registers shared memory will hold at once."""
+    return max((p.slots_of_brought for p in pipelining if isinstance(p, PipelineLoop)), default=1)
 
 
 def prefetch(buffers: int) -> tuple[Pass, ...]:

@@ -24,7 +24,7 @@ from itertools import count
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Mma, Read, Scatter, While, Write
+from tilewave.ir.ops import Barrier, Bring, Copy, Gather, Loop, Mma, Read, Scatter, While, Write
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory
@@ -62,7 +62,7 @@ def _is_shared(memory: Value) -> bool:
 
 
 def _is_access(op: Op) -> bool:
-    return isinstance(op, Copy) or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
+    return isinstance(op, (Copy, Bring)) or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
 
 
 def _is_round(op: Op) -> bool:
@@ -138,10 +138,10 @@ class _Reader:
                     found.append(Meeting())
                 case Loop() | While() if _is_round(op):
                     found.append(self.round(op, around))
-                case Read() | Write() | Gather() | Scatter() | Copy() if _is_access(op):
-                    writes = isinstance(op, (Write, Scatter, Copy))
+                case Read() | Write() | Gather() | Scatter() | Copy() | Bring() if _is_access(op):
+                    writes = isinstance(op, (Write, Scatter, Copy, Bring))
                     among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
-                    memory = op.to if isinstance(op, Copy) else op.memory
+                    memory = op.to if isinstance(op, (Copy, Bring)) else op.memory
                     gap = self.gap(around, int(among))
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
                     found.append(Access(gap, memory.name, writes, self.slot(op)))
@@ -156,6 +156,8 @@ class _Reader:
 
     def slot(self, op: Op) -> Residue | None:
         """Which part along the first axis is touched; a position outside the memory touches nothing."""
+        if isinstance(op, Bring):
+            return self.residues.of(op.to_at[0], op.to.type.shape[0]) if op.to_at else None
         if not isinstance(op, (Read, Write)) or 0 in op.axes:
             return None
         return self.residues.of(op.at[0], op.memory.type.shape[0])
