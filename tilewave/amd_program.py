@@ -145,7 +145,8 @@ class AmdProgram:
         """The arrays that cannot be reached through windows of rows."""
         steps = ([s // v.dtype.bytes for s in v.strides] for v in views)
         strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
-        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name]))
+        addresses = dict(zip(strides, (v.pointer for v in views), strict=True))
+        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], addresses[r.name]))
 
     def _memories(self) -> list[Any]:
         return [v for v in self.lanes.body.args if isinstance(v.type, Memory)]
@@ -199,7 +200,7 @@ def _unpacked(kept: bytes) -> AmdCode:
     size = fields.pop("asm_bytes")
     return AmdCode(
         tuple(KernelArgument(**a) for a in fields["arguments"]),
-        tuple(Reach(r["name"], r["bytes"], tuple(r["steps"])) for r in fields["reaches"]),
+        tuple(Reach(r["name"], r["bytes"], tuple(r["steps"]), r["grain"]) for r in fields["reaches"]),
         fields["shared_bytes"],
         fields["workgroup_size"],
         rest[:size].decode(),

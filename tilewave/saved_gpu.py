@@ -79,7 +79,9 @@ def loaded_amd(contents: Contents, target: str, kernel: Kernel) -> LoadedAmd:
 
 
 def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:
-    reaches = tuple(Reach(r.text("name"), r.number("bytes"), r.numbers("steps")) for r in about.records("reaches"))
+    reaches = tuple(
+        Reach(r.text("name"), r.number("bytes"), r.numbers("steps"), r.number("grain")) for r in about.records("reaches")
+    )
     name = about.text("member")
     sizes = about.number("shared_bytes"), about.number("workgroup_size")
     code = AmdCode(_arguments(about), reaches, *sizes, contents.text(f"{name}.s"), contents.member(f"{name}.hsaco"))

@@ -33,7 +33,8 @@ def offset(memory: Memory, *position: Any) -> Any:
     row: Any = 0
     for extent, at in zip(memory.shape[:-1], front, strict=True):
         row = row * extent + at
-    return row * row_elements(memory) + in_its_place(memory, front[-1] if front else 0, column)
+    column = in_its_place(memory, front[-1] if front else 0, column)
+    return row * row_elements(memory) + column
 
 
 def row_elements(memory: Memory) -> int:

@@ -35,6 +35,8 @@ class SharedMemory:
 
     def __init__(self, numbers: Registers) -> None:
         self.n, self.f, self.target = numbers, numbers.f, numbers.target
+        self.note = ""
+        """What every load carries."""
 
     def load(self, op: Load, place: SharedPlace) -> Held:
         kind = in_memory(place.memory.dtype)
@@ -106,5 +108,5 @@ class SharedMemory:
 
     def _load(self, place: SharedPlace, kind: str, width: int, where: str, aligned: int, condition: str) -> str:
         of = held(kind, width)
-        x = self.f.value(f"load {of}, {self._pointer} {where}, align {aligned}")
+        x = self.f.value(f"load {of}, {self._pointer} {where}, align {aligned}{self.note}")
         return self.f.value(f"select i1 {condition}, {of} {x}, {of} zeroinitializer") if condition else x

@@ -14,6 +14,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.lane_arithmetic import resized
+from tilewave.lower.lane_brought import Brought
 from tilewave.lower.lane_later import Later, MapArgument
 from tilewave.lower.lane_lines import Lines, LocatedFunction
 from tilewave.lower.lane_memory import GlobalMemory, GlobalPlace, Reach, Window
@@ -111,7 +112,16 @@ class _Body:
         """The first wave of those that run the block that is being written."""
         reach = Window if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalMemory(self.registers, reach), SharedMemory(self.registers)
+        self.brought = self.bringing()
         self.later = Later(target.later, self.registers, kernel, self.places, self.allot) if target.later else None
+
+    def bringing(self) -> Brought | None:
+        """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
+        brings = self.target.brings
+        if brings is None or not any(isinstance(op, ir.BringChunks) for op in walk(self.kernel.body)):
+            return None
+        self.shared_memory.note = brings.read_note
+        return Brought(self.global_memory, brings, self.kernel.lanes)
 
     @property
     def reaches(self) -> tuple[Reach, ...]:
@@ -130,7 +140,8 @@ class _Body:
         flags = [*self.target.flags(), *self.lines.flags()]
         numbered = [f"!{i} = {flag}" for i, flag in enumerate(flags)]
         named = f"!llvm.module.flags = !{{{', '.join(f'!{i}' for i in range(len(flags)))}}}"
-        return "\n".join([str(self.module), named, *numbered, self.lines.metadata()])
+        notes = self.brought.brings.notes if self.brought else ()
+        return "\n".join([str(self.module), named, *numbered, *notes, self.lines.metadata()])
 
     def argument(self, v: Value) -> None:
         if isinstance(v.type, Memory):
@@ -177,6 +188,8 @@ class _Body:
                 )
             case ir.Allocate():
                 self.allocate(op)
+            case ir.BringChunks() | ir.AwaitBrought():
+                self.bring(op)
             case ir.MatrixShared() | ir.Copy() if self.later:
                 self.later.op(op, self.leader)
             case _ if isinstance(op, ir.LATER) and self.later:
@@ -207,6 +220,8 @@ class _Body:
         match op:
             case ir.Barrier() if self.later:
                 self.later.barrier(op)
+            case ir.Barrier() if self.brought:
+                self.brought.brings.meet(self.f)
             case ir.Meet():
                 self.target.barrier(self.f)
             case ir.Barrier():
@@ -253,6 +268,15 @@ class _Body:
                 memory.store(op, self.to_memory(x), place)  # type: ignore[arg-type]
             case ir.StoreEach(x):
                 memory.store_each(op, self.to_memory(x), place)  # type: ignore[arg-type]
+
+    def bring(self, op: ir.BringChunks | ir.AwaitBrought) -> None:
+        assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
+        if isinstance(op, ir.AwaitBrought):
+            self.brought.wait(op)
+            return
+        place, to = self.places[op.memory], self.places[op.to]
+        assert isinstance(place, GlobalPlace) and isinstance(to, SharedPlace)
+        self.brought.bring(op, place, to)
 
     def from_memory(self, x: Held, v: Value) -> Held:
         """Truth values are bytes in memory, and bits in registers."""

@@ -30,6 +30,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.unroll_slots import unroll_slots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 
@@ -71,7 +72,8 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
         DistributeLanes({name: i.rows for name, i in NAMED.items()}),
         simplify,  # folds the positions of lanes
-        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # last: it orders what is there
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # it orders what is there
+        unroll_slots,  # last: it repeats what was ordered
         simplify,
     )
 
