@@ -1,16 +1,21 @@
-"""Barriers that hand shared memory over: some wave may have stored there since the barrier before."""
+"""Barriers that hand shared memory over: some wave may have stored there, or read, since the barrier before."""
 
 from __future__ import annotations
 
-from tilewave.ir.core import Block, Kernel
-from tilewave.ir.ops import Barrier, Loop, Store, StoreEach, While
+from tilewave.ir.core import Block, Kernel, Op
+from tilewave.ir.ops import Barrier, Load, LoadEach, Loop, Store, StoreEach, While
 from tilewave.ir.types import Memory
 
 
-class Handovers:
-    """The barriers of a kernel in front of which a store to shared memory may still be under way."""
+WRITES: tuple[type[Op], ...] = (Store, StoreEach)
+READS_OR_WRITES: tuple[type[Op], ...] = (*WRITES, Load, LoadEach)
 
-    def __init__(self, kernel: Kernel) -> None:
+
+class Handovers:
+    """The barriers of a kernel in front of which one of these accesses to shared memory may still be under way."""
+
+    def __init__(self, kernel: Kernel, accesses: tuple[type[Op], ...] = WRITES) -> None:
+        self._accesses = accesses
         self._found: set[int] = set()
         self._walk(kernel.body, False)
 
@@ -24,7 +29,8 @@ class Handovers:
                 if stored:
                     self._found.add(id(op))
                 stored = False
-            elif isinstance(op, (Store, StoreEach)):
+            elif isinstance(op, self._accesses):
+                assert isinstance(op, (Store, StoreEach, Load, LoadEach))
                 stored = stored or (isinstance(op.memory.type, Memory) and op.memory.type.space == "shared")
             for inner in op.blocks:
                 behind = self._walk(inner, stored)

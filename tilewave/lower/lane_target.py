@@ -64,7 +64,7 @@ class Brings(Protocol):
         ...
 
     def meet(self, f: Function) -> None:
-        """A barrier that waits for what this wave reads from and stores to shared memory, not for what it brings."""
+        """A barrier that waits for nothing that this wave has under way."""
         ...
 
 

@@ -9,7 +9,7 @@ from math import prod
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.handovers import Handovers
+from tilewave.ir.handovers import READS_OR_WRITES, Handovers
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -105,7 +105,7 @@ class _Body:
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
-        self.handovers = Handovers(kernel)
+        self.handovers, self.turnovers = Handovers(kernel), Handovers(kernel, READS_OR_WRITES)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.shared_bytes = 0
         self.leader = 0
@@ -221,6 +221,8 @@ class _Body:
             case ir.Barrier() if self.later:
                 self.later.barrier(op)
             case ir.Barrier() if self.brought:
+                if op in self.turnovers:
+                    self.target.await_stores(self.f)
                 self.brought.brings.meet(self.f)
             case ir.Meet():
                 self.target.barrier(self.f)

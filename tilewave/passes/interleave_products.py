@@ -249,16 +249,26 @@ class _PingPong(_Layout):
         """All tiles at first, so that they have two turns to come; those are awaited one turn before others read."""
         step, half = self.step, self.step.depths // 2
         if step.depths % 2:
-            self.read_and_load(0, step.depths, step.loads)
+            self.read_and_bring(step.depths)
             self.turn(self.operands, (0, step.rows // 2))
             self.add(*step.waits)
             self.meet()
             self.turn(self.operands, (step.rows // 2, step.rows))
             return
-        self.read_and_load(0, half, step.loads)
+        self.read_and_bring(half)
         self.turn(self.operands)
         self.read_and_load(half, step.depths, step.waits)
         self.turn(self.operands)
+
+    def read_and_bring(self, last: int) -> None:
+        """Some reads stand in front of what is brought to each memory: where it goes must be said a little before."""
+        step, found = self.step, {}
+        share = -(-len(step.loads) // len(step.reads))
+        for i, read in enumerate(step.reads):
+            found[read.result] = self._read(read, 0, last)
+            self.add(*step.loads[i * share : (i + 1) * share], KeepOrder(loc=self.loc))
+        self.operands = found[step.product.a], found[step.product.b]
+        self.meet()
 
     def read_and_load(self, first: int, last: int, loads: Sequence[Op]) -> None:
         self.operands = self.read(first, last)

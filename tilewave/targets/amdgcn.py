@@ -197,7 +197,6 @@ class Amdgcn:
 
     def meet(self, f: Function) -> None:
         # A fence of the workgroup would wait for everything that is on its way, and not for what the kernel awaits.
-        self.await_stores(f)
         f.do(IN_ORDER)
         call(f, "s.barrier")
         f.do(IN_ORDER)
