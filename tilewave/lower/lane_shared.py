@@ -91,6 +91,9 @@ class SharedMemory:
     def _address(self, op: Load | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
         number = offset(place.memory, *numbers_of(self.n, op.at, at)) * place.bytes
         assert isinstance(number, Number)
+        if self.note:  # slots lie far apart: beside its base an address must be small enough for an instruction
+            base = self.f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {number.value or 0}")
+            return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {number.constant}")
         # The constant goes first: what is added to several addresses LLVM computes once, in front of the loop.
         found = place.pointer
         if number.constant:

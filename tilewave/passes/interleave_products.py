@@ -331,6 +331,8 @@ class _Alone(_Layout):
             first = self.read(0, half)
             self.first(first, (), _accesses(first), 0)
             self.second(self.read(half, step.depths), ())
+        elif step.waits:
+            self.bring_between(half)
         else:
             first, second = self.read(0, half), self.read(half, step.depths)
             self.first(first, (), _accesses(first), _accesses(second))
@@ -342,27 +344,47 @@ class _Alone(_Layout):
         self.add(*self.step.loads)
         self.multiply(operands, rows)
         self.add(Together("shared_load", at_once, loc=self.loc))
-        self.spread(("shared_load", between), ("load", self.step.load_instructions()))
+        self.spread(_in_turn(("shared_load", between), ("load", self.step.load_instructions())))
         self.add(KeepOrder(loc=self.loc))
+
+    def bring_between(self, half: int) -> None:
+        """The next tiles and the reads of the second half stand between the products of the first.
+
+        Tiles come first: LLVM moves no read in front of what is brought.
+        """
+        step = self.step
+        first = self.read(0, half)
+        self.add(*step.loads)
+        second = self.read(half, step.depths)
+        self.multiply(first)
+        self.add(Together("shared_load", _accesses(first), loc=self.loc))
+        self.spread(["load"] * step.load_instructions() + ["shared_load"] * _accesses(second))
+        self.add(KeepOrder(loc=self.loc))
+        self.second(second, ())
 
     def second(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
         """Multiply the second half, when all waves have read it; stores stand between its products."""
         if not self.step.stores:
             self.multiply(operands, rows)
+            self.add(KeepOrder(loc=self.loc))
             return
         self.add(Barrier(loc=self.loc), *self.step.stores)
         self.multiply(operands, rows)
-        self.spread(("shared_store", _accesses([op.x for op in self.step.stores])))
+        self.spread(_in_turn(("shared_store", _accesses([op.x for op in self.step.stores]))))
 
-    def spread(self, *kinds: tuple[str, int]) -> None:
-        """Memory instructions one by one, in turn, between the products of a half."""
-        most = max(count for _, count in kinds)
-        queue = [kind for i in range(most) for kind, count in kinds if i < count]
+    def spread(self, queue: Sequence[str]) -> None:
+        """Memory instructions one by one between the products of a half."""
         for i, kind in enumerate(queue):
             between = self.products * (i + 1) // len(queue) - self.products * i // len(queue)
             if between:
                 self.add(Together("matrix", between, loc=self.loc))
             self.add(Together(kind, 1, loc=self.loc))
+
+
+def _in_turn(*kinds: tuple[str, int]) -> list[str]:
+    """One of each kind, then another of each, as long as there are any."""
+    most = max(count for _, count in kinds)
+    return [kind for i in range(most) for kind, count in kinds if i < count]
 
 
 def _accesses(values: Sequence[Value]) -> int:

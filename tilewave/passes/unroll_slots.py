@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -24,6 +25,8 @@ from tilewave.ir.types import INDEX_SCALAR
 
 MOST_SLOTS = 4
 """More steps than this are too long a loop."""
+MOST_CARRIED_BITS = 192 * 32
+"""Where a lane carries more from step to step, LLVM copies it between ordinary and accumulation registers."""
 
 
 def unroll_slots(kernel: Kernel) -> Kernel:
@@ -35,7 +38,7 @@ def unroll_slots(kernel: Kernel) -> Kernel:
             return None
         slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
         counts = {count for _, count in slots.values()}
-        if len(counts) != 1 or not 1 < min(counts) <= MOST_SLOTS or least != most:
+        if len(counts) != 1 or not 1 < min(counts) <= MOST_SLOTS or least != most or _carried_bits(op) > MOST_CARRIED_BITS:
             return None
         writer = _Writer(op, slots, taken)
         results.update(zip(op.results, writer.steps(most, min(counts)), strict=True))
@@ -55,6 +58,10 @@ def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:
             elif least == most:
                 found[op.result] = ahead[op.a], least
     return found
+
+
+def _carried_bits(loop: Loop) -> int:
+    return sum(prod(v.type.shape) * v.type.dtype.bits for v in loop.init)
 
 
 class _Writer:
