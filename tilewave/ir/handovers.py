@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewave.ir.core import Block, Kernel, Op
-from tilewave.ir.ops import Barrier, Load, LoadEach, Loop, Store, StoreEach, While
+from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Load, LoadEach, Loop, Store, StoreEach, While
 from tilewave.ir.types import Memory
 
 
@@ -38,3 +38,31 @@ class Handovers:
                     behind = self._walk(inner, stored or behind)  # once more, behind its own end
                 stored = stored or behind
         return stored
+
+
+class Transits:
+    """The barriers of a kernel at which something that a wave brings may still be on its way."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._found: set[int] = set()
+        self._walk(kernel.body, False)
+
+    def __contains__(self, barrier: Barrier) -> bool:
+        return id(barrier) in self._found
+
+    def _walk(self, block: Block, comes: bool) -> bool:
+        """Whether something may be on its way at the block's end, given that at its start."""
+        for op in block.ops:
+            match op:
+                case Barrier() if comes:
+                    self._found.add(id(op))
+                case BringChunks():
+                    comes = True
+                case AwaitBrought(pending):
+                    comes = comes and pending > 0
+            for inner in op.blocks:
+                behind = self._walk(inner, comes)
+                if isinstance(op, (Loop, While)):
+                    behind = self._walk(inner, comes or behind)  # once more, behind its own end
+                comes = comes or behind
+        return comes

@@ -9,7 +9,7 @@ from math import prod
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.handovers import READS_OR_WRITES, Handovers
+from tilewave.ir.handovers import READS_OR_WRITES, Handovers, Transits
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -106,6 +106,7 @@ class _Body:
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
         self.handovers, self.turnovers = Handovers(kernel), Handovers(kernel, READS_OR_WRITES)
+        self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.shared_bytes = 0
         self.leader = 0
@@ -220,7 +221,7 @@ class _Body:
         match op:
             case ir.Barrier() if self.later:
                 self.later.barrier(op)
-            case ir.Barrier() if self.brought:
+            case ir.Barrier() if self.brought and op in self.transits:
                 if op in self.turnovers:
                     self.target.await_stores(self.f)
                 self.brought.brings.meet(self.f)
