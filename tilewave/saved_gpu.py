@@ -80,7 +80,8 @@ def loaded_amd(contents: Contents, target: str, kernel: Kernel) -> LoadedAmd:
 
 def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:
     reaches = tuple(
-        Reach(r.text("name"), r.number("bytes"), r.numbers("steps"), r.number("grain")) for r in about.records("reaches")
+        Reach(r.text("name"), r.number("bytes"), r.numbers("steps"), r.number("grain"))
+        for r in about.records("reaches")
     )
     name = about.text("member")
     sizes = about.number("shared_bytes"), about.number("workgroup_size")

@@ -6,7 +6,6 @@ from tilewave.ir.core import Block, Kernel, Op
 from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Load, LoadEach, Loop, Store, StoreEach, While
 from tilewave.ir.types import Memory
 
-
 WRITES: tuple[type[Op], ...] = (Store, StoreEach)
 READS_OR_WRITES: tuple[type[Op], ...] = (*WRITES, Load, LoadEach)
 

@@ -216,7 +216,7 @@ class LaterOps:
         assert isinstance(kind, Memory)
         place = np.arange(op.shape[0] * self.state.lanes * op.shape[1])
         rows, columns = row + place // kind.shape[-1], place % kind.shape[-1]
-        if not (0 <= row and rows[-1] < kind.shape[-2] and all(map(range.__contains__, map(range, kind.shape), front))):
+        if not (row >= 0 and rows[-1] < kind.shape[-2] and all(map(range.__contains__, map(range, kind.shape), front))):
             where = ", ".join(map(str, (*front, row)))
             self.fail(op, f"wave {self.number} brings {len(place)} elements to {target.name}[{where}], outside {kind}")
         first = sum(i * s for i, s in zip(front, strides(target.shape), strict=False))

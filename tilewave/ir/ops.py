@@ -650,7 +650,22 @@ ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not
 LATER: tuple[type[Op], ...] = (MakeSignals, Arrive, Await, CopyIn, CopyOut, AwaitCopies)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
-    *(Write, WriteThrough, Scatter, Copy, Bring, AwaitBrought, BringChunks, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role),
+    *(
+        Write,
+        WriteThrough,
+        Scatter,
+        Copy,
+        Bring,
+        AwaitBrought,
+        BringChunks,
+        Barrier,
+        Meet,
+        Yield,
+        Allocate,
+        Store,
+        StoreEach,
+        Role,
+    ),
     *LATER,
     *SCHEDULING,
 )
@@ -664,7 +679,16 @@ LANE_OPS: tuple[type[Op], ...] = (
 )
 
 NUMBERS: tuple[type[Op], ...] = (
-    *(Const, *ELEMENTWISE, Workgroup, Allocate, Copy, AwaitBrought, Barrier, Loop, While, Yield),
+    Const,
+    *ELEMENTWISE,
+    Workgroup,
+    Allocate,
+    Copy,
+    AwaitBrought,
+    Barrier,
+    Loop,
+    While,
+    Yield,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {
     "tile": (

@@ -2,10 +2,10 @@
 
 Shared memory answers a wave in phases: lanes of one phase that want different words of one bank wait for each other.
 
-Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part
-of AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other
-widths take consecutive lanes. LLVM, "AMDGPU DMA Operations" (what lanes load into shared memory directly). NVIDIA, "CUDA C++ Programming Guide" (waves, shared memory, banks) and "PTX ISA" (tensor
-maps).
+Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part of
+AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other widths
+take consecutive lanes. LLVM, "AMDGPU DMA Operations" (what lanes load into shared memory directly). NVIDIA, "CUDA C++
+Programming Guide" (waves, shared memory, banks) and "PTX ISA" (tensor maps).
 """
 
 from __future__ import annotations

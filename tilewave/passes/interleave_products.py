@@ -18,9 +18,10 @@ Tiles that are brought past the registers need no stores, and one barrier a step
   multiply               multiply half; barrier                     multiply half
 
 On the left one half of the waves is always one barrier behind the other: while these multiply, those read or store, and
-the multiplying ones go first (`priority`). Those behind await what they bring two turns before the others read it. Where the registers do not hold both halves, the second is read when the
-first has been multiplied, and on the left multiplied in two parts, around the stores. Where the depth has no halves,
-the rows have. A loop of another form stays as it is.
+the multiplying ones go first (`priority`). Those behind await what they bring two turns before the others read it.
+Where the registers do not hold both halves, the second is read when the first has been multiplied, and on the left
+multiplied in two parts, around the stores. Where the depth has no halves, the rows have. A loop of another form stays
+as it is.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ class _Step:
         waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
         if len(barriers) != (1 if brings else 2) or len(products) != 1 or len(waits) != bool(brings):
             return None
-        loads = brings or tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
+        loads: tuple[Load | BringChunks, ...] = brings
+        if not brings:
+            loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
         reads = tuple(op for op in ops if isinstance(op, Load) and _is_shared(op))
         stores = tuple(op for op in ops if isinstance(op, Store))
         ends = ops[-1]
@@ -136,7 +139,8 @@ class _Step:
     def fits(self, used: Mapping[Value, int]) -> bool:
         a, b = self.product.a, self.product.b
         return (
-            bool(self.loads) and bool(self.stores) != bool(self.waits)
+            bool(self.loads)
+            and bool(self.stores) != bool(self.waits)
             and all(isinstance(op, PURE) for op in self.numbers)
             and all(_is_shared(op) for op in self.stores)
             and {op.result for op in self.reads} == {a, b}

@@ -106,7 +106,9 @@ class _Finder:
         in_rows = move.read.axes == tuple(sorted(move.read.axes)) and move.read.axes[-1:] == (len(memory.shape) - 1,)
         grains = columns % width == 0 and memory.shape[-1] % width == 0
         grains = grains and self.positions.divisor(move.read.at[-1]) % width == 0
-        stretches = self.round_bytes % (columns * size) == 0 and rows * columns * size % (self.waves * self.round_bytes) == 0
+        stretches = (
+            self.round_bytes % (columns * size) == 0 and rows * columns * size % (self.waves * self.round_bytes) == 0
+        )
         return whole and in_rows and grains and stretches and prod(batch) == 1 and _keeps_chunks(to, width)
 
 

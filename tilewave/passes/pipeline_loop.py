@@ -269,9 +269,7 @@ def _all_operands(op: Op) -> tuple[Value, ...]:
 class _Writer:
     """Names tell the parts: `x_first` is loaded before the main loop, `x_next` in it, and `x_last` used behind it."""
 
-    def __init__(
-        self, staging: Staging, ahead: int, slots: int, grown: dict[Value, Value], taken: set[str]
-    ) -> None:
+    def __init__(self, staging: Staging, ahead: int, slots: int, grown: dict[Value, Value], taken: set[str]) -> None:
         self.staging, self.loop, self.grown = staging, staging.loop, grown
         self.index, *self.carried = self.loop.body.args
         *_, self.end = self.loop.body.ops

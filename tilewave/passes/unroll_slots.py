@@ -38,7 +38,12 @@ def unroll_slots(kernel: Kernel) -> Kernel:
             return None
         slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
         counts = {count for _, count in slots.values()}
-        if len(counts) != 1 or not 1 < min(counts) <= MOST_SLOTS or least != most or _carried_bits(op) > MOST_CARRIED_BITS:
+        if (
+            len(counts) != 1
+            or not 1 < min(counts) <= MOST_SLOTS
+            or least != most
+            or _carried_bits(op) > MOST_CARRIED_BITS
+        ):
             return None
         writer = _Writer(op, slots, taken)
         results.update(zip(op.results, writer.steps(most, min(counts)), strict=True))
