@@ -208,8 +208,10 @@ def test_of_four_meetings_of_a_step_two_hand_tiles_over():
     assert len(meetings) == 11 and len(meetings) - len(found) == 4
 
 
-BROUGHT = """
-kernel @k {workgroups = 1, level = lane, waves = [2, 1], lanes = 4} (%a: memory<8x16xf16, global>, %c: memory<8x16xf16, global>) {
+HEAD = "kernel @k {workgroups = 1, level = lane, waves = [2, 1], lanes = 4}"
+BROUGHT = (
+    f"{HEAD} (%a: memory<8x16xf16, global>, %c: memory<8x16xf16, global>)"
+    + """ {
   %lane = lane() : index
   %wave = wave() : index
   %c0 = const() {value = 0} : index
@@ -234,6 +236,7 @@ kernel @k {workgroups = 1, level = lane, waves = [2, 1], lanes = 4} (%a: memory<
   store(%x, %c, [%row, %column], []) {steps = [[2, 0], [0, 1]]}
 }
 """
+)
 
 
 def run_brought(text, order="in turn", seed=0):
