@@ -63,6 +63,7 @@ FAST = [
     ((100, 200, 192), (64, 64, 64), (2, 2), f8e4m3fn, f32),
     ((128, 100, 256), (128, 128, 64), (4, 2), i8, i32),
     ((64, 100, 100), (64, 64, 32), (2, 2), f32, f32),
+    ((64, 100, 264), (64, 64, 128), (2, 2), f16, f32),
 ]
 
 
@@ -153,6 +154,15 @@ def test_arrays_that_lie_off_the_grain_are_brought_by_hand(view):
     found = compiled(shape, (64, 64, 64), (2, 2))
     assert not found.emulate(a, b, c).findings
     check_product(c, a, b)
+
+
+def test_chunks_must_begin_at_multiples_of_their_size():
+    """Nobody says what the hardware does otherwise, and the emulator takes it as it comes."""
+    reaches = compiled((64, 64, 128), (64, 64, 64), (2, 2)).build.program.code.reaches
+    assert {reach.name: reach.grain for reach in reaches} == {"a": 16, "b": 16, "c": 1}
+    reach = reaches[0]
+    assert reach.allows((128, 1), 4096) and reach.allows((136, 1), 16) and reach.allows((0, 1))
+    assert not reach.allows((128, 1), 4098) and not reach.allows((132, 1), 4096)
 
 
 def test_taking_the_wait_out_of_the_code_is_found_at_the_authors_line():
