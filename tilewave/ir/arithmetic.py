@@ -42,6 +42,7 @@ from tilewave.ir.ops import (
     Sqrt,
     Sub,
     Tanh,
+    Xor,
 )
 from tilewave.ir.types import DType, Scalar
 
@@ -54,6 +55,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Div: operator.truediv,
     FloorDiv: operator.floordiv,
     Mod: operator.mod,
+    Xor: operator.xor,
     Min: np.minimum,
     Max: np.maximum,
     And: np.logical_and,

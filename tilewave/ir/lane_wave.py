@@ -27,9 +27,11 @@ from tilewave.ir.ops import (
     Allocate,
     Arrive,
     Await,
+    AwaitBrought,
     AwaitCopies,
     AwaitEarlier,
     Barrier,
+    BringChunks,
     Broadcast,
     ClusterBarrier,
     Const,
@@ -238,7 +240,10 @@ class WaveRun(LaterOps):
         memory: LaneMemory = self.env[op.memory]
         self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
 
-    def elements(self, op: Load | Store, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+    def bring_chunks(self, op: BringChunks) -> None:
+        self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))
+
+    def elements(self, op: Load | Store | BringChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
@@ -256,7 +261,7 @@ class WaveRun(LaterOps):
         at = [by_lane(self.env[v], rank) for v in op.at]
         return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
 
-    def mask(self, op: Load | Store | LoadEach | StoreEach, rank: int) -> Array | None:
+    def mask(self, op: Load | Store | LoadEach | StoreEach | BringChunks, rank: int) -> Array | None:
         if not op.mask:
             return None
         (mask,) = (self.env[v] for v in op.mask)
@@ -348,6 +353,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     StoreEach: WaveRun.store_each,
     MakeSignals: WaveRun.make_signals,
     Arrive: WaveRun.arrive,
+    BringChunks: WaveRun.bring_chunks,
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
     CopyTogether: WaveRun.copy_together,
@@ -370,10 +376,14 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Await: WaveRun.await_signal,
     AwaitCopies: WaveRun.await_copies,
     TakeOver: WaveRun.take_over,
+    AwaitBrought: WaveRun.await_brought,
 }
 """Ops during which other waves may run."""
 
 TOUCHING = frozenset(
-    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver}
+    (
+        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, BringChunks),
+        *(MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver),
+    )
 )
 """Ops behind which it matters who runs next."""

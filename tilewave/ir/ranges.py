@@ -20,6 +20,7 @@ from tilewave.ir.ops import (
     Select,
     Sub,
     Workgroup,
+    Xor,
 )
 from tilewave.ir.types import Scalar
 
@@ -49,6 +50,8 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a // c, a // d), max(b // c, b // d)
         case Mod() if c > 0:
             return 0, min(d - 1, b) if a >= 0 else d - 1
+        case Xor() if a >= 0 and c >= 0:
+            return 0, (1 << max(b, d).bit_length()) - 1
         case Min():
             return min(a, c), min(b, d)
         case Max():

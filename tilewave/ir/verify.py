@@ -15,7 +15,9 @@ from tilewave.ir.ops import (
     LOGIC,
     Accumulate,
     Allocate,
+    AwaitBrought,
     Binary,
+    Bring,
     Broadcast,
     Cast,
     Const,
@@ -46,6 +48,7 @@ from tilewave.ir.ops import (
     Workgroup,
     Write,
     WriteThrough,
+    Xor,
     Yield,
     ZeroAccumulator,
 )
@@ -148,7 +151,7 @@ def _check(op: Op) -> None:
             _want(op, isinstance(kind, Exchange) and len(kind.shape) > 1, "makes slots for tiles")
         case HandOver() | TakeOver():
             _exchange(op)
-        case _ if type(op) in (*LANE_OPS, Copy):
+        case _ if type(op) in (*LANE_OPS, Copy, Bring, AwaitBrought):
             check_lane_op(op, lambda holds, why: _want(op, holds, why))
         case _:
             pass
@@ -161,6 +164,8 @@ def _binary(op: Binary) -> None:
         _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
     if isinstance(op, (FloorDiv, Mod)):
         _want(op, a.dtype.is_int, f"divides integers, not {a}")
+    if isinstance(op, Xor):
+        _want(op, a.dtype.is_int, f"takes the bits of integers, not {a}")
     if isinstance(op, LOGIC):
         _want(op, a.dtype == BOOL, f"joins truth values, not {a}")
     _results(op, elementwise(a, BOOL) if isinstance(op, COMPARISONS) else a)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tilewave.ir.build import Builder, Number
@@ -18,8 +19,11 @@ from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
+    AwaitBrought,
     AwaitCopies,
     Barrier,
+    Bring,
+    BringChunks,
     Broadcast,
     Const,
     CopyOut,
@@ -49,9 +53,10 @@ from tilewave.ir.ops import (
     WriteThrough,
     Yield,
 )
+from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.spreads import WIDEST_BYTES, Spread, Spreads
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Tile, Vector
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
 from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.matrix import BY_NAME
 
@@ -79,6 +84,7 @@ class _Lanes:
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
+        self.chunks: dict[tuple[Any, ...], tuple[Value, Value]] = {}
         self.last: list[Op] = []
         """What stands at the kernel's end."""
 
@@ -111,6 +117,10 @@ class _Lanes:
                 self.write_by_groups(op)
             case WriteThrough():
                 self.write_by_waves(op)
+            case Bring():
+                self.bring(op)
+            case AwaitBrought(pending):
+                self.out.effect(AwaitBrought, pending // prod(self.spreads.waves))
             case Scatter(tile, memory, where):
                 for x, layout in self.held(tile):
                     at = self.inlined(where, layout)
@@ -214,6 +224,51 @@ class _Lanes:
         for x, layout in self.held(op.tile):
             where, steps = self.window(op.at, op.axes, layout)
             self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
+
+    def bring(self, op: Bring) -> None:
+        """Each wave brings as many rows; in one round its lanes fill one stretch of shared memory, lane behind lane."""
+        to = op.to.type
+        assert isinstance(to, Memory)
+        width = WIDEST_BYTES // to.dtype.bytes
+        high = self.lanes * width // to.shape[-1]
+        rounds = to.shape[-2] // prod(self.spreads.waves) // high
+        together = 1 if isinstance(to.placement, Swizzled) and high % to.placement.rows else rounds
+        for first in range(0, rounds, together):
+            self.bring_rounds(op, to, width, first * high, (together, high))
+
+    def bring_rounds(self, op: Bring, to: Memory, width: int, first: int, rounds: tuple[int, int]) -> None:
+        """So many rounds of so many rows each, from a row of a wave's part on."""
+        row, column = self.chunk(to, width, first)
+        at = list(op.at)
+        for axis, far in zip(op.axes[-2:], (row, column), strict=True):
+            at[axis] = self.out.emit(Add, at[axis], far, type=INDEX_SCALAR)
+        rank = len(at)
+        of_round = tuple(rounds[1] if axis == op.axes[-2] else 0 for axis in range(rank))
+        begin = self.row_of_wave(to)
+        begin = (Number(self.out, begin) + first).value if first else begin
+        zeros = (self.out.const(0) for _ in to.shape[len(op.to_at) : -2])
+        steps = (of_round, tuple(int(axis == rank - 1) for axis in range(rank)))
+        self.out.effect(
+            BringChunks, op.memory, tuple(at), op.to, (*op.to_at, *zeros, begin), (rounds[0], width), steps, op.guard
+        )
+
+    def row_of_wave(self, to: Memory) -> Value:
+        """Where the rows begin that this wave brings."""
+        return self.place((Term("wave", to.shape[-2] // prod(self.spreads.waves)),))
+
+    def chunk(self, to: Memory, width: int, first: int) -> tuple[Value, Value]:
+        """Row and column of what belongs into this lane's place, in the stretch that begins so many rows behind."""
+        key = (to.shape[-2:], to.placement, width, first)
+        if key not in self.chunks:
+            per_row = to.shape[-1] // width
+            lane, begin = Number(self.top, self.number("lane")), Number(self.top, self.row_of_wave(to))
+            row = begin + lane // per_row + first
+            placement = to.placement
+            if isinstance(placement, Swizzled):
+                placement = replace(placement, chunk=placement.chunk // width)
+            column = in_its_place(replace(to, placement=placement), row, lane % per_row) * width
+            self.chunks[key] = row.value, column.value
+        return self.chunks[key]
 
     def write_by_waves(self, op: WriteThrough) -> None:
         """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""

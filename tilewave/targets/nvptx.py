@@ -27,6 +27,7 @@ class Nvptx:
     shared_pointer = "ptr addrspace(3)"
     widest_bytes = 16
     windows = None
+    brings = None
     later = Hopper()
 
     @property
