@@ -2,8 +2,9 @@
 
     python benchmarks/blind_h200.py predict predictions.csv              # anywhere; needs tilewave
     python benchmarks/blind_h200.py measure predictions.csv counted.csv  # on the card; needs ncu, torch and Triton
+    python benchmarks/blind_h200.py compare predictions.csv counted.csv  # anywhere
 
-The second prints each prediction beside its count, and a summary; counted.csv has the columns of
+The last two print each prediction beside its count, and a summary; counted.csv has the columns of
 h200_unseen_counters.csv.
 """
 
@@ -158,6 +159,8 @@ def main() -> None:
             predict(Path(to))
         case ["measure", predictions, to]:
             measure(Path(predictions), Path(to))
+        case ["compare", predictions, counts]:
+            print(compared(read(Path(predictions)), read(Path(counts))))
         case _:
             sys.exit(__doc__)
 

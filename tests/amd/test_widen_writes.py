@@ -90,7 +90,7 @@ def check(c, shape, out, dtypes=(f16, f16), emulated=("barrier", "random")):
 def test_lanes_store_16_bytes_and_the_kernel_takes_no_more_shared_memory(chip, dtype, tile, waves):
     c = compiled(narrow(dtype, dtype, waves=waves), sizes(1024, 1024, 1024, *tile), chip)
     assert c.loop_statistics.store_bytes == (16,)
-    wide = compiled(narrow(dtype, f32, waves=waves), sizes(1024, 1024, 1024, *tile), chip)
+    wide = compiled(narrow(f32, waves=waves), sizes(1024, 1024, 1024, *tile), chip)
     assert "overlay" not in str(wide.build.lanes)
     assert c.resources.shared_bytes == wide.resources.shared_bytes
     assert c.resources.spills == 0
