@@ -1,19 +1,19 @@
 """Barriers that hand shared memory over: some wave may have stored there since the barrier before.
 
-    loop(%trips) do (%i) {
-      barrier()                 # behind a store of the round before: handed over around the loop
-      load(%s)
-      barrier()                 # nothing was stored since the last one: hands nothing over
-      store(%x, %s)
-    }
-    barrier()                   # behind the store of the last round: handed over, but not around the loop
+loop(%trips) do (%i) {
+  barrier()                 # behind a store of the round before: handed over around the loop
+  load(%s)
+  barrier()                 # nothing was stored since the last one: hands nothing over
+  store(%x, %s)
+}
+barrier()                   # behind the store of the last round: handed over, but not around the loop
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from tilewave.ir.core import Block, Kernel
+from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.ops import Barrier, Loop, Store, StoreEach, While
 from tilewave.ir.types import Memory
 
@@ -48,9 +48,8 @@ class Handovers:
             if isinstance(op, Barrier) and op.waves != 1:  # one wave hands nothing over
                 self._found[id(op)] = max(stored, self._found.get(id(op), Stored.NOTHING))
                 stored = Stored.NOTHING
-            elif isinstance(op, (Store, StoreEach)):
-                if isinstance(op.memory.type, Memory) and op.memory.type.space == "shared":
-                    stored = max(stored, Stored.AHEAD)
+            elif isinstance(op, (Store, StoreEach)) and _is_shared(op.memory):
+                stored = max(stored, Stored.AHEAD)
             for inner in op.blocks:
                 behind = self._walk(inner, stored)
                 if isinstance(op, (Loop, While)) and behind:
@@ -59,3 +58,7 @@ class Handovers:
                     behind = Stored.AROUND  # it is left at its head, where every round comes by
                 stored = max(stored, behind)
         return stored
+
+
+def _is_shared(memory: Value) -> bool:
+    return isinstance(memory.type, Memory) and memory.type.space == "shared"
