@@ -66,6 +66,24 @@ def test_every_deletion_is_found(chip, schedule):
     check_every_deletion_is_found(compiled_seed(SEEDS[0], chip, (64, 64, 32), FOUR, schedule, shape), "gemm.py", shape)
 
 
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("waves", [FOUR, EIGHT], ids=str)
+def test_no_wait_is_written_where_one_for_scalars_covers_it(chip, waves):
+    """Behind the loop the strides of C are loaded, and the wait for them covers the stores of the last round."""
+    shape = (128, 128, 96)
+    compiled = compiled_seed(SEEDS[0], chip, (64, 64, 32), waves, SchedulingType.PREFETCH, shape)
+    check_every_deletion_is_found(compiled, "gemm.py", shape)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_stores_that_come_around_a_loop_are_waited_for(chip):
+    """Nothing is under way at the loop's head when LLVM first comes there, so it writes no wait of its own."""
+    shape = (64, 64, 48)
+    compiled = compiled_seed(SEEDS[0], chip, (32, 32, 16), (1, 2), SchedulingType.PREFETCH, shape)
+    assert finding(compiled, compiled.asm, shape) is None
+    check_every_deletion_is_found(compiled, "gemm.py", shape)
+
+
 def test_every_deletion_from_ping_pong_is_found():
     shape = (128, 128, 192)
     compiled = compiled_seed(SEEDS[0], "gfx942", (128, 128, 64), EIGHT, SchedulingType.PREFETCH, shape)

@@ -231,7 +231,7 @@ class _Body:
             case ir.Meet():
                 self.target.barrier(self.f)
             case ir.Barrier():
-                if op in self.handovers:
+                if self.handovers.around_a_loop(op):
                     self.target.await_stores(self.f)
                 self.target.barrier(self.f)
             case ir.Priority(level):

@@ -137,7 +137,8 @@ class Amdgcn:
         f.do('fence syncscope("wavefront") acquire')
 
     def await_stores(self, f: Function) -> None:
-        # LLVM puts such a wait where a fence stands, but forgets it where stores under a mask end a loop's body.
+        # LLVM puts such a wait where a fence stands, and drops it where nothing is under way; but it decides that when
+        # it first comes there, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
 
     # -- scheduling
