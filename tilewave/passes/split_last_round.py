@@ -124,22 +124,32 @@ class _Tile:
 
     @property
     def ends_in_zeros(self) -> bool:
-        """Whether all that steps behind the last one would multiply is read beyond an edge of its memory."""
-        ops = self.loop.body.ops
-        made = {op.results[0]: op for op in (*self.before, *ops) if len(op.results) == 1}
-        products = [op for op in ops if isinstance(op, Mma)]
-        return all(self.ends_with_memory(made.get(v), made) for op in products for v in (op.a, op.b))
+        """Whether all that steps behind the last one would multiply is read beyond the end of its memory."""
+        factors = {v for op in self.loop.body.ops if isinstance(op, Mma) for v in (op.a, op.b)}
+        return factors <= self.depths.keys()
 
-    def ends_with_memory(self, op: Op | None, made: dict[Value, Op]) -> bool:
-        """Whether it reads a row or column so many steps from the first, and the memory has no more of them."""
-        if not isinstance(op, Read):
-            return False
-        for position, extent in zip(op.at, op.memory.type.shape, strict=True):
-            match made.get(position):
-                case Mul(a, b) if a == self.loop.body.args[0] and isinstance(far := made.get(b), Const):
-                    if far.value * self.steps >= extent:
-                        return True
-        return False
+    @property
+    def depths(self) -> dict[Value, int]:
+        """Of the tiles that each step reads a step further, the axis along which their memory ends with the steps."""
+        index, ops = self.loop.body.args[0], self.loop.body.ops
+        made = {op.results[0]: op for op in (*self.before, *ops) if isinstance(op, (Const, Mul))}
+        found: dict[Value, int] = {}
+        for op in ops:
+            for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
+                match made.get(position):
+                    case Mul(a, b) if a == index and isinstance(far := made.get(b), Const):
+                        if far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
+                            found[op.results[0]] = axis
+        return found
+
+    @property
+    def running_on(self) -> _Tile:
+        """The same, where steps behind the last one read zeros."""
+        ops = [
+            replace(op, guard=(self.depths[op.result],)) if isinstance(op, Read) and op.result in self.depths else op
+            for op in self.loop.body.ops
+        ]
+        return replace(self, loop=replace(self.loop, body=replace(self.loop.body, ops=tuple(ops))))
 
     @staticmethod
     def of(kernel: Kernel) -> _Tile | None:
@@ -305,7 +315,7 @@ class _Parts(_Rounds):
     """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
 
     def __init__(self, kernel: Kernel, tile: _Tile, cut: Cut, at_once: int) -> None:
-        super().__init__(kernel, tile, cut, at_once)
+        super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut, at_once)
         self.cut = cut
 
     def start(self) -> Any:
