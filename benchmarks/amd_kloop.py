@@ -1,12 +1,16 @@
-"""What stands in the K loop of AMD's machine code: python benchmarks/amd_kloop.py. No card is needed."""
+"""What stands in the K loop of AMD's machine code: python benchmarks/amd_kloop.py [--out f16]. No card is needed."""
+
+import argparse
 
 import tilewave as tw
-from tilewave import GLOBAL_ADDRESS_SPACE, Memory, Register, f16, f32, iterate, mma, read, sym, write
+from tilewave import GLOBAL_ADDRESS_SPACE, Memory, Register, bf16, cast, f16, f32, iterate, mma, read, sym, write
 
 M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
 GLOBAL = GLOBAL_ADDRESS_SPACE
 SIZE = 1024
+RESULTS = {"f32": (f16, f32), "f16": (f16, f16), "bf16": (bf16, bf16)}
+"""The dtypes of the operands and of C."""
 ROWS = [
     ("gfx942", (128, 256, 64), (2, 4)),
     ("gfx942", (128, 256, 64), (4, 2)),
@@ -18,7 +22,7 @@ ROWS = [
 ]
 
 
-def compiled(chip, tile, waves):
+def compiled(chip, tile, waves, dtype, out):
     @tw.wave([
         tw.WorkgroupConstraint(M, BLOCK_M, 0),
         tw.WorkgroupConstraint(N, BLOCK_N, 1),
@@ -26,12 +30,12 @@ def compiled(chip, tile, waves):
         tw.WaveConstraint(M, BLOCK_M / waves[0]),
         tw.WaveConstraint(N, BLOCK_N / waves[1]),
     ])  # fmt: skip
-    def gemm(a: Memory[M, K, GLOBAL, f16], b: Memory[N, K, GLOBAL, f16], c: Memory[M, N, GLOBAL, f32]):
+    def gemm(a: Memory[M, K, GLOBAL, dtype], b: Memory[N, K, GLOBAL, dtype], c: Memory[M, N, GLOBAL, out]):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(acc):
             return mma(read(a), read(b), acc)
 
-        write(total, c)
+        write(total if out == f32 else cast(total, out), c)
 
     sizes = {M: SIZE, N: SIZE, K: SIZE, BLOCK_M: tile[0], BLOCK_N: tile[1], BLOCK_K: tile[2]}
     options = tw.WaveCompileOptions(subs=sizes, target=chip, schedule=tw.SchedulingType.PREFETCH)
@@ -39,12 +43,15 @@ def compiled(chip, tile, waves):
 
 
 def main():
-    print(f"f16 in, f32 sums, {SIZE}³, PREFETCH; per wave and step")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", choices=RESULTS, default="f32", help="the dtype of C (default: f32)")
+    dtype, out = RESULTS[parser.parse_args().out]
+    print(f"{dtype} in, f32 sums, {out} out, {SIZE}³, PREFETCH; per wave and step")
     print(
         "chip    tile        waves  per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
     )
     for chip, tile, waves in ROWS:
-        s = compiled(chip, tile, waves).loop_statistics
+        s = compiled(chip, tile, waves, dtype, out).loop_statistics
         print(
             f"{chip}  {'x'.join(map(str, tile)):10}  {waves[0]}x{waves[1]}   {s.instructions_per_matrix:9.2f}"
             f"  {s.longest_gap:4} {s.matrix_over_next:7.2f} {s.vector_instructions:7} {s.accumulator_moves:6}"

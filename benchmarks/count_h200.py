@@ -4,15 +4,19 @@
         python benchmarks/count_h200.py launches.csv
 
 where METRICS are dram__bytes_read.sum, dram__bytes_write.sum, gpu__time_duration.sum, and of lts__t_sectors_srcunit_tex
-and lts__t_sectors_op_read the .sum and the _lookup_hit.sum. Launch i of launches.csv is ID i of counters.csv. Needs
-torch and Triton on the card's machine, and nothing of tilewave.
+and lts__t_sectors_op_read the .sum and the _lookup_hit.sum. Launch i of launches.csv is ID i of counters.csv. A second
+file names other launches in the same columns, in place of SHAPES; `blind_h200.py` does all of that for a check of
+predictions. Needs torch and Triton on the card's machine, and nothing of tilewave.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -41,6 +45,30 @@ LARGEST_ERROR = 1e-3
 """Of C in f16, relative in the norm: its rounding is 2⁻¹¹ at the most, and sums in f32 add less."""
 
 
+class Row(NamedTuple):
+    """One launch, as the files name it."""
+
+    m: int
+    n: int
+    k: int
+    block_m: int
+    block_n: int
+    block_k: int
+    group_m: int
+    persistent: int
+
+
+def rows(files: list[str]) -> Iterator[Row]:
+    """Those of a file, or SHAPES in all orders."""
+    if files:
+        with Path(files[0]).open(encoding="utf-8", newline="") as lines:
+            yield from (Row(*(int(line[name]) for name in Row._fields)) for line in csv.DictReader(lines))
+        return
+    for shape in SHAPES:
+        for tile in TILES:
+            yield from (Row(*shape, *tile, DEPTH, group, 1) for group in GROUPS)
+
+
 @triton.jit
 def tiled_product(a, b, c, m, n, k, group, workgroups, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """Each workgroup takes every `workgroups`-th tile, in groups of `group` rows."""
@@ -57,13 +85,17 @@ def tiled_product(a, b, c, m, n, k, group, workgroups, BM: tl.constexpr, BN: tl.
         c.store([row * BM, col * BN], acc.to(tl.float16))
 
 
-def launch(a: Any, b: Any, c: Any, tile: tuple[int, int], group: int) -> None:
-    (m, k), n, (height, width) = a.shape, b.shape[0], tile
-    blocks = ((a, [height, DEPTH]), (b, [width, DEPTH]), (c, [height, width]))
+def launch(a: Any, b: Any, c: Any, row: Row) -> None:
+    """132 workgroups in rounds, or one for each tile."""
+    height, width, depth = row.block_m, row.block_n, row.block_k
+    blocks = ((a, [height, depth]), (b, [width, depth]), (c, [height, width]))
     ends = [TensorDescriptor.from_tensor(array, block) for array, block in blocks]
     waves = 8 if width == 256 else 4
-    sizes = {"BM": height, "BN": width, "BK": DEPTH}
-    tiled_product[(WORKGROUPS,)](*ends, m, n, k, group, WORKGROUPS, **sizes, num_warps=waves, num_stages=3)
+    sizes = {"BM": height, "BN": width, "BK": depth}
+    workgroups = WORKGROUPS if row.persistent else triton.cdiv(row.m, height) * triton.cdiv(row.n, width)
+    tiled_product[(workgroups,)](
+        *ends, row.m, row.n, row.k, row.group_m, workgroups, **sizes, num_warps=waves, num_stages=3
+    )
 
 
 def check(a: Any, b: Any, c: Any) -> None:
@@ -76,15 +108,14 @@ def check(a: Any, b: Any, c: Any) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    lines = ["m,n,k,block_m,block_n,block_k,group_m,persistent"]
-    for m, n, k in SHAPES:
+    lines = [",".join(Row._fields)]
+    for (m, n, k), launches in groupby(rows(sys.argv[2:]), key=lambda row: row[:3]):
         a, b = (torch.randn(side, k, device="cuda", dtype=torch.float16) for side in (m, n))
-        for tile in TILES:
-            for group in GROUPS:
-                c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
-                launch(a, b, c, tile, group)
-                check(a, b, c)
-                lines.append(f"{m},{n},{k},{tile[0]},{tile[1]},{DEPTH},{group},1")
+        for row in launches:
+            c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
+            launch(a, b, c, row)
+            check(a, b, c)
+            lines.append(",".join(map(str, row)))
     Path(sys.argv[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ from tilewave.sim.validation import (
     h200_rows,
     mi300x_rows,
     mi355x_rows,
+    own_rows,
     summary,
     tile_choices,
     unseen_rows,
@@ -85,6 +86,7 @@ def everything() -> str:
         "MI355X, published rates": compared(mi355x_rows()),
         "MI300X, Wave's table": compared(mi300x_rows()),
         "H200, sustained speeds": compared(baseline_rows()),
+        "H200, tilewave's own kernel, K to and fro": compared(own_rows()),
         "H200, other shapes": compared(unseen_rows()),
         "H200, hardware counters": compared(h200_rows()),
     }

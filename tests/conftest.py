@@ -18,6 +18,7 @@ from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
@@ -37,16 +38,18 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
-from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.unroll_slots import unroll_slots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
     "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(LANE_MACHINES[text], Places()),
+    "load_into_shared": lambda text: LoadIntoShared(LANE_MACHINES[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
@@ -63,12 +66,13 @@ PASSES = {
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
     "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
-    "tabulate_order": lambda text: tabulate_order,
     "take_parts_first": lambda text: take_parts_first,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: multiply_by_reciprocals,
+    "unroll_slots": lambda text: unroll_slots,
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
+    "widen_writes": lambda text: WidenWrites(LANE_MACHINES[text]),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)

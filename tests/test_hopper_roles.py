@@ -254,7 +254,7 @@ def found_by(kernel, order, seed):
         interpret_lanes(kernel, [a, b, c], {}, order, seed)
     assert np.isnan(c).all()
     told = str(found.value)
-    assert "persistent_gemm.py:" in told
+    assert "gemm.py:" in told
     return told
 
 

@@ -6,7 +6,8 @@ from kernels import sizes
 from lane_texts import ORDERS, line_of, run_text, text_of
 from seeds import SEEDS
 from test_hopper_passes import biased, check_biased
-from test_hopper_roles import MUTATED, changed, check, found_by, tiles, whole
+from test_hopper_roles import MUTATED as SHAPE
+from test_hopper_roles import changed, check, found_by, specialized, tiles
 
 from tilewave import *
 from tilewave.errors import InterpreterError
@@ -94,6 +95,14 @@ def test_both_read_back_as_text():
 # -- kernels of Hopper's
 
 
+def one_round():
+    return tiles(SEEDS[0], SHAPE, (64, 64, 16))
+
+
+def whole():
+    return specialized(one_round(), 2)
+
+
 def touching(role):
     moves = (op for op in walk(role.body) if isinstance(op, (Load, Store, CopyIn, CopyOut)))
     return [op for op in moves if lies_in(op.memory, "global")]
@@ -115,12 +124,17 @@ def test_every_wait_is_needed(role, order, seed):
 
 
 def test_without_the_pass_nothing_waits_and_the_result_is_the_same():
-    kernel = tiles(SEEDS[2], MUTATED, (64, 64, 16), num_ctas=1)
+    kernel = one_round()
     passes = [p for p in pipelines.hopper(SM_90A, Places(), 2, kernel.workgroups) if p is not start_early]
     lanes, _ = run(kernel, passes)
     assert not any(isinstance(op, (AwaitEarlier, LetNextStart)) for op in walk(lanes.body))
     assert lanes == rewrite(whole(), lambda op: [] if isinstance(op, (AwaitEarlier, LetNextStart)) else None)
-    check(lanes, MUTATED)
+    check(lanes, SHAPE)
+
+
+def test_kernels_of_several_rounds_start_when_others_have_ended():
+    lanes = specialized(tiles(SEEDS[2], SHAPE, (64, 64, 16), num_ctas=1), 2)
+    assert not any(isinstance(op, (AwaitEarlier, LetNextStart)) for op in walk(lanes.body))
 
 
 def test_what_an_epilogue_loads_is_waited_for_too():

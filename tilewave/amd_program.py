@@ -120,7 +120,8 @@ class AmdProgram:
         """The arrays that cannot be reached through windows of rows."""
         steps = ([s // v.dtype.bytes for s in v.strides] for v in views)
         strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
-        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name]))
+        addresses = dict(zip(strides, (v.pointer for v in views), strict=True))
+        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], addresses[r.name]))
 
     def _memories(self) -> list[Any]:
         return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]

@@ -70,7 +70,7 @@ def test_two_waves_on_a_unit_take_turns():
 
 
 def test_where_registers_are_short_the_second_half_is_multiplied_in_two_parts():
-    kernel = laid_out(*CASES[2], (256, 256, 256))
+    kernel = laid_out("gfx942", *CASES[2][1:], (256, 256, 256))
     loop = next(op for op in walk(kernel.body) if isinstance(op, Loop) and _multiplies(op))
     assert [op.rows for op in loop.body.ops if isinstance(op, Matrix)] == [(), (0, 2), (2, 4)]
 
@@ -116,7 +116,9 @@ GOALS = [
     ("gfx942", (128, 256, 64), (2, 4), 1.75, 1.45),
     ("gfx942", (128, 256, 64), (2, 2), 1.6, 1.45),
     ("gfx942", (256, 256, 64), (4, 2), 1.55, 2.0),
-    ("gfx950", (256, 256, 64), (4, 2), 2.1, 1.6),
+    ("gfx950", (256, 256, 64), (4, 2), 1.75, 1.6),
+    ("gfx950", (128, 256, 64), (2, 2), 1.9, 1.33),
+    ("gfx950", (128, 128, 64), (4, 2), 2.9, 0.8),
 ]
 
 
@@ -129,5 +131,5 @@ def test_the_loop_holds_little_but_products(chip, tile, waves, most, least):
     assert (found.vector_instructions, found.accumulator_moves, found.nops, found.spills) == (0, 0, 0, 0)
     assert found.bank_conflict_cycles == 0
     widths = (found.shared_read_bytes, found.shared_write_bytes, found.global_load_bytes, found.store_bytes)
-    assert widths == ((16,),) * 4
+    assert widths == ((16,), () if chip == "gfx950" else (16,), (16,), (16,))
     assert found.shared_bytes == code.lowered.shared_bytes

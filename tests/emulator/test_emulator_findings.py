@@ -162,6 +162,31 @@ def test_reading_before_a_direct_load_has_arrived_is_found():
     assert found.what == "reads byte 0 of shared memory before the direct load that writes it has arrived"
 
 
+def test_another_wave_reading_what_a_direct_load_brings_needs_the_wait_and_the_barrier():
+    body = """
+	v_and_b32_e32 v3, 0x7f, v0
+	v_lshlrev_b32_e32 v3, 4, v3
+	v_readfirstlane_b32 s8, v0
+	s_lshl_b32 m0, s8, 4
+	s_nop 0
+	global_load_lds_dwordx4 v3, s[4:5]
+{wait}{barrier}	v_xor_b32_e32 v4, 0x400, v3
+	ds_read_b128 v[8:11], v4
+	s_waitcnt lgkmcnt(0)
+	global_store_dwordx4 v3, v[8:11], s[6:7]"""
+    words, out = np.arange(1024, dtype=np.uint32), np.zeros(1024, np.uint32)
+    wait, barrier = "\ts_waitcnt vmcnt(0)\n", "\ts_barrier\n"
+
+    def found(wait, barrier):
+        text = kernel_text(START + body.format(wait=wait, barrier=barrier), shared=2048, lanes=128, chip="gfx950")
+        return findings_of(text, words, out, block=(128,))
+
+    assert not found(wait, barrier)
+    assert (out[:512] == words[:512].reshape(2, 256)[::-1].reshape(-1)).all()
+    for fewer in (("", barrier), (wait, ""), (barrier, wait)):
+        assert [f.kind for f in found(*fewer)][:1] == ["shared-memory race"]
+
+
 # -- registers ---------------------------------------------------------------------------------------------------------
 
 

@@ -150,6 +150,50 @@ def test_direct_loads_fill_shared_memory(chip, width, words):
     assert (found[:, 0] == given.reshape(-1)[:64]).all()
 
 
+BUFFER = """
+	s_mov_b32 s8, s4
+	s_and_b32 s9, s5, 0xffff
+	s_movk_i32 s10, 0x{size:x}
+	s_mov_b32 s11, 0x27000"""
+
+
+@pytest.mark.parametrize(
+    ("chip", "width", "words"), [("gfx942", "dword", 1), ("gfx950", "dword", 1), ("gfx950", "dwordx4", 4)]
+)
+def test_direct_loads_of_buffers_choose_what_they_take_and_not_where_it_goes(chip, width, words):
+    """Lanes take chunks in reverse; m0 and the offset say where the first goes, and what lies outside is zero."""
+    chunk = 4 * words
+    body = (
+        BUFFER.format(size=48 * chunk)
+        + f"""
+	v_sub_u32_e32 v3, 63, v0
+	v_mul_u32_u24_e32 v3, {chunk}, v3
+	s_movk_i32 m0, 0x200
+	s_mov_b32 s12, {chunk}
+	buffer_load_{width} v3, s[8:11], s12 offen offset:{chunk} lds
+	s_waitcnt vmcnt(0)
+	v_mul_u32_u24_e32 v4, {chunk}, v0
+	ds_read_b32 v100, v4 offset:{0x200 + chunk}
+	s_waitcnt lgkmcnt(0)"""
+    )
+    given = np.ascontiguousarray(WORDS[:, :words])
+    found = compute(body, given, results=1, shared=0x400 + 64 * chunk, chip=chip)
+    taken = 63 - LANE + 2
+    assert (found[:, 0] == np.where(taken < 48, given[np.minimum(taken, 63), 0], 0)).all()
+
+
+def test_lanes_that_load_three_words_directly_leave_a_fourth_between():
+    body = """
+	s_mov_b32 m0, 0
+	v_lshlrev_b32_e32 v3, 4, v0
+	global_load_lds_dwordx3 v3, s[4:5]
+	s_waitcnt vmcnt(0)
+	ds_read_b32 v100, v3 offset:8
+	s_waitcnt lgkmcnt(0)"""
+    found = compute(body, WORDS[:, :4], results=1, shared=1024, chip="gfx950")
+    assert (found[:, 0] == WORDS[:, 2]).all()
+
+
 def test_private_memory_is_each_lanes_own():
     body = """
 	v_lshlrev_b32_e32 v3, 2, v0

@@ -15,6 +15,7 @@ from tilewave.sim.calibration import Softness
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.dispatch import Placed, place
 from tilewave.sim.flows import Flows
+from tilewave.sim.problem import WALKS
 from tilewave.sim.trace import trace
 
 SHARP = Softness()
@@ -77,11 +78,11 @@ def pairs_walked(one: list[tuple[int, int]], other: list[tuple[int, int]], strea
 
 
 @st.composite
-def machines(draw: Any, partitions: tuple[int, ...] = (1, 2)) -> Machine:
-    """Up to four xcds of up to eight units; caches from a few slabs to far more than the matrices."""
+def machines(draw: Any, partitions: tuple[int, ...] = (1, 2), smallest: float = 13, last_level: Any = None) -> Machine:
+    """Up to four xcds of up to eight units; caches from 2^smallest bytes to far more than the matrices."""
     xcds, parts = draw(st.sampled_from((1, 2, 4))), draw(st.sampled_from(partitions))
-    l2_bytes = int(2 ** draw(st.floats(13, 22)))
-    last = draw(st.none() | st.floats(2, 8))
+    l2_bytes = int(2 ** draw(st.floats(smallest, 22)))
+    last = draw(st.none() | st.floats(2, 8) if last_level is None else last_level)
     return chip(
         xcds=xcds,
         units_per_xcd=draw(st.integers(parts, 8)),
@@ -91,11 +92,14 @@ def machines(draw: Any, partitions: tuple[int, ...] = (1, 2)) -> Machine:
 
 
 @st.composite
-def launches(draw: Any, machine: Any = None, depths: tuple[int, ...] = (64, 128, 200)) -> Launch:
-    """GEMMs of a few dozen ragged tiles, plain and persistent."""
+def launches(
+    draw: Any, machine: Any = None, depths: tuple[int, ...] = (64, 128, 200), walks: tuple[str, ...] = WALKS
+) -> Launch:
+    """GEMMs of a few dozen ragged tiles, plain and persistent, K walked either way."""
     tile = (draw(st.sampled_from((16, 24, 32))), draw(st.sampled_from((16, 32, 48))), 8)
     m, n = draw(st.integers(1, 400)), draw(st.integers(1, 400))
     k = draw(st.sampled_from(depths))
-    gemm = Gemm(m, n, k, tile, "f16", workgroups=draw(st.none() | st.integers(1, 40)))
+    workgroups, walk = draw(st.none() | st.integers(1, 40)), draw(st.sampled_from(walks))
+    gemm = Gemm(m, n, k, tile, "f16", workgroups=workgroups, walk=walk)
     orders = ("linear()", "grouped(3)", 'grouped(2, along="n")', "hilbert()", "xcd_contiguous(4) >> snake(2)")
     return Launch(gemm, draw(st.sampled_from(orders)), draw(machine if machine is not None else machines()))

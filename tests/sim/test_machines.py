@@ -158,6 +158,7 @@ def test_data_files_are_read_as_they_are(request):
     assert counts == {
         "h200_l2_counters.csv": len(measured.counters()),
         "h200_unseen_counters.csv": len(measured.unseen_counters()),
+        "h200_to_and_fro.csv": len(measured.own_kernels()),
         "published_gemm_cache_rates.csv": len(measured.published_rates()),
         "wave_reordering.csv": len(measured.reorderings()),
         "h200_gemm_baselines.csv": len(measured.baselines()),

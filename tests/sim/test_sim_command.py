@@ -73,6 +73,13 @@ def test_engine_occupancy_and_skew_reach_the_simulator():
     assert read["skew_steps"] == 8
 
 
+def test_k_can_be_walked_to_and_fro():
+    at = ("sim", "--shape", "4096x4096x4096", "--machine", "H200", "--workgroups", "132", "--json")
+    there, back = (json.loads(said(*at, "--walk", walk))[0] for walk in ("forwards", "to-and-fro"))
+    assert back["hbm_read_bytes"] < 0.8 * there["hbm_read_bytes"]
+    assert "K to-and-fro" in back["problem"]
+
+
 def test_a_kernel_of_a_file(tmp_path):
     path = tmp_path / "doubled.py"
     path.write_text(KERNEL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -13,9 +14,11 @@ from launches import ENGINES, SHARP, Launch, chip, launches, machines, pairs_wal
 
 from tilewave.machine import L2, LastLevel
 from tilewave.sim import Gemm, Residency, SimError, simulate
+from tilewave.sim.accesses import gemm_accesses
 from tilewave.sim.calibration import Softness
 from tilewave.sim.dispatch import place
 from tilewave.sim.measured import counters, unseen_counters
+from tilewave.sim.problem import WALKS
 
 OFF_A_CLIFF, COUNTED_OFF_A_CLIFF, COUNTED_ON_A_CLIFF = 0.02, 0.005, 0.10
 """How far the engines may lie apart in HBM bytes: on any launch, and on those that were counted on an H200.
@@ -31,9 +34,20 @@ TILES = ((128, 256, 64), (128, 128, 64))
 
 
 @settings(max_examples=60)
-@given(launch=launches(machines(partitions=(1,)), depths=(256, 512)))
+@given(launch=launches(machines(partitions=(1,)), depths=(256, 512), walks=WALKS[:1]))
 def test_the_closed_form_and_the_trace_agree(launch):
     """Where a stream has 32 steps or more: the closed form takes steps to be small."""
+    assert_engines_agree(launch)
+
+
+@settings(max_examples=60)
+@given(launch=launches(machines((1,), smallest=15, last_level=st.none()), depths=(256, 512), walks=WALKS[1:]))
+def test_the_closed_form_and_the_trace_agree_to_and_fro(launch):
+    """Where a cache holds some dozen steps, and with no last level: that hears of the far ends of streams alone."""
+    assert_engines_agree(launch)
+
+
+def assert_engines_agree(launch):
     closed, traced = (simulate(launch.gemm, launch.machine, launch.mapping, engine=e) for e in ENGINES)
     if closed.on_cliff:
         assert closed.hbm_read_low_bytes <= traced.hbm_read_bytes <= closed.hbm_read_high_bytes
@@ -62,6 +76,16 @@ def test_the_engines_agree_on_launches_counted_later(row):
         assert closed.hbm_read_low_bytes <= row.hbm_read_bytes <= closed.hbm_read_high_bytes
     else:
         assert traced.hbm_read_bytes == pytest.approx(closed.hbm_read_bytes, rel=COUNTED_OFF_A_CLIFF)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "row", [row for row in counters() if row.persistent][::7], ids=lambda row: f"{row.gemm}-{row.mapping}"
+)
+def test_the_engines_agree_where_k_is_walked_to_and_fro(row):
+    gemm = replace(row.gemm, walk="to-and-fro")
+    closed, traced = (simulate(gemm, "H200", row.mapping, engine=engine) for engine in ENGINES)
+    assert traced.hbm_read_bytes == pytest.approx(closed.hbm_read_bytes, rel=OFF_A_CLIFF)
 
 
 SIDES = st.integers(4, 40).map(lambda count: 128 * count)
@@ -111,6 +135,42 @@ def test_what_is_walked_again_and_again_takes_room_once(engine):
     panel = 16 * 128 * 2
     machine = chip(units_per_xcd=1, l2=L2(int(6.5 * panel), holds_writes=False))
     assert Launch(gemm, "linear()", machine).flows(engine).hbm.sum() == 8 * panel
+
+
+@engines
+def test_what_was_read_last_is_read_first_where_k_is_walked_to_and_fro(engine):
+    """Two tiles of one row on one unit, in a cache of 1.5 panels: forwards, A's row is gone when it is asked for again.
+
+    Turned round, at the fraction t of the second tile t · 3 panels have come by since: half of A's row is still there.
+    """
+    panel = 16 * 128 * 2
+    machine = chip(units_per_xcd=1, l2=L2(int(1.5 * panel), holds_writes=False))
+    read = {
+        walk: Launch(Gemm(16, 32, 128, (16, 16, 4), workgroups=1, walk=walk), "linear()", machine)
+        .flows(engine)
+        .hbm.sum()
+        for walk in WALKS
+    }
+    assert read["forwards"] == 4 * panel
+    assert read["to-and-fro"] == pytest.approx(3.5 * panel, abs=2 * panel / 32)
+
+
+def test_a_workgroup_turns_round_after_every_tile_of_its_own():
+    """Nine tiles: one each never turns; of two workgroups' tiles, every second is walked from its end."""
+    alone, two = (Gemm(48, 48, 64, (16, 16, 8), workgroups=count, walk="to-and-fro") for count in (None, 2))
+    assert not gemm_accesses(alone).backwards.any()
+    accesses = gemm_accesses(two)
+    assert accesses.backwards.tolist() == [turn % 2 == 1 for turn in accesses.turn]
+    placed = place(accesses, chip(), Residency())
+    assert placed.backwards.tolist() == [False, True, False, True, False]
+
+
+def test_a_beat_goes_the_way_of_most_of_its_tasks():
+    """Seven tiles, five workgroups, three units: in the second beat two go back, and one has just begun."""
+    accesses = gemm_accesses(Gemm(16, 112, 64, (16, 16, 8), workgroups=5, walk="to-and-fro"))
+    placed = place(accesses, chip(units_per_xcd=3), Residency())
+    assert sorted(accesses.backwards[placed.beat == 1].tolist()) == [False, True, True]
+    assert placed.backwards.tolist() == [False, True, False]
 
 
 @engines

@@ -27,6 +27,7 @@ from tilewave.sim import Gemm, Residency, SimError, simulate
         ({"tile": [128, 256, 64]}, "a tile has three sizes"),
         ({"dtype": "f17"}, "no dtype is called 'f17'"),
         ({"out": "half"}, "no dtype is called 'half'"),
+        ({"walk": "back"}, "no walk through K is called 'back'"),
         ({"workgroups": 0}, "a launch's number of workgroups is a whole number"),
         ({"m": 1 << 20, "n": 1 << 20}, "has 33,554,432 tiles of 128×256; at most 4,194,304 are simulated"),
     ],

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tilewave import *
 from tilewave import kernels
 from tilewave.ir.types import F16
+from tilewave.machine import L2, find
+from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.make_persistent import MakePersistent
 from tilewave.sim import Gemm, SimError, simulate
 from tilewave.sim.accesses import NO_STREAM, gemm_accesses
 from tilewave.sim.kernel import kernel_accesses
@@ -41,6 +46,23 @@ def test_a_gemm_kernel_is_the_gemm(launch, machine, engine):
     for figure in FIGURES:
         assert getattr(kernel, figure) == pytest.approx(getattr(gemm, figure)), figure
     assert kernel.seconds == pytest.approx(gemm.seconds)
+
+
+@pytest.mark.parametrize("engine", ["closed", "trace"])
+@pytest.mark.parametrize("shape", [(1024, 2048, 512), (1000, 1999, 520)], ids=str)
+def test_a_kernel_is_simulated_as_a_target_runs_it(shape, engine):
+    """Behind the two passes that make it persistent and let it walk K to and fro: the same streams, backwards."""
+    tile, mapping = (128, 256, 64), "grouped(4)"
+    written = kernels.gemm(shape, F16, F16, tile, mapping)
+    kernel = alternate_depth(MakePersistent(3)(compiled(written.kernel, written.subs).kernel))
+    small = replace(find("H200"), l2=L2(1 << 20, partitions=2), seats=(), xcds=1, units_per_xcd=3, merging=None)
+    run = simulate(kernel, small, engine=engine)
+    gemm = Gemm(*shape, tile, "f16", workgroups=3, walk="to-and-fro")
+    plain = simulate(gemm, small, mapping, engine=engine)
+    for figure in FIGURES:
+        assert getattr(run, figure) == pytest.approx(getattr(plain, figure)), figure
+    forwards = simulate(replace(gemm, walk="forwards"), small, mapping, engine=engine)
+    assert run.hbm_read_bytes < forwards.hbm_read_bytes
 
 
 def test_the_accesses_themselves_are_those_of_the_gemm():

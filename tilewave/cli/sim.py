@@ -17,6 +17,7 @@ from tilewave.cli.diff import compiled_in, parse_sizes
 from tilewave.errors import TilewaveError, text_error
 from tilewave.machine import Machine, find_or_load
 from tilewave.sim import Gemm, Ranked, Residency, best, sensitivity
+from tilewave.sim.problem import WALKS
 from tilewave.sim.search import Advance, count_candidates
 from tilewave.sim.simulate import run
 from tilewave.view.extents import parse_extents
@@ -38,6 +39,7 @@ MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave mac
 DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, that of A and B.")]
 Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
+WalkName = Annotated[str, typer.Option(metavar="NAME", help="Through K: forwards, or to-and-fro from tile to tile.")]
 Occupancy = Annotated[int, typer.Option(metavar="N", min=1, help="Workgroups on a unit at a time.")]
 Skew = Annotated[float, typer.Option(metavar="STEPS", min=0, help="How many steps residents are apart.")]
 EngineName = Annotated[str, typer.Option(metavar="NAME", help="closed (milliseconds) or trace (LRU lists).")]
@@ -58,6 +60,7 @@ def sim_command(
     dtype: DTypeText = "f16",
     out: OutText = "",
     workgroups: Workgroups = None,
+    walk: WalkName = WALKS[0],
     occupancy: Occupancy = 1,
     skew: Skew = 0.0,
     engine: EngineName = "closed",
@@ -84,18 +87,18 @@ def sim_command(
     console = Console()
     if best_of:
         _refuse({"FILE": file, "--compare": compare, "--html": html}, "--best")
-        ranked = _search(_gemms(shape, tile, dtype, out, workgroups), chip)
+        ranked = _search(_gemms(shape, tile, dtype, out, workgroups, walk), chip)
         print(json.dumps(_ranking(ranked))) if as_json else print_ranking(console, ranked, top)
         return
     problem: Any
     orders: list[str | None]
     options: dict[str, Any] = {"engine": engine, "residency": residency}
     if file is not None:
-        _refuse({"--compare": compare}, "FILE")
+        _refuse({"--compare": compare, "--walk": walk != WALKS[0]}, "FILE")
         problem, orders = _kernel(file, sizes or []), [None]
     else:
         _refuse({"--set": sizes}, "a GEMM")
-        problem, orders = _one(_gemms(shape, tile, dtype, out, workgroups)), [mapping, *(compare or ())]
+        problem, orders = _one(_gemms(shape, tile, dtype, out, workgroups, walk)), [mapping, *(compare or ())]
     runs = tuple(run(problem, chip, order, **options) for order in orders)
     if html is not None:
         save(html, traffic_page(runs))
@@ -120,9 +123,9 @@ def _refuse(given: dict[str, object], beside: str) -> None:
 # -- what was asked ----------------------------------------------------------------------------------------------------
 
 
-def _gemms(shape: str, tile: str, dtype: str, out: str, workgroups: int | None) -> list[Gemm]:
+def _gemms(shape: str, tile: str, dtype: str, out: str, workgroups: int | None, walk: str) -> list[Gemm]:
     m, n, k = (extent.value for extent in parse_extents(shape, "a shape", ("M", "N", "K"), "4096x4096x4096"))
-    return [Gemm(m, n, k, one, dtype, out, workgroups) for one in parse_tiles(tile)]
+    return [Gemm(m, n, k, one, dtype, out, workgroups, walk) for one in parse_tiles(tile)]
 
 
 def parse_tiles(text: str) -> list[tuple[int, int, int]]:

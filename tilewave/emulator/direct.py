@@ -17,10 +17,11 @@ REACH = {"gfx942": 0xFFFF, "gfx950": 0x3FFFF}
 
 
 def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
-    """Lane l writes at m0 + offset + l times its size; lanes outside of a buffer write zeros."""
+    """Lane l writes at m0 + offset + 4 · l, or 16 · l where it loads more; lanes outside of a buffer write zeros."""
     draft.scalar_reads.append(M0)
     draft.traffic = Traffic(("vm",), "direct", accesses=1)
     instruction, offset, step = draft.instruction, draft.instruction.integer("offset"), max(4, size)
+    apart = 4 if size <= 4 else 16
     reach = REACH[draft.chip]
 
     def execute(c: Convoy) -> None:
@@ -29,7 +30,7 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
         addresses, waves_inside, positions = lanes(c)
         waves = c.active_waves
         base = (c.active(c.su[M0, c.sel][:, None]).astype(I64) + offset) & reach
-        at = base + c.active(np.arange(LANES)[None, :]) * step
+        at = base + c.active(np.arange(LANES)[None, :]) * apart
         data = np.zeros((len(waves), step), U8)
         values = load(c, instruction, addresses, waves_inside, size)
         words = values if size >= 4 else widened(values, is_signed=False)[:, None]

@@ -42,6 +42,7 @@ from tilewave.ir.ops import (
     Sqrt,
     Sub,
     Tanh,
+    Xor,
 )
 from tilewave.ir.types import DType, Scalar
 
@@ -54,6 +55,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Div: operator.truediv,
     FloorDiv: operator.floordiv,
     Mod: operator.mod,
+    Xor: operator.xor,
     Min: np.minimum,
     Max: np.maximum,
     And: np.logical_and,
@@ -144,12 +146,3 @@ def multiply(a: Array, b: Array, acc: Array) -> Array:
     product: Array = np.matmul(wide_a, wide_b.swapaxes(-1, -2))
     product += acc
     return product
-
-
-def looked_up(op: Op, place: Any, numbers: tuple[int, ...]) -> Any:
-    """Numbers of a list; an error where a place is outside it."""
-    found = np.asarray(numbers, np.int64)
-    inside = (np.asarray(place) >= 0) & (np.asarray(place) < len(found))
-    if not np.all(inside):
-        raise InterpreterError(f"looks up place {place} of {len(found)} numbers", loc=op.loc)
-    return found[place] if isinstance(place, np.ndarray) else int(found[place])

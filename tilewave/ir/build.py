@@ -26,6 +26,7 @@ from tilewave.ir.ops import (
     NotEqual,
     Select,
     Sub,
+    Xor,
     Yield,
 )
 from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Type, elementwise
@@ -109,6 +110,7 @@ class Number:
     __mul__, __rmul__ = _operator(Mul), _operator(Mul, swapped=True)
     __floordiv__, __rfloordiv__ = _operator(FloorDiv), _operator(FloorDiv, swapped=True)
     __mod__, __rmod__ = _operator(Mod), _operator(Mod, swapped=True)
+    __xor__, __rxor__ = _operator(Xor), _operator(Xor, swapped=True)
     __lt__, __gt__ = _operator(Less), _operator(Less, swapped=True)
     __le__, __ge__ = _operator(LessEqual), _operator(LessEqual, swapped=True)
     smaller, larger = _operator(Min), _operator(Max)

@@ -14,15 +14,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
-from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply, unmapped_tile
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.exchanges import Slots
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
+    AwaitBrought,
     AwaitEarlier,
     Barrier,
     Binary,
+    Bring,
+    BringChunks,
     Broadcast,
     Const,
     Copy,
@@ -35,10 +38,10 @@ from tilewave.ir.ops import (
     Load,
     LoadAccumulator,
     LoadEach,
-    Lookup,
     Loop,
     MakeExchange,
     Mma,
+    Overlay,
     Permute,
     Prepack,
     Read,
@@ -65,8 +68,8 @@ from tilewave.ir.windows import Window
 Env = dict[Value, Any]
 
 WRITES = (Write, WriteThrough, Scatter, Store, StoreEach, CopyOut)
-READS = (Read, Gather, Load, LoadEach, Copy, CopyIn, CopyTogether)
-NOBODY, SEVERAL = -1, -2
+READS = (Read, Gather, Load, LoadEach, Copy, CopyIn, CopyTogether, Bring, BringChunks)
+NOBODY, SEVERAL, LATER = -1, -2, -3
 MOST_ROUNDS = 1 << 20
 """A while loop that goes round more often than this is taken to be endless."""
 
@@ -91,6 +94,12 @@ class Buffer:
     data: Array
     writer: Array | None = None
     reader: Array | None = None
+
+    def lose(self) -> None:
+        """Nobody has written it."""
+        assert self.writer is not None
+        self.data[...] = poison_of(self.value.type.dtype)
+        self.writer[...] = NOBODY
 
 
 class Launch:
@@ -140,6 +149,9 @@ class Launch:
         if buffer.value not in self.kernel.body.args:
             if (writer == NOBODY).any():
                 self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
+            if (writer == LATER).any():
+                at = element(buffer, first(writer == LATER, where))
+                self.fail(op, f"reads {at} before what is brought there has arrived; await_brought must stand between")
             return
         foreign = (writer != NOBODY) & (writer != self.workgroup)
         if foreign.any():
@@ -172,9 +184,11 @@ class _Interpreter(Launch):
     def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
         super().__init__(kernel, arrays, symbols)
         self.packed: dict[Value, Buffer] = {}
+        self.on_the_way: list[Brought] = []
 
     def run_workgroup(self, w: int) -> None:
         self.workgroup = w
+        self.on_the_way.clear()
         self.block(self.kernel.body)
 
     def block(self, block: Block, *args: Any) -> tuple[Any, ...]:
@@ -199,6 +213,8 @@ class _Interpreter(Launch):
                 return (self.read(op, env[memory]),)
             case Write(tile, memory) | WriteThrough(tile, memory):
                 self.write(op, env[memory], env[tile])
+                if isinstance(op, WriteThrough):
+                    env[op.shared].lose()
                 return ()
             case Mma(a, b, acc):
                 return (multiply(env[a], env[b], env[acc]),)
@@ -210,8 +226,6 @@ class _Interpreter(Launch):
                 return (multiply(env[a], env[b], env[acc]),)
             case Workgroup():
                 return (self.workgroup,)
-            case Lookup(place, numbers):
-                return (looked_up(op, env[place], numbers),)
             case TileOf(number, rows, cols):
                 return unmapped_tile(env[number], rows, cols)
             case Broadcast(x, axes):
@@ -245,6 +259,8 @@ class _Interpreter(Launch):
                 kind = op.result.type
                 poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
                 return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+            case Overlay(memory):
+                return (env[memory],)  # whoever writes here writes all of it: see WriteThrough
             case Copy(memory, _, to):
                 self.copy(op, env[memory], env[to])
                 return ()
@@ -255,6 +271,12 @@ class _Interpreter(Launch):
                 return ()
             case TakeOver(tile, exchange, slot):
                 return (env[tile] + self.take_over(op, env[exchange], env[slot]),)
+            case Bring(memory, _, to):
+                self.bring(op, env[memory], env[to])
+                return ()
+            case AwaitBrought(pending):
+                self.await_brought(pending)
+                return ()
             case Barrier():
                 return ()  # whole tiles move at once here; waves exist at the lane level only
             case _:
@@ -307,15 +329,35 @@ class _Interpreter(Launch):
         buffer.data[window.inside] = window.to_memory(tile[window.part])
 
     def copy(self, op: Copy, source: Buffer, target: Buffer) -> None:
+        where, tile = self.box(op, source, target)
+        self.note_write(op, target, (*where, ...))
+        target.data[where] = tile
+
+    def bring(self, op: Bring, source: Buffer, target: Buffer) -> None:
+        """What was there is lost at once; what comes is seen when it was awaited."""
+        where, tile = self.box(op, source, target)
+        self.note_write(op, target, (*where, ...))
+        assert target.writer is not None
+        target.writer[where] = LATER
+        target.data[where] = poison_of(target.value.type.dtype)
+        self.on_the_way.append(Brought(target, where, tile))
+
+    def await_brought(self, pending: int) -> None:
+        while self.on_the_way and sum(b.tile.nbytes for b in self.on_the_way) > pending:
+            come = self.on_the_way.pop(0)
+            assert come.target.writer is not None
+            come.target.writer[come.where] = self.workgroup
+            come.target.data[come.where] = come.tile
+
+    def box(self, op: Copy | Bring, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
+        """Where a copied box goes, and what is in it."""
         box = target.data.shape[len(op.to_at) :]
         window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)
         tile: Array = np.zeros(box, source.data.dtype)
         if window is not None:
             self.note_read(op, source, window.inside)
             tile[window.part] = window.to_tile(source.data[window.inside])
-        where = tuple(self.env[v] for v in op.to_at)
-        self.note_write(op, target, (*where, ...))
-        target.data[where] = tile
+        return tuple(self.env[v] for v in op.to_at), tile
 
     def window(self, op: Read | Write | WriteThrough, buffer: Buffer, shape: tuple[int, ...]) -> Window:
         at = [self.env[v] for v in op.at]
@@ -352,6 +394,15 @@ class _Interpreter(Launch):
         for p, extent in zip(where_to, memory, strict=True):
             inside &= (p >= 0) & (p < extent)
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What is on its way to a part of a memory."""
+
+    target: Buffer
+    where: tuple[int, ...]
+    tile: Array
 
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:

@@ -14,14 +14,16 @@ from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Op, Value
 from tilewave.ir.exchanges import Slots
 from tilewave.ir.lane_memory import Access, LaneMemory
-from tilewave.ir.lane_positions import strides
+from tilewave.ir.lane_positions import Elements, strides
 from tilewave.ir.lane_signals import Signal, SignalArray
 from tilewave.ir.lane_workgroup import Asked, Copy, Reach, Wait, WorkgroupState
 from tilewave.ir.ops import (
     Arrive,
     Await,
+    AwaitBrought,
     AwaitCopies,
     AwaitEarlier,
+    BringChunks,
     ClusterBarrier,
     CopyIn,
     CopyOut,
@@ -31,6 +33,8 @@ from tilewave.ir.ops import (
     MakeSignals,
     TakeOver,
 )
+from tilewave.ir.placements import in_its_place
+from tilewave.ir.types import Memory
 from tilewave.ir.windows import Window
 
 Waiting = Generator[None, None, tuple[Any, ...]]
@@ -55,6 +59,8 @@ class LaterOps:
         """Copies out, in the order in which this wave asked for them; those that go together in one."""
         self.joined: tuple[Copy, ...] = ()
         """Copies out that more will go with."""
+        self.brought: list[tuple[Copy, int]] = []
+        """What this wave brings, in order, and its bytes."""
         self.may_touch = not state.launch.starts_early
         """Global memory; where the kernel starts early, others may still write it."""
 
@@ -306,6 +312,55 @@ class LaterOps:
         yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
         taken = slots.take(op, self.state.number, slot, self.number)
         return (self.env[op.tile] + taken,)
+
+    # -- what lanes bring
+
+    def bring_elements(self, op: BringChunks, elements: Elements) -> None:
+        """`elements`: those of the global memory, lanes x rounds x neighbours."""
+        source: LaneMemory = self.env[op.memory]
+        target: LaneMemory = self.env[op.to]
+        flat = self.places(op, target)
+        segment = self.state.ledger.clocks.new_segment()
+        if source.is_tracked and len(elements.kept):
+            self.state.note_read(source, self.access(op, "read", segment), elements.kept)
+        self.state.note_write(target, self.access(op, "write", segment), flat, None)
+        taken = (self.state.lanes, *op.shape)
+
+        def land() -> None:
+            found = source.data.take(np.broadcast_to(elements.flat, taken))
+            if elements.active is not None:
+                found = np.where(np.broadcast_to(elements.active, taken), found, np.zeros((), found.dtype))
+            target.data[flat] = found.swapaxes(0, 1).reshape(-1)
+
+        copy = Copy(segment, land)
+        self.state.cluster.copies.append(copy)
+        self.brought.append((copy, len(flat) * target.data.itemsize))
+
+    def places(self, op: BringChunks, target: LaneMemory) -> Array:
+        """The numbers of the elements that stand behind each other from a row's beginning on."""
+        *front, row = (self.uniform(op, v) for v in op.to_at)
+        kind = op.to.type
+        assert isinstance(kind, Memory)
+        place = np.arange(op.shape[0] * self.state.lanes * op.shape[1])
+        rows, columns = row + place // kind.shape[-1], place % kind.shape[-1]
+        if not (row >= 0 and rows[-1] < kind.shape[-2] and all(map(range.__contains__, map(range, kind.shape), front))):
+            where = ", ".join(map(str, (*front, row)))
+            self.fail(op, f"wave {self.number} brings {len(place)} elements to {target.name}[{where}], outside {kind}")
+        first = sum(i * s for i, s in zip(front, strides(target.shape), strict=False))
+        flat: Array = first + rows * kind.shape[-1] + in_its_place(kind, rows, columns)
+        return flat
+
+    def await_brought(self, op: AwaitBrought) -> Waiting:
+        awaited: list[Copy] = []
+        while self.brought and sum(size for _, size in self.brought) > op.pending:
+            awaited.append(self.brought.pop(0)[0])
+
+        def told() -> str:
+            return f"at {op.loc} for what it brings"
+
+        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
+        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
+        return ()
 
     def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:
         """The numbers of the elements behind leading indices."""

@@ -6,6 +6,7 @@ access is compared with the stamps it meets: it must know the segment in which e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Op, Value
 from tilewave.ir.interp import Buffer, poison_of
 from tilewave.ir.lane_clocks import BEFORE, Clocks
+from tilewave.ir.ops import BringChunks
+from tilewave.ir.overlays import NONE, meeting
+from tilewave.ir.types import Memory
 
 NO_ACCESS = 0
 PAST = {"read": "read", "write": "wrote"}
@@ -92,6 +96,7 @@ class LaneMemory:
     def __init__(self, value: Value, data: Array, waves: int, buffer: Buffer | None = None) -> None:
         self.name, self.buffer = value.name, buffer
         self.shape: tuple[int, ...] = value.type.shape
+        self.poison = poison_of(value.type.dtype)
         self.data = data.reshape(-1)
         self.bits = self.data.view(f"u{self.data.itemsize}")
         self.waves = waves
@@ -99,6 +104,8 @@ class LaneMemory:
         self.touched: list[Array] = []
         self.last_write: Access | None = None
         self.was_read = False
+        self.overlaps: list[tuple[LaneMemory, Array]] = []
+        """Memories in the same bytes: for each element the ones there, or NONE."""
 
     @staticmethod
     def shared(value: Value, waves: int) -> LaneMemory:
@@ -107,6 +114,20 @@ class LaneMemory:
         memory = LaneMemory(value, np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy), waves)
         memory.table("writer", 1)
         return memory
+
+    def overlaid(self, under: Value, value: Value) -> LaneMemory:
+        """Another memory in the bytes of this one, which is called `under`."""
+        over, below, above = LaneMemory.shared(value, self.waves), under.type, value.type
+        assert isinstance(below, Memory) and isinstance(above, Memory)
+        over.overlaps.append((self, meeting(above, below)))
+        self.overlaps.append((over, meeting(below, above)))
+        return over
+
+    def met(self, flat: Array) -> Iterator[tuple[LaneMemory, Array]]:
+        """What lies in the bytes of these elements."""
+        for other, table in self.overlaps:
+            there = np.unique(table[flat])
+            yield other, there[there != NONE]
 
     @property
     def is_tracked(self) -> bool:
@@ -131,6 +152,18 @@ class LaneMemory:
     # -- what happens to elements
 
     def note_read(self, ledger: Ledger, access: Access, flat: Array) -> None:
+        self._note_read(ledger, access, flat)
+        for other, there in self.met(flat):
+            other._note_read(ledger, access, there)
+
+    def note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
+        """`new`: what is stored, None where it is not here yet."""
+        self._note_write(ledger, access, flat, new)
+        for other, there in self.met(flat):
+            other._note_write(ledger, access, there, None)
+            other.data[there] = other.poison
+
+    def _note_read(self, ledger: Ledger, access: Access, flat: Array) -> None:
         self.was_read = True
         if not self.is_tracked:
             return
@@ -145,8 +178,7 @@ class LaneMemory:
         self.table("copies" if access.copied else "readers", self.waves)[access.wave, flat] = number
         self._touch(flat)
 
-    def note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
-        """`new`: what is stored, None where it is not here yet."""
+    def _note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
         number = ledger.add(access)
         self.last_write = access
         changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
@@ -212,6 +244,8 @@ class LaneMemory:
         at = self.element(flat)
         if first.copied and first.verb == "write" and second.verb == "read":
             missing = "an await of its signal must stand between them" if self.buffer is None else "no await covers it"
+            if isinstance(first.op, BringChunks):
+                missing = "an await_brought, and a barrier behind it for other waves, must stand between them"
             return Race(
                 f"{second.who} reads {at} before {first.who} has arrived",
                 loc=second.op.loc,

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop
 from tilewave.ir import interp
-from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, multiply, without_last_bits
+from tilewave.ir.arithmetic import Array, constant, elementwise, multiply, without_last_bits
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.interp import spread
@@ -27,9 +27,11 @@ from tilewave.ir.ops import (
     Allocate,
     Arrive,
     Await,
+    AwaitBrought,
     AwaitCopies,
     AwaitEarlier,
     Barrier,
+    BringChunks,
     Broadcast,
     ClusterBarrier,
     Const,
@@ -42,13 +44,13 @@ from tilewave.ir.ops import (
     LetNextStart,
     Load,
     LoadEach,
-    Lookup,
     Loop,
     MakeExchange,
     MakeSignals,
     Matrix,
     MatrixShared,
     Meet,
+    Overlay,
     Part,
     Permute,
     Ramp,
@@ -163,9 +165,6 @@ class WaveRun(LaterOps):
     def workgroup(self, op: Workgroup) -> int:
         return self.state.number
 
-    def lookup(self, op: Lookup) -> Any:
-        return looked_up(op, self.env[op.place], op.numbers)
-
     def wave(self, op: Wave) -> int:
         return self.number
 
@@ -222,6 +221,9 @@ class WaveRun(LaterOps):
     def allocate(self, op: Allocate) -> LaneMemory:
         return self.state.allocate(op.result)
 
+    def overlay(self, op: Overlay) -> LaneMemory:
+        return self.state.overlay(op.memory, self.env[op.memory], op.result)
+
     def load(self, op: Load) -> Array:
         memory: LaneMemory = self.env[op.memory]
         return self.take(op, memory, self.elements(op, memory, op.result.type.shape))
@@ -238,7 +240,10 @@ class WaveRun(LaterOps):
         memory: LaneMemory = self.env[op.memory]
         self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
 
-    def elements(self, op: Load | Store, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+    def bring_chunks(self, op: BringChunks) -> None:
+        self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))
+
+    def elements(self, op: Load | Store | BringChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
@@ -256,7 +261,7 @@ class WaveRun(LaterOps):
         at = [by_lane(self.env[v], rank) for v in op.at]
         return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
 
-    def mask(self, op: Load | Store | LoadEach | StoreEach, rank: int) -> Array | None:
+    def mask(self, op: Load | Store | LoadEach | StoreEach | BringChunks, rank: int) -> Array | None:
         if not op.mask:
             return None
         (mask,) = (self.env[v] for v in op.mask)
@@ -336,18 +341,19 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Ramp: WaveRun.ramp,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
-    Lookup: WaveRun.lookup,
     Wave: WaveRun.wave,
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
     Allocate: WaveRun.allocate,
+    Overlay: WaveRun.overlay,
     Load: WaveRun.load,
     Store: WaveRun.store,
     LoadEach: WaveRun.load_each,
     StoreEach: WaveRun.store_each,
     MakeSignals: WaveRun.make_signals,
     Arrive: WaveRun.arrive,
+    BringChunks: WaveRun.bring_chunks,
     Copy: WaveRun.copy,
     CopyIn: WaveRun.copy_in,
     CopyTogether: WaveRun.copy_together,
@@ -370,10 +376,14 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Await: WaveRun.await_signal,
     AwaitCopies: WaveRun.await_copies,
     TakeOver: WaveRun.take_over,
+    AwaitBrought: WaveRun.await_brought,
 }
 """Ops during which other waves may run."""
 
 TOUCHING = frozenset(
-    {Load, Store, LoadEach, StoreEach, MatrixShared, Copy, MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver}
+    (
+        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, BringChunks),
+        *(MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver),
+    )
 )
 """Ops behind which it matters who runs next."""

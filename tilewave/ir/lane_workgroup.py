@@ -133,6 +133,11 @@ class WorkgroupState:
             self.allocations[value] = LaneMemory.shared(value, self.cluster.waves)
         return self.allocations[value]
 
+    def overlay(self, under: Value, memory: LaneMemory, value: Value) -> LaneMemory:
+        if value not in self.allocations:
+            self.allocations[value] = memory.overlaid(under, value)
+        return self.allocations[value]
+
     def make_signals(self, op: Op, arrivals: int, wave: int, maker: int) -> SignalArray:
         """All waves come here, and one of them makes the signals."""
         if op.result not in self.signals:

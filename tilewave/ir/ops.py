@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewave.ir.core import Block, Op, Value
 
@@ -49,6 +50,10 @@ class FloorDiv(Binary):
 
 class Mod(Binary):
     """What FloorDiv leaves; it has the sign of b, as in Python."""
+
+
+class Xor(Binary):
+    """The bits in which two integers differ, neither of them negative."""
 
 
 class Min(Binary):
@@ -189,20 +194,19 @@ class TileOf(Op):
     workgroups: int
 
 
-@dataclass(frozen=True)
-class Lookup(Op):
-    """The number at a place of a list that the kernel brings along."""
-
-    place: Value
-    numbers: tuple[int, ...]
-
-
 # -- memory: whole tiles --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Allocate(Op):
     """A memory of this workgroup's own; nobody has written it yet."""
+
+
+@dataclass(frozen=True)
+class Overlay(Op):
+    """Another memory in the first bytes of a shared one; what is written to either is lost to the other."""
+
+    memory: Value
 
 
 @dataclass(frozen=True)
@@ -235,10 +239,11 @@ class Write(Op):
 
 @dataclass(frozen=True)
 class WriteThrough(Op):
-    """As `write`, by way of a shared memory that holds parts of the tile while the machine copies them out.
+    """As `write`, by way of a shared memory that holds parts of the tile on their way; it holds nothing afterwards.
 
-    `shared` is groups x buffers x rows x columns: each group of four waves fills its buffers, row block by row block
-    and column by column, and lets them go.
+    Where the machine copies them out, `shared` is groups x buffers x rows x columns: each group of four waves fills its
+    buffers, row block by row block and column by column, and lets them go. Where lanes do, it is waves x rows x
+    columns: each wave writes a part of its own, and reads it back along rows.
     """
 
     tile: Value
@@ -246,6 +251,7 @@ class WriteThrough(Op):
     at: tuple[Value, ...]
     shared: Value
     axes: tuple[int, ...]
+    guard: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -341,6 +347,30 @@ class Copy(Op):
     to: Value
     to_at: tuple[Value, ...]
     axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Bring(Op):
+    """A box of a global memory is on its way to shared memory, 0 where it lies outside; see `await_brought`.
+
+    The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
+    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes.
+    """
+
+    memory: Value
+    at: tuple[Value, ...]
+    to: Value
+    to_at: tuple[Value, ...]
+    axes: tuple[int, ...]
+    guard: tuple[int, ...] = ()
+    """The memory axes along which the box may hang over; decided by guard_edges."""
+
+
+@dataclass(frozen=True)
+class AwaitBrought(Op):
+    """Go on when no more than the last `pending` bytes are still on their way that this workgroup, or wave, brings."""
+
+    pending: int
 
 
 @dataclass(frozen=True)
@@ -459,6 +489,27 @@ class StoreEach(Op):
     memory: Value
     at: tuple[Value, ...]
     mask: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class BringChunks(Op):
+    """Chunks of a global memory are on their way to shared memory; `await_brought` tells when they are there.
+
+    `shape` is rounds x neighbours. In each round every lane takes one chunk, at positions as in `load`, and what lies
+    outside along `guard` is 0. Lane l's chunk goes right behind that of lane l - 1, and a round behind the one before,
+    as rows stand in `to` from the beginning of row `to_at` on: lanes choose what they take, not where it goes.
+    """
+
+    memory: Value
+    at: tuple[Value, ...]
+    to: Value
+    to_at: tuple[Value, ...]
+    shape: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    guard: tuple[int, ...] = ()
+
+    mask: ClassVar[tuple[Value, ...]] = ()
+    """Every lane takes part."""
 
 
 @dataclass(frozen=True)
@@ -678,7 +729,7 @@ class Yield(Op):
     values: tuple[Value, ...]
 
 
-ARITHMETIC: tuple[type[Binary], ...] = (Add, Sub, Mul, Div, FloorDiv, Mod, Min, Max)
+ARITHMETIC: tuple[type[Binary], ...] = (Add, Sub, Mul, Div, FloorDiv, Mod, Xor, Min, Max)
 LOGIC: tuple[type[Binary], ...] = (And, Or)
 COMPARISONS: tuple[type[Binary], ...] = (Less, LessEqual, Equal, NotEqual)
 FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, Erf, Sin, Cos)
@@ -690,7 +741,8 @@ LATER: tuple[type[Op], ...] = (
 EXCHANGING: tuple[type[Op], ...] = (MakeExchange, HandOver, TakeOver)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
-    *(Write, WriteThrough, Scatter, Copy, Barrier, Meet, Yield, Allocate, Store, StoreEach, Role, HandOver, TakeOver),
+    *(Write, WriteThrough, Scatter, Copy, Bring, AwaitBrought, BringChunks, Barrier, Meet, Yield, Allocate, Store),
+    *(StoreEach, Role, HandOver, TakeOver),
     *LATER,
     *SCHEDULING,
 )
@@ -698,7 +750,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, BringChunks, Matrix, MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )
@@ -706,7 +758,7 @@ LANE_OPS: tuple[type[Op], ...] = (
 NUMBERS: tuple[type[Op], ...] = (
     Const,
     *ELEMENTWISE,
-    *(Workgroup, Lookup, Allocate, Copy, Barrier, Loop, While, Yield),
+    *(Workgroup, Allocate, Overlay, Copy, AwaitBrought, Barrier, Loop, While, Yield),
     *EXCHANGING,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {
@@ -719,6 +771,7 @@ LEVELS: dict[str, tuple[type[Op], ...]] = {
         Read,
         Write,
         WriteThrough,
+        Bring,
         Gather,
         Scatter,
         Mma,

@@ -16,20 +16,24 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import Memory, Padded, Swizzled
 
 
+def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
+    """Where in its row a column stands; twice changes nothing, so it is also which column stands at a place."""
+    match memory.placement:
+        case Swizzled(chunk, period, every):
+            return (column // chunk ^ row // every % period) * chunk + column % chunk
+        case Padded() | None:
+            return column
+        case other:
+            raise NotImplementedError(f"nobody says where {other} puts a row")
+
+
 def offset(memory: Memory, *position: Any) -> Any:
     """How many elements stand before the one at `position`: ints, arrays, or whatever has + * // % and ^."""
     *front, column = position
     row: Any = 0
     for extent, at in zip(memory.shape[:-1], front, strict=True):
         row = row * extent + at
-    match memory.placement:
-        case Swizzled(chunk, period, every):
-            turn = (front[-1] if front else 0) // every % period
-            column = (column // chunk ^ turn) * chunk + column % chunk
-        case Padded() | None:
-            pass
-        case other:
-            raise NotImplementedError(f"nobody says where {other} puts a row")
+    column = in_its_place(memory, front[-1] if front else 0, column)
     return row * row_elements(memory) + column
 
 

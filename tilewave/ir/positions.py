@@ -10,11 +10,11 @@ from collections.abc import Hashable
 from math import gcd
 
 from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Add, Cast, Const, Lookup, Max, Min, Mod, Mul, Neg, Select, Sub, Workgroup
+from tilewave.ir.ops import ELEMENTWISE, Add, Cast, Const, Max, Min, Mod, Mul, Neg, Select, Sub, Workgroup
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Lookup)
+PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup)
 
 
 class Positions:
@@ -53,8 +53,6 @@ class Positions:
         match op:
             case Const(value):
                 return abs(int(value))
-            case Lookup(_, numbers):
-                return gcd(*numbers)
             case Mul(a, b):
                 return self.divisor(a) * self.divisor(b)
             case Add(a, b) | Sub(a, b) | Mod(a, b) | Min(a, b) | Max(a, b) | Select(_, a, b):
@@ -70,5 +68,5 @@ class Positions:
 
 
 def _key(op: Op, operands: tuple[int, ...]) -> Hashable:
-    value = repr(op.value) if isinstance(op, Const) else repr(op.numbers) if isinstance(op, Lookup) else ""
+    value = repr(op.value) if isinstance(op, Const) else ""
     return type(op), value, op.result.type, operands

@@ -12,7 +12,6 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     FloorDiv,
-    Lookup,
     Loop,
     Max,
     Min,
@@ -21,6 +20,7 @@ from tilewave.ir.ops import (
     Select,
     Sub,
     Workgroup,
+    Xor,
 )
 from tilewave.ir.types import Scalar
 
@@ -32,8 +32,6 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     """The bounds of an op's one result, which is an integer."""
     if isinstance(op, Const):
         return int(op.value), int(op.value)
-    if isinstance(op, Lookup):
-        return min(op.numbers), max(op.numbers)
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
@@ -52,6 +50,8 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a // c, a // d), max(b // c, b // d)
         case Mod() if c > 0:
             return 0, min(d - 1, b) if a >= 0 else d - 1
+        case Xor() if a >= 0 and c >= 0:
+            return 0, (1 << max(b, d).bit_length()) - 1
         case Min():
             return min(a, c), min(b, d)
         case Max():

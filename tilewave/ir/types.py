@@ -123,6 +123,11 @@ class Swizzled:
     period: int
     every: int
 
+    @property
+    def rows(self) -> int:
+        """After so many rows chunks stand as in the first ones again."""
+        return self.period * self.every
+
     def __str__(self) -> str:
         return f"xor({self.chunk}, {self.period}, {self.every})"
 

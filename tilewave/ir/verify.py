@@ -15,7 +15,9 @@ from tilewave.ir.ops import (
     LOGIC,
     Accumulate,
     Allocate,
+    AwaitBrought,
     Binary,
+    Bring,
     Broadcast,
     Cast,
     Const,
@@ -26,12 +28,12 @@ from tilewave.ir.ops import (
     HandOver,
     Iota,
     LoadAccumulator,
-    Lookup,
     Loop,
     MakeExchange,
     Mma,
     Mod,
     Not,
+    Overlay,
     Permute,
     Prepack,
     Read,
@@ -46,9 +48,11 @@ from tilewave.ir.ops import (
     Workgroup,
     Write,
     WriteThrough,
+    Xor,
     Yield,
     ZeroAccumulator,
 )
+from tilewave.ir.overlays import size_bytes
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Exchange, Memory, Scalar, Tile, Type, Vector, elementwise
 from tilewave.ir.verify_lanes import check_cluster, check_lane_op
 
@@ -117,9 +121,6 @@ def _check(op: Op) -> None:
             _want(op, len(op.results) == 1 and not isinstance(op.result.type, Memory), "makes a number or a tile")
         case Workgroup():
             _results(op, INDEX_SCALAR)
-        case Lookup(place, numbers):
-            _want(op, place.type == INDEX_SCALAR and len(numbers) > 0, f"takes a place in a list, not {place.type}")
-            _results(op, INDEX_SCALAR)
         case TileOf(number):
             _want(op, number.type == INDEX_SCALAR, f"takes an index, not {number.type}")
             _results(op, *[INDEX_SCALAR] * 3)
@@ -129,6 +130,8 @@ def _check(op: Op) -> None:
             _shape(op)
         case Allocate():
             _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
+        case Overlay(memory):
+            _overlay(op, memory.type, op.results[0].type)
         case Read() | Write() | Gather() | Scatter() | WriteThrough():
             _memory(op)
         case Prepack() | ReadPanel():
@@ -148,7 +151,7 @@ def _check(op: Op) -> None:
             _want(op, isinstance(kind, Exchange) and len(kind.shape) > 1, "makes slots for tiles")
         case HandOver() | TakeOver():
             _exchange(op)
-        case _ if type(op) in (*LANE_OPS, Copy):
+        case _ if type(op) in (*LANE_OPS, Copy, Bring, AwaitBrought):
             check_lane_op(op, lambda holds, why: _want(op, holds, why))
         case _:
             pass
@@ -161,6 +164,8 @@ def _binary(op: Binary) -> None:
         _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
     if isinstance(op, (FloorDiv, Mod)):
         _want(op, a.dtype.is_int, f"divides integers, not {a}")
+    if isinstance(op, Xor):
+        _want(op, a.dtype.is_int, f"takes the bits of integers, not {a}")
     if isinstance(op, LOGIC):
         _want(op, a.dtype == BOOL, f"joins truth values, not {a}")
     _results(op, elementwise(a, BOOL) if isinstance(op, COMPARISONS) else a)
@@ -179,6 +184,13 @@ def _shape(op: Broadcast | Permute) -> None:
             fits = isinstance(x, (Tile, Vector)) and sorted(axes) == list(range(len(x.shape)))
             _want(op, fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
     _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
+
+
+def _overlay(op: Op, under: Type, over: Type) -> None:
+    shared = all(isinstance(kind, Memory) and kind.space == "shared" for kind in (under, over))
+    _want(op, shared, f"lays a shared memory over another, not {over} over {under}")
+    assert isinstance(under, Memory) and isinstance(over, Memory)
+    _want(op, size_bytes(over) <= size_bytes(under), f"{over} is longer than {under}")
 
 
 def _memory(op: Read | Write | Gather | Scatter | WriteThrough) -> None:

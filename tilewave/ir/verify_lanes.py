@@ -11,9 +11,12 @@ from tilewave.ir.layouts import LANES
 from tilewave.ir.ops import (
     Arrive,
     Await,
+    AwaitBrought,
     AwaitCopies,
     AwaitEarlier,
     AwaitLoads,
+    Bring,
+    BringChunks,
     ClusterBarrier,
     Copy,
     CopyIn,
@@ -38,7 +41,7 @@ from tilewave.ir.ops import (
     Unset,
     Wave,
 )
-from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Scalar, Signals, Vector, elementwise
+from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector, elementwise
 
 Want = Callable[[bool, str], None]
 F32_MANTISSA = 23
@@ -73,8 +76,12 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(len(op.results) == 1 and isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
         case Arrive(signals, at) | Await(signals, at):
             want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
-        case Copy() | CopyIn() | CopyOut() | CopyTogether():
+        case Copy() | CopyIn() | CopyOut() | CopyTogether() | Bring():
             _copy(op, want)
+        case BringChunks():
+            _bring_chunks(op, want)
+        case AwaitBrought(pending):
+            want(pending >= 0, "counts bytes from 0 on")
         case AwaitCopies(pending):
             want(pending >= 0, "counts copies from 0 on")
         case Priority(level):
@@ -161,7 +168,19 @@ def check_cluster(op: Op, members: int, want: Want) -> None:
             want(members == 2, f"is done by a cluster of two workgroups, not of {members}")
 
 
-def _copy(op: Copy | CopyIn | CopyOut | CopyTogether, want: Want) -> None:
+def _bring_chunks(op: BringChunks, want: Want) -> None:
+    memory, to = op.memory.type, op.to.type
+    shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
+    want(isinstance(memory, Memory) and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
+    want(len(op.at) == len(memory.shape) and _indices(op.at), f"{memory} needs {len(memory.shape)} positions")
+    want(len(op.to_at) == len(to.shape) - 1 and _indices(op.to_at), f"{to} needs the index of a row")
+    want(len(op.shape) == 2 and min(op.shape) > 0, f"{list(op.shape)} are not rounds and neighbours")
+    fits = len(op.steps) == 2 and all(len(step) == len(memory.shape) for step in op.steps)
+    want(fits and op.steps[1] == (*[0] * (len(memory.shape) - 1), 1), f"chunks run along the last axis of {memory}")
+    want(to.shape[-1] % op.shape[1] == 0, f"chunks of {op.shape[1]} do not fit rows of {to}")
+
+
+def _copy(op: Copy | CopyIn | CopyOut | CopyTogether | Bring, want: Want) -> None:
     shared, indices = (op.source, op.source_at) if isinstance(op, CopyOut) else (op.to, op.to_at)
     memory = op.memory.type
     spaces = isinstance(memory, Memory) and isinstance(shared.type, Memory) and shared.type.space == "shared"

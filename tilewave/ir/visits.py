@@ -10,13 +10,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tilewave.errors import EndlessLoop
-from tilewave.ir.arithmetic import Array, constant, elementwise, looked_up, unmapped_tile
+from tilewave.ir.arithmetic import Array, constant, elementwise, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Binary,
     Const,
     Gather,
-    Lookup,
     Loop,
     Read,
     Scatter,
@@ -88,8 +87,6 @@ class _IndexRun:
                 env[op.result] = constant(op, value)
             case Workgroup():
                 env[op.result] = w
-            case Lookup(place, numbers):
-                env[op.result] = looked_up(op, env[place], numbers)
             case TileOf(number, rows, cols):
                 env.update(zip(op.results, unmapped_tile(env[number], rows, cols), strict=True))
             case Loop() if self.matters(op):

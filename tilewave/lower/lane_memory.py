@@ -17,7 +17,7 @@ from math import gcd, prod
 from typing import Protocol
 
 from tilewave.ir.core import Value
-from tilewave.ir.ops import Load, LoadEach, Store, StoreEach
+from tilewave.ir.ops import BringChunks, Load, LoadEach, Store, StoreEach
 from tilewave.ir.types import Memory
 from tilewave.lower.lane_positions import Affine, Positions
 from tilewave.lower.lane_ranges import INT32, within
@@ -108,7 +108,7 @@ class GlobalMemory:
         kind = in_memory(place.memory.dtype)
         if place.anyhow:
             chunks = Chunks.of(shape, op.steps, 1)
-            found = [self._load_anyhow(place, kind, *where) for where in self._each_of(op, place, chunks)]
+            found = [self.load_anyhow(place, kind, *where) for where in self.each_of(op, place, chunks)]
             return Held(shape, kind, 1, tuple(found))
         chunks = Chunks.of(shape, op.steps, self.target.widest_bytes // place.bytes)
         reached = self.reach(self, op, place)
@@ -123,7 +123,7 @@ class GlobalMemory:
     def store(self, op: Store, x: Held, place: GlobalPlace) -> None:
         if place.anyhow:
             chunks = Chunks.of(x.shape, op.steps, 1)
-            where = self._each_of(op, place, chunks)
+            where = self.each_of(op, place, chunks)
             for part, (offset, condition) in zip(regrouped(self.f, x, 1).parts, where, strict=True):
                 self._store_anyhow(place, x.kind, part, offset, condition)
             return
@@ -141,7 +141,7 @@ class GlobalMemory:
         parts = []
         for positions in self._positions(op):
             offset, condition = self._one_position(op, place, positions)
-            parts.append(self._load_anyhow(place, kind, offset, condition))
+            parts.append(self.load_anyhow(place, kind, offset, condition))
         return Held(op.result.type.shape, kind, 1, tuple(parts))
 
     def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
@@ -167,7 +167,7 @@ class GlobalMemory:
 
     # -- arrays that lie anyhow: an element at a time
 
-    def _each_of(self, op: Load | Store, place: GlobalPlace, chunks: Chunks) -> Iterator[tuple[str, str]]:
+    def each_of(self, op: Load | Store | BringChunks, place: GlobalPlace, chunks: Chunks) -> Iterator[tuple[str, str]]:
         """The offset in elements of each register, and whether it may be touched."""
         f = self.f
         sums = [self.n.positions.of(v) for v in op.at]
@@ -204,7 +204,7 @@ class GlobalMemory:
             found = self.f.value(f"and i1 {found}, {truth}")
         return found
 
-    def _load_anyhow(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
+    def load_anyhow(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
         if condition:  # the array's first element is always there to be loaded, and thrown away
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
@@ -238,7 +238,7 @@ class GlobalMemory:
 class Window:
     """The part of an array that one load or store of a wave touches."""
 
-    def __init__(self, memory: GlobalMemory, op: Load | Store, place: GlobalPlace) -> None:
+    def __init__(self, memory: GlobalMemory, op: Load | Store | BringChunks, place: GlobalPlace) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
         self.sums = [self.n.positions.of(v) for v in op.at]
         self.lane = [self._lane_part(s) for s in self.sums]
@@ -269,15 +269,17 @@ class Window:
         return not self.n.positions.varies(v) and self.n.positions.loop_of(v) == self.n.loop
 
     def _note_reach(self) -> None:
-        held = self.op.x.type if isinstance(self.op, Store) else self.op.result.type
+        shape = _shape(self.op)
         far = [
             bounds(self.lane[axis] + self.stepping[axis], self.n.positions)[1]
-            + sum((n - 1) * step[axis] for n, step in zip(held.shape, self.op.steps, strict=True))
+            + sum((n - 1) * step[axis] for n, step in zip(shape, self.op.steps, strict=True))
             for axis in range(len(self.sums))
         ]
         known = self.m.reaches.get(self.place.name)
         steps = tuple(map(max, far, known.steps)) if known else tuple(far)
-        self.m.reaches[self.place.name] = Reach(self.place.name, self.place.bytes, steps)
+        grain = shape[-1] * self.place.bytes if isinstance(self.op, BringChunks) else 1
+        grain = max(grain, known.grain) if known else grain
+        self.m.reaches[self.place.name] = Reach(self.place.name, self.place.bytes, steps, grain)
 
     def _open(self) -> str:
         f, place = self.f, self.place
@@ -296,7 +298,10 @@ class Window:
             left = f.value(f"sub i64 {size}, {moved}")
             size = f.call("i64", "llvm.smax.i64", [("i64", left), ("i64", "0")])
         size = f.call("i64", "llvm.umin.i64", [("i64", size), ("i64", str(LARGEST_WINDOW))])
-        return self.windows.window(f, pointer, size)
+        return self._window(pointer, size)
+
+    def _window(self, pointer: str, size_bytes: str) -> str:
+        return self.windows.window(self.f, pointer, size_bytes)
 
     def _shared_offset(self) -> str:
         found = "0"
@@ -354,6 +359,19 @@ class Window:
             return chunks.width
         begins = (offset[-1] for offset in chunks.offsets)
         return gcd(chunks.width, self.place.memory.shape[-1], self.sums[self.inner].divisor(), *begins)
+
+
+def _shape(op: Load | Store | BringChunks) -> tuple[int, ...]:
+    """Of what a lane moves."""
+    match op:
+        case BringChunks(shape=shape):
+            return shape
+        case Store(x):
+            stored: tuple[int, ...] = x.type.shape
+            return stored
+        case Load():
+            loaded: tuple[int, ...] = op.result.type.shape
+            return loaded
 
 
 def bounds(s: Affine, positions: Positions) -> tuple[int, int]:

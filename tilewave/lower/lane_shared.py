@@ -35,6 +35,8 @@ class SharedMemory:
 
     def __init__(self, numbers: Registers) -> None:
         self.n, self.f, self.target = numbers, numbers.f, numbers.target
+        self.note = ""
+        """What every load carries."""
 
     def load(self, op: Load, place: SharedPlace) -> Held:
         kind = in_memory(place.memory.dtype)
@@ -89,6 +91,9 @@ class SharedMemory:
     def _address(self, op: Load | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
         number = offset(place.memory, *numbers_of(self.n, op.at, at)) * place.bytes
         assert isinstance(number, Number)
+        if self.note:  # slots lie far apart: beside its base an address must be small enough for an instruction
+            base = self.f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {number.value or 0}")
+            return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {number.constant}")
         # The constant goes first: what is added to several addresses LLVM computes once, in front of the loop.
         found = place.pointer
         if number.constant:
@@ -106,5 +111,5 @@ class SharedMemory:
 
     def _load(self, place: SharedPlace, kind: str, width: int, where: str, aligned: int, condition: str) -> str:
         of = held(kind, width)
-        x = self.f.value(f"load {of}, {self._pointer} {where}, align {aligned}")
+        x = self.f.value(f"load {of}, {self._pointer} {where}, align {aligned}{self.note}")
         return self.f.value(f"select i1 {condition}, {of} {x}, {of} zeroinitializer") if condition else x

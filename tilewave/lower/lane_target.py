@@ -35,6 +35,39 @@ class Windows(Protocol):
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
 
 
+class Brings(Protocol):
+    """How a machine loads into shared memory, and what LLVM must be told of it."""
+
+    @property
+    def farthest(self) -> int:
+        """The largest distance, in bytes, that an instruction can say."""
+        ...
+
+    @property
+    def read_note(self) -> str:
+        """What a load from shared memory carries, so that LLVM does not make it wait for what is on its way."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The metadata that notes refer to."""
+        ...
+
+    def bring(
+        self, f: Function, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
+    ) -> None:
+        """A chunk per lane, `far` bytes further in the window and behind `place`."""
+        ...
+
+    def await_brought(self, f: Function, pending: int) -> None:
+        """At most so many instructions are still on their way."""
+        ...
+
+    def meet(self, f: Function) -> None:
+        """A barrier that waits for nothing that this wave has under way."""
+        ...
+
+
 class LaneTarget(Protocol):
     @property
     def global_pointer(self) -> str:
@@ -58,6 +91,10 @@ class LaneTarget(Protocol):
     def wave(self, f: Function) -> str: ...
 
     def barrier(self, f: Function) -> None: ...
+
+    def order_lanes(self, f: Function) -> None:
+        """What lanes of a wave stored to shared memory, its other lanes see behind this."""
+        ...
 
     def await_stores(self, f: Function) -> None:
         """What this wave stores to shared memory has arrived there."""
@@ -91,6 +128,11 @@ class LaneTarget(Protocol):
     @property
     def later(self) -> LaterTarget | None:
         """What the machine does by itself, beside its waves; None where it does nothing so."""
+        ...
+
+    @property
+    def brings(self) -> Brings | None:
+        """How lanes load into shared memory past their registers; None where they cannot."""
         ...
 
     def instruction_depth(self, instruction: str) -> int: ...

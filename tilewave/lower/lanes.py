@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -10,11 +9,12 @@ from math import prod
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.handovers import Handovers
+from tilewave.ir.handovers import READS_OR_WRITES, Handovers, Transits
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.lane_arithmetic import resized
+from tilewave.lower.lane_brought import Brought
 from tilewave.lower.lane_exchanges import Exchanges, exchange_bytes
 from tilewave.lower.lane_later import Later
 from tilewave.lower.lane_lines import Lines, LocatedFunction
@@ -99,15 +99,25 @@ class _Body:
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
-        self.handovers = Handovers(kernel)
+        self.handovers, self.turnovers = Handovers(kernel), Handovers(kernel, READS_OR_WRITES)
+        self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.shared_bytes = 0
         self.leader = 0
         """The first wave of those that run the block that is being written."""
         reach = Window if target.windows else Pointers
         self.global_memory, self.shared_memory = GlobalMemory(self.registers, reach), SharedMemory(self.registers)
+        self.brought = self.bringing()
         self.later = Later(target.later, self.registers, kernel, self.places, self.allot) if target.later else None
         self.exchanges = Exchanges(target.later, self.registers, kernel) if target.later else None
+
+    def bringing(self) -> Brought | None:
+        """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
+        brings = self.target.brings
+        if brings is None or not any(isinstance(op, ir.BringChunks) for op in walk(self.kernel.body)):
+            return None
+        self.shared_memory.note = brings.read_note
+        return Brought(self.global_memory, brings, self.kernel.lanes)
 
     @property
     def reaches(self) -> tuple[Reach, ...]:
@@ -126,7 +136,8 @@ class _Body:
         flags = [*self.target.flags(), *self.lines.flags()]
         numbered = [f"!{i} = {flag}" for i, flag in enumerate(flags)]
         named = f"!llvm.module.flags = !{{{', '.join(f'!{i}' for i in range(len(flags)))}}}"
-        return "\n".join([str(self.module), named, *numbered, self.lines.metadata()])
+        notes = self.brought.brings.notes if self.brought else ()
+        return "\n".join([str(self.module), named, *numbered, *notes, self.lines.metadata()])
 
     def argument(self, v: Value) -> None:
         if isinstance(v.type, Memory):
@@ -173,6 +184,12 @@ class _Body:
                 )
             case ir.Allocate():
                 self.allocate(op)
+            case ir.Overlay(memory):
+                under = self.places[memory]
+                assert isinstance(under, SharedPlace) and isinstance(op.result.type, Memory)
+                self.places[op.result] = SharedPlace(op.result.type, under.pointer)
+            case ir.BringChunks() | ir.AwaitBrought():
+                self.bring(op)
             case ir.MatrixShared() | ir.Copy() if self.later:
                 self.later.op(op, self.leader)
             case _ if isinstance(op, ir.LATER) and self.later:
@@ -189,8 +206,6 @@ class _Body:
                 self.role(first, last, body)
             case ir.Lane() | ir.Wave() | ir.Workgroup():
                 self.number(op)
-            case ir.Lookup(place, numbers):
-                self.lookup(op, place, numbers)
             case _ if isinstance(op.result.type, Vector):
                 self.registers.vectors[op.result] = self.registers.make(op)
             case ir.Const(value):
@@ -207,6 +222,12 @@ class _Body:
         match op:
             case ir.Barrier() if self.later:
                 self.later.barrier(op)
+            case ir.Barrier(waves=1):
+                self.target.order_lanes(self.f)
+            case ir.Barrier() if self.brought and op in self.transits:
+                if op in self.turnovers:
+                    self.target.await_stores(self.f)
+                self.brought.brings.meet(self.f)
             case ir.Meet():
                 self.target.barrier(self.f)
             case ir.Barrier():
@@ -225,18 +246,6 @@ class _Body:
     def number(self, op: Op) -> None:
         ask = {ir.Lane: self.target.lane, ir.Wave: self.target.wave, ir.Workgroup: self.target.workgroup}
         self.registers.put(op.result, resized(self.f, ask[type(op)](self.f), "i32", self.registers.kind(op.result), 1))
-
-    def lookup(self, op: ir.Lookup, place: Value, numbers: tuple[int, ...]) -> None:
-        """From a list in the module; one list serves all that look up the same numbers."""
-        kind, pointer = self.registers.kind(op.result), self.target.global_pointer
-        space = pointer.removeprefix("ptr ")
-        name = f"{self.kernel.name}.numbers.{zlib.crc32(repr((kind, numbers)).encode()):08x}"
-        values = ", ".join(f"{kind} {n}" for n in numbers)
-        spelled = f"@{name} = internal unnamed_addr {space} constant [{len(numbers)} x {kind}] [{values}], align 8"
-        table = self.module.helper(name, lambda: spelled)
-        far = self.f.value(f"sext i32 {self.registers.sum(self.registers.positions.of(place), 32)} to i64")
-        where = self.f.value(f"getelementptr {kind}, {pointer} {table}, i64 {far}")
-        self.registers.put(op.result, self.f.value(f"load {kind}, {pointer} {where}"))
 
     # -- memory
 
@@ -265,6 +274,15 @@ class _Body:
                 memory.store(op, self.to_memory(x), place)  # type: ignore[arg-type]
             case ir.StoreEach(x):
                 memory.store_each(op, self.to_memory(x), place)  # type: ignore[arg-type]
+
+    def bring(self, op: ir.BringChunks | ir.AwaitBrought) -> None:
+        assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
+        if isinstance(op, ir.AwaitBrought):
+            self.brought.wait(op)
+            return
+        place, to = self.places[op.memory], self.places[op.to]
+        assert isinstance(place, GlobalPlace) and isinstance(to, SharedPlace)
+        self.brought.bring(op, place, to)
 
     def from_memory(self, x: Held, v: Value) -> Held:
         """Truth values are bytes in memory, and bits in registers."""

@@ -43,8 +43,12 @@ class Reach:
     bytes: int
     """Of one element."""
     steps: tuple[int, ...]
+    grain: int = 1
+    """Bytes that the array's address and the distances of its rows must be multiples of."""
 
-    def allows(self, strides: Sequence[int]) -> bool:
+    def allows(self, strides: Sequence[int], address: int = 0) -> bool:
         """Whether an array of these strides, in elements, can be reached through windows."""
+        if any(n % self.grain for n in (address, *(stride * self.bytes for stride in strides[:-1]))):
+            return False
         distance = sum(far * stride for far, stride in zip(self.steps, strides, strict=True)) * self.bytes
         return strides[-1] == 1 and min(strides) >= 0 and distance + self.bytes <= LARGEST_WINDOW

@@ -68,10 +68,11 @@ class Function:
     def do(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
-    def call(self, result: str, function: str, arguments: Sequence[Typed]) -> str:
+    def call(self, result: str, function: str, arguments: Sequence[Typed], attributes: str = "") -> str:
         """Call a function that is declared for these types."""
         self.module.declare(f"{result} @{function}({', '.join(t for t, _ in arguments)})")
-        return self.value(f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in arguments)})")
+        given = ", ".join(f"{t} {v}" for t, v in arguments)
+        return self.value(f"call {result} @{function}({given}) {attributes}".rstrip())
 
     def new_label(self, hint: str) -> str:
         self.count += 1

@@ -159,7 +159,9 @@ def _float8_rounding(module: Module, dtype: DType) -> str:
 
 # -- ops ------------------------------------------------------------------------------------------------------------
 
-INTEGER: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul", ir.And: "and", ir.Or: "or"}
+INTEGER: dict[type[Op], str] = {
+    ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul", ir.And: "and", ir.Or: "or", ir.Xor: "xor"
+}  # fmt: skip
 FLOAT: dict[type[Op], str] = {ir.Add: "fadd", ir.Sub: "fsub", ir.Mul: "fmul", ir.Div: "fdiv"}
 COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}

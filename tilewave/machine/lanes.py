@@ -2,10 +2,10 @@
 
 Shared memory answers a wave in phases: lanes of one phase that want different words of one bank wait for each other.
 
-Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part
-of AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other
-widths take consecutive lanes. NVIDIA, "CUDA C++ Programming Guide" (waves, shared memory, banks, cache lines) and "PTX
-ISA" (tensor maps).
+Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part of
+AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other widths
+take consecutive lanes. LLVM, "AMDGPU DMA Operations" (what lanes load into shared memory directly). NVIDIA, "CUDA C++
+Programming Guide" (waves, shared memory, banks, cache lines) and "PTX ISA" (tensor maps).
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class LaneMachine:
     widest_load_bytes: int
     shared: SharedMemory
     copy_engine: CopyEngine | None = None
+    direct_load_bytes: tuple[int, ...] = ()
+    """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
 
 
 WRITE_PHASES = consecutive(128, (1, 2, 4, 8, 16))
@@ -90,6 +92,7 @@ GFX942 = LaneMachine(
         },
         write_phases=WRITE_PHASES,
     ),
+    direct_load_bytes=(1, 2, 4),
 )
 GFX950 = LaneMachine(
     "gfx950",
@@ -107,6 +110,7 @@ GFX950 = LaneMachine(
         },
         write_phases=WRITE_PHASES,
     ),
+    direct_load_bytes=(1, 2, 4, 12, 16),
 )
 SM_90A = LaneMachine(
     "sm_90a",

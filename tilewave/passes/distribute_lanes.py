@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tilewave.ir.build import Builder, Number
@@ -18,14 +19,18 @@ from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
+    AwaitBrought,
     AwaitCopies,
     Barrier,
+    Bring,
+    BringChunks,
     Broadcast,
     Const,
     CopyOut,
     Gather,
     HandOver,
     Iota,
+    KeepOrder,
     Lane,
     Load,
     LoadEach,
@@ -48,9 +53,11 @@ from tilewave.ir.ops import (
     WriteThrough,
     Yield,
 )
+from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
-from tilewave.ir.spreads import Spread, Spreads
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Tile, Vector
+from tilewave.ir.spreads import WIDEST_BYTES, Spread, Spreads
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
+from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.matrix import BY_NAME
 
 
@@ -77,6 +84,7 @@ class _Lanes:
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
+        self.chunks: dict[tuple[Any, ...], tuple[Value, Value]] = {}
         self.last: list[Op] = []
         """What stands at the kernel's end."""
 
@@ -105,8 +113,14 @@ class _Lanes:
         match op:
             case Write():
                 self.write(op)
+            case WriteThrough() if self.spreads.groups:
+                self.write_by_groups(op)
             case WriteThrough():
-                self.write_through(op)
+                self.write_by_waves(op)
+            case Bring():
+                self.bring(op)
+            case AwaitBrought(pending):
+                self.out.effect(AwaitBrought, pending // prod(self.spreads.waves))
             case Scatter(tile, memory, where):
                 for x, layout in self.held(tile):
                     at = self.inlined(where, layout)
@@ -211,7 +225,86 @@ class _Lanes:
             where, steps = self.window(op.at, op.axes, layout)
             self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
 
-    def write_through(self, op: WriteThrough) -> None:
+    def bring(self, op: Bring) -> None:
+        """Each wave brings as many rows; in one round its lanes fill one stretch of shared memory, lane behind lane."""
+        to = op.to.type
+        assert isinstance(to, Memory)
+        width = WIDEST_BYTES // to.dtype.bytes
+        high = self.lanes * width // to.shape[-1]
+        rounds = to.shape[-2] // prod(self.spreads.waves) // high
+        together = 1 if isinstance(to.placement, Swizzled) and high % to.placement.rows else rounds
+        for first in range(0, rounds, together):
+            self.bring_rounds(op, to, width, first * high, (together, high))
+
+    def bring_rounds(self, op: Bring, to: Memory, width: int, first: int, rounds: tuple[int, int]) -> None:
+        """So many rounds of so many rows each, from a row of a wave's part on."""
+        row, column = self.chunk(to, width, first)
+        at = list(op.at)
+        for axis, far in zip(op.axes[-2:], (row, column), strict=True):
+            at[axis] = self.out.emit(Add, at[axis], far, type=INDEX_SCALAR)
+        rank = len(at)
+        of_round = tuple(rounds[1] if axis == op.axes[-2] else 0 for axis in range(rank))
+        begin = self.row_of_wave(to)
+        begin = (Number(self.out, begin) + first).value if first else begin
+        zeros = (self.out.const(0) for _ in to.shape[len(op.to_at) : -2])
+        steps = (of_round, tuple(int(axis == rank - 1) for axis in range(rank)))
+        self.out.effect(
+            BringChunks, op.memory, tuple(at), op.to, (*op.to_at, *zeros, begin), (rounds[0], width), steps, op.guard
+        )
+
+    def row_of_wave(self, to: Memory) -> Value:
+        """Where the rows begin that this wave brings."""
+        return self.place((Term("wave", to.shape[-2] // prod(self.spreads.waves)),))
+
+    def chunk(self, to: Memory, width: int, first: int) -> tuple[Value, Value]:
+        """Row and column of what belongs into this lane's place, in the stretch that begins so many rows behind."""
+        key = (to.shape[-2:], to.placement, width, first)
+        if key not in self.chunks:
+            per_row = to.shape[-1] // width
+            lane, begin = Number(self.top, self.number("lane")), Number(self.top, self.row_of_wave(to))
+            row = begin + lane // per_row + first
+            placement = to.placement
+            if isinstance(placement, Swizzled):
+                placement = replace(placement, chunk=placement.chunk // width)
+            column = in_its_place(replace(to, placement=placement), row, lane % per_row) * width
+            self.chunks[key] = row.value, column.value
+        return self.chunks[key]
+
+    def write_by_waves(self, op: WriteThrough) -> None:
+        """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""
+        ((x, layout),) = self.held(op.tile)
+        _, rows, columns = op.shared.type.shape
+        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes)
+        lines: list[tuple[Value, tuple[int, ...]]] = []
+        self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
+        for first, far in chunks.starts():
+            chunk = x
+            for axis, (start, count) in enumerate(zip(first, chunks.counts, strict=True)):
+                chunk = self.part(chunk, axis, start, count)
+            where, steps = self.in_own(op, chunks.written())
+            self.out.effect(Store, chunk, op.shared, where, (), steps)
+            self.out.effect(Barrier, 1)
+            where, steps = self.in_own(op, chunks.read())
+            kind = Vector(chunks.read().registers, x.type.dtype)
+            lines.append((self.out.emit(Load, op.shared, where, (), steps, type=kind), far))
+            self.out.effect(Barrier, 1)
+            if len(lines) > 1:
+                self.store_lines(op, *lines[-2], chunks.stored())
+        self.store_lines(op, *lines[-1], chunks.stored())
+
+    def in_own(self, op: WriteThrough, layout: Layout) -> tuple[tuple[Value, ...], tuple[tuple[int, ...], ...]]:
+        """Where a lane's registers lie in the part that is its wave's own."""
+        wave = self.number("wave") if op.shared.type.shape[0] > 1 else self.out.const(0)
+        return (wave, *map(self.place, layout.axes)), tuple((0, *step) for step in layout.steps)
+
+    def store_lines(self, op: WriteThrough, x: Value, far: tuple[int, ...], layout: Layout) -> None:
+        at = list(op.at)
+        for axis, steps in zip(op.axes, far, strict=True):
+            at[axis] = (Number(self.out, at[axis]) + steps).value if steps else at[axis]
+        where, steps_of = self.window(tuple(at), op.axes, layout)
+        self.out.effect(Store, x, op.memory, where, (), steps_of, op.guard)
+
+    def write_by_groups(self, op: WriteThrough) -> None:
         """Fill a group's buffers, let them go together, and wait for that before they are filled again."""
         ((x, layout),) = self.held(op.tile)
         *batch, blocks, eights, _, _ = x.type.shape

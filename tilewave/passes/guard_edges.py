@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Read, Write
+from tilewave.ir.ops import Bring, Read, Write, WriteThrough
 from tilewave.ir.positions import Positions
 from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Memory
 
+WRITES = (Write, WriteThrough)
 Start = tuple[int, int]
 """A formula, and the extent of a memory's axis that it is known to begin inside."""
 
@@ -23,7 +24,7 @@ def guard_edges(kernel: Kernel) -> Kernel:
     edges = _Edges(kernel)
 
     def guard(op: Op) -> Sequence[Op] | None:
-        if isinstance(op, (Read, Write)) and op.memory.type.space == "global":  # type: ignore[union-attr]
+        if isinstance(op, (Read, Bring, *WRITES)) and op.memory.type.space == "global":  # type: ignore[union-attr]
             return [replace(op, guard=edges.of(op))]
         return None
 
@@ -34,16 +35,16 @@ class _Edges:
     def __init__(self, kernel: Kernel) -> None:
         self.positions, self.ranges = Positions(kernel.body), Ranges(kernel)
         # Every tile of an output begins inside it: the schedule was checked.
-        self.starts = {s for op in walk(kernel.body) if isinstance(op, Write) for s in self.begun(op)}
+        self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
-    def begun(self, op: Write) -> list[Start]:
+    def begun(self, op: Write | WriteThrough) -> list[Start]:
         return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.shape, strict=True)]
 
-    def of(self, op: Read | Write) -> tuple[int, ...]:
+    def of(self, op: Read | Write | WriteThrough | Bring) -> tuple[int, ...]:
         """The memory axes along which this tile may hang over."""
         memory = op.memory.type
         assert isinstance(memory, Memory)
-        tile = op.tile.type.shape if isinstance(op, Write) else op.result.type.shape
+        tile = _tile(op)
         sizes = {axis: tile[i] for i, axis in enumerate(op.axes)}
         extents = enumerate(zip(op.at, memory.shape, strict=True))
         return tuple(axis for axis, (at, n) in extents if not self.inside(at, sizes.get(axis, 1), n))
@@ -54,3 +55,14 @@ class _Edges:
             return True
         begins_inside = (self.positions.formula(at), extent) in self.starts
         return begins_inside and extent % size == 0 and self.positions.divisor(at) % size == 0
+
+
+def _tile(op: Read | Write | WriteThrough | Bring) -> tuple[int, ...]:
+    match op:
+        case Read():
+            shape: tuple[int, ...] = op.result.type.shape
+        case Write(tile) | WriteThrough(tile):
+            shape = tile.type.shape
+        case Bring(to=to, to_at=to_at):
+            shape = to.type.shape[len(to_at) :]
+    return shape

@@ -10,10 +10,18 @@ loop {                 barrier; waves 4 to 7: barrier           loop {
   store              }                                          }
 }                      waves 0 to 3: barrier
 
+Tiles that are brought past the registers need no stores, and one barrier a step, before which they are awaited:
+
+  await; barrier         read half, bring the next tiles; barrier   await; barrier
+  bring the next tiles   multiply half; barrier                     read
+  read                   read half; await; barrier                  multiply half, bring the next tiles between
+  multiply               multiply half; barrier                     multiply half
+
 On the left one half of the waves is always one barrier behind the other: while these multiply, those read or store, and
-the multiplying ones go first (`priority`). Where the registers do not hold both halves, the second is read when the
-first has been multiplied, and on the left multiplied in two parts, around the stores. Where the depth has no halves,
-the rows have. A loop of another form stays as it is.
+the multiplying ones go first (`priority`). Those behind await what they bring two turns before the others read it.
+Where the registers do not hold both halves, the second is read when the first has been multiplied, and on the left
+multiplied in two parts, around the stores. Where the depth has no halves, the rows have. A loop of another form stays
+as it is.
 """
 
 from __future__ import annotations
@@ -28,8 +36,10 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
+    AwaitBrought,
     AwaitLoads,
     Barrier,
+    BringChunks,
     Broadcast,
     Const,
     KeepOrder,
@@ -73,10 +83,10 @@ class InterleaveProducts:
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
-            if follows_turns and type(op) is Barrier:
-                return []  # whoever took the last turn has met the others since
+            if follows_turns and (type(op) is Barrier or isinstance(op, AwaitBrought)):
+                return []  # whoever took the last turn has met the others since, and awaited what it brought
             step = _Step.of(op, used) if isinstance(op, Loop) else None
-            follows_turns = step is not None and waves == 2 * UNITS
+            follows_turns = step is not None and waves == 2 * UNITS and not step.pending
             if step and waves == 2 * UNITS:
                 return _PingPong(step, taken).ops()
             if step and waves == UNITS:
@@ -92,10 +102,12 @@ class _Step:
 
     loop: Loop
     numbers: tuple[Op, ...]
-    loads: tuple[Load, ...]
+    loads: tuple[Load | BringChunks, ...]
+    """Or what is brought instead; then there are no stores."""
     reads: tuple[Load, ...]
     product: Matrix
     stores: tuple[Store, ...]
+    waits: tuple[AwaitBrought, ...]
     ends: Yield
 
     @staticmethod
@@ -104,30 +116,42 @@ class _Step:
         ops = loop.body.ops
         barriers = [op for op in ops if type(op) is Barrier]
         products = [op for op in ops if isinstance(op, Matrix)]
-        if len(barriers) != 2 or len(products) != 1:
+        brings = tuple(op for op in ops if isinstance(op, BringChunks))
+        waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
+        if len(barriers) != (1 if brings else 2) or len(products) != 1 or len(waits) != bool(brings):
             return None
-        loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
+        loads: tuple[Load | BringChunks, ...] = brings
+        if not brings:
+            loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
         reads = tuple(op for op in ops if isinstance(op, Load) and _is_shared(op))
         stores = tuple(op for op in ops if isinstance(op, Store))
         ends = ops[-1]
         assert isinstance(ends, Yield)
-        order = [*loads, barriers[0], *reads, products[0], barriers[1], *stores]
+        order: list[Op] = [*loads, barriers[0], *reads, products[0], *barriers[1:], *stores]
+        if brings:
+            order = [*waits, barriers[0], *brings, *reads, products[0], *stores]
         known = {id(op) for op in (*order, ends)}
         numbers = tuple(op for op in ops if id(op) not in known)
         places = [next(i for i, other in enumerate(ops) if other is op) for op in order]
-        step = _Step(loop, numbers, loads, reads, products[0], stores, ends)
+        step = _Step(loop, numbers, loads, reads, products[0], stores, waits, ends)
         return step if places == sorted(places) and step.fits(used) else None
 
     def fits(self, used: Mapping[Value, int]) -> bool:
         a, b = self.product.a, self.product.b
         return (
-            bool(self.loads and self.stores)
+            bool(self.loads)
+            and bool(self.stores) != bool(self.waits)
             and all(isinstance(op, PURE) for op in self.numbers)
             and all(_is_shared(op) for op in self.stores)
             and {op.result for op in self.reads} == {a, b}
             and used[a] == used[b] == 1
             and (self.depths % 2 == 0 or self.rows % 2 == 0)
         )
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are still on their way when a step begins."""
+        return sum(op.pending for op in self.waits)
 
     @property
     def depths(self) -> int:
@@ -140,8 +164,11 @@ class _Step:
 
     def registers(self) -> int:
         """What a lane holds if both halves are read before the first is multiplied."""
-        held = [self.product.acc, self.product.a, self.product.b, *(op.result for op in self.loads)]
+        held = [self.product.acc, self.product.a, self.product.b, *(v for op in self.loads for v in op.results)]
         return sum(_words(v) for v in held)
+
+    def load_instructions(self) -> int:
+        return sum(op.shape[0] if isinstance(op, BringChunks) else _accesses(op.results) for op in self.loads)
 
 
 def _is_shared(op: Op) -> bool:
@@ -207,7 +234,9 @@ class _PingPong(_Layout):
 
     def ops(self) -> Sequence[Op]:
         step = self.step
-        if step.depths % 2:
+        if step.waits:
+            self.bring()
+        elif step.depths % 2:
             self.read_and_load(0, step.depths, step.loads)
             self.in_two()
         elif step.registers() + SPARE <= REGISTERS // 2:
@@ -219,6 +248,31 @@ class _PingPong(_Layout):
             self.read_and_load(half, step.depths, step.loads[middle:])
             self.in_two()
         return self.staggered()
+
+    def bring(self) -> None:
+        """All tiles at first, so that they have two turns to come; those are awaited one turn before others read."""
+        step, half = self.step, self.step.depths // 2
+        if step.depths % 2:
+            self.read_and_bring(step.depths)
+            self.turn(self.operands, (0, step.rows // 2))
+            self.add(*step.waits)
+            self.meet()
+            self.turn(self.operands, (step.rows // 2, step.rows))
+            return
+        self.read_and_bring(half)
+        self.turn(self.operands)
+        self.read_and_load(half, step.depths, step.waits)
+        self.turn(self.operands)
+
+    def read_and_bring(self, last: int) -> None:
+        """Some reads stand in front of what is brought to each memory: where it goes must be said a little before."""
+        step, found = self.step, {}
+        share = -(-len(step.loads) // len(step.reads))
+        for i, read in enumerate(step.reads):
+            found[read.result] = self._read(read, 0, last)
+            self.add(*step.loads[i * share : (i + 1) * share], KeepOrder(loc=self.loc))
+        self.operands = found[step.product.a], found[step.product.b]
+        self.meet()
 
     def read_and_load(self, first: int, last: int, loads: Sequence[Op]) -> None:
         self.operands = self.read(first, last)
@@ -254,7 +308,7 @@ class _PingPong(_Layout):
     def staggered(self) -> Sequence[Op]:
         """Half of the waves begin one barrier later, and end one later."""
         late, early = self.waiting(UNITS, 2 * UNITS), self.waiting(0, UNITS)
-        before = (Barrier(loc=self.loc), late, KeepOrder(loc=self.loc))
+        before = (*self.step.waits, Barrier(loc=self.loc), late, KeepOrder(loc=self.loc))
         return (*before, self.loop(), early)
 
     def waiting(self, first: int, last: int) -> Op:
@@ -272,7 +326,7 @@ class _Alone(_Layout):
 
     def ops(self) -> Sequence[Op]:
         step, half = self.step, self.step.depths // 2
-        self.add(Barrier(loc=self.loc))
+        self.add(*step.waits, Barrier(loc=self.loc))
         if step.depths % 2:
             whole = self.read(0, step.depths)
             self.first(whole, (0, step.rows // 2), _accesses(whole), 0)
@@ -281,6 +335,8 @@ class _Alone(_Layout):
             first = self.read(0, half)
             self.first(first, (), _accesses(first), 0)
             self.second(self.read(half, step.depths), ())
+        elif step.waits:
+            self.bring_between(half)
         else:
             first, second = self.read(0, half), self.read(half, step.depths)
             self.first(first, (), _accesses(first), _accesses(second))
@@ -292,24 +348,47 @@ class _Alone(_Layout):
         self.add(*self.step.loads)
         self.multiply(operands, rows)
         self.add(Together("shared_load", at_once, loc=self.loc))
-        self.spread(("shared_load", between), ("load", _accesses([op.result for op in self.step.loads])))
+        self.spread(_in_turn(("shared_load", between), ("load", self.step.load_instructions())))
         self.add(KeepOrder(loc=self.loc))
+
+    def bring_between(self, half: int) -> None:
+        """The next tiles and the reads of the second half stand between the products of the first.
+
+        Tiles come first: LLVM moves no read in front of what is brought.
+        """
+        step = self.step
+        first = self.read(0, half)
+        self.add(*step.loads)
+        second = self.read(half, step.depths)
+        self.multiply(first)
+        self.add(Together("shared_load", _accesses(first), loc=self.loc))
+        self.spread(["load"] * step.load_instructions() + ["shared_load"] * _accesses(second))
+        self.add(KeepOrder(loc=self.loc))
+        self.second(second, ())
 
     def second(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
         """Multiply the second half, when all waves have read it; stores stand between its products."""
+        if not self.step.stores:
+            self.multiply(operands, rows)
+            self.add(KeepOrder(loc=self.loc))
+            return
         self.add(Barrier(loc=self.loc), *self.step.stores)
         self.multiply(operands, rows)
-        self.spread(("shared_store", _accesses([op.x for op in self.step.stores])))
+        self.spread(_in_turn(("shared_store", _accesses([op.x for op in self.step.stores]))))
 
-    def spread(self, *kinds: tuple[str, int]) -> None:
-        """Memory instructions one by one, in turn, between the products of a half."""
-        most = max(count for _, count in kinds)
-        queue = [kind for i in range(most) for kind, count in kinds if i < count]
+    def spread(self, queue: Sequence[str]) -> None:
+        """Memory instructions one by one between the products of a half."""
         for i, kind in enumerate(queue):
             between = self.products * (i + 1) // len(queue) - self.products * i // len(queue)
             if between:
                 self.add(Together("matrix", between, loc=self.loc))
             self.add(Together(kind, 1, loc=self.loc))
+
+
+def _in_turn(*kinds: tuple[str, int]) -> list[str]:
+    """One of each kind, then another of each, as long as there are any."""
+    most = max(count for _, count in kinds)
+    return [kind for i in range(most) for kind, count in kinds if i < count]
 
 
 def _accesses(values: Sequence[Value]) -> int:

@@ -15,6 +15,11 @@ loop(%trips) {                    loop(min(trips, 1)) {              loop(min(tr
                                   }                                  }
 
 The load stands first, so that it is under way during the products; what it brings waits in registers until the write.
+A tile that is brought past the registers (`bring`) goes to its slot at once, and is awaited before the step that uses
+it begins; it needs two buffers at least:
+
+    await_brought(); bring(a, i + 1, sa[(i + 1) % 2]); acc = mma(read(sa[i % 2]), …, acc)
+
 More buffers load more steps ahead. The loops in front and behind hold for any number of steps, none included; those
 that go round once are dissolved by simplify.
 """
@@ -24,6 +29,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -31,8 +37,10 @@ from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
     Allocate,
+    AwaitBrought,
     Barrier,
     Binary,
+    Bring,
     Broadcast,
     Const,
     Gather,
@@ -72,6 +80,11 @@ class PipelineLoop:
     def ahead(self) -> int:
         return max(1, self.buffers - 1)
 
+    @property
+    def slots_of_brought(self) -> int:
+        """How many steps of what is brought past the registers there are at once."""
+        return max(2, self.buffers)
+
     def __call__(self, kernel: Kernel) -> Kernel:
         used, taken = uses(kernel), names(kernel)
         numbers = (op for op in walk(kernel.body) if isinstance(op, Const))
@@ -82,9 +95,10 @@ class PipelineLoop:
             staging = _Finder(op, used, constants, self.buffers).staging() if isinstance(op, Loop) else None
             if staging is None:
                 return None
-            if self.buffers > 1:
-                grown.update({m: _with_slots(m, self.buffers) for m in staging.memories})
-            return _Writer(staging, self, grown, taken).ops()
+            slots = self.slots_of_brought if staging.brought_bytes else self.buffers
+            if slots > 1:
+                grown.update({m: _with_slots(m, slots) for m in staging.memories})
+            return _Writer(staging, self.ahead, slots, grown, taken).ops()
 
         def grow(op: Op) -> Sequence[Op] | None:
             is_grown = isinstance(op, Allocate) and op.result in grown
@@ -113,10 +127,16 @@ class Staging:
     loop: Loop
     memories: tuple[Value, ...]
     loads: tuple[Op, ...]
-    """Global reads and the arithmetic of their positions."""
+    """Global reads, or what is brought, and the arithmetic of their positions."""
     writes: tuple[Op, ...]
     """Writes into shared memory, and what happens to a tile between its load and its write."""
     compute: tuple[Op, ...]
+
+    @property
+    def brought_bytes(self) -> int:
+        """Of one step."""
+        brought = (op.to.type for op in self.loads if isinstance(op, Bring))
+        return sum(prod(memory.shape) * memory.dtype.bytes for memory in brought)
 
 
 class Stuck(Exception):
@@ -129,7 +149,7 @@ class _Finder:
         self.ops = loop.body.ops
         self.makers = {v: position for position, op in enumerate(self.ops) for v in op.results}
         self.inside = [(position, op) for position, top in enumerate(self.ops) for op in _within(top)]
-        self.written = {op.memory for _, op in self.inside if isinstance(op, (Write, Scatter))}
+        self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, Bring))}
 
     def staging(self) -> Staging | None:
         memories = [m for m in dict.fromkeys(self.stored()) if any(self.brings(w) for w in self.writes_to(m))]
@@ -143,14 +163,16 @@ class _Finder:
         return self.parted(memories)
 
     def stored(self) -> Iterable[Value]:
-        return (op.memory for op in self.ops if isinstance(op, Write) and _is_shared(op.memory))
+        return (_target(op) for op in self.ops if isinstance(op, (Write, Bring)) and _is_shared(_target(op)))
 
     def writes_to(self, memory: Value) -> list[int]:
-        return [p for p, op in enumerate(self.ops) if isinstance(op, Write) and op.memory == memory]
+        return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, Bring)) and _target(op) == memory]
 
     def brings(self, position: int) -> bool:
         """Whether this write stores what was loaded, and not what was computed."""
         needed = [self.ops[p] for p in self.needs(position)]
+        if isinstance(self.ops[position], Bring):
+            return all(isinstance(op, PURE) for op in needed)
         moves = [op for op in needed if isinstance(op, (Read, Gather))]
         can_move = all(isinstance(op, (*PURE, Read, Gather)) for op in needed)
         return can_move and bool(moves) and not any(_is_shared(op.memory) for op in moves)
@@ -171,7 +193,7 @@ class _Finder:
         touching = [(p, op) for p, op in self.inside if memory in op.operands]
         reads = [(p, op) for p, op in touching if isinstance(op, Read)]
         _want(memory not in self.makers, "the memory is another one in every step")
-        _want(all(isinstance(op, (Read, Write)) for _, op in touching), "elements move one by one")
+        _want(all(isinstance(op, (Read, Write, Bring)) for _, op in touching), "elements move one by one")
         _want(len(touching) == self.used[memory] == len(reads) + len(writes), "it is used elsewhere")
         _want(all(p > writes[-1] for p, _ in reads), "a step reads what an earlier one wrote")
         for w in writes:
@@ -184,7 +206,8 @@ class _Finder:
         carried = set(self.loop.body.args[1:])
         for op in (self.ops[p] for p in (*self.needs(write), write)):
             _want(not carried & set(_all_operands(op)), "where to load from, or what to do with it, is carried")
-            _want(not isinstance(op, (Read, Gather)) or op.memory not in self.written, "the loop writes what it loads")
+            loaded = op.memory if isinstance(op, (Read, Gather, Bring)) else None
+            _want(loaded not in self.written, "the loop writes what it loads")
 
     def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
         """Whether one of the writes of a step covers what this reads; with slots, an earlier step's is elsewhere."""
@@ -193,6 +216,8 @@ class _Finder:
         needed = [self.span(read, read.result.type.shape, axis) or (0, extent) for axis, extent in extents]
 
         def covers(write: Op) -> bool:
+            if isinstance(write, Bring):
+                return True
             assert isinstance(write, Write)
             written = [self.span(write, write.tile.type.shape, axis) or (0, 0) for axis in range(len(needed))]
             return all(w[0] <= n[0] and n[1] <= w[1] for w, n in zip(written, needed, strict=True))
@@ -208,8 +233,10 @@ class _Finder:
     def parted(self, memories: list[Value]) -> Staging:
         writes = {p for m in memories for p in self.writes_to(m)}
         bring = {p for w in writes for p in self.needs(w)}
-        loads = {p for m in bring if isinstance(self.ops[m], (Read, Gather)) for p in (m, *self.needs(m))}
-        own = set(range(len(self.ops))) - writes - bring
+        begins = [p for p in (*bring, *writes) if isinstance(self.ops[p], (Read, Gather, Bring))]
+        loads = {p for m in begins for p in (m, *self.needs(m))}
+        waits = {p for p, op in enumerate(self.ops) if isinstance(op, AwaitBrought)}
+        own = set(range(len(self.ops))) - writes - bring - waits
         compute = {p for o in own for p in (o, *self.needs(o))}
         parts = (tuple(self.ops[p] for p in sorted(part)) for part in (loads, (bring | writes) - loads, compute))
         return Staging(self.loop, tuple(memories), *parts)
@@ -218,6 +245,11 @@ class _Finder:
 def _want(holds: bool, why: str) -> None:
     if not holds:
         raise Stuck(why)
+
+
+def _target(op: Write | Scatter | Bring) -> Value:
+    """The memory that an op writes."""
+    return op.to if isinstance(op, Bring) else op.memory
 
 
 def _within(op: Op) -> Iterable[Op]:
@@ -237,16 +269,17 @@ def _all_operands(op: Op) -> tuple[Value, ...]:
 class _Writer:
     """Names tell the parts: `x_first` is loaded before the main loop, `x_next` in it, and `x_last` used behind it."""
 
-    def __init__(self, staging: Staging, pipeline: PipelineLoop, grown: dict[Value, Value], taken: set[str]) -> None:
+    def __init__(self, staging: Staging, ahead: int, slots: int, grown: dict[Value, Value], taken: set[str]) -> None:
         self.staging, self.loop, self.grown = staging, staging.loop, grown
         self.index, *self.carried = self.loop.body.args
         *_, self.end = self.loop.body.ops
         self.builder = Builder(taken, locate=lambda: self.loop.loc)
-        self.ahead = self.builder.const(pipeline.ahead, name="ahead")
+        self.ahead = self.builder.const(ahead, name="ahead")
+        self.still_on_the_way = staging.brought_bytes * (ahead - 1)
         self.few_steps = self.number(Min, self.loop.trips, self.ahead, "few_steps")
         left = self.number(Sub, self.loop.trips, self.ahead, "left")
         self.main_steps = self.number(Max, left, self.builder.const(0), "main_steps")
-        self.slot = self.slot_of_a_step(pipeline.buffers) if pipeline.buffers > 1 else ()
+        self.slot = self.slot_of_a_step(slots) if slots > 1 else ()
 
     def slot_of_a_step(self, buffers: int) -> tuple[Op, ...]:
         """The slot that step `index` uses; copied together with the ops that touch it."""
@@ -258,9 +291,11 @@ class _Writer:
 
     def ops(self) -> list[Op]:
         compute = (*self.slot, *map(self.in_slot, self.staging.compute[:-1]))
-        writes = (*self.slot, *map(self.in_slot, self.staging.writes))
-        self.prologue(writes)
-        so_far = self.main(compute, writes)
+        brings = self.staging.brought_bytes > 0
+        loads = (*(self.slot if brings else ()), *map(self.in_slot, self.staging.loads))
+        writes = (*(() if brings else self.slot), *map(self.in_slot, self.staging.writes))
+        self.prologue(loads, writes)
+        so_far = self.main(loads, compute, writes)
         self.drain(compute, so_far)
         return self.builder.ops
 
@@ -270,36 +305,40 @@ class _Writer:
         return self.access_in_slot(inner)
 
     def access_in_slot(self, op: Op) -> Op:
+        if isinstance(op, Bring) and op.to in self.grown:
+            return replace(op, to=self.grown[op.to], to_at=(self.slot[0].result, *op.to_at))
         if not isinstance(op, (Read, Write)) or op.memory not in self.grown:
             return op
         at, axes = (self.slot[0].result, *op.at), tuple(a + 1 for a in op.axes)
         guard = tuple(a + 1 for a in op.guard)
         return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
 
-    def prologue(self, writes: Sequence[Op]) -> None:
+    def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
         """Bring the tiles of the first steps."""
         copier = _Copier(self.builder, "first")
         step = copier.fresh(self.index)
-        body = (*map(copier.op, (*self.staging.loads, *writes)), Yield((), loc=self.end.loc))
+        body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))
         self.builder.effect(Loop, self.few_steps, (), Block((step,), body))
 
-    def main(self, compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Value, ...]:
-        """Load ahead, compute, then write what was loaded."""
+    def main(self, loads: Sequence[Op], compute: Sequence[Op], writes: Sequence[Op]) -> tuple[Value, ...]:
+        """Load ahead, compute, then write what was loaded; what is brought must have come for the step that begins."""
         lasting = self.lasting()
         made = {v for op in lasting for v in op.results}
-        changing = [
-            [op for op in part if made.isdisjoint(op.results)] for part in (self.staging.loads, compute, writes)
-        ]
+        changing = [[op for op in part if made.isdisjoint(op.results)] for part in (loads, compute, writes)]
         loads, compute, writes = changing
         with self.builder.region():
             copier = _Copier(self.builder, "next")
             copier.new[self.index] = self.number(Add, self.index, self.ahead, "next")
             (add,) = self.builder.ops
-        body = (*lasting, add, *map(copier.op, loads), *compute, *map(copier.op, writes), self.end)
+        waits = self.awaiting(self.still_on_the_way)
+        body = (*lasting, *waits, add, *map(copier.op, loads), *compute, *map(copier.op, writes), self.end)
         results = tuple(self.builder.fresh(f"{v.name}_so_far", v.type) for v in self.loop.results)
         block = Block(self.loop.body.args, body)
         self.builder.effect(Loop, self.main_steps, self.loop.init, block, results=results)
         return results
+
+    def awaiting(self, pending: int) -> tuple[Op, ...]:
+        return (AwaitBrought(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
 
     def lasting(self) -> list[Op]:
         """Arithmetic of the loads and writes that is the same in every step: both parts use it as it is."""
@@ -319,6 +358,7 @@ class _Writer:
             if any(self.index in _all_operands(op) for op in (*compute, self.end)):
                 copier.new[self.index] = self.number(Add, self.main_steps, args[0], "step")
             body = (*self.builder.ops, *map(copier.op, (*compute, self.end)))
+        self.builder.ops += self.awaiting(0)
         self.builder.effect(Loop, self.few_steps, so_far, Block(args, body), results=self.loop.results)
 
 

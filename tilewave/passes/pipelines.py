@@ -14,6 +14,7 @@ from tilewave.passes.distribute_lanes import DistributeLanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
@@ -31,10 +32,11 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
-from tilewave.passes.tabulate_order import tabulate_order
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.unroll_slots import unroll_slots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
 
 
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
@@ -58,15 +60,24 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
+        LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
+        WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
         guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
         DistributeLanes({name: i.rows for name, i in NAMED.items()}),
+        take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
-        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # last: it orders what is there
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # it orders what is there
+        unroll_slots,  # last: it repeats what was ordered
         simplify,
     )
+
+
+def _slots(pipelining: Sequence[Pass]) -> int:
+    """How many steps of what is brought past the registers shared memory will hold at once."""
+    return max((p.slots_of_brought for p in pipelining if isinstance(p, PipelineLoop)), default=1)
 
 
 def prefetch(buffers: int) -> tuple[Pass, ...]:
@@ -106,7 +117,6 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, f
         SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
-        tabulate_order,  # behind both, which decide who comes to which tile
         ChooseInstructions(machine, places),
         slice_depth,
         StageShared(machine),

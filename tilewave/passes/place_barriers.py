@@ -10,6 +10,9 @@ reads. On every way from one access to a later one that conflicts with it there 
                                       xs = read(sa)
                                     }
 
+What is brought past the registers is written from when it is asked for until it has been awaited: a barrier in front
+of the one, and another behind the other.
+
 A barrier can stand before any access and before any loop that has some: a gap. The pass follows all ways through the
 program with what was touched on them, and the gaps since. Each pair that conflicts gives a set of gaps of which one
 must be taken; what is taken is the cheapest choice that meets all sets, where a gap costs as often as it is passed.
@@ -24,7 +27,21 @@ from itertools import count
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Barrier, Copy, Gather, Loop, Mma, Read, Scatter, While, Write
+from tilewave.ir.ops import (
+    AwaitBrought,
+    Barrier,
+    Bring,
+    Copy,
+    Gather,
+    Loop,
+    Mma,
+    Read,
+    Scatter,
+    While,
+    Write,
+    WriteThrough,
+)
+from tilewave.ir.overlays import lower_memories
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory
@@ -62,7 +79,19 @@ def _is_shared(memory: Value) -> bool:
 
 
 def _is_access(op: Op) -> bool:
-    return isinstance(op, Copy) or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
+    always = isinstance(op, (Copy, Bring, WriteThrough))
+    return always or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
+
+
+def _touched(op: Op) -> Value:
+    """The shared memory of an access."""
+    match op:
+        case Copy(to=memory) | Bring(to=memory) | WriteThrough(shared=memory):
+            return memory
+        case Read(memory) | Gather(memory) | Write(_, memory) | Scatter(_, memory):
+            return memory
+        case _:
+            raise NotImplementedError(f"{op.loc}: {op.name} touches no shared memory")
 
 
 def _is_round(op: Op) -> bool:
@@ -87,6 +116,15 @@ class Access:
     memory: str
     writes: bool
     slot: Residue | None
+    comes_later: bool = False
+    """It is written at some time until it is awaited."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What was brought has been awaited: all of it, or some."""
+
+    is_all: bool
 
 
 @dataclass(frozen=True)
@@ -113,7 +151,7 @@ class Round:
         return self.most <= (1 if self.index is None or any(isinstance(s, Round) for s in self.body) else FEW_ROUNDS)
 
 
-Step = Access | Meeting | Round
+Step = Access | Arrival | Meeting | Round
 Gaps = int
 """A set of gaps, one bit each."""
 Cost = tuple[int, int, int, int, int]
@@ -126,6 +164,7 @@ class _Reader:
 
     def __init__(self, kernel: Kernel) -> None:
         self.residues = Residues(kernel)
+        self.lower = lower_memories(kernel.body)
         self.costs: list[Cost] = []
 
     def steps(self, block: Block, around: tuple[int, ...]) -> tuple[Step, ...]:
@@ -136,15 +175,17 @@ class _Reader:
             match op:
                 case Barrier():
                     found.append(Meeting())
+                case AwaitBrought(pending):
+                    found.append(Arrival(not pending))
                 case Loop() | While() if _is_round(op):
                     found.append(self.round(op, around))
-                case Read() | Write() | Gather() | Scatter() | Copy() if _is_access(op):
-                    writes = isinstance(op, (Write, Scatter, Copy))
+                case Read() | Write() | WriteThrough() | Gather() | Scatter() | Copy() | Bring() if _is_access(op):
+                    writes = isinstance(op, (Write, WriteThrough, Scatter, Copy, Bring))
                     among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
-                    memory = op.to if isinstance(op, Copy) else op.memory
+                    memory = self.lower.get(_touched(op), _touched(op))
                     gap = self.gap(around, int(among))
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
-                    found.append(Access(gap, memory.name, writes, self.slot(op)))
+                    found.append(Access(gap, memory.name, writes, self.slot(op), isinstance(op, Bring)))
                 case _:
                     pass
         return tuple(found)
@@ -156,6 +197,8 @@ class _Reader:
 
     def slot(self, op: Op) -> Residue | None:
         """Which part along the first axis is touched; a position outside the memory touches nothing."""
+        if isinstance(op, Bring):
+            return self.residues.of(op.to_at[0], op.to.type.shape[0]) if op.to_at else None
         if not isinstance(op, (Read, Write)) or 0 in op.axes:
             return None
         return self.residues.of(op.at[0], op.memory.type.shape[0])
@@ -199,11 +242,14 @@ def _made(block: Block) -> Iterator[Value]:
 
 # -- all ways through a kernel ----------------------------------------------------------------------------------------
 
-Touched = tuple[str, bool, Residue | None]
-"""Which memory, whether it was written, and which slot of it."""
+READ, WRITTEN, COMING = "read", "written", "coming"
+Touched = tuple[str, str, Residue | None]
+"""Which memory, what happens to it, and which slot of it."""
 Pending = dict[Touched, frozenset[Gaps]]
 """What was touched since the last barrier, and the gaps passed since, on each way that has no needless ones."""
 NOTHING: Pending = {}
+HERE: frozenset[Gaps] = frozenset((0,))
+"""No gap was passed."""
 
 
 class _Walker:
@@ -218,9 +264,11 @@ class _Walker:
         for step in steps:
             match step:
                 case Meeting():
-                    pending = NOTHING
+                    pending = {touched: ways for touched, ways in pending.items() if touched[1] == COMING}
                 case Access(gap):
                     pending = self.touch(step, self.past(gap, pending))
+                case Arrival(is_all):
+                    pending = _arrived(pending, is_all)
                 case Round(gap):
                     go_round = self.few_rounds if step.is_short() else self.many_rounds
                     pending = go_round(step, self.past(gap, pending))
@@ -230,9 +278,13 @@ class _Walker:
         """What is pending behind a gap, without what some barrier will have come between, wherever it stands."""
         if gap == NO_GAP:
             return pending
-        longer = {touched: {way | 1 << gap for way in ways} for touched, ways in pending.items()}
-        open_ways = {t: frozenset(way for way in ways if not self.is_cut(way)) for t, ways in longer.items()}
-        return {touched: ways for touched, ways in open_ways.items() if ways}
+        found: Pending = {}
+        for touched, ways in pending.items():
+            if touched[1] == COMING:
+                found[touched] = ways
+            elif still := frozenset(way | 1 << gap for way in ways if not self.is_cut(way | 1 << gap)):
+                found[touched] = still
+        return found
 
     def is_cut(self, way: Gaps) -> bool:
         """Whether it passes all gaps of a way on which there must be a barrier."""
@@ -242,11 +294,13 @@ class _Walker:
         slot = access.slot
         for index, i in self.rounds.items():
             slot = slot and slot.replaced(index, partial(Residue.of, {}, i))
-        for (memory, written, other), ways in pending.items():
+        for (memory, kind, other), ways in pending.items():
             apart = slot is not None and other is not None and slot.differs(other)
-            if memory == access.memory and (written or access.writes) and not apart:
+            conflicts = kind == WRITTEN or (kind == READ and access.writes)
+            if memory == access.memory and conflicts and not apart:
                 self.ways = _without_needless(self.ways | ways)
-        return {**pending, (access.memory, access.writes, slot): frozenset((0,))}
+        kinds = [WRITTEN, COMING] if access.comes_later else [WRITTEN if access.writes else READ]
+        return {**pending, **{(access.memory, kind, slot): HERE for kind in kinds}}
 
     def few_rounds(self, step: Round, pending: Pending) -> Pending:
         """One after the other; the loop may end before any of those that it need not make."""
@@ -278,6 +332,12 @@ class _Walker:
         return lambda modulus: self.residues.of(trips, modulus) + Residue.of({}, -1, modulus)
 
 
+def _arrived(pending: Pending, is_all: bool) -> Pending:
+    """What was on its way is written now, and whoever wants to read it must meet the others behind here."""
+    come = {(memory, WRITTEN, slot): HERE for memory, kind, slot in pending if kind == COMING}
+    return {touched: ways for touched, ways in pending.items() if touched[1] != COMING or not is_all} | come
+
+
 def _step_before(index: str | None) -> Callable[[int], Residue] | None:
     """The index of an earlier round in terms of this one's."""
     return None if index is None else partial(Residue.of, {index: 1}, -1)
@@ -302,13 +362,13 @@ def _without_needless(ways: Iterable[Gaps]) -> frozenset[Gaps]:
 def _renamed(pending: Pending, step: Round, index: Callable[[int], Residue] | None) -> Pending:
     """What was touched in a round, seen from the next or from behind: another index, and other values."""
     found: Pending = {}
-    for (memory, written, slot), ways in pending.items():
+    for (memory, kind, slot), ways in pending.items():
         if slot is not None and index is not None and step.index is not None:
             slot = slot.replaced(step.index, index)
         if slot is not None and any(name in step.made for name, _ in slot.terms):
             slot = None
-        same = found.get((memory, written, slot))
-        found[memory, written, slot] = _without_needless(same | ways) if same else ways
+        same = found.get((memory, kind, slot))
+        found[memory, kind, slot] = _without_needless(same | ways) if same else ways
     return found
 
 

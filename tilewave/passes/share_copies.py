@@ -34,7 +34,6 @@ from tilewave.ir.ops import (
     CopyOut,
     CopyTogether,
     Equal,
-    Lookup,
     Loop,
     MakeSignals,
     Or,
@@ -118,7 +117,7 @@ class _Program:
         """None where copies of this operand cannot be shared, or too few workgroups would."""
         copies = tuple(op for op in self.copies if op.memory == memory)
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Lookup, *ELEMENTWISE))]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
         made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         positions = self.decisive([v for op in copies for v in op.at], made)
         if positions is None or not all(_has_halves(op) for op in copies):

@@ -25,7 +25,6 @@ from tilewave.ir.ops import (
     Iota,
     Less,
     LessEqual,
-    Lookup,
     Loop,
     Max,
     Min,
@@ -42,7 +41,7 @@ from tilewave.ir.ranges import ANY, Range, range_of
 from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses
 from tilewave.ir.types import Scalar
 
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Lookup, TileOf, Broadcast, Permute, Iota)
+PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
 """Ops that give the same results for the same operands, wherever they stand."""
 
 

@@ -51,6 +51,8 @@ class Accesses:
     tile_grid: tuple[int, int] = (0, 0)
     """Tiles along M and N, where tasks are tiles of one matrix."""
     tile_of_task: Array | None = None
+    backwards: Array | None = None
+    """Whether a task walks its streams from their end; None: none does."""
 
     @property
     def tasks(self) -> int:
@@ -116,6 +118,7 @@ def gemm_accesses(gemm: Gemm, mapping: object = "linear()") -> Accesses:
         tile=gemm.tile,
         tile_grid=(grid.rows, grid.cols),
         tile_of_task=row * grid.cols + col,
+        backwards=number // launched % 2 == 1 if gemm.walk == "to-and-fro" else None,
     )
 
 

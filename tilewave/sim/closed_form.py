@@ -42,7 +42,7 @@ def _l2(
     if machine.l2.partitions > 1:
         return partitioned_l2(walks, placed, machine.l2.partitions, accesses.streams, capacities, written)
     each = Walks(walks.beat, walks.domain, walks.stream, walks.size)
-    missed = lru_misses(each, machine.domains, accesses.streams, capacities, written)
+    missed = lru_misses(each, machine.domains, accesses.streams, capacities, written, placed.backwards)
     return missed, np.zeros_like(missed), missed
 
 
@@ -85,6 +85,7 @@ def _memory(
     each = Walks(beat, np.zeros_like(beat), stream, accesses.stream_bytes[stream])
     capacities = softness.last_level_capacities(machine)
     missed = np.zeros_like(total)
-    missed[touched] = lru_misses(each, 1, accesses.streams, capacities, np.zeros((1, placed.beats)))
+    nothing = np.zeros((1, placed.beats))
+    missed[touched] = lru_misses(each, 1, accesses.streams, capacities, nothing, placed.backwards)
     share = np.minimum(missed, total) / np.maximum(total, 1.0)
     return asked * share[member]

@@ -2,7 +2,8 @@
 
 Hardware deals workgroups in launch order, each to the next free unit; where there are several xcds, workgroup w goes to
 xcd w % xcds and waits for a unit there. All residents stream through their tasks together, so time is counted in beats:
-in beat b every occupied seat walks its b-th task.
+in beat b every occupied seat walks its b-th task. A beat goes through its streams in one direction, that of most of its
+tasks: workgroups that turn round after every tile turn together.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Placed:
     merge_group: Array
     domain_xcd: Array
     """The xcd of each L2 domain."""
+    backwards: Array
+    """Whether each beat walks its streams from their end."""
 
     @cached_property
     def beats(self) -> int:
@@ -57,15 +60,25 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     first_beat, seat = _deal(lengths, np.zeros_like(xcd) if machine.seats else xcd)
     at = seat[accesses.workgroup]
     domain = xcd * machine.l2.partitions + partition
+    beat = first_beat[accesses.workgroup] + accesses.turn
     return Placed(
         seats=len(xcd),
-        beat=first_beat[accesses.workgroup] + accesses.turn,
+        beat=beat,
         seat=at,
         xcd=xcd[at],
         domain=domain[at],
         merge_group=group[at],
         domain_xcd=np.arange(machine.domains) // machine.l2.partitions,
+        backwards=_directions(beat, accesses.backwards),
     )
+
+
+def _directions(beat: Array, backwards: Array | None) -> Array:
+    """Whether most tasks of each beat go backwards."""
+    if backwards is None:
+        return np.zeros(int(beat.max()) + 1, bool)
+    directions: Array = 2 * np.bincount(beat, backwards) > np.bincount(beat)
+    return directions
 
 
 def _deal(lengths: Array, queue_of_seat: Array) -> tuple[Array, Array]:

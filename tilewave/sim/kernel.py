@@ -1,8 +1,8 @@
 """The accesses of any kernel: its index arithmetic run for all workgroups, and what it touches written down.
 
 Between two places where a workgroup writes, its reads are one task. Where a read goes round a loop and every workgroup
-moves on by the same blocks, the whole walk is one stream. A kernel that does otherwise is taken step by step, every
-read a task of its own.
+moves on by the same blocks, the whole walk is one stream, and a walk through the same blocks from the last to the first
+is that stream backwards. A kernel that does otherwise is taken step by step, every read a task of its own.
 """
 
 from __future__ import annotations
@@ -101,9 +101,11 @@ class Tasks:
     workgroup: list[Array]
     reads: list[Array]
     written: list[Array]
+    backwards: list[bool]
+    """Of each entry above, whether its streams are walked from their end."""
     steps: int
     starts: dict[tuple[int, ...], list[Array]]
-    """The first blocks of streams, by the blocks that they walk from there on; a stream is named by its first block."""
+    """The first blocks of streams, by the blocks that lie from there on; a stream is named by its first block."""
 
     def blocks(self) -> Iterator[tuple[Array, Array]]:
         """(first blocks, all blocks) of the streams that move alike, each stream once."""
@@ -114,19 +116,23 @@ class Tasks:
 
 def _streamed(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks | None:
     """Every read that goes round a loop as one stream; None where workgroups do not keep step."""
-    tasks = Tasks([], [], [], max(_longest(s) for s in segments), {})
+    tasks = Tasks([], [], [], [], max(_longest(s) for s in segments), {})
     for segment in segments:
         workgroups = segment.visits[0].workgroups
         if any(not np.array_equal(v.workgroups, workgroups) for v in segment.visits):
             return None
-        columns = []
+        columns, directions = [], set()
         for site in _sites(segment):
             if isinstance(site[0].op, Gather):
                 return None
             found = _stream(site, blocks[site[0].op.memory], tasks.starts)
             if found is None:
                 return None
-            columns.append(found)
+            columns.append(found.first)
+            directions |= {found.backwards} if len(site) > 1 else set()
+        if len(directions) > 1:
+            return None
+        tasks.backwards.append(directions == {True})
         tasks.workgroup.append(workgroups)
         tasks.reads.append(np.concatenate(columns, 1) if columns else np.zeros((len(workgroups), 0), np.int64))
         tasks.written.append(_written(segment, workgroups))
@@ -146,8 +152,16 @@ def _sites(segment: Segment) -> list[list[Visit]]:
     return list(found.values())
 
 
-def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list[Array]]) -> Array | None:
-    """[workgroup, i]: the streams that a read walks, one for each block of its tile; None where they differ in pace."""
+@dataclass(frozen=True, eq=False)
+class Walked:
+    """The streams that a read walks: `first[workgroup, i]`, one for each block of its tile, and which way it goes."""
+
+    first: Array
+    backwards: bool
+
+
+def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list[Array]]) -> Walked | None:
+    """What a read walks; None where workgroups differ in pace."""
     first = blocks.numbers(site[0].op, site[0].at)
     if (first == NO_STREAM).any():
         return None
@@ -159,8 +173,11 @@ def _stream(site: list[Visit], blocks: Blocks, known: dict[tuple[int, ...], list
         if (here == NO_STREAM).any() or (moved != moved[0, 0]).any():
             return None
         offsets.append(int(moved[0, 0]))
+    backwards = offsets[-1] < 0
+    if backwards:
+        first, offsets = first + offsets[-1], [offset - offsets[-1] for offset in reversed(offsets)]
     known.setdefault(tuple(offsets), []).append(np.unique(first))
-    return first
+    return Walked(first, backwards)
 
 
 def _one(at: Array) -> bool:
@@ -169,12 +186,13 @@ def _one(at: Array) -> bool:
 
 def _step_by_step(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks:
     """Every read and every write a task of its own."""
-    tasks = Tasks([], [], [], 1, {})
+    tasks = Tasks([], [], [], [], 1, {})
     for segment in segments:
         for execution in _executions(segment):
             who = np.unique(np.concatenate([visit.workgroups for visit in execution]))
             reading = not isinstance(execution[0].op, WRITING)
             tasks.workgroup.append(who)
+            tasks.backwards.append(False)
             tasks.reads.append(_touched(execution, blocks, who) if reading else np.zeros((len(who), 0), np.int64))
             tasks.written.append(np.zeros(len(who)) if reading else _written(Segment(execution), who))
     numbers = np.unique(np.concatenate([r.reshape(-1) for r in tasks.reads]))
@@ -226,6 +244,7 @@ class _Assembly:
         workgroup = np.concatenate(tasks.workgroup)
         reads = self._reads(tasks, starts)
         written = np.concatenate(tasks.written)
+        backwards = np.repeat(tasks.backwards, [len(who) for who in tasks.workgroup])
         order = np.argsort(workgroup, kind="stable")
         turn = np.arange(len(order)) - np.searchsorted(workgroup[order], workgroup[order])
         products = self._products()
@@ -245,6 +264,7 @@ class _Assembly:
             flops=work * self._whole_share(),
             step_flops=work / (len(order) * tasks.steps),
             dtype=mma.a.type.dtype.name if mma else "",
+            backwards=backwards[order] if backwards.any() else None,
             tile=(*mma.acc.type.shape[-2:], mma.a.type.shape[-1]) if mma else (),
         )
 

@@ -70,6 +70,7 @@ def touch(line: int, size: float, older: Array, newer: Array, held: Array, used:
 @compiled
 def run_trace(
     bounds: Array,
+    backwards: Array,
     domain: Array,
     stream: Array,
     size: Array,
@@ -94,7 +95,8 @@ def run_trace(
 ) -> None:
     """Walk all beats, slab by slab; `flows[walk]` are the bytes that it missed, crossed, asked of memory and HBM."""
     for beat in range(bounds.shape[0] - 1):
-        for slab in range(slabs):
+        for turn in range(slabs):
+            slab = slabs - 1 - turn if backwards[beat] else turn
             for walk in range(bounds[beat], bounds[beat + 1]):
                 own = domain[walk]
                 bytes_here = size[walk] / (slabs * partitions)

@@ -42,6 +42,17 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class OwnKernel:
+    """One launch of tilewave's own kernel under the H200's profiler."""
+
+    gemm: Gemm
+    mapping: str
+    requests_bytes: int
+    l2_hit: float
+    hbm_read_bytes: int
+
+
+@dataclass(frozen=True)
 class Rates:
     """Hit rates and speed that a paper gives for one order on MI355X."""
 
@@ -108,6 +119,21 @@ def unseen_counters() -> tuple[Counters, ...]:
             )
         )
     return tuple(found)
+
+
+@cache
+def own_kernels() -> tuple[OwnKernel, ...]:
+    """All rows of h200_to_and_fro.csv."""
+    return tuple(
+        OwnKernel(
+            Gemm(*_sizes(row), (128, 256, 64), "f16", workgroups=H200_WORKGROUPS, walk="to-and-fro"),
+            row["mapping"],
+            int(row["l2_requests_bytes"]),
+            float(row["l2_hit_pct"]) / 100,
+            int(row["dram_read_bytes"]),
+        )
+        for row in _rows("h200_to_and_fro.csv")
+    )
 
 
 @cache

@@ -25,7 +25,9 @@ def partitioned_l2(
 ) -> tuple[Array, Array, Array]:
     """(missed, crossed, asked of memory) of each walk, for each capacity."""
     points, domains = len(capacities), len(placed.domain_xcd)
-    state = Caches(2 * streams, np.repeat(capacities, domains)[:, None], np.tile(written, (points, 1)))
+    state = Caches(
+        2 * streams, np.repeat(capacities, domains)[:, None], np.tile(written, (points, 1)), placed.backwards
+    )
     found = np.empty((3, len(walks), points))
     bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
     for beat in range(placed.beats):

@@ -11,6 +11,8 @@ from tilewave.mapping import Grid
 LARGEST_SIZE = (1 << 31) - 1
 MOST_TILES = 1 << 22
 """Tiles of one launch: the simulator's arrays then stay below a gigabyte."""
+WALKS = ("forwards", "to-and-fro")
+"""How a workgroup goes through K: always from its start, or back on every second of its tiles."""
 
 
 class SimError(TilewaveError):
@@ -29,6 +31,8 @@ class Gemm:
     out: str = ""
     """The dtype of C; without it, that of A and B, or what i8 is summed in."""
     workgroups: int | None = None
+    walk: str = WALKS[0]
+    """One of WALKS; to and fro, a tile begins where the workgroup's last one ended."""
 
     def __post_init__(self) -> None:
         for name, size in (("m", self.m), ("n", self.n), ("k", self.k)):
@@ -42,6 +46,8 @@ class Gemm:
                 raise SimError(f"no dtype is called {name!r}", remedy=f"there are {', '.join(DTYPES)}")
         if self.workgroups is not None:
             _check_size("a launch's number of workgroups", self.workgroups)
+        if self.walk not in WALKS:
+            raise SimError(f"no walk through K is called {self.walk!r}", remedy=f"there are {' and '.join(WALKS)}")
         tiles = -(-self.m // self.tile[0]) * -(-self.n // self.tile[1])
         if tiles > MOST_TILES:
             raise SimError(
@@ -79,8 +85,9 @@ class Gemm:
 
     def __str__(self) -> str:
         persistent = f", {self.workgroups} workgroups" if self.workgroups else ""
+        walk = "" if self.walk == WALKS[0] else f", K {self.walk}"
         tile = "×".join(map(str, self.tile))
-        return f"{self.m}×{self.n}×{self.k} {self.dtype}, tiles of {tile}{persistent}"
+        return f"{self.m}×{self.n}×{self.k} {self.dtype}, tiles of {tile}{persistent}{walk}"
 
 
 def _is_f8(gemm: Gemm) -> bool:

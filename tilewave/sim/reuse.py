@@ -6,7 +6,12 @@ A stream last walked in beat i and walked again in beat j finds in front of it, 
 
 bytes: what was walked in the beats between, what i and j both walk, the rest of what i walked and nobody since, and
 what j has walked so far that is neither. Where D(x) fits into the cache, x hits: a share of the stream that is
-linear in the capacity. Every term is known from one number per cache and beat, `alive[i]`: the bytes whose last walk
+linear in the capacity. Where j goes the other way than i, what i walked last comes first: after the fraction t
+of beat j
+
+    D(t) = between + t · (again + only_i + only_j)
+
+Every term is known from one number per cache and beat, `alive[i]`: the bytes whose last walk
 was in beat i. So the cost is that of sorting, and grows linearly with the number of walks.
 """
 
@@ -37,13 +42,14 @@ class Walks:
         return len(self.beat)
 
 
-def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra: Array) -> Array:
+def lru_misses(walks: Walks, caches: int, streams: int, capacities: Array, extra: Array, backwards: Array) -> Array:
     """Bytes that each walk misses, for each capacity: an array of (walks, capacities).
 
-    extra[cache, beat] are bytes that a cache takes in at the end of a beat and nobody asks for again.
+    extra[cache, beat] are bytes that a cache takes in at the end of a beat and nobody asks for again; backwards[beat]
+    tells which way a beat goes.
     """
     beats = extra.shape[1]
-    state = Caches(streams, np.broadcast_to(capacities, (caches, len(capacities))), extra)
+    state = Caches(streams, np.broadcast_to(capacities, (caches, len(capacities))), extra, backwards)
     missed = np.empty((len(walks), len(capacities)))
     bounds = np.searchsorted(walks.beat, np.arange(beats + 1))
     for beat in range(beats):
@@ -78,8 +84,9 @@ class Caches:
     capacities[cache, i]: the answers are given for each i, under one history of walks.
     """
 
-    def __init__(self, streams: int, capacities: Array, extra: Array) -> None:
+    def __init__(self, streams: int, capacities: Array, extra: Array, backwards: Array) -> None:
         caches, beats = extra.shape
+        self.backwards = backwards
         self.streams, self.capacities, self.largest = streams, capacities, float(capacities.max())
         self.last = np.full(caches * streams, -1, np.int64)
         self.alive = np.zeros((caches, beats))
@@ -128,7 +135,9 @@ class Caches:
         running = np.cumsum(again) - again
         first = np.searchsorted(cache, cache)
         only_now = running - running[first]
-        return fixed + np.minimum(only_then, only_now), fixed + np.maximum(only_then, only_now)
+        turned = self.backwards[at] != self.backwards[beat]
+        lower = np.where(turned, -again, np.minimum(only_then, only_now))
+        return fixed + lower, fixed + np.where(turned, only_then + only_now, np.maximum(only_then, only_now))
 
     def _walked_since(self, beat: int) -> Array:
         """[cache, i - oldest]: different bytes walked after beat i and before this one; forgets what cannot hit."""

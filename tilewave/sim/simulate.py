@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilewave.ir.core import Kernel
 from tilewave.machine import Machine, find
 from tilewave.mapping import as_mapping
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
@@ -21,6 +22,7 @@ from tilewave.sim.requests import Sync, requested_bytes
 from tilewave.sim.time import Moved, time_parts
 
 Engine = Callable[[Accesses, Placed, Machine, Residency, Softness], Flows]
+Problem = Gemm | HasKernel | Kernel
 DEFAULT = Residency()
 LONGEST_SERIES = 2048
 """Beats of a report; where a launch has more, neighbours are added up."""
@@ -37,7 +39,7 @@ class Run:
 
 
 def simulate(
-    problem: Gemm | HasKernel,
+    problem: Problem,
     machine: Machine | str,
     mapping: object = None,
     *,
@@ -54,7 +56,7 @@ def simulate(
 
 
 def run(
-    problem: Gemm | HasKernel,
+    problem: Problem,
     machine: Machine | str,
     mapping: object = None,
     *,
@@ -74,7 +76,7 @@ def run(
     return Run(made.report(name, order, engine), accesses, placed, flows)
 
 
-def sensitivity(problem: Gemm | HasKernel, machine: Machine | str, mapping: object = None) -> tuple[Sensitivity, ...]:
+def sensitivity(problem: Problem, machine: Machine | str, mapping: object = None) -> tuple[Sensitivity, ...]:
     """The same launch with residents out of step, and with two workgroups on a unit."""
     cases = {
         "as assumed": DEFAULT,
@@ -86,7 +88,7 @@ def sensitivity(problem: Gemm | HasKernel, machine: Machine | str, mapping: obje
     return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
 
 
-def _accesses(problem: Gemm | HasKernel, mapping: object, symbols: Mapping[str, int]) -> tuple[Accesses, str, str]:
+def _accesses(problem: Problem, mapping: object, symbols: Mapping[str, int]) -> tuple[Accesses, str, str]:
     if isinstance(problem, Gemm):
         if symbols:
             raise SimError("a gemm has no symbols", remedy="give its sizes to Gemm(…)")
@@ -128,7 +130,7 @@ class _Made:
         flows, accesses, machine = self.flows, self.accesses, self.machine
         missed, asked_of_memory, hbm = (float(x.sum()) for x in (flows.missed, flows.asked_of_memory, flows.hbm))
         crossed = float(flows.crossed.sum())
-        reads, written = requested_bytes(accesses, self.placed, machine, Sync()), accesses.output_bytes
+        reads, written = requested_bytes(accesses, self.placed, machine, flows, Sync()), accesses.output_bytes
         requests = reads + written
         moved = Moved(hbm, written, asked_of_memory if machine.last_level else 0.0, requests)
         parts = time_parts(accesses, self.placed, machine, self.residency, moved, self.timing)

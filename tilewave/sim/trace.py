@@ -49,6 +49,7 @@ class _Tracer:
             slabs,
             accesses.streams,
         )
+        self.backwards = placed.backwards
         self.bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
         held = machine.l2.holds_writes
         order = np.argsort(placed.beat, kind="stable") if held else np.zeros(0, np.int64)
@@ -79,6 +80,7 @@ class _Tracer:
         last_older, last_newer, last_held, last_used = lru.empty_lists(1, self.lines if last else 0)
         lru.run_trace(
             self.bounds,
+            self.backwards,
             self.walks.domain,
             self.walks.stream,
             self.walks.size,

@@ -9,6 +9,7 @@ from typing import ClassVar
 from tilewave.lower.lane_target import Product
 from tilewave.lower.llvm import Function, Module
 from tilewave.lower.numbers import suffix
+from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.machine.matrix import CDNA3, CDNA4, NAMED
 from tilewave.targets.assembler import Machine
 
@@ -19,6 +20,21 @@ BUFFER_WORD_3 = 159744
 WAVE = 64
 GROUPED = {"matrix": 0x8, "load": 0x20, "shared_load": 0x100, "shared_store": 0x200}
 """The kinds of instructions that can be grouped, as bits of a mask."""
+IN_ORDER = 'fence syncscope("singlethread") seq_cst'
+"""LLVM moves no access to memory across; it costs no instruction."""
+FARTHEST = 4095
+"""Of a buffer instruction's offset."""
+MOST_LOADS = 63
+"""That s_waitcnt can leave under way."""
+NOTES = (
+    '!5 = distinct !{!5, !"shared memory"}',
+    '!6 = distinct !{!6, !5, !"what is brought"}',
+    '!7 = distinct !{!7, !5, !"what is read"}',
+    "!8 = !{!6}",
+    "!9 = !{!7}",
+)
+"""LLVM takes each load into shared memory for a write that any read must wait for. Said to be apart, they are not
+waited for; fences and the awaits that stand in the kernel keep them in order."""
 NO_LOADS, NO_SHARED = 0x0F70, 0xC07F
 """s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be."""
 
@@ -113,6 +129,13 @@ class Amdgcn:
         call(f, "s.barrier")
         f.do('fence syncscope("workgroup") acquire')
 
+    def order_lanes(self, f: Function) -> None:
+        # Shared memory serves a wave in order, so that nothing is waited for; but LLVM moves what one lane alone would
+        # not miss.
+        f.do('fence syncscope("wavefront") release')
+        call(f, "wave.barrier")
+        f.do('fence syncscope("wavefront") acquire')
+
     def await_stores(self, f: Function) -> None:
         # LLVM puts such a wait where a fence stands, but forgets it where stores under a mask end a loop's body.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
@@ -144,17 +167,48 @@ class Amdgcn:
 
     later = None
 
+    @property
+    def brings(self) -> Amdgcn | None:
+        return self if self.widest_bytes in LANE_MACHINES[self.chip].direct_load_bytes else None
+
     def window(self, f: Function, pointer: str, size_bytes: str) -> str:
         arguments = [("ptr addrspace(1)", pointer), ("i16", "0"), ("i64", size_bytes), ("i32", str(BUFFER_WORD_3))]
         return f.call("ptr addrspace(8)", "llvm.amdgcn.make.buffer.rsrc.p8.p1", arguments)
 
     def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
-        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where)
+        # Convergent, so that LLVM leaves it outside of conditions that only some lanes meet: a window that is computed
+        # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
+        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
 
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
         call(f, f"raw.ptr.buffer.store.{suffix(kind)}", (kind, x), *where)
+
+    # -- into shared memory
+
+    farthest = FARTHEST
+    read_note = ", !alias.scope !9, !noalias !8"
+    notes = NOTES
+
+    def bring(
+        self, f: Function, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
+    ) -> None:
+        where = [("ptr addrspace(8)", window), (self.shared_pointer, place), ("i32", str(size_bytes))]
+        offsets = [("i32", lane_offset), ("i32", offset), ("i32", str(far)), ("i32", "0")]
+        call(f, "raw.ptr.buffer.load.lds", *where, *offsets, note=", !alias.scope !8, !noalias !9")
+
+    def await_brought(self, f: Function, pending: int) -> None:
+        few = min(pending, MOST_LOADS)
+        f.do(IN_ORDER)
+        call(f, "s.waitcnt", ("i32", str(NO_LOADS | few & 15 | few >> 4 << 14)))
+        f.do(IN_ORDER)
+
+    def meet(self, f: Function) -> None:
+        # A fence of the workgroup would wait for everything that is on its way, and not for what the kernel awaits.
+        f.do(IN_ORDER)
+        call(f, "s.barrier")
+        f.do(IN_ORDER)
 
     # -- products
 
@@ -193,10 +247,10 @@ class Amdgcn:
         return [f'!{{i32 1, !"amdhsa_code_object_version", i32 {CODE_OBJECT_VERSION}}}']
 
 
-def call(f: Function, name: str, *arguments: tuple[str, str]) -> None:
+def call(f: Function, name: str, *arguments: tuple[str, str], note: str = "") -> None:
     """Call one of the target's functions that give nothing."""
     f.module.declare(f"void @llvm.amdgcn.{name}({', '.join(kind for kind, _ in arguments)})")
-    f.do(f"call void @llvm.amdgcn.{name}({', '.join(f'{kind} {x}' for kind, x in arguments)})")
+    f.do(f"call void @llvm.amdgcn.{name}({', '.join(f'{kind} {x}' for kind, x in arguments)}){note}")
 
 
 def _as_fragment(f: Function, x: str, kind: str, dtype: str, per_lane: int) -> str:

@@ -27,6 +27,7 @@ class Nvptx:
     shared_pointer = "ptr addrspace(3)"
     widest_bytes = 16
     windows = None
+    brings = None
     later = Hopper()
 
     @property
@@ -46,6 +47,9 @@ class Nvptx:
 
     def barrier(self, f: Function) -> None:
         asm(f, "bar.sync 0;")
+
+    def order_lanes(self, f: Function) -> None:
+        asm(f, "bar.warp.sync -1;")
 
     def await_stores(self, f: Function) -> None:
         pass  # bar.sync waits for them

@@ -1,0 +1,51 @@
+"""Which elements of two memories lie in the same bytes, where one was laid over the other.
+
+x_shared, 4x8 of f16      a row is 16 bytes:    x[0, 0] x[0, 1] x[0, 2] …
+over it, 2x8 of f32       a row is 32 bytes:    c[0, 0]         c[0, 1] …        c[0, 0] meets x[0, 0] and x[0, 1]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewave.ir.core import Block, Value
+from tilewave.ir.ops import Overlay
+from tilewave.ir.placements import elements, offset
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
+
+Array = np.ndarray[Any, Any]
+NONE = -1
+"""In place of an element: bytes that belong to none."""
+
+
+def meeting(a: Memory, b: Memory) -> Array:
+    """For each element of a, in rows, the elements of b in its bytes: elements of a x bytes of each."""
+    of_byte = np.full(max(map(size_bytes, (a, b))), NONE, np.int64)
+    starts = _starts(b)
+    for byte in range(b.dtype.bytes):
+        of_byte[starts + byte] = np.arange(len(starts))
+    found: Array = of_byte[_starts(a)[:, None] + np.arange(a.dtype.bytes)]
+    return found
+
+
+def size_bytes(memory: Memory) -> int:
+    return elements(memory) * memory.dtype.bytes
+
+
+def lower_memories(block: Block) -> dict[Value, Value]:
+    """For each memory that lies over another, the one at the bottom."""
+    found: dict[Value, Value] = {}
+    for op in walk(block):
+        if isinstance(op, Overlay):
+            found[op.result] = found.get(op.memory, op.memory)
+    return found
+
+
+def _starts(memory: Memory) -> Array:
+    """The first byte of each element."""
+    position = np.indices(memory.shape).reshape(len(memory.shape), -1)
+    found: Array = offset(memory, *position) * memory.dtype.bytes
+    return found

@@ -1,0 +1,123 @@
+"""Steps that take turns in the slots of a memory are written out, one for each slot.
+
+    loop(15) {                                       loop(7) {
+      bring_chunks(…, sa[(i + 1) % 2])          →      bring_chunks(…, sa[1]);  acc = matrix(load(sa[0]), …, acc)
+      acc = matrix(load(sa[i % 2]), …, acc)            bring_chunks(…, sa[0]);  acc = matrix(load(sa[1]), …, acc)
+    }                                                }
+                                                     bring_chunks(…, sa[1]);    acc = matrix(load(sa[0]), …, acc)
+
+Where a slot lies is then a number that the instruction says, and no arithmetic of addresses is left in the loop. Loops
+that bring tiles are written out where it is known how often they go round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Add, BringChunks, Const, Loop, Mod, Mul, Yield
+from tilewave.ir.ranges import Ranges
+from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
+from tilewave.ir.types import INDEX_SCALAR
+
+MOST_SLOTS = 4
+"""More steps than this are too long a loop."""
+MOST_CARRIED_BITS = 192 * 32
+"""Where a lane carries more from step to step, LLVM copies it between ordinary and accumulation registers."""
+
+
+def unroll_slots(kernel: Kernel) -> Kernel:
+    ranges, taken = Ranges(kernel), names(kernel)
+    results: dict[Value, Value] = {}
+
+    def unroll(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Loop) or not any(isinstance(o, BringChunks) for o in op.body.ops):
+            return None
+        slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
+        counts = {count for _, count in slots.values()}
+        if (
+            len(counts) != 1
+            or not 1 < min(counts) <= MOST_SLOTS
+            or least != most
+            or _carried_bits(op) > MOST_CARRIED_BITS
+        ):
+            return None
+        writer = _Writer(op, slots, taken)
+        results.update(zip(op.results, writer.steps(most, min(counts)), strict=True))
+        return writer.builder.ops
+
+    return replace_values(rewrite(kernel, unroll), results)
+
+
+def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:
+    """The numbers of slots in a loop's body: so far ahead of the step's own number, modulo so many."""
+    ahead, found = {loop.body.args[0]: 0}, {}
+    for op in loop.body.ops:
+        if isinstance(op, (Add, Mod)) and op.a in ahead:
+            least, most = ranges.of(op.b)
+            if least == most and isinstance(op, Add):
+                ahead[op.result] = ahead[op.a] + least
+            elif least == most:
+                found[op.result] = ahead[op.a], least
+    return found
+
+
+def _carried_bits(loop: Loop) -> int:
+    return sum(prod(v.type.shape) * v.type.dtype.bits for v in loop.init)
+
+
+class _Writer:
+    def __init__(self, loop: Loop, slots: dict[Value, tuple[int, int]], taken: set[str]) -> None:
+        self.loop, self.slots = loop, slots
+        self.builder = Builder(taken, locate=lambda: loop.loc)
+        self.index, *self.carried = loop.body.args
+
+    def steps(self, trips: int, slots: int) -> tuple[Value, ...]:
+        """Write all of them; what the last one yields."""
+        turns = trips // slots if trips // slots > 1 else 0
+        sums = self.turns(turns, slots) if turns else self.loop.init
+        for step in range(turns * slots, trips):
+            sums = self.step(self.builder.const(step, name="step"), step, sums)
+        return sums
+
+    def turns(self, turns: int, slots: int) -> tuple[Value, ...]:
+        """A loop whose body has a step for every slot."""
+        builder = self.builder
+        trips = builder.const(turns, name="turns")
+        turn = builder.fresh("turn", INDEX_SCALAR)
+        args = tuple(builder.fresh(v.name, v.type) for v in self.carried)
+        with builder.region():
+            first = builder.emit(Mul, turn, builder.const(slots), type=INDEX_SCALAR, name=self.index.name)
+            sums = args
+            for step in range(slots):
+                at = builder.emit(Add, first, builder.const(step), type=INDEX_SCALAR) if step else first
+                sums = self.step(at, step, sums)
+            body = builder.block((turn, *args), sums)
+        results = tuple(builder.fresh(f"{v.name}_turns", v.type) for v in self.loop.results)
+        builder.effect(Loop, trips, self.loop.init, body, results=results)
+        return results
+
+    def step(self, index: Value, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
+        """One step under new names; what it yields."""
+        new = {self.index: index, **dict(zip(self.carried, sums, strict=True))}
+        for op in self.loop.body.ops:
+            if isinstance(op, Yield):
+                return tuple(new.get(v, v) for v in op.values)
+            self.builder.ops.append(self.copied(op, number, new))
+        raise AssertionError("a loop's body ends in yield")
+
+    def copied(self, op: Op, number: int, new: dict[Value, Value]) -> Op:
+        copy = substitute(map_blocks(op, lambda block: self.inner(block, number, new)), new)
+        new.update({v: self.builder.fresh(v.name, v.type) for v in op.results})
+        results = tuple(new[v] for v in op.results)
+        if results and op.results[0] in self.slots:
+            ahead, slots = self.slots[op.results[0]]
+            return Const((number + ahead) % slots, results=results, loc=op.loc)
+        return replace(copy, results=results)
+
+    def inner(self, block: Block, number: int, new: dict[Value, Value]) -> Block:
+        new.update({v: self.builder.fresh(v.name, v.type) for v in block.args})
+        return Block(tuple(new[v] for v in block.args), tuple(self.copied(op, number, new) for op in block.ops))

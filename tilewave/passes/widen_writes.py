@@ -1,0 +1,185 @@
+"""Results leave in 16 bytes a lane: where lanes hold fewer neighbours, their wave brings them into rows first.
+
+    write(%sums, %c, [%m, %n])   →   %c_shared = overlay(%y_shared) : memory<8x16x64xf16, shared, pad(4)>
+                                     write_through(%sums, %c, [%m, %n], %c_shared)
+
+A lane holds four neighbours of the sums: 16 bytes of f32, but 8 of f16. Each wave has a part of the memory to itself,
+so that its lanes need no barrier among them. The bytes are those of a staged operand that nobody reads any more: the
+kernel takes no more shared memory than before. Where nothing was staged, a memory is allocated that leaves room for as
+many waves as a compute unit runs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import gcd, prod
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.fragments import NEIGHBOURS, Fragment
+from tilewave.ir.layouts import LANES, Layout
+from tilewave.ir.ops import Allocate, Bring, Overlay, Write, WriteThrough
+from tilewave.ir.overlays import size_bytes
+from tilewave.ir.placements import lies_in, offset
+from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.spreads import Spreads
+from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
+from tilewave.ir.wave_chunks import WaveChunks
+from tilewave.machine.banks import Kind, Ports, ports
+from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.matrix import NAMED
+
+ROW_BYTES = (128, 64)
+"""How long the rows of a chunk may be; shorter ones are no better than what lanes hold."""
+RESIDENT_WAVES = 32
+"""Of a compute unit, at most: 8 on each of 4 units (AMD, "CDNA3 Instruction Set Architecture")."""
+PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
+
+
+@dataclass(frozen=True)
+class WidenWrites:
+    machine: LaneMachine
+    rows: dict[str, int] = field(default_factory=lambda: {name: i.rows for name, i in NAMED.items()}, repr=False)
+
+    def __repr__(self) -> str:
+        return f"WidenWrites({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        return _Widening(kernel, self.machine, self.rows).kernel()
+
+
+class _Widening:
+    def __init__(self, kernel: Kernel, machine: LaneMachine, rows: dict[str, int]) -> None:
+        self.old, self.machine = kernel, machine
+        self.spreads = Spreads(kernel, rows, frozenset())
+        self.heights = sorted(set(rows.values()))
+        self.builder = Builder(names(kernel))
+        self.staged = [op.result for op in walk(kernel.body) if isinstance(op, Allocate)]
+        self.made: dict[tuple[Value | None, Memory], Op] = {}
+
+    def kernel(self) -> Kernel:
+        body = self.block(self.old.body)
+        front = max((i + 1 for i, op in enumerate(body.ops) if isinstance(op, Allocate)), default=0)
+        ops = (*body.ops[:front], *self.made.values(), *body.ops[front:])
+        return replace(self.old, body=replace(body, ops=ops)) if self.made else self.old
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for i, old in enumerate(block.ops):
+            op = map_blocks(old, self.block)
+            ops.append(self.widened(op, block, i) if isinstance(op, Write) else op)
+        return replace(block, ops=tuple(ops))
+
+    def widened(self, op: Write, block: Block, position: int) -> Op:
+        layout = self.sums(op) if self.is_narrow(op) else None
+        if layout is None:
+            return op
+        under = self.free(block, position)
+        waves = prod(self.old.waves)
+        if under is None and self.staged:
+            return op
+        room = _bytes(under) if under else self.machine.shared.bytes // RESIDENT_WAVES * waves
+        kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
+        return op if kind is None else self.through(op, under, kind)
+
+    def is_narrow(self, op: Write) -> bool:
+        """Whether a lane's four neighbours are less than it can store, and the memory has rows for more."""
+        memory, dtype, widest = op.memory.type, op.tile.type.dtype, self.machine.widest_load_bytes
+        rows = op.axes == tuple(sorted(op.axes)) and len(op.axes) > 1 and op.axes[-1] == len(memory.shape) - 1
+        fits = NEIGHBOURS * dtype.bytes < widest and memory.shape[-1] * dtype.bytes % widest == 0
+        return lies_in(op.memory, "global") and rows and fits and dtype != BOOL
+
+    def sums(self, op: Write) -> Layout | None:
+        """How lanes hold the tile, if as a matrix instruction leaves its sums."""
+        held = self.spreads.held(op.tile)
+        shape, waves = op.tile.type.shape, self.spreads.waves
+        whole = [r for r in self.heights if shape[-2] % (waves[0] * r) == 0 and shape[-1] % (waves[1] * r) == 0]
+        found = (Fragment(rows, 0).sums(shape, waves, turned=True) for rows in whole)
+        return next((layout for layout in found if held == (layout,)), None)
+
+    def free(self, block: Block, position: int) -> Value | None:
+        """The largest staged memory that is used in front of this write alone, and first of all staged there."""
+        before, all_uses = _uses(block.ops[:position]), _uses(self.old.body.ops)
+        filled = [m for m in self.staged if isinstance(next(iter(before[m]), None), (Write, Bring))]
+        free = [m for m in filled if before[m] == all_uses[m]]
+        return max(free, key=_bytes, default=None)
+
+    def through(self, op: Write, under: Value | None, kind: Memory) -> WriteThrough:
+        if (under, kind) not in self.made:
+            result = self.builder.fresh(f"{op.memory.name}_shared", kind)
+            made = Overlay(under, results=(result,), loc=op.loc) if under else Allocate(results=(result,), loc=op.loc)
+            self.made[under, kind] = made
+        shared = self.made[under, kind].result
+        return WriteThrough(op.tile, op.memory, op.at, shared, op.axes, loc=op.loc)
+
+
+def _bytes(memory: Value) -> int:
+    assert isinstance(memory.type, Memory)
+    return size_bytes(memory.type)
+
+
+def _uses(ops: Sequence[Op]) -> dict[Value, list[Op]]:
+    """The ops that touch each memory, in order."""
+    found: dict[Value, list[Op]] = defaultdict(list)
+    for op in walk(Block((), tuple(ops))):
+        for v in op.operands:
+            if isinstance(v.type, Memory):
+                found[v].append(op)
+    return found
+
+
+# -- the memory of a chunk --------------------------------------------------------------------------------------------
+
+
+def chunk_memory(machine: LaneMachine, layout: Layout, dtype: DType, waves: int, room_bytes: int) -> Memory | None:
+    """Waves x rows x columns for the longest rows that fit; None where none do."""
+    rows, width = max(layout.steps[-3]), machine.widest_load_bytes // dtype.bytes
+    for row_bytes in ROW_BYTES:
+        columns = row_bytes // dtype.bytes
+        if layout.registers[-3] * rows % columns or columns % rows:
+            continue
+        chunks = WaveChunks(layout, rows, columns, width)
+        shape = (waves, rows, columns)
+        placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]
+        kinds = [Memory(shape, dtype, "shared", placement) for placement in placements]
+        there = [kind for kind in kinds if size_bytes(kind) <= room_bytes]
+        if there:
+            return min(there, key=lambda kind: conflicts(ports(machine.shared), chunks, kind))
+    return None
+
+
+def _paddings(dtype: DType) -> Iterator[Padded]:
+    """Tried first: all addresses of a chunk then differ by what an instruction can say."""
+    return (Padded(bytes // dtype.bytes) for bytes in PAD_BYTES)
+
+
+def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
+    every = max(ROW_BYTES) // (columns * dtype.bytes)  # rows that lie in different banks anyhow
+    for chunk in (bytes // dtype.bytes for bytes in CHUNK_BYTES):
+        yield from (Swizzled(chunk, period, every) for period in PERIODS if columns // chunk % period == 0)
+
+
+@lru_cache(maxsize=256)
+def conflicts(ports: Ports, chunks: WaveChunks, memory: Memory) -> int:
+    """Cycles that lanes wait for each other while one chunk is written and read."""
+    size = memory.dtype.bytes
+
+    def waited(kind: Kind, layout: Layout) -> int:
+        width = gcd(layout.registers[-1] * size, _grain_bytes(memory)) // size
+        first = layout.positions(1, LANES)[..., ::width, :]
+        at = offset(memory, 0, first[..., 0], first[..., 1]) * size
+        ideal, actual = ports.of(kind, width * size).cycles(at.reshape(LANES, -1).T)
+        return actual - ideal
+
+    return waited("write", chunks.written()) + waited("read", chunks.read())
+
+
+def _grain_bytes(memory: Memory) -> int:
+    """What the addresses of rows and of their chunks are multiples of, whatever else they are."""
+    match memory.placement:
+        case Padded(elements) | Swizzled(elements):
+            return elements * memory.dtype.bytes
+    raise NotImplementedError(f"nobody says what {memory.placement} does to addresses")
