@@ -40,13 +40,14 @@ from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.schedule import checked_schedule
+from tilewave.ir.splits import Split
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.ir.visits import visits
 from tilewave.machine.lanes import SM_90A
 from tilewave.passes import pipelines
 from tilewave.passes.runner import run
 from tilewave.passes.simplify import simplify
-from tilewave.passes.split_last_round import Split, SplitLastRound
+from tilewave.passes.split_last_round import SplitLastRound
 
 TILE = (64, 64, 16)
 

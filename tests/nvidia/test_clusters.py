@@ -9,6 +9,8 @@ from fake_guests import forget_guests, install_torch
 from ptx_code import LARGE, assembled_well, build, half_gemm, needs_ptxas
 
 from tilewave import *
+from tilewave.ir.ops import TakeOver
+from tilewave.ir.rewrite import walk
 from tilewave.nvidia_program import Variant
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
@@ -75,6 +77,18 @@ def test_they_assemble_without_spills(shape):
     assert assembled_well(made.asm) <= 168
 
 
+SPLIT = (256, 256, 8200)
+"""Two tiles, each in five parts."""
+
+
+@needs_ptxas
+@pytest.mark.parametrize("shape", [SPLIT, (8200, 8200, 8200)], ids=str)
+def test_those_that_hand_over_parts_assemble_without_spills(shape):
+    made = build(half_gemm(), kernels.sizes(*shape, **LARGE))
+    assert made.lanes.cluster == 2 and any(isinstance(op, TakeOver) for op in walk(made.lanes.body))
+    assert assembled_well(made.asm) <= 168
+
+
 @needs_ptxas
 def test_shared_memory_and_registers_do_not_grow(shared, alone):
     assert shared.program.code_for(Variant()).shared_bytes == alone.program.code_for(Variant()).shared_bytes
@@ -114,3 +128,15 @@ def test_a_launch_says_how_many_workgroups_are_a_cluster(k, members, fake, monke
     clusters = [size for number, size in told if number == CLUSTER_DIMENSION]
     assert clusters == ([[members, 1, 1]] if members > 1 else [])
     assert seen.grid == (4 if members > 1 else 3, 1, 1)
+
+
+def test_a_launch_of_clusters_has_slots_for_what_they_hand_over(fake, monkeypatch):
+    torch = install_torch(monkeypatch)
+    m, n, k = SPLIT
+    made = wave_compile(WaveCompileOptions(subs=kernels.sizes(m, n, k, **LARGE), target="sm_90a"), half_gemm())
+    at, shapes = (0x1000000, 0x8000000, 0x10000000), ((m, k), (n, k), (m, n))
+    made(*(torch.Tensor(p, s, dtype="torch.float16", strides=(s[1], 1)) for p, s in zip(at, shapes, strict=True)))
+    (seen,) = fake.launches
+    assert seen.grid == (10, 1, 1) and CLUSTER_DIMENSION in [number for number, _ in seen.attributes]
+    (slots,) = (a.scratch_bytes for a in made.build.program.code_for(Variant()).arguments if a.kind == "scratch")
+    assert fake.memory[seen.words[9]].content == bytes(slots) and slots > 10 * 128 * 256 * 4

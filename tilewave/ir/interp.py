@@ -312,6 +312,8 @@ class _Interpreter(Launch):
         return self.packed[op.result]
 
     def read(self, op: Read, buffer: Buffer) -> Array:
+        if any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard):
+            return np.zeros(op.result.type.shape, buffer.data.dtype)
         window = self.window(op, buffer, op.result.type.shape)
         self.note_read(op, buffer, window.inside)
         found = buffer.data[window.inside]

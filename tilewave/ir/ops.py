@@ -222,7 +222,7 @@ class Read(Op):
     """How lanes share the tile: as its use wants (nothing); "rows" or "columns": as the matrix instruction takes its
     left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`."""
     guard: tuple[int, ...] = ()
-    """The memory axes along which the tile may hang over; decided by guard_edges."""
+    """The memory axes along which the tile may hang over, or lie behind the memory; guard_edges finds them all."""
 
 
 @dataclass(frozen=True)

@@ -116,11 +116,13 @@ class _Program:
     def shared(self, memory: Value) -> _Shared | None:
         """None where copies of this operand cannot be shared, or too few workgroups would."""
         copies = tuple(op for op in self.copies if op.memory == memory)
-        positions = tuple(dict.fromkeys(v for op in copies for v in op.at if v in self.differs))
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
         outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
         made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
-        if not all(_has_halves(op) for op in copies) or not _computed(positions, made, self.differs):
+        positions = self.decisive([v for op in copies for v in op.at], made)
+        if positions is None or not all(_has_halves(op) for op in copies):
+            return None
+        if not _computed(positions, made, self.differs):
             return None
         numbers = [op for op in made.values() if op in self.tops or op in self.producer.body.ops]
         turn = [op for op in made.values() if self.turns and op in self.turns.body.ops]
@@ -130,6 +132,23 @@ class _Program:
         if odd or few or pairs.backwards or (pairs.uneven and not _is_repeatable(self)):
             return None
         return _Shared(copies, positions, pairs)
+
+    def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
+        """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
+
+        Where these are the same for two workgroups, so are the values in every step.
+        """
+        inner = {v: op for op in walk(self.producer.body) if isinstance(op, ELEMENTWISE) for v in op.results}
+        found: dict[Value, None] = {}
+        for v in values:
+            if v in made and v in self.differs:
+                found[v] = None
+            elif v in self.differs:
+                before = self.decisive(inner[v].operands, made) if v in inner else None
+                if before is None:
+                    return None
+                found.update(dict.fromkeys(before))
+        return tuple(found)
 
 
 def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:

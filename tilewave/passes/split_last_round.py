@@ -11,19 +11,37 @@ Workgroup w has the steps from w · S // G to (w + 1) · S // G of the S steps t
 a range is shorter than a tile, so it is one part of a tile or the end of one and the begin of the next. A begin is
 handed over, an end taken up with all that workgroups in front of it handed over, in their order: sums are the same to
 the last bit whoever is quick. A begin comes before an end, so that nobody waits for a workgroup that waits itself.
+
+Neighbours that share copies take equally many steps in every turn. Where rows are such that they would share, each of
+the T tiles that are left is cut into parts of equally many steps, and workgroup w has part w // T of tile w % T: most
+neighbours then still want the same. The last part may run beyond the end of its tile, where zeros are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import WITH_EFFECT, Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, While, Workgroup
+from tilewave.ir.ops import (
+    WITH_EFFECT,
+    Const,
+    HandOver,
+    Loop,
+    MakeExchange,
+    Mma,
+    Mul,
+    Read,
+    TakeOver,
+    While,
+    Workgroup,
+)
 from tilewave.ir.placements import lies_on_lines
 from tilewave.ir.rewrite import names, substitute, substitute_block, walk
+from tilewave.ir.splits import Cut, Split
 from tilewave.ir.tile_programs import computes_one_tile, only_adds_up
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 
@@ -31,13 +49,14 @@ HAND_OVER_BYTES = 512
 """Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
 added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
 SUM_BITS = 32
+AnySplit = TypeVar("AnySplit", Split, Cut)
 
 
 @dataclass(frozen=True)
 class SplitLastRound:
     """`workgroups`: as many as run at once.
 
-    Where rows do not begin on lines of `line_bytes`, neighbours share copies: they take the same steps of whole tiles.
+    Where rows do not begin on lines of `line_bytes`, neighbours share copies, and take equally many steps.
     """
 
     workgroups: int
@@ -48,23 +67,32 @@ class SplitLastRound:
         return f"SplitLastRound({self.workgroups})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        found = _Tile.of(kernel)
-        if found is None or not all(lies_on_lines(memory, self.line_bytes) for memory in found.memories):
+        found, left = _Tile.of(kernel), kernel.workgroups % self.workgroups
+        if found is None or not left:
             return kernel
-        left = kernel.workgroups % self.workgroups
-        split = self.best(left, found.steps, found.step_bytes) if left else None
-        if split is None:
-            return kernel
-        return _Rounds(kernel, found, split, kernel.workgroups // self.workgroups, self.workgroups).kernel()
+        rounds: _Rounds | None = None
+        if all(lies_on_lines(memory, self.line_bytes) for memory in found.memories):
+            if (split := self.best(left, found.steps, found.step_bytes)) is not None:
+                rounds = _Ranges(kernel, found, split, self.workgroups)
+        elif (cut := self.best_cut(left, found.steps, found.step_bytes, found.ends_in_zeros)) is not None:
+            rounds = _Parts(kernel, found, cut, self.workgroups)
+        return kernel if rounds is None else rounds.kernel()
 
     def best(self, tiles: int, steps: int, step_bytes: int) -> Split | None:
-        """The quickest of the splits that workgroups can be found for; None where whole tiles are as quick."""
+        return self.quickest(self.splits(tiles, steps), step_bytes)
 
-        def time(split: Split) -> int:
+    def best_cut(self, tiles: int, steps: int, step_bytes: int, ends_in_zeros: bool) -> Cut | None:
+        """`ends_in_zeros`: whether parts may run beyond the end of a tile."""
+        return self.quickest((c for c in self.cuts(tiles, steps) if ends_in_zeros or c.is_exact), step_bytes)
+
+    def quickest(self, splits: Iterable[AnySplit], step_bytes: int) -> AnySplit | None:
+        """Of those that workgroups can be found for; None where whole tiles are as quick."""
+
+        def time(split: AnySplit) -> int:
             return split.longest * step_bytes + split.parts * self.hand_over_bytes
 
-        quickest = min(self.splits(tiles, steps), key=time, default=None)
-        return quickest if quickest and time(quickest) < steps * step_bytes else None
+        found = min(splits, key=time, default=None)
+        return found if found and time(found) < found.steps * step_bytes else None
 
     def splits(self, tiles: int, steps: int) -> Iterator[Split]:
         """Several workgroups for each tile, or three for two: ranges often end with a tile, and few are handed over."""
@@ -72,37 +100,12 @@ class SplitLastRound:
             if tiles < workgroups <= min(self.workgroups, tiles * steps):
                 yield Split(tiles, steps, workgroups)
 
-
-@dataclass(frozen=True)
-class Split:
-    """`steps` of each of `tiles`, cut evenly among `workgroups`; its formulas take numbers of any kind."""
-
-    tiles: int
-    steps: int
-    workgroups: int
-
-    @property
-    def parts(self) -> int:
-        """Of a tile, at most."""
-        begins = range(0, self.all_steps, self.steps)
-        return max(int(self.workgroup_of(b + self.steps - 1) - self.workgroup_of(b)) + 1 for b in begins)
-
-    @property
-    def all_steps(self) -> int:
-        return self.tiles * self.steps
-
-    @property
-    def longest(self) -> int:
-        """Steps that a workgroup has at most."""
-        return -(-self.all_steps // self.workgroups)
-
-    def first(self, workgroup: Any) -> Any:
-        """The step with which a workgroup's range begins; that of the next one ends it."""
-        return workgroup * self.all_steps // self.workgroups
-
-    def workgroup_of(self, step: Any) -> Any:
-        """Whose range a step is in."""
-        return ((step + 1) * self.workgroups - 1) // self.all_steps
+    def cuts(self, tiles: int, steps: int) -> Iterator[Cut]:
+        """Both workgroups of each pair have a part, or none of the two; and no part is empty."""
+        for parts in range(2, min(self.workgroups // tiles, steps) + 1):
+            cut = Cut(tiles, steps, parts)
+            if cut.workgroups % 2 == 0 and cut.first(cut.workgroups - 1) < steps:
+                yield cut
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,35 @@ class _Tile:
     @property
     def memories(self) -> list[Value]:
         return [op.memory for op in self.loop.body.ops if isinstance(op, Read)]
+
+    @property
+    def ends_in_zeros(self) -> bool:
+        """Whether all that steps behind the last one would multiply is read beyond the end of its memory."""
+        factors = {v for op in self.loop.body.ops if isinstance(op, Mma) for v in (op.a, op.b)}
+        return factors <= self.depths.keys()
+
+    @property
+    def depths(self) -> dict[Value, int]:
+        """Of the tiles that each step reads a step further, the axis along which their memory ends with the steps."""
+        index, ops = self.loop.body.args[0], self.loop.body.ops
+        made = {op.results[0]: op for op in (*self.before, *ops) if isinstance(op, (Const, Mul))}
+        found: dict[Value, int] = {}
+        for op in ops:
+            for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
+                match made.get(position):
+                    case Mul(a, b) if a == index and isinstance(far := made.get(b), Const):
+                        if far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
+                            found[op.results[0]] = axis
+        return found
+
+    @property
+    def running_on(self) -> _Tile:
+        """The same, where steps behind the last one read zeros."""
+        ops = [
+            replace(op, guard=(self.depths[op.result],)) if isinstance(op, Read) and op.result in self.depths else op
+            for op in self.loop.body.ops
+        ]
+        return replace(self, loop=replace(self.loop, body=replace(self.loop.body, ops=tuple(ops))))
 
     @staticmethod
     def of(kernel: Kernel) -> _Tile | None:
@@ -144,66 +176,82 @@ def _begins_with_zero(loop: Loop, made: dict[Value, Const]) -> bool:
     return zeros == [True] == [loop.init[0].type.dtype.bits == SUM_BITS] and len(loop.init) == 1
 
 
-class _Rounds:
+@dataclass(frozen=True)
+class _Turn:
+    """What a workgroup computes in a turn: the steps of a tile from one to another."""
+
+    number: Value
+    first: Number
+    end: Number
+    trips: Number | None = None
+    """How many steps it takes, where these may be more than there are."""
+
+
+class _Rounds(ABC):
     """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, split: Split, rounds: int, workgroups: int) -> None:
-        self.old, self.tile, self.split, self.rounds = kernel, tile, split, rounds
-        self.workgroups = workgroups if rounds else split.workgroups
+    def __init__(self, kernel: Kernel, tile: _Tile, split: Split | Cut, at_once: int) -> None:
+        self.old, self.tile, self.slots = kernel, tile, split.workgroups
+        self.rounds = kernel.workgroups // at_once
+        self.workgroups = at_once if self.rounds else split.workgroups
         start = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         self.builder = Builder(names(kernel), locate=lambda: start.loc)
 
+    @abstractmethod
+    def start(self) -> Any:
+        """What a workgroup knows of its parts; how many it has."""
+
+    @abstractmethod
+    def turn(self, turn: Number, is_whole: Number) -> _Turn: ...
+
+    @abstractmethod
+    def others(self) -> Any:
+        """How many workgroups have parts in front of an end that is no whole tile."""
+
+    @abstractmethod
+    def slot(self, other: Number) -> Any:
+        """Where one of these put what it handed over."""
+
     def kernel(self) -> Kernel:
-        b, split = self.builder, self.split
+        b = self.builder
         sums = self.tile.loop.init[0].type
-        slots = Exchange((split.workgroups, *sums.shape), sums.dtype)
+        slots = Exchange((self.slots, *sums.shape), sums.dtype)
         self.exchange = b.emit(MakeExchange, type=slots, name="exchange")
         self.own = Number(b, b.emit(Workgroup, type=INDEX_SCALAR, name="own"))
-        first, last = split.first(self.own), split.first(self.own + 1) - 1
-        self.first_tile, self.first_step = first // split.steps, first % split.steps
-        self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
-        has_two = self.first_tile.differs(self.last_tile)
-        self.begin = has_two.choose(0, self.first_step)
-        self.source = split.workgroup_of(self.first_tile * split.steps)
-        parts = (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
-        trips = (parts + self.rounds).value
+        trips = (self.start() + self.rounds).value
         turn = b.fresh("turn", INDEX_SCALAR)
         with b.region():
-            self.turn(Number(b, turn))
+            self.compute(Number(b, turn))
             body = b.block((turn,), ())
         b.effect(Loop, trips, (), body)
         return replace(self.old, body=replace(self.old.body, ops=tuple(b.ops)), workgroups=self.workgroups)
 
-    def turn(self, turn: Number) -> None:
-        """A whole tile, or the first of two parts, which is the begin of a tile, or the last part."""
-        steps, far = self.split.steps, self.rounds * self.workgroups
-        is_whole, is_first = turn < self.rounds, turn.equals(self.rounds)
-        tile = is_first.choose(self.last_tile, self.first_tile) + far
-        number = is_whole.choose(self.own + turn * self.workgroups, tile)
-        first = is_whole.choose(0, is_first.choose(self.begin, self.first_step))
-        end = is_first.choose(self.last_step, steps)
-        sums = self.add_up(number.value, first, end)
-        ends = end.equals(steps)
+    def compute(self, count: Number) -> None:
+        turn = self.turn(count, count < self.rounds)
+        sums = self.add_up(turn)
+        ends = turn.end.equals(self.tile.steps)
         self.when(ends.choose(0, 1), lambda: self.builder.effect(HandOver, sums, self.exchange, self.own.value))
-        others = ends.choose(first.equals(0).choose(0, self.own - self.source), 0)
+        others = ends.choose(turn.first.equals(0).choose(0, self.others()), 0)
         whole = self.take_over(sums, others)
         (result,) = self.tile.loop.results
-        new = {**self.numbers(number.value), result: whole}
+        new = {**self.numbers(turn.number), result: whole}
         self.when(ends.choose(1, 0), lambda: self.builder.ops.extend(substitute(op, new) for op in self.tile.after))
 
-    def add_up(self, number: Value, first: Number, end: Number) -> Value:
+    def add_up(self, turn: _Turn) -> Value:
         """The loop, from one step to another."""
-        new, loop = self.numbers(number), self.tile.loop
+        new, loop = self.numbers(turn.number), self.tile.loop
         self.builder.ops += [substitute(op, new) for op in self.tile.before if not isinstance(op, Workgroup)]
         index, *sums = loop.body.args
         with self.builder.region():
-            step = (Number(self.builder, index) + first).value
+            step = (Number(self.builder, index) + turn.first).value
             start = list(self.builder.ops)
         body = substitute_block(loop.body, {**new, index: step})
-        trips = (end - first).larger(1).value  # it never is less, and passes behind can now see that
+        trips = turn.trips
+        if trips is None:
+            trips = (turn.end - turn.first).larger(1)  # it never is less, and passes behind can now see that
         result = self.builder.fresh(f"{loop.results[0].name}_part", loop.results[0].type)
         block = Block((index, *sums), (*start, *body.ops))
-        self.builder.ops.append(Loop(trips, loop.init, block, results=(result,), loc=loop.loc))
+        self.builder.ops.append(Loop(trips.value, loop.init, block, results=(result,), loc=loop.loc))
         return result
 
     def take_over(self, sums: Value, others: Number) -> Value:
@@ -211,7 +259,7 @@ class _Rounds:
         b = self.builder
         index, before = b.fresh("other", INDEX_SCALAR), b.fresh("sums", sums.type)
         with b.region():
-            slot = (self.source + Number(b, index)).value
+            slot = self.slot(Number(b, index)).value
             after = b.emit(TakeOver, before, self.exchange, slot, type=sums.type, name="sums")
             body = b.block((index, before), (after,))
         whole = b.fresh("whole", sums.type)
@@ -229,3 +277,60 @@ class _Rounds:
     def numbers(self, number: Value) -> dict[Value, Value]:
         """The tile's own number in place of the workgroup's."""
         return {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
+
+
+class _Ranges(_Rounds):
+    """What is left is cut evenly: a workgroup has one part or two."""
+
+    def __init__(self, kernel: Kernel, tile: _Tile, split: Split, at_once: int) -> None:
+        super().__init__(kernel, tile, split, at_once)
+        self.split = split
+
+    def start(self) -> Any:
+        split = self.split
+        first, last = split.first(self.own), split.first(self.own + 1) - 1
+        self.first_tile, self.first_step = first // split.steps, first % split.steps
+        self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
+        has_two = self.first_tile.differs(self.last_tile)
+        self.begin = has_two.choose(0, self.first_step)
+        self.source = split.workgroup_of(self.first_tile * split.steps)
+        return (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
+
+    def turn(self, turn: Number, is_whole: Number) -> _Turn:
+        """A whole tile, or the first of two parts, which is the begin of a tile, or the last part."""
+        is_first = turn.equals(self.rounds)
+        tile = is_first.choose(self.last_tile, self.first_tile) + self.rounds * self.workgroups
+        number = is_whole.choose(self.own + turn * self.workgroups, tile)
+        first = is_whole.choose(0, is_first.choose(self.begin, self.first_step))
+        return _Turn(number.value, first, is_first.choose(self.last_step, self.split.steps))
+
+    def others(self) -> Any:
+        return self.own - self.source
+
+    def slot(self, other: Number) -> Any:
+        return self.source + other
+
+
+class _Parts(_Rounds):
+    """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
+
+    def __init__(self, kernel: Kernel, tile: _Tile, cut: Cut, at_once: int) -> None:
+        super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut, at_once)
+        self.cut = cut
+
+    def start(self) -> Any:
+        self.its_tile, self.begin = self.cut.tile(self.own), self.cut.first(self.own)
+        return (self.own < self.cut.workgroups).choose(1, 0)
+
+    def turn(self, turn: Number, is_whole: Number) -> _Turn:
+        far = self.rounds * self.workgroups
+        number = is_whole.choose(self.own + turn * self.workgroups, self.its_tile + far)
+        first = is_whole.choose(0, self.begin)
+        trips = is_whole.choose(self.cut.steps, self.cut.longest)
+        return _Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
+
+    def others(self) -> int:
+        return self.cut.parts - 1
+
+    def slot(self, other: Number) -> Any:
+        return self.cut.workgroup_of(self.its_tile, other)

@@ -1,0 +1,79 @@
+"""Which workgroup has which steps of tiles that are cut along their depth: ranges one behind the other, or equal parts.
+
+2 tiles of 5 steps     Split among 3          Cut into 2 parts, the last step of which is beyond the tile
+    tile 0             0 0 0 1 1              0 0 0 2 2 2
+    tile 1             1 2 2 2 2              1 1 1 3 3 3
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Split:
+    """`steps` of each of `tiles`, cut evenly among `workgroups`; its formulas take numbers of any kind."""
+
+    tiles: int
+    steps: int
+    workgroups: int
+
+    @property
+    def parts(self) -> int:
+        """Of a tile, at most."""
+        begins = range(0, self.all_steps, self.steps)
+        return max(int(self.workgroup_of(b + self.steps - 1) - self.workgroup_of(b)) + 1 for b in begins)
+
+    @property
+    def all_steps(self) -> int:
+        return self.tiles * self.steps
+
+    @property
+    def longest(self) -> int:
+        """Steps that a workgroup has at most."""
+        return -(-self.all_steps // self.workgroups)
+
+    def first(self, workgroup: Any) -> Any:
+        """The step with which a workgroup's range begins; that of the next one ends it."""
+        return workgroup * self.all_steps // self.workgroups
+
+    def workgroup_of(self, step: Any) -> Any:
+        """Whose range a step is in."""
+        return ((step + 1) * self.workgroups - 1) // self.all_steps
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Each of `tiles` in `parts` of equally many steps, a part for a workgroup; its formulas take numbers of any kind.
+
+    Those that have the same part of neighbouring tiles are neighbours.
+    """
+
+    tiles: int
+    steps: int
+    parts: int
+
+    @property
+    def workgroups(self) -> int:
+        return self.tiles * self.parts
+
+    @property
+    def longest(self) -> int:
+        """Steps that every workgroup has; of the last part some may lie beyond the tile."""
+        return -(-self.steps // self.parts)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether none lie beyond."""
+        return self.parts * self.longest == self.steps
+
+    def tile(self, workgroup: Any) -> Any:
+        return workgroup % self.tiles
+
+    def first(self, workgroup: Any) -> Any:
+        """The step of its tile with which a workgroup begins."""
+        return workgroup // self.tiles * self.longest
+
+    def workgroup_of(self, tile: Any, part: Any) -> Any:
+        return tile + part * self.tiles
