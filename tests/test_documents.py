@@ -157,7 +157,7 @@ def compare(found, shown, where):
     """Texts of errors may be shown with or without the `error: ` that a terminal puts before them."""
     shown = shown if shown.startswith("error: ") else shown.removeprefix("\n")
     found = found if shown.startswith("error: ") else found.removeprefix("error: ")
-    if sys.version_info < (3, 11):  # Python does not tell columns: no carets, and no variables' names in IR and memories
+    if sys.version_info < (3, 11):  # Python tells no columns: no carets, and no variables' names in IR and memories
         if re.search(r"%\w|_shared\[", found):
             return
         found, shown = without_carets(found), without_carets(shown)
