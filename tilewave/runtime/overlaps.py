@@ -24,7 +24,7 @@ class _Range:
 
 def placed(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int, owner: object) -> NDArray:
     """Raw elements at an address; no elements are at none, which numpy 2.2 does not take."""
-    if 0 in shape:
+    if not pointer and 0 in shape:
         return np.empty(shape, f"|V{item_bytes}")
     interface: dict[str, object] = {
         "version": 3,
