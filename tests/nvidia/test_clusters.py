@@ -4,16 +4,13 @@ import re
 
 import kernels
 import pytest
-from fake_cuda import FakeCuda, Gpu
-from fake_guests import forget_guests, install_torch
+from fake_guests import install_torch
 from ptx_code import LARGE, assembled_well, build, half_gemm, needs_ptxas
 
 from tilewave import *
 from tilewave.ir.ops import TakeOver
 from tilewave.ir.rewrite import walk
 from tilewave.nvidia_program import Variant
-from tilewave.runtime import cuda_driver as cuda_driver_module
-from tilewave.runtime import driver as driver_module
 
 OFF_LINES = (384, 256, 520)
 """Rows of 1040 bytes; three tiles, the last of which has no partner."""
@@ -96,18 +93,6 @@ def test_shared_memory_and_registers_do_not_grow(shared, alone):
 
 
 # -- the launch
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """This machine has an H200."""
-    fake = FakeCuda(Gpu())
-    cuda_driver_module._opened.cache_clear()
-    monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda file: fake)
-    yield fake
-    cuda_driver_module._opened.cache_clear()
-    forget_guests()
-    assert fake.faults == []
 
 
 CLUSTER_DIMENSION = 4

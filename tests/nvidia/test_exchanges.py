@@ -4,8 +4,6 @@ import re
 
 import kernels
 import pytest
-from fake_cuda import FakeCuda, Gpu
-from fake_guests import forget_guests, install_torch
 from ptx_code import LARGE, assembled_well, build, gelu, half_gemm, needs_ptxas
 
 import tilewave
@@ -16,8 +14,6 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
 from tilewave.nvidia_code import Variant
 from tilewave.nvidia_ptx import code_of
-from tilewave.runtime import cuda_driver as cuda_driver_module
-from tilewave.runtime import driver as driver_module
 from tilewave.runtime.gpu_launch import ScratchMemory
 
 M, N, K = 4864, 4096, 4160
@@ -119,23 +115,6 @@ def test_what_is_taken_over_is_added(dtype, add):
 
 
 # -- what a launch provides
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """This machine has an H200."""
-    fake = FakeCuda(Gpu())
-    cuda_driver_module._opened.cache_clear()
-    monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda file: fake)
-    yield fake
-    cuda_driver_module._opened.cache_clear()
-    forget_guests()
-    assert fake.faults == []
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    return install_torch(monkeypatch)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 import kernels
 import pytest
 from ptx_code import half_gemm
-from test_nvidia_program import K, M, N, fake, tensors, torch  # noqa: F401
+from test_nvidia_program import K, M, N, tensors
 
 from tilewave import *
 from tilewave import kernels as shipped
@@ -39,7 +39,7 @@ def forbid(monkeypatch, *names):
 
 
 @pytest.mark.parametrize("strides", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_call_from_the_cache_launches_the_same_and_runs_no_pass(fake, torch, monkeypatch, strides):  # noqa: F811
+def test_a_call_from_the_cache_launches_the_same_and_runs_no_pass(fake, torch, monkeypatch, strides):
     gemm()(*tensors(torch, a_strides=strides))
     forbid(monkeypatch, "tilewave.nvidia.run", "tilewave.nvidia_ptx.lower_lanes", "tilewave.nvidia_ptx.assemble")
     gemm()(*tensors(torch, a_strides=strides))

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import kernels
 import pytest
-from fake_cuda import FakeCuda, Gpu
-from fake_guests import forget_guests, install_torch
 from ptx_code import half_gemm
 
-import tilewave.nvidia_ptx  # noqa: F401  LLVM is loaded before ctypes.CDLL is a fake
 from tilewave import *
 from tilewave.errors import CallError, SpillWarning, TargetError
 from tilewave.ir.types import F16, F32
 from tilewave.nvidia_code import Variant
 from tilewave.nvidia_program import alignment
-from tilewave.runtime import cuda_driver as cuda_driver_module
-from tilewave.runtime import driver as driver_module
 from tilewave.runtime.arrays import ArrayView
 
 M, N, K = 256, 512, 128
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """This machine has an H200."""
-    fake = FakeCuda(Gpu())
-    cuda_driver_module._opened.cache_clear()
-    monkeypatch.setattr(driver_module.ctypes, "CDLL", lambda file: fake)
-    yield fake
-    cuda_driver_module._opened.cache_clear()
-    forget_guests()
-    assert fake.faults == []
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    return install_torch(monkeypatch)
 
 
 @pytest.fixture
