@@ -1,11 +1,12 @@
 """A blind check of the simulator on an H200: predictions are written first, then the launches are counted.
 
-    python benchmarks/blind_h200.py predict predictions.csv              # anywhere; needs tilewave
+    python benchmarks/blind_h200.py predict SEED predictions.csv         # anywhere; needs tilewave
     python benchmarks/blind_h200.py measure predictions.csv counted.csv  # on the card; needs ncu, torch and Triton
     python benchmarks/blind_h200.py compare predictions.csv counted.csv  # anywhere
 
-The last two print each prediction beside its count, and a summary; counted.csv has the columns of
-h200_unseen_counters.csv.
+The seed draws the shapes. Each launch is counted three times; a count is the middle one, for cards are noisy where
+little decides what is evicted. The last two print each prediction beside its count, and a summary; counted.csv has the
+columns of h200_unseen_counters.csv.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import csv
 import subprocess
 import sys
 import tempfile
+from math import exp, log
 from pathlib import Path
+from random import Random
 from statistics import fmean, median
 
 LAUNCH = ("m", "n", "k", "block_m", "block_n", "block_k", "group_m", "persistent")
@@ -32,36 +35,45 @@ SECTOR_BYTES = 32
 WRITES_SEEN = 1.5
 """As in tilewave.sim.measured."""
 
-SHAPES = (
-    (2560, 2560, 256),
-    (7168, 5376, 512),
-    (1536, 10240, 1280),
-    (4608, 6144, 768),
-    (3584, 3584, 2560),
-    (6144, 9216, 8192),
-)
-FEW_SHARE, MANY_SHARE = (
-    ((256, 4, 1), (256, 16, 0), (128, 8, 1), (128, 1000, 0)),
-    ((256, 1, 0), (256, 8, 1), (128, 4, 1), (256, 1000, 1)),
-)
-"""Width of the tile, rows of a group and whether persistent; shapes take the two lists in turn."""
+SHAPES = 12
+SIDES = (1024, 16384)
+DEPTHS = (512, 16384)
+LARGEST_PRODUCT = 1 << 40
+"""Of M, N and K: 1.4 ms on the card."""
+WIDTHS = (256, 256, 128)
+GROUPS = (1, 4, 8, 16)
+TIMES = 3
 Row = dict[str, str]
 
 
-def launches() -> list[Row]:
-    """Every shape in four orders."""
-    found = []
-    for at, shape in enumerate(SHAPES):
-        for width, group, persistent in (FEW_SHARE, MANY_SHARE)[at % 2]:
+def launches(seed: int) -> list[Row]:
+    """Random shapes, each in all groups by 132 workgroups and in one of them by a workgroup for each tile."""
+    draw, found = Random(seed), []
+    for _ in range(SHAPES):
+        shape, width = drawn_shape(draw), draw.choice(WIDTHS)
+        for group, persistent in (*((group, 1) for group in GROUPS), (draw.choice(GROUPS), 0)):
             found.append(dict(zip(LAUNCH, map(str, (*shape, 128, width, 64, group, persistent)), strict=True)))
     return found
 
 
-def predict(to: Path) -> None:
+def drawn_shape(draw: Random) -> tuple[int, int, int]:
+    """Small sizes are as likely as large ones; M and N are whole tiles of 128 and K of 64, as in the files."""
+    while True:
+        (m, n), k = (drawn_size(draw, SIDES, 128) for _ in range(2)), drawn_size(draw, DEPTHS, 64)
+        if m * n * k <= LARGEST_PRODUCT:
+            return m, n, k
+
+
+def drawn_size(draw: Random, between: tuple[int, int], multiple: int) -> int:
+    low, high = map(log, between)
+    return round(exp(draw.uniform(low, high)) / multiple) * multiple
+
+
+def predict(seed: int, to: Path) -> None:
     from tilewave.sim import Gemm, simulate  # noqa: PLC0415  the card's machine need not have it
 
     rows = []
-    for row in launches():
+    for row in launches(seed):
         m, n, k, block_m, block_n, block_k, group, persistent = (int(row[name]) for name in LAUNCH)
         gemm = Gemm(m, n, k, (block_m, block_n, block_k), workgroups=132 if persistent else None)
         report = simulate(gemm, "H200", f"grouped({group})")
@@ -83,7 +95,8 @@ def read(file: Path) -> list[Row]:
 
 def measure(predictions: Path, to: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        launched, log = Path(folder, "launches.csv"), Path(folder, "counters.csv")
+        asked, launched, table = (Path(folder, name) for name in ("asked.csv", "launches.csv", "counters.csv"))
+        write(asked, LAUNCH, [{name: row[name] for name in LAUNCH} for row in read(predictions) for _ in range(TIMES)])
         profiler = (
             "ncu",
             "--clock-control",
@@ -94,24 +107,30 @@ def measure(predictions: Path, to: Path) -> None:
             "--print-units",
             "base",
         )
-        metrics = ("--metrics", ",".join(COUNTED.values()), "--log-file", str(log))
-        program = (sys.executable, str(Path(__file__).with_name("count_h200.py")), str(launched), str(predictions))
+        metrics = ("--metrics", ",".join(COUNTED.values()), "--log-file", str(table))
+        program = (sys.executable, str(Path(__file__).with_name("count_h200.py")), str(launched), str(asked))
         subprocess.run((*profiler, *metrics, *program), check=True)
-        counts = counted(log.read_text(encoding="utf-8"))
-        rows = [row | count for row, count in zip(read(launched), counts, strict=True)]
+        counts = middle(counted(table.read_text(encoding="utf-8")))
+        rows = [row | count for row, count in zip(read(launched)[::TIMES], counts, strict=True)]
     write(to, (*LAUNCH, *COUNTED, "fitted"), [row | {"fitted": "0"} for row in rows])
     print(compared(read(predictions), rows))
 
 
-def counted(log: str) -> list[Row]:
+def counted(table: str) -> list[Row]:
     """What ncu counted of each launch, by our names: its table has a line for each launch and metric."""
     names = {metric: name for name, metric in COUNTED.items()}
     found: dict[int, Row] = {}
-    for line in csv.DictReader(line for line in log.splitlines() if line.startswith('"')):
+    for line in csv.DictReader(line for line in table.splitlines() if line.startswith('"')):
         if line["Metric Name"] in names:
             value = str(round(float(line["Metric Value"].replace(",", ""))))
             found.setdefault(int(line["ID"]), {})[names[line["Metric Name"]]] = value
     return [found[at] for at in sorted(found)]
+
+
+def middle(counts: list[Row]) -> list[Row]:
+    """Of the TIMES counts of each launch, the middle one, name by name."""
+    groups = [counts[at : at + TIMES] for at in range(0, len(counts), TIMES)]
+    return [{name: sorted((row[name] for row in group), key=int)[TIMES // 2] for name in COUNTED} for group in groups]
 
 
 def compared(predictions: list[Row], counts: list[Row]) -> str:
@@ -141,22 +160,33 @@ def compared(predictions: list[Row], counts: list[Row]) -> str:
         for kind in "10"
     ]
     middle, mean, worst = (100 * of(list(map(abs, bytes_off))) for of in (median, fmean, max))
-    sharp = 100 * max(map(abs, off_a_cliff))
+    sharp, lost = 100 * max(map(abs, off_a_cliff)), 100 * lost_by_groups(predictions, counts)
     return "\n".join(
         [
             *lines,
             f"HBM bytes: median error {middle:.2f} %, mean {mean:.2f} %, worst {worst:.1f} %",
             f"HBM bytes off a cliff: worst {sharp:.2f} %; on one: {outside} outside their interval",
+            f"HBM bytes lost by the group predicted best: {lost:.2f} % at the worst",
             f"requests: mean error {by_kind[0]:.2f} % persistent, {by_kind[1]:.2f} % a tile each",
             f"hit rate: mean error {100 * fmean(map(abs, hits_off)):.2f} points",
         ]
     )
 
 
+def lost_by_groups(predictions: list[Row], counts: list[Row]) -> float:
+    """How many more bytes than with the best group of a shape, where the group is taken that is predicted best."""
+    of_shape: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for guess, row in zip(predictions, counts, strict=True):
+        if row["persistent"] == "1":
+            pair = float(guess["hbm_read_bytes"]), float(row["dram_read_bytes"])
+            of_shape.setdefault(tuple(row[name] for name in LAUNCH[:6]), []).append(pair)
+    return max(min(pairs)[1] / min(counted for _, counted in pairs) - 1 for pairs in of_shape.values())
+
+
 def main() -> None:
     match sys.argv[1:]:
-        case ["predict", to]:
-            predict(Path(to))
+        case ["predict", seed, to]:
+            predict(int(seed), Path(to))
         case ["measure", predictions, to]:
             measure(Path(predictions), Path(to))
         case ["compare", predictions, counts]:

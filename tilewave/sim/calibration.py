@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
 from tilewave.machine import Machine
 from tilewave.sim.accesses import Array
 
-POINTS = 7
+MANY_LOOKS = 1000.0
+"""As good as LRU."""
 
 
 @dataclass(frozen=True)
 class Softness:
-    """How sharply a cache's capacity shows: results are averaged over 1 ± `spread` of it.
+    """How a partitioned cache chooses what it evicts, and how far its capacity is known.
 
     Between `narrow` and `wide` of the nominal capacity lies what a cache was ever seen to hold; a launch whose bytes
     differ between the two stands on a cliff.
     """
 
-    spread: float = 0.0
+    looks: float = MANY_LOOKS
+    """It evicts the oldest of so many lines."""
+    share: float = 1.0
+    """Of the nominal capacity, what it holds."""
     narrow: float = 26 / 30
     wide: float = 42 / 30
-    passing: float = 1.0
-    """Of what is written to another partition, the share that takes room in the writer's as well."""
 
     def factors(self) -> Array:
-        """Of the capacity: those to be averaged, then the narrow and the wide one."""
-        middle = np.linspace(1 - self.spread, 1 + self.spread, POINTS) if self.spread else np.ones(1)
-        return np.concatenate([middle, [self.narrow, self.wide]])
+        """Of the capacity: what is expected, then the narrow and the wide one."""
+        return np.array([self.share, self.narrow, self.wide])
 
     def l2_capacities(self, machine: Machine) -> Array:
         return self.factors() * (machine.l2.bytes / machine.l2.partitions)
@@ -37,35 +38,24 @@ class Softness:
     def last_level_capacities(self, machine: Machine) -> Array:
         """The last level is as large as it says; only the ends of the range differ."""
         assert machine.last_level is not None
-        factors = self.factors()
-        factors[:-2] = 1.0
-        return factors * machine.last_level.bytes
-
-    def combined(self, bytes_at: Array) -> tuple[Array, Array, Array]:
-        """(mean, narrow, wide) of an array whose last axis runs over `factors`."""
-        return bytes_at[..., :-2].mean(-1), bytes_at[..., -2], bytes_at[..., -1]
+        return np.array([1.0, self.narrow, self.wide]) * machine.last_level.bytes
 
 
 LONG_STEPS = 64
-"""Steps of 64 elements of K from which on units keep in step; fitted like LOOSE_SOFTNESS."""
-HOPPER_SOFTNESS = Softness(spread=4 / 30, passing=0.0)
+"""Steps of 64 elements of K from which on units keep in step; fitted like FIRM."""
+FIRM = Softness(looks=12.0)
 """Of tiles of LONG_STEPS or more; fitted on all rows of h200_l2_counters.csv, the range of capacities by probes."""
-LOOSE_SOFTNESS = Softness(spread=7 / 30, narrow=17 / 30, passing=1.0)
-"""Of tiles of half as many steps or fewer; fitted on the rows marked so in h200_unseen_counters.csv."""
+LOOSE = Softness(looks=6.0, share=0.93, narrow=17 / 30)
+"""Of tiles of three quarters as many steps or fewer. Probes that read and write by turns, with no GEMM in them, saw 6
+to 7 looks and 0.94 to 0.95 of the capacity; the rows of h200_short_counters.csv are met best by a little less."""
 
 
 def softness_of(machine: Machine, steps: float) -> Softness:
     """How soft the L2 is to tiles of so many steps: where tiles are short, units drift apart and writes crowd in."""
     if machine.l2.partitions == 1:
         return Softness()
-    loose = min(1.0, max(0.0, LONG_STEPS / steps - 1.0))
-    firm, soft = HOPPER_SOFTNESS, LOOSE_SOFTNESS
-    return Softness(
-        spread=firm.spread + loose * (soft.spread - firm.spread),
-        narrow=firm.narrow + loose * (soft.narrow - firm.narrow),
-        wide=firm.wide,
-        passing=min(1.0, firm.passing + 2 * loose * (soft.passing - firm.passing)),
-    )
+    loose = min(1.0, max(0.0, 3 * (LONG_STEPS / steps - 1.0)))
+    return Softness(*(firm + loose * (soft - firm) for firm, soft in zip(astuple(FIRM), astuple(LOOSE), strict=True)))
 
 
 @dataclass(frozen=True)

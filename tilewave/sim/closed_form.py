@@ -27,26 +27,24 @@ def closed_form(
     if machine.l2.partitions == 1:
         asked = asked + lost[:, None]
     hbm = _memory(walks, asked, accesses, placed, machine, softness)
-    mean, narrow, wide = softness.combined(hbm)
-    of_one = softness.combined
-    return Flows(
-        walks, of_one(missed)[0], of_one(crossed)[0], of_one(asked)[0], mean, float(narrow.sum()), float(wide.sum())
-    )
+    expected, narrow, wide = hbm.T
+    return Flows(walks, missed[:, 0], crossed[:, 0], asked[:, 0], expected, float(narrow.sum()), float(wide.sum()))
 
 
 def _l2(
     walks: OwnWalks, accesses: Accesses, placed: Placed, machine: Machine, softness: Softness
 ) -> tuple[Array, Array, Array]:
     """(missed, crossed, asked of memory) of each walk, for each capacity."""
-    capacities, written = softness.l2_capacities(machine), _written(accesses, placed, machine, softness.passing)
+    capacities, written = softness.l2_capacities(machine), _written(accesses, placed, machine)
     if machine.l2.partitions > 1:
-        return partitioned_l2(walks, placed, machine.l2.partitions, accesses.streams, capacities, written)
+        parts = machine.l2.partitions
+        return partitioned_l2(walks, placed, parts, accesses.streams, capacities, written, softness.looks)
     each = Walks(walks.beat, walks.domain, walks.stream, walks.size)
     missed = lru_misses(each, machine.domains, accesses.streams, capacities, written, placed.backwards)
     return missed, np.zeros_like(missed), missed
 
 
-def _written(accesses: Accesses, placed: Placed, machine: Machine, passing: float) -> Array:
+def _written(accesses: Accesses, placed: Placed, machine: Machine) -> Array:
     """[domain, beat]: bytes of output that take room: at home, and on the way there in the writer's partition."""
     parts, beats, domains = machine.l2.partitions, placed.beats, machine.domains
     if not machine.l2.holds_writes:
@@ -54,7 +52,7 @@ def _written(accesses: Accesses, placed: Placed, machine: Machine, passing: floa
     flat = np.bincount(placed.domain * beats + placed.beat, accesses.written_bytes, minlength=domains * beats)
     own = flat.reshape(machine.xcds, parts, beats)
     at_home = own.sum(1, keepdims=True) / parts
-    taken: Array = (at_home + passing * own * (parts - 1) / parts).reshape(domains, beats)
+    taken: Array = (at_home + own * (parts - 1) / parts).reshape(domains, beats)
     return taken
 
 

@@ -1,9 +1,12 @@
 """Who runs where and when: workgroups are dealt to seats, and all seats take their tasks in beats.
 
 Hardware deals workgroups in launch order, each to the next free unit; where there are several xcds, workgroup w goes to
-xcd w % xcds and waits for a unit there. All residents stream through their tasks together, so time is counted in beats:
-in beat b every occupied seat walks its b-th task. A beat goes through its streams in one direction, that of most of its
-tasks: workgroups that turn round after every tile turn together.
+xcd w % xcds and waits for a unit there. In the first round all units are free, and their order is known. Later it is
+known where tiles are long, for units then end in step; where they are short, chance decides which unit is free first.
+
+All residents stream through their tasks together, so time is counted in beats: in beat b every occupied seat walks its
+b-th task. A beat goes through its streams in one direction, that of most of its tasks: workgroups that turn round after
+every tile turn together.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ import numpy as np
 
 from tilewave.machine import Machine
 from tilewave.sim.accesses import Accesses, Array
+from tilewave.sim.calibration import LONG_STEPS
 from tilewave.sim.problem import SimError
+
+CHANCE = 20261115
+"""The seed of what chance decides: a launch has one answer."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     xcd, partition, group = (np.tile(part, residency.occupancy) for part in machine.places())
     lengths = np.bincount(accesses.workgroup, minlength=accesses.workgroups)
     first_beat, seat = _deal(lengths, np.zeros_like(xcd) if machine.seats else xcd)
+    if machine.seats and accesses.long_steps < LONG_STEPS and (lengths == 1).all():
+        seat = _by_chance(seat, len(xcd))
     at = seat[accesses.workgroup]
     domain = xcd * machine.l2.partitions + partition
     beat = first_beat[accesses.workgroup] + accesses.turn
@@ -71,6 +80,13 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
         domain_xcd=np.arange(machine.domains) // machine.l2.partitions,
         backwards=_directions(beat, accesses.backwards),
     )
+
+
+def _by_chance(seat: Array, seats: int) -> Array:
+    """The seats of workgroups that are dealt in rounds, all but the first one's in any order."""
+    rounds = [seat[start : start + seats] for start in range(0, len(seat), seats)]
+    draw = np.random.default_rng(CHANCE)
+    return np.concatenate([rounds[0], *(draw.permutation(seats)[: len(one)] for one in rounds[1:])])
 
 
 def _directions(beat: Array, backwards: Array | None) -> Array:

@@ -1,9 +1,12 @@
-"""The inner loop of the trace engine: LRU caches as linked lists in arrays.
+"""The inner loop of the trace engine: LRU caches as linked lists in arrays, and caches that look before they evict.
 
 Compiled by numba where that is installed, once, and kept on disk; without it, the same code runs a few hundred times
 slower. Only `trace.py` imports this, and only when it is asked to run: numba is heavy. Arrays are named once here:
 `older`, `newer` link the lines of each cache from the one used last to the one used longest ago; `held` is a line's
-size while it is in the cache. Line `lines` is the head of the list, `lines + 1` its tail.
+size while it is in the cache. Line `lines` is the head of the list, `lines + 1` its tail. A cache that looks at some
+lines by chance and evicts the oldest keeps its lines in `older`, in any order, their places in `newer`, and when each
+was used in `since`; `used` are its bytes, its lines, the last number that chance drew, how often any line was used, and
+the sizes of the largest and of the smallest.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(cache=True)(function)) if numba else function
 
 
+ALL = 0
+"""Looks: LRU, which knows the oldest of all lines."""
 HBM = 3
 """The column of `flows` that counts bytes from HBM."""
 
@@ -68,6 +73,88 @@ def touch(line: int, size: float, older: Array, newer: Array, held: Array, used:
 
 
 @compiled
+def drawn(used: Array, below: int) -> int:
+    """A number that chance draws: Marsaglia's xorshift of 32 bits."""
+    state = int(used[2]) or 2463534242
+    state ^= (state << 13) & 0xFFFFFFFF
+    state ^= state >> 17
+    state ^= (state << 5) & 0xFFFFFFFF
+    used[2] = state
+    return state * below >> 32
+
+
+@compiled
+def looked_at(older: Array, held: Array, used: Array) -> int:
+    """A line, by chance: one of twice the size is looked at twice as often."""
+    while True:
+        line = older[drawn(used, int(used[1]))]
+        if drawn(used, 1 << 20) * used[4] < held[line] * (1 << 20):
+            return int(line)
+
+
+@compiled
+def looked_up(
+    line: int,
+    size: float,
+    older: Array,
+    newer: Array,
+    held: Array,
+    since: Array,
+    used: Array,
+    capacity: float,
+    looks: int,
+) -> bool:
+    """Use a line of a cache that evicts the oldest of `looks` lines."""
+    used[3] += 1
+    since[line] = int(used[3])
+    if held[line] > 0:
+        return True
+    held[line] = size
+    used[0] += size
+    used[4] = max(used[4], size)
+    used[5] = min(used[5], size) if used[5] > 0 else size
+    older[int(used[1])] = line
+    newer[line] = int(used[1])
+    used[1] += 1
+    while used[0] > capacity and used[1] > 1:
+        victim = looked_at(older, held, used)
+        for _ in range(looks - 1):
+            seen = looked_at(older, held, used)
+            if since[seen] < since[victim]:
+                victim = seen
+        if drawn(used, 1 << 20) * held[victim] > used[5] * (1 << 20):
+            continue  # a large line goes whole, so it goes the more seldom
+        used[1] -= 1
+        last = older[int(used[1])]
+        older[newer[victim]] = last
+        newer[last] = newer[victim]
+        used[0] -= held[victim]
+        held[victim] = 0
+    return False
+
+
+@compiled
+def use(
+    line: int,
+    size: float,
+    cache: int,
+    older: Array,
+    newer: Array,
+    held: Array,
+    since: Array,
+    used: Array,
+    capacity: float,
+    looks: int,
+) -> bool:
+    """Use a line of one of the L2s: whether it was there."""
+    if looks > 0:
+        return looked_up(
+            line, size, older[cache], newer[cache], held[cache], since[cache], used[cache], capacity, looks
+        )
+    return touch(line, size, older[cache], newer[cache], held[cache], used[cache], capacity)
+
+
+@compiled
 def run_trace(
     bounds: Array,
     backwards: Array,
@@ -77,7 +164,7 @@ def run_trace(
     write_bounds: Array,
     write_domain: Array,
     write_size: Array,
-    passing: float,
+    looks: int,
     partitions: int,
     streams: int,
     slabs: int,
@@ -86,6 +173,7 @@ def run_trace(
     older: Array,
     newer: Array,
     held: Array,
+    since: Array,
     used: Array,
     last_older: Array,
     last_newer: Array,
@@ -104,12 +192,12 @@ def run_trace(
                 for home in range(partitions):
                     at = line + home * streams * slabs
                     keeper = own // partitions * partitions + home
-                    if touch(at, bytes_here, older[own], newer[own], held[own], used[own], capacity):
+                    if use(at, bytes_here, own, older, newer, held, since, used, capacity, looks):
                         continue  # the home of a copy does not hear of its use
                     flows[walk, 0] += bytes_here
                     if keeper != own:
                         flows[walk, 1] += bytes_here
-                        if touch(at, bytes_here, older[keeper], newer[keeper], held[keeper], used[keeper], capacity):
+                        if use(at, bytes_here, keeper, older, newer, held, since, used, capacity, looks):
                             continue
                     flows[walk, 2] += bytes_here
                     if last_capacity > 0 and touch(
@@ -123,9 +211,9 @@ def run_trace(
                 keeper = own // partitions * partitions + home
                 at = partitions * (streams * slabs + write) + home
                 share = write_size[write] / partitions
-                touch(at, share, older[keeper], newer[keeper], held[keeper], used[keeper], capacity)
-                if keeper != own and passing > 0:  # on its way to another partition it takes room in its own
-                    touch(at, share * passing, older[own], newer[own], held[own], used[own], capacity)
+                use(at, share, keeper, older, newer, held, since, used, capacity, looks)
+                if keeper != own:  # on its way to another partition it takes room in its own
+                    use(at, share, own, older, newer, held, since, used, capacity, looks)
 
 
 def empty_lists(caches: int, lines: int) -> tuple[Any, Any, Any, Any]:
@@ -133,4 +221,4 @@ def empty_lists(caches: int, lines: int) -> tuple[Any, Any, Any, Any]:
     older = np.full((caches, lines + 2), -1, np.int32)
     newer = np.full((caches, lines + 2), -1, np.int32)
     older[:, lines], newer[:, lines + 1] = lines + 1, lines
-    return older, newer, np.zeros((caches, lines + 2), np.float32), np.zeros((caches, 1))
+    return older, newer, np.zeros((caches, lines + 2), np.float32), np.zeros((caches, 6))

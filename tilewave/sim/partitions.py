@@ -14,26 +14,32 @@ import numpy as np
 from tilewave.sim.accesses import Array
 from tilewave.sim.dispatch import Placed
 from tilewave.sim.flows import OwnWalks
-from tilewave.sim.reuse import Caches
+from tilewave.sim.sampled import SampledCaches
 
-HEARD = 0.02
+PIECES = 8
+"""A beat is walked in so many steps: a finer cut changes bytes by less than two cards differ."""
+HEARD = 0.5
 """A home counts as walked where its far residents miss more than this share of their copies."""
 
 
 def partitioned_l2(
-    walks: OwnWalks, placed: Placed, parts: int, streams: int, capacities: Array, written: Array
+    walks: OwnWalks, placed: Placed, parts: int, streams: int, capacities: Array, written: Array, looks: float
 ) -> tuple[Array, Array, Array]:
     """(missed, crossed, asked of memory) of each walk, for each capacity."""
     points, domains = len(capacities), len(placed.domain_xcd)
-    state = Caches(
-        2 * streams, np.repeat(capacities, domains)[:, None], np.tile(written, (points, 1)), placed.backwards
-    )
-    found = np.empty((3, len(walks), points))
+    each = np.repeat(capacities, domains)
+    state = SampledCaches(2 * streams * PIECES, each, placed.beats * PIECES, looks)
+    taken, nothing = np.tile(written, (points, 1)), np.zeros(len(each))
+    found = np.zeros((3, len(walks), points))
     bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
     for beat in range(placed.beats):
         part = slice(bounds[beat], bounds[beat + 1])
-        together = _Beat.of(walks.domain[part], walks.stream[part], walks.size[part], parts, streams, points, domains)
-        found[:, part] = together.walked(beat, state)
+        size = walks.size[part] / PIECES
+        together = _Beat.of(walks.domain[part], walks.stream[part], size, parts, streams, points, domains)
+        for turn in range(PIECES):
+            piece = PIECES - 1 - turn if placed.backwards[beat] else turn
+            at_end = taken[:, beat] if turn == PIECES - 1 else nothing
+            found[:, part] += together.walked(beat * PIECES + turn, piece, state, at_end)
     return found[0], found[1], found[2]
 
 
@@ -74,18 +80,18 @@ class _Beat:
             resident=resident,
         )
 
-    def walked(self, beat: int, state: Caches) -> Array:
+    def walked(self, step: int, piece: int, state: SampledCaches, taken: Array) -> Array:
         """[(missed, crossed, asked of memory), walk, point] in bytes."""
         points, count = self.copy_cache.shape
         surely = np.broadcast_to(self.resident, self.home_cache.shape)
-        copies = state.tried(beat, *self._all(surely))[: points * count, 0].reshape(points, count)
+        copies = state.missing(self.copy_cache, self.copy_stream * PIECES + piece)
         asked = self._asked_of_homes(copies)
+        at_home = state.missing(self.home_cache, self.home_stream * PIECES + piece)
         homes = surely | (asked > HEARD)
-        missed = state.walk(beat, *self._all(homes))[:, 0]
+        missed = state.walk(step, *self._all(homes, piece), taken)
         copies = missed[: points * count].reshape(points, count)
-        at_home = np.zeros(self.home_cache.shape)
         at_home[homes] = missed[points * count :]
-        at_home = np.where(surely, at_home, np.minimum(at_home, asked)) * self.home_size
+        at_home = np.where(surely, at_home, at_home * asked) * self.home_size
         crossed = copies * self.copy_size
         in_own = at_home[:, self.home_of, self.own_part]
         # Of the partitions that walk a stream together, the first to come misses what is at home with it.
@@ -93,11 +99,11 @@ class _Beat:
             [(crossed + in_own / self.walkers).T, crossed.T, (at_home.sum(2)[:, self.home_of] / self.walkers).T]
         )
 
-    def _all(self, homes: Array) -> tuple[Array, Array, Array]:
+    def _all(self, homes: Array, piece: int) -> tuple[Array, Array, Array]:
         """(cache, stream, size) of all copies and of the homes named."""
         return (
             np.concatenate([self.copy_cache.ravel(), self.home_cache[homes]]),
-            np.concatenate([self.copy_stream.ravel(), self.home_stream[homes]]),
+            np.concatenate([self.copy_stream.ravel(), self.home_stream[homes]]) * PIECES + piece,
             np.concatenate([self.copy_size.ravel(), self.home_size[homes]]),
         )
 

@@ -1,4 +1,4 @@
-"""The trace engine: the same walks, slab by slab through real LRU lists; slower, and nothing is averaged away.
+"""The trace engine: the same walks, slab by slab through caches that hold lines; slower, and nothing is averaged away.
 
 Without numba it refuses what would take minutes.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from tilewave.machine import Machine
 from tilewave.sim import lru
 from tilewave.sim.accesses import Accesses, Array
-from tilewave.sim.calibration import Softness
+from tilewave.sim.calibration import MANY_LOOKS, Softness
 from tilewave.sim.dispatch import Placed, Residency
 from tilewave.sim.flows import Flows, OwnWalks, own_walks
 from tilewave.sim.problem import SimError
@@ -22,17 +22,15 @@ MOST_TOUCHES_IN_PYTHON = 400_000
 
 
 def trace(accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, softness: Softness) -> Flows:
-    """The traffic of a launch, as LRU caches would have it."""
+    """The traffic of a launch, as caches with lines would have it: LRU, or such as look before they evict."""
     if residency.skew_steps:
         raise SimError("the trace engine keeps residents in step", remedy='leave skew_steps out, or engine="closed"')
     walks = own_walks(accesses, placed)
     slabs = min(accesses.steps, MOST_SLABS)
-    tracer = _Tracer(accesses, placed, machine, walks, slabs, softness.passing)
-    factors = softness.factors()
-    runs = [tracer.run(factor, 1.0) for factor in factors[:-2]]
-    flows = np.mean(runs, 0)
-    narrow, wide = (float(tracer.run(factor, factor)[:, lru.HBM].sum()) for factor in factors[-2:])
-    missed, crossed, asked, hbm = flows.T
+    looks = round(softness.looks) if machine.l2.partitions > 1 and softness.looks < MANY_LOOKS else lru.ALL
+    tracer = _Tracer(accesses, placed, machine, walks, slabs, looks)
+    missed, crossed, asked, hbm = tracer.run(softness.share, 1.0).T
+    narrow, wide = (float(tracer.run(f, f)[:, lru.HBM].sum()) for f in (softness.narrow, softness.wide))
     return Flows(walks, missed, crossed, asked, hbm, narrow, wide)
 
 
@@ -40,15 +38,10 @@ class _Tracer:
     """A launch made ready for `run_trace`."""
 
     def __init__(
-        self, accesses: Accesses, placed: Placed, machine: Machine, walks: OwnWalks, slabs: int, passing: float
+        self, accesses: Accesses, placed: Placed, machine: Machine, walks: OwnWalks, slabs: int, looks: int
     ) -> None:
-        self.passing, self.machine, self.walks, self.slabs, self.streams = (
-            passing,
-            machine,
-            walks,
-            slabs,
-            accesses.streams,
-        )
+        self.looks, self.machine, self.walks, self.slabs = looks, machine, walks, slabs
+        self.streams = accesses.streams
         self.backwards = placed.backwards
         self.bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
         held = machine.l2.holds_writes
@@ -87,7 +80,7 @@ class _Tracer:
             self.write_bounds,
             self.write_domain,
             self.write_size,
-            self.passing,
+            self.looks,
             machine.l2.partitions,
             self.streams,
             self.slabs,
@@ -96,6 +89,7 @@ class _Tracer:
             older,
             newer,
             held,
+            np.zeros(held.shape if self.looks else (machine.domains, 1), np.int64),
             used,
             last_older[0],
             last_newer[0],

@@ -1,0 +1,85 @@
+"""Caches that look at a few lines and evict the oldest of these, in closed form: expected bytes, no random numbers.
+
+All that was walked in one step grows old together, so a cache is two numbers for each step: the bytes it holds that
+were walked last in that step, and the share of them that is still there. To evict, it looks at `looks` lines by chance.
+Of lines ordered from the newest (0) to the oldest (1), the oldest of those looked at stands before x with the
+probability
+
+    x ** looks
+
+so a step whose bytes stand between x and y loses y ** looks - x ** looks of what is evicted. One look would be chance
+alone; with many, it is LRU. Nothing is evicted before a cache is full, however far apart two walks of a stream are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewave.sim.accesses import Array
+
+NOTHING = 1.0
+"""Bytes that are not worth an eviction."""
+
+
+class SampledCaches:
+    """When each cache last walked each stream, and what it still holds of each step."""
+
+    def __init__(self, streams: int, capacities: Array, steps: int, looks: float) -> None:
+        caches = len(capacities)
+        self.streams, self.capacities, self.looks = streams, capacities, looks
+        self.last = np.full(caches * streams, -1, np.int64)
+        self.held, self.kept = np.zeros((caches, steps)), np.zeros((caches, steps))
+        self.oldest = 0
+        """What was walked last before this step is gone."""
+
+    def missing(self, cache: Array, stream: Array) -> Array:
+        """The share of each stream that its cache does not hold."""
+        since = self.last[cache * self.streams + stream]
+        missing: Array = np.where(since >= self.oldest, 1.0 - self.kept[cache, since], 1.0)
+        return missing
+
+    def walk(self, step: int, cache: Array, stream: Array, size: Array, taken: Array) -> Array:
+        """The share that each walk of one step misses; `taken` are bytes of other things that each cache takes in."""
+        caches = len(self.capacities)
+        new = np.bincount(cache, size * self.missing(cache, stream), minlength=caches)
+        # While a step is walked, its end grows old: half of what makes room for the step is gone by then.
+        self._evict(step, 0.5 * self._too_much(step, new))
+        missing = self.missing(cache, stream)
+        self._renew(step, cache, stream, size, missing, taken)
+        self._evict(step + 1, self._too_much(step + 1, np.zeros(caches)))
+        self._forget(step + 1)
+        return missing
+
+    def _renew(self, step: int, cache: Array, stream: Array, size: Array, missing: Array, taken: Array) -> None:
+        """What is walked now was walked last in this step."""
+        key = cache * self.streams + stream
+        known, length = missing < 1.0, step - self.oldest
+        flat = cache[known] * length + self.last[key[known]] - self.oldest
+        moved = np.bincount(flat, (size * (1.0 - missing))[known], minlength=len(self.held) * length)
+        held = self.held[:, self.oldest : step]
+        np.maximum(held - moved.reshape(held.shape), 0.0, out=held)
+        self.held[:, step] = np.bincount(cache, size, minlength=len(self.held)) + taken
+        self.kept[:, step] = 1.0
+        self.last[key] = step
+
+    def _too_much(self, end: int, new: Array) -> Array:
+        held = self.held[:, self.oldest : end].sum(1)
+        too_much: Array = np.clip(held + new - self.capacities, 0.0, held)
+        return too_much
+
+    def _evict(self, end: int, volume: Array) -> None:
+        """So many bytes of what each cache walked last before step `end`."""
+        while volume.max() > NOTHING:
+            held, kept = self.held[:, self.oldest : end], self.kept[:, self.oldest : end]
+            newer = np.cumsum(held[:, ::-1], 1)[:, ::-1]
+            before = (newer / np.maximum(newer[:, :1], NOTHING)) ** self.looks
+            lost = volume[:, None] * before
+            lost[:, :-1] -= volume[:, None] * before[:, 1:]
+            lost = np.minimum(lost, held)
+            kept *= 1.0 - lost / np.maximum(held, NOTHING)
+            held -= lost
+            volume = volume - lost.sum(1)
+
+    def _forget(self, end: int) -> None:
+        gone = self.held[:, self.oldest : end].max(0) <= NOTHING
+        self.oldest += int(np.append(~gone, True).argmax())
