@@ -124,7 +124,9 @@ class Machine:
             xcd, partition = at % self.xcds, at // self.xcds % self.l2.partitions
         else:
             counts = [s.units for s in self.seats]
-            xcd, partition = (np.repeat([getattr(s, part) for s in self.seats], counts) for part in ("xcd", "partition"))
+            xcd, partition = (
+                np.repeat([getattr(s, part) for s in self.seats], counts) for part in ("xcd", "partition")
+            )
         return xcd, partition, self._merge_groups(xcd)
 
     def _merge_groups(self, xcd: Array) -> Array:
