@@ -36,7 +36,7 @@ def reads_of(gemm, mapping):
 
 
 def test_in_its_first_beat_a_launch_merges_all_that_can_be():
-    """128 tiles on 132 units, 16 rows in a group: sixteen units share a panel of B, and each has a row of A to itself."""
+    """128 tiles on 132 units, 16 rows in a group: sixteen units share a panel of B, and each has a row of A alone."""
     a, b = reads_of(Gemm(2048, 2048, 2048, workgroups=132), "grouped(16)")
     assert (a.first_bytes, a.later_bytes, b.later_bytes) == (0, 0, 0)
     assert b.first_bytes == 0.75 * b.asked_bytes

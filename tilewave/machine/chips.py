@@ -106,8 +106,8 @@ MI355X = Machine(
 )
 
 # A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
-# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not read
-# off these seats, which are those of one launch, but off counters of many: sixteen units after sixteen.
+# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
+# read off these seats, which are those of one launch, but off counters of many: sixteen units after sixteen.
 HOPPER_SEATS = (
     Seats(8, partition=0),
     Seats(18, partition=1),

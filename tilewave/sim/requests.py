@@ -7,10 +7,10 @@ A launch begins in step: in its first beat all merge that can. Later, a line tha
 time for it. One that is fetched from further away is under way for longer: for the merge group that asks first, and for
 those others that come before it is there.
 
-What a unit asks for last it waits for. A reply that took long wakes all of its sharers at once, so they ask for the next
-line together as well; and a small tile, whose products do not cover its loads, waits for every reply. What a unit asks
-for before that is not what it waits for: its sharers go apart by every stall on a last stream that they do not share,
-the sooner by the square of the distance at which they sit.
+What a unit asks for last it waits for. A reply that took long wakes all of its sharers at once, so they ask for the
+next line together as well; and a small tile, whose products do not cover its loads, waits for every reply. What a unit
+asks for before that is not what it waits for: its sharers go apart by every stall on a last stream that they do not
+share, the sooner by the square of the distance at which they sit.
 
 Where a workgroup begins after the first beat, its unit is whichever is free: only runs of workgroups that follow each
 other in the order begin together, and merge.
@@ -159,7 +159,7 @@ def _runs(accesses: Accesses, placed: Placed, at: int) -> Array:
 
 
 def _own_misses(accesses: Accesses, flows: Flows, at: int) -> float:
-    """Of what a unit asks for in its at-th reads, the share that is missed, each line counted for one of its sharers."""
+    """Of what a unit asks for in its at-th reads, the share that is missed, each line counted for one sharer."""
     walks = np.unique(flows.walks.of_read[:, at])
     asked = float(accesses.read_bytes[:, at].sum())
     return float(flows.missed[walks[walks >= 0]].sum()) / asked if asked else 0.0
