@@ -9,8 +9,8 @@ those others that come before it is there.
 
 What a unit asks for last it waits for. A reply that took long wakes all of its sharers at once, so they ask for the
 next line together as well; and a small tile, whose products do not cover its loads, waits for every reply. What a unit
-asks for before that is not what it waits for: its sharers go apart by every stall on a last stream that they do not
-share, the sooner by the square of the distance at which they sit.
+asks for before that is not what it waits for: its sharers go apart by every stall, on a miss of their own in the last
+stream or on any reply that products do not cover, and the sooner by the square of the distance at which they sit.
 
 Where a workgroup begins after the first beat, its unit is whichever is free: only runs of workgroups that follow each
 other in the order begin together, and merge.
@@ -96,6 +96,8 @@ class SharedReads:
 def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) -> list[SharedReads]:
     """The reads of a launch, by their place in a task."""
     last = accesses.reads.shape[1] - 1
+    if last < 0:
+        return []
     waiting = max(0.0, 1 - float(np.prod(accesses.tile[:2])) / COVERING_AREA) if accesses.tile else 0.0
     stalls = accesses.tasks / placed.seats * accesses.steps * (_own_misses(accesses, flows, last) + waiting)
     found = []
