@@ -68,7 +68,7 @@ def test_xcds_are_dealt_in_turn_and_partitions_by_their_seats():
     assert np.bincount(xcd).tolist() == [38] * 8
     _, partition, group = find("H200").places()
     assert np.bincount(partition).tolist() == [66, 66]
-    assert np.bincount(group).tolist() == [16, 16, 16, 16, 16, 16, 18, 18]
+    assert np.bincount(group).tolist() == [16] * 8 + [4]
 
 
 def test_a_machine_of_ones_own(tmp_path):
@@ -111,14 +111,13 @@ def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
 
 
 def test_seats_must_fit_the_machine():
-    good = chip(xcds=2, units_per_xcd=2, seats=(Seats(2, xcd=1, merge_group=1), Seats(2, xcd=0)))
+    good = chip(xcds=2, units_per_xcd=2, seats=(Seats(2, xcd=1), Seats(2, xcd=0)))
     assert good.places()[0].tolist() == [1, 1, 0, 0]
     for seats, said in {
         (Seats(3),): "its seats hold 3 units, but there are 4",
         (Seats(4),): "each of 2 xcds 2 units",
         (Seats(2, xcd=5), Seats(2)): "each of 2 xcds 2 units",
         (Seats(2, partition=3), Seats(2, xcd=1)): "a seat's partition is from 0 to 0",
-        (Seats(2, merge_group=4), Seats(2, xcd=1, merge_group=4)): "a merge group lies in one L2 partition",
     }.items():
         with pytest.raises(MachineError, match=said):
             chip(xcds=2, units_per_xcd=2, seats=seats)
@@ -132,7 +131,8 @@ def test_seats_must_fit_the_machine():
         {"l2": L2(0)},
         {"l2": L2(1 << 20, partitions=9)},
         {"hbm": Hbm(1, 0.0)},
-        {"merging": Merging(0)},
+        {"merging": Merging(0, units=2)},
+        {"merging": Merging(4, units=0)},
         {"xcds": True},
     ],
     ids=str,
@@ -142,10 +142,19 @@ def test_machines_that_cannot_be_are_refused(change):
         chip(**change)
 
 
+def test_a_merge_group_is_a_run_of_units_of_one_xcd():
+    """Two xcds dealt in turn, five units each, two in a group: the last of an xcd is alone."""
+    machine = chip(xcds=2, units_per_xcd=5, merging=Merging(4, units=2))
+    assert machine.places()[2].tolist() == [0, 3, 0, 3, 1, 4, 1, 4, 2, 5]
+    seated = replace(machine, seats=(Seats(5, xcd=1), Seats(5, xcd=0)))
+    assert seated.places()[2].tolist() == [3, 3, 4, 4, 5, 0, 0, 1, 1, 2]
+    assert replace(seated, merging=None).places()[2].tolist() == [1] * 5 + [0] * 5
+
+
 def test_merging_less_means_more_requests():
     gemm = Gemm(4096, 4096, 4096, workgroups=132)
     h200 = find("H200")
-    merged, single = (simulate(gemm, m, "grouped(8)") for m in (h200, replace(h200, merging=Merging(1))))
+    merged, single = (simulate(gemm, m, "grouped(8)") for m in (h200, replace(h200, merging=Merging(1, units=16))))
     assert merged.l2_request_bytes < single.l2_request_bytes == single.asked_bytes + single.hbm_write_bytes
 
 
@@ -158,6 +167,7 @@ def test_data_files_are_read_as_they_are(request):
     assert counts == {
         "h200_l2_counters.csv": len(measured.counters()),
         "h200_unseen_counters.csv": len(measured.unseen_counters()),
+        "h200_short_counters.csv": len(measured.short_counters()),
         "h200_to_and_fro.csv": len(measured.own_kernels()),
         "published_gemm_cache_rates.csv": len(measured.published_rates()),
         "wave_reordering.csv": len(measured.reorderings()),

@@ -96,7 +96,7 @@ def test_one_workgroup_with_an_infinite_cache_misses_its_footprint(engine, launc
 def test_renaming_xcds_changes_nothing(engine, launch, names, runs):
     reports = []
     for renamed in (range(4), names):
-        seats = tuple(Seats(2, xcd=renamed[x], merge_group=renamed[x]) for x in runs)
+        seats = tuple(Seats(2, xcd=renamed[x]) for x in runs)
         machine = chip(xcds=4, units_per_xcd=4, seats=seats, l2=L2(1 << 15))
         reports.append(simulate(launch.gemm, machine, launch.mapping, engine=engine))
     one, other = reports

@@ -22,6 +22,7 @@ INFINITY_CACHE = "256 MiB: " + ROCM_SPECS + "; 17 TB/s peak: AMD's launch of MI3
 ROUND_ROBIN = "workgroup w to XCD w % 8: Wave, Workgroup Reordering; rocRoller, Workgroup Mapping"
 HOPPER = "NVIDIA H100 architecture white paper: 132 SMs, 50 MB L2, tensor rates at 1.83 GHz"
 H200_SHEET = "NVIDIA H200 data sheet: 141 GB, 4.8 TB/s; the compute of H100 SXM"
+H200_MERGING = "four: probes on one H200; of sixteen units: counted requests of launches of one tile a unit (2026-11)"
 H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
 
 
@@ -105,17 +106,18 @@ MI355X = Machine(
 )
 
 # A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
-# of GPCs from card to card. That moves bytes from memory by under 1 %, requests and crossings by 2 %.
+# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
+# read off these seats, which are those of one launch, but off counters of many: sixteen units after sixteen.
 HOPPER_SEATS = (
-    Seats(8, partition=0, merge_group=0),
-    Seats(18, partition=1, merge_group=7),
-    Seats(8, partition=0, merge_group=0),
-    Seats(16, partition=1, merge_group=1),
-    Seats(16, partition=1, merge_group=2),
-    Seats(16, partition=1, merge_group=3),
-    Seats(16, partition=0, merge_group=4),
-    Seats(16, partition=0, merge_group=5),
-    Seats(18, partition=0, merge_group=6),
+    Seats(8, partition=0),
+    Seats(18, partition=1),
+    Seats(8, partition=0),
+    Seats(16, partition=1),
+    Seats(16, partition=1),
+    Seats(16, partition=1),
+    Seats(16, partition=0),
+    Seats(16, partition=0),
+    Seats(18, partition=0),
 )
 
 
@@ -131,7 +133,7 @@ def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: s
         hbm=hbm,
         shared_bytes=227 * KIB,
         seats=HOPPER_SEATS,
-        merging=Merging(4),
+        merging=Merging(4, units=16),
         sources=(
             Source("xcds", HOPPER),
             Source("units_per_xcd", HOPPER),
@@ -141,7 +143,7 @@ def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: s
             Source("hbm", memory_source),
             Source("shared_bytes", "CUDA C++ programming guide, compute capability 9.0"),
             Source("seats", H200_PROBES),
-            Source("merging", H200_PROBES),
+            Source("merging", H200_MERGING),
         ),
     )
 

@@ -59,19 +59,22 @@ class Rate:
 
 @dataclass(frozen=True)
 class Seats:
-    """Consecutive places of the dispatch order: so many units of one xcd, one L2 partition, one merge group."""
+    """Consecutive places of the dispatch order: so many units of one xcd and one L2 partition."""
 
     units: int
     partition: int = 0
-    merge_group: int = 0
     xcd: int = 0
 
 
 @dataclass(frozen=True)
 class Merging:
-    """Up to `most` requests for one line, from units of one merge group, become one on their way to L2."""
+    """Up to `most` requests for one line become one on their way to L2, if they come from units of one merge group.
+
+    A merge group is `units` of one xcd that follow each other in dispatch order.
+    """
 
     most: int
+    units: int
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,21 @@ class Machine:
         if not self.seats:
             at = np.arange(self.units)
             xcd, partition = at % self.xcds, at // self.xcds % self.l2.partitions
-            return xcd, partition, xcd * self.l2.partitions + partition
-        counts = [s.units for s in self.seats]
-        xcd, partition, group = (
-            np.repeat([getattr(s, part) for s in self.seats], counts) for part in ("xcd", "partition", "merge_group")
-        )
-        return xcd, partition, group
+        else:
+            counts = [s.units for s in self.seats]
+            xcd, partition = (
+                np.repeat([getattr(s, part) for s in self.seats], counts) for part in ("xcd", "partition")
+            )
+        return xcd, partition, self._merge_groups(xcd)
+
+    def _merge_groups(self, xcd: Array) -> Array:
+        """Units of an xcd in dispatch order, so many in a group; all, where none merge."""
+        size = self.merging.units if self.merging else self.units_per_xcd
+        by_xcd = np.argsort(xcd, kind="stable")
+        groups: Array = np.empty_like(xcd)
+        within = np.arange(len(xcd)) % self.units_per_xcd
+        groups[by_xcd] = xcd[by_xcd] * -(-self.units_per_xcd // size) + within // size
+        return groups
 
     def flops(self, dtype: str) -> float | None:
         """Dense matrix throughput for products of this dtype; None where the machine has none, or no source says."""
@@ -154,7 +166,7 @@ def _bad_counts(machine: Machine) -> list[str]:
         "l2.line_bytes": machine.l2.line_bytes,
         "hbm.bytes": machine.hbm.bytes,
         **({"last_level.bytes": last.bytes} if last else {}),
-        **({"merging.most": merging.most} if merging else {}),
+        **({"merging.most": merging.most, "merging.units": merging.units} if merging else {}),
         **{f"seats[{at}].units": s.units for at, s in enumerate(machine.seats)},
     }
     for name, value in counts.items():
@@ -184,7 +196,7 @@ def _bad_numbers(machine: Machine) -> list[str]:
 def _bad_seats(machine: Machine) -> list[str]:
     if not machine.seats:
         return []
-    xcd, partition, group = machine.places()
+    xcd, partition, _ = machine.places()
     if len(xcd) != machine.units:
         return [f"its seats hold {len(xcd)} units, but there are {machine.units}"]
     per_xcd = np.bincount(xcd, minlength=machine.xcds) if xcd.min() >= 0 else np.zeros(0)
@@ -192,8 +204,4 @@ def _bad_seats(machine: Machine) -> list[str]:
         return [f"its seats must give each of {machine.xcds} xcds {machine.units_per_xcd} units"]
     if partition.min() < 0 or partition.max() >= machine.l2.partitions:
         return [f"a seat's partition is from 0 to {machine.l2.partitions - 1}"]
-    if group.min() < 0:
-        return ["a seat's merge_group is at least 0"]
-    if len(set(zip(xcd.tolist(), partition.tolist(), group.tolist(), strict=True))) != len(set(group.tolist())):
-        return ["a merge group lies in one L2 partition: requests meet on their way there"]
     return []

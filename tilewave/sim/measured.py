@@ -87,38 +87,21 @@ class Baseline:
 def counters() -> tuple[Counters, ...]:
     """All rows of h200_l2_counters.csv."""
     return tuple(
-        Counters(
-            Gemm(*_sizes(row), _tile(row), "f16", workgroups=H200_WORKGROUPS if int(row["persistent"]) else None),
-            int(row["group_m"]),
-            SECTOR_BYTES * int(row["l2_requests_from_sms_sectors"]),
-            float(row["l2_hit_rate_pct"]) / 100,
-            int(row["dram_read_bytes"]),
-            1e-9 * int(row["time_ns"]),
-            True,
-        )
+        _counters(row, _launched(row), float(row["l2_hit_rate_pct"]) / 100, True)
         for row in _rows("h200_l2_counters.csv")
     )
 
 
 @cache
 def unseen_counters() -> tuple[Counters, ...]:
-    """All rows of h200_unseen_counters.csv; a write is a hit."""
-    found = []
-    for row in _rows("h200_unseen_counters.csv"):
-        gemm = Gemm(*_sizes(row), _tile(row), "f16", workgroups=H200_WORKGROUPS)
-        written = WRITES_SEEN * 2 * gemm.m * gemm.n / SECTOR_BYTES
-        found.append(
-            Counters(
-                gemm,
-                int(row["group_m"]),
-                SECTOR_BYTES * int(row["l2_requests_from_sms_sectors"]),
-                (int(row["l2_read_hit_sectors"]) + written) / (int(row["l2_read_sectors"]) + written),
-                int(row["dram_read_bytes"]),
-                1e-9 * int(row["time_ns"]),
-                bool(int(row["fitted"])),
-            )
-        )
-    return tuple(found)
+    """All rows of h200_unseen_counters.csv."""
+    return _counted_reads("h200_unseen_counters.csv")
+
+
+@cache
+def short_counters() -> tuple[Counters, ...]:
+    """All rows of h200_short_counters.csv, of all three cards."""
+    return _counted_reads("h200_short_counters.csv")
 
 
 @cache
@@ -177,6 +160,34 @@ def baselines() -> tuple[Baseline, ...]:
         )
         for row in _rows("h200_gemm_baselines.csv")
     )
+
+
+def _counted_reads(name: str) -> tuple[Counters, ...]:
+    """The rows of a file that counts sectors read and not those written, of which each is a hit."""
+    found = []
+    for row in _rows(name):
+        gemm = _launched(row)
+        written = WRITES_SEEN * 2 * gemm.m * gemm.n / SECTOR_BYTES
+        hit = (int(row["l2_read_hit_sectors"]) + written) / (int(row["l2_read_sectors"]) + written)
+        found.append(_counters(row, gemm, hit, bool(int(row["fitted"]))))
+    return tuple(found)
+
+
+def _counters(row: dict[str, str], gemm: Gemm, l2_hit: float, fitted: bool) -> Counters:
+    return Counters(
+        gemm,
+        int(row["group_m"]),
+        SECTOR_BYTES * int(row["l2_requests_from_sms_sectors"]),
+        l2_hit,
+        int(row["dram_read_bytes"]),
+        1e-9 * int(row["time_ns"]),
+        fitted,
+    )
+
+
+def _launched(row: dict[str, str]) -> Gemm:
+    workgroups = H200_WORKGROUPS if int(row["persistent"]) else None
+    return Gemm(*_sizes(row), _tile(row), "f16", workgroups=workgroups)
 
 
 def _rows(name: str) -> list[dict[str, str]]:

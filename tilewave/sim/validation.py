@@ -24,6 +24,7 @@ from tilewave.sim.measured import (
     own_kernels,
     published_rates,
     reorderings,
+    short_counters,
     unseen_counters,
 )
 from tilewave.sim.problem import Gemm
@@ -90,6 +91,12 @@ def h200_runs() -> tuple[tuple[Counters, Run], ...]:
 def unseen_runs() -> tuple[tuple[Counters, Run], ...]:
     """The same on other shapes."""
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in unseen_counters())
+
+
+@cache
+def short_runs() -> tuple[tuple[Counters, Run], ...]:
+    """The same of short and middle K, on three cards."""
+    return tuple((row, run(row.gemm, "H200", row.mapping)) for row in short_counters())
 
 
 def h200_rows() -> list[Compared]:
