@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewave.sim.measured import SECTOR_BYTES, WRITES_SEEN, counters, unseen_counters
+from tilewave.sim.measured import SECTOR_BYTES, WRITES_SEEN, counters, short_counters, unseen_counters
 
 
 @pytest.fixture
@@ -27,12 +27,29 @@ def table(blind, counts):
     return "\n".join(lines)
 
 
-def test_its_launches_are_in_no_file(blind):
-    known = {row.shape for row in (*counters(), *unseen_counters())}
-    found = [tuple(int(row[name]) for name in blind.LAUNCH) for row in blind.launches()]
+def test_its_launches_are_drawn_by_the_seed_and_in_no_file(blind):
+    known = {row.shape for row in (*counters(), *unseen_counters(), *short_counters())}
+    found = [tuple(int(row[name]) for name in blind.LAUNCH) for row in blind.launches(5)]
     assert known.isdisjoint(row[:3] for row in found)
-    assert len(set(found)) == len(found) == 24 and len({row[:3] for row in found}) == 6
-    assert {row[-1] for row in found} == {0, 1}
+    assert len(set(found)) == len(found) == 60 and len({row[:3] for row in found}) == 12
+    assert sum(row[-1] for row in found) == 48
+    assert blind.launches(5) == blind.launches(5) != blind.launches(6)
+    for m, n, k in {row[:3] for row in found}:
+        assert m % 128 == n % 128 == k % 64 == 0 and m * n * k <= blind.LARGEST_PRODUCT
+
+
+def test_of_three_counts_the_middle_one_is_taken(blind):
+    counts = [{name: str(value) for name in blind.COUNTED} for value in (9, 100, 20, 3, 1, 2)]
+    assert blind.middle(counts) == [dict.fromkeys(blind.COUNTED, "20"), dict.fromkeys(blind.COUNTED, "2")]
+
+
+def test_what_a_wrong_choice_of_the_group_costs(blind):
+    rows = [
+        dict(zip(blind.LAUNCH, ["1", "2", "3", "4", "5", "6", "7", "1"], strict=True)) | {"group_m": g} for g in "148"
+    ]
+    guesses = [row | {"hbm_read_bytes": b} for row, b in zip(rows, ("30", "10", "20"), strict=True)]
+    counts = [row | {"dram_read_bytes": b} for row, b in zip(rows, ("30", "15", "10"), strict=True)]
+    assert blind.lost_by_groups(guesses, counts) == 0.5
 
 
 def test_what_was_counted_is_read_back_in_order(blind):
@@ -41,14 +58,16 @@ def test_what_was_counted_is_read_back_in_order(blind):
 
 
 def test_predictions_that_come_true_have_no_error(blind, tmp_path):
-    blind.predict(Path(tmp_path, "guess.csv"))
+    blind.predict(5, Path(tmp_path, "guess.csv"))
     guesses = blind.read(Path(tmp_path, "guess.csv"))
     rows = [dict(guess) | true_counts(guess) for guess in guesses]
     said = blind.compared(guesses, rows).splitlines()
-    assert len(said) == 24 + 4
-    assert said[24] == "HBM bytes: median error 0.00 %, mean 0.00 %, worst 0.0 %"
-    assert said[25] == "HBM bytes off a cliff: worst 0.00 %; on one: 0 outside their interval"
-    rows[5] |= {"dram_read_bytes": str(2 * float(guesses[5]["hbm_read_high_bytes"]))}
+    assert len(said) == 60 + 5
+    assert said[60] == "HBM bytes: median error 0.00 %, mean 0.00 %, worst 0.0 %"
+    assert said[61] == "HBM bytes off a cliff: worst 0.00 %; on one: 0 outside their interval"
+    assert said[62] == "HBM bytes lost by the group predicted best: 0.00 % at the worst"
+    on_cliff = next(at for at, guess in enumerate(guesses) if float(guess["on_cliff"]))
+    rows[on_cliff] |= {"dram_read_bytes": str(2 * float(guesses[on_cliff]["hbm_read_high_bytes"]))}
     assert "1 outside" in blind.compared(guesses, rows)
 
 

@@ -15,7 +15,6 @@ from launches import ENGINES, SHARP, Launch, chip, launches, machines, pairs_wal
 from tilewave.machine import L2, LastLevel
 from tilewave.sim import Gemm, Residency, SimError, simulate
 from tilewave.sim.accesses import gemm_accesses
-from tilewave.sim.calibration import Softness
 from tilewave.sim.dispatch import place
 from tilewave.sim.measured import counters, unseen_counters
 from tilewave.sim.problem import WALKS
@@ -229,17 +228,18 @@ def test_what_was_walked_since_is_not_counted_twice(engine):
 
 
 @engines
-def test_what_is_written_to_another_partition_takes_room_on_its_way(engine):
-    """Two partitions, one unit in each, wide outputs: what passes through pushes out rows that else stay."""
+@pytest.mark.parametrize(("panels", "read"), [(48, 68), (56, 20)])
+def test_what_is_written_to_another_partition_takes_room_on_its_way(engine, panels, read):
+    """Two units, one in each partition, column by column; an output is as large as a panel.
+
+    In a column a partition sees the 8 panels of A that its unit walks, 4 for which it is only the home, one of B, 8 of
+    outputs at home, and 4 that pass through: 25. Without those, half of 48 would be enough.
+    """
+    panel = 16 * 64 * 2
     gemm = Gemm(256, 64, 64, (16, 16, 8), out="f64", workgroups=2)
-    launch = Launch(gemm, "linear()", chip(units_per_xcd=2, l2=L2(48 * 16 * 64 * 2, partitions=2)))
-    accesses, placed = launch.placed()
-    assert len(set(placed.domain)) == 2
-    read = [
-        ENGINES[engine](accesses, placed, launch.machine, Residency(), Softness(passing=passing)).hbm.sum()
-        for passing in (0.0, 1.0)
-    ]
-    assert read[1] > read[0]
+    launch = Launch(gemm, "linear()", chip(units_per_xcd=2, l2=L2(panels * panel, partitions=2)))
+    assert len(set(launch.placed()[1].domain)) == 2
+    assert launch.flows(engine).hbm.sum() == pytest.approx(read * panel, rel=0.01)
 
 
 @engines
@@ -255,8 +255,8 @@ def test_a_home_does_not_hear_of_the_use_of_a_copy(engine):
     placed = place(accesses, machine, Residency())
     flows = ENGINES[engine](accesses, placed, machine, Residency(), SHARP)
     of_stream, early = flows.walks.stream == 0, flows.walks.beat < 6
-    assert flows.hbm[of_stream & early].sum() == pytest.approx(panel)
-    assert flows.hbm[of_stream & ~early].sum() == pytest.approx(panel / 2)
+    assert flows.hbm[of_stream & early].sum() == pytest.approx(panel, rel=1e-3)
+    assert flows.hbm[of_stream & ~early].sum() == pytest.approx(panel / 2, rel=1e-3)
 
 
 def test_the_trace_needs_no_numba_for_small_launches():

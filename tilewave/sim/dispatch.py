@@ -65,17 +65,16 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     xcd, partition, group = (np.tile(part, residency.occupancy) for part in machine.places())
     lengths = np.bincount(accesses.workgroup, minlength=accesses.workgroups)
     first_beat, seat = _deal(lengths, np.zeros_like(xcd) if machine.seats else xcd)
-    if machine.seats and accesses.long_steps < LONG_STEPS and (lengths == 1).all():
-        seat = _by_chance(seat, len(xcd))
-    at = seat[accesses.workgroup]
-    domain = xcd * machine.l2.partitions + partition
+    by_chance = machine.seats and accesses.long_steps < LONG_STEPS and (lengths == 1).all()
+    # Neighbours in the order begin together, so their requests merge as if they sat together all the same.
+    at, near = (s[accesses.workgroup] for s in (seat, _by_chance(seat, len(xcd)) if by_chance else seat))
     beat = first_beat[accesses.workgroup] + accesses.turn
     return Placed(
         seats=len(xcd),
         beat=beat,
         seat=at,
-        xcd=xcd[at],
-        domain=domain[at],
+        xcd=xcd[near],
+        domain=(xcd * machine.l2.partitions + partition)[near],
         merge_group=group[at],
         domain_xcd=np.arange(machine.domains) // machine.l2.partitions,
         backwards=_directions(beat, accesses.backwards),

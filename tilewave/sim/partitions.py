@@ -16,7 +16,7 @@ from tilewave.sim.dispatch import Placed
 from tilewave.sim.flows import OwnWalks
 from tilewave.sim.sampled import SampledCaches
 
-PIECES = 8
+PIECES = 12
 """A beat is walked in so many steps: a finer cut changes bytes by less than two cards differ."""
 HEARD = 0.5
 """A home counts as walked where its far residents miss more than this share of their copies."""
@@ -30,16 +30,20 @@ def partitioned_l2(
     each = np.repeat(capacities, domains)
     state = SampledCaches(2 * streams * PIECES, each, placed.beats * PIECES, looks)
     taken, nothing = np.tile(written, (points, 1)), np.zeros(len(each))
-    found = np.zeros((3, len(walks), points))
+    found = np.empty((3, len(walks), points))
     bounds = np.searchsorted(walks.beat, np.arange(placed.beats + 1))
     for beat in range(placed.beats):
         part = slice(bounds[beat], bounds[beat + 1])
         size = walks.size[part] / PIECES
         together = _Beat.of(walks.domain[part], walks.stream[part], size, parts, streams, points, domains)
+        copies, homes = np.zeros(together.copy_cache.shape), np.zeros(together.home_cache.shape)
         for turn in range(PIECES):
             piece = PIECES - 1 - turn if placed.backwards[beat] else turn
             at_end = taken[:, beat] if turn == PIECES - 1 else nothing
-            found[:, part] += together.walked(beat * PIECES + turn, piece, state, at_end)
+            of_copies, of_homes = together.walked(beat * PIECES + turn, piece, state, at_end)
+            copies += of_copies
+            homes += of_homes
+        found[:, part] = together.flows(copies, homes)
     return found[0], found[1], found[2]
 
 
@@ -80,19 +84,19 @@ class _Beat:
             resident=resident,
         )
 
-    def walked(self, step: int, piece: int, state: SampledCaches, taken: Array) -> Array:
-        """[(missed, crossed, asked of memory), walk, point] in bytes."""
+    def walked(self, step: int, piece: int, state: SampledCaches, taken: Array) -> tuple[Array, Array]:
+        """The shares that copies, and homes that are asked, miss of a piece."""
         points, count = self.copy_cache.shape
-        surely = np.broadcast_to(self.resident, self.home_cache.shape)
-        copies = state.missing(self.copy_cache, self.copy_stream * PIECES + piece)
-        asked = self._asked_of_homes(copies)
+        asked = self._asked_of_homes(state.missing(self.copy_cache, self.copy_stream * PIECES + piece))
         at_home = state.missing(self.home_cache, self.home_stream * PIECES + piece)
-        homes = surely | (asked > HEARD)
-        missed = state.walk(step, *self._all(homes, piece), taken)
-        copies = missed[: points * count].reshape(points, count)
-        at_home[homes] = missed[points * count :]
-        at_home = np.where(surely, at_home, at_home * asked) * self.home_size
-        crossed = copies * self.copy_size
+        walked = self.resident | (asked > HEARD)
+        missed = state.walk(step, *self._all(walked, piece), taken)
+        at_home[walked] = missed[points * count :]
+        return missed[: points * count].reshape(points, count), np.where(self.resident, at_home, at_home * asked)
+
+    def flows(self, copies: Array, homes: Array) -> Array:
+        """[(missed, crossed, asked of memory), walk, point] in bytes, of what the pieces missed together."""
+        crossed, at_home = copies * self.copy_size, homes * self.home_size
         in_own = at_home[:, self.home_of, self.own_part]
         # Of the partitions that walk a stream together, the first to come misses what is at home with it.
         return np.stack(
@@ -112,4 +116,6 @@ class _Beat:
         parts = self.resident.shape[1]
         of_part = np.zeros(self.home_cache.shape)
         of_part[:, self.home_of, self.own_part] = copies
-        return np.stack([np.delete(of_part, part, 2).max(2) for part in range(parts)], 2)
+        others = np.array([[o for o in range(parts) if o != part] for part in range(parts)])
+        asked: Array = of_part[:, :, others].max(3)
+        return asked

@@ -71,7 +71,8 @@ def run(
         raise SimError(f"a machine is one of tilewave.machine or its name, not {machine!r}")
     accesses, name, order = _accesses(problem, mapping, symbols or {})
     placed = place(accesses, chip, residency)
-    flows = _engine(engine)(accesses, placed, chip, residency, softness_of(chip, accesses.long_steps))
+    softness = softness_of(chip, accesses.long_steps, int(accesses.turn.max(initial=0)) + 1)
+    flows = _engine(engine)(accesses, placed, chip, residency, softness)
     made = _Made(accesses, placed, flows, chip, residency, timing or timing_of(chip))
     return Run(made.report(name, order, engine), accesses, placed, flows)
 

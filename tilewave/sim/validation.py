@@ -329,10 +329,13 @@ def summary() -> tuple[Figure, ...]:
         Figure("H200 time lost by choosing group_m, 128×128, worst shape", max(losses[128]), 0.03),
         Figure("H200 time lost by choosing tile and group_m, worst shape", max(c.loss for c in tile_choices()), 0.01),
         Figure("H200 time, mean error on shapes left out", fmean(map(abs, time_errors())), 0.05),
-        *_on_other_shapes("looked at", [r for r in unseen_runs() if r[0].fitted], (0.04, 0.05, 0.05, 0.35, 0.05, 0.03)),
         *_on_other_shapes(
-            "predicted once", [r for r in unseen_runs() if not r[0].fitted], (0.02, 0.05, 0.05, 0.02, 0.05, 0.025)
+            "looked at", [r for r in unseen_runs() if r[0].fitted], (0.04, 0.085, 0.05, 0.05, 0.3, 0.05, 0.025)
         ),
+        *_on_other_shapes(
+            "not looked at", [r for r in unseen_runs() if not r[0].fitted], (0.03, 0.05, 0.05, 0.05, 0.02, 0.05, 0.025)
+        ),
+        *_short_tiles(),
         Figure("H200, K to and fro: HBM bytes, mean error", fmean(own), 0.05),
         Figure("H200, K to and fro: HBM bytes, worst row", max(own), 0.1),
         Figure("MI300X reorderings with gain and loss confused", float(len(wrong)), 0.0),
@@ -345,6 +348,7 @@ def _on_other_shapes(how: str, runs: Sequence[tuple[Counters, Run]], bounds: tup
     bytes_read = [r for r in rows if r.quantity == "HBM read"]
     values = {
         "HBM bytes, median error": median(abs(r.error) for r in bytes_read),
+        "HBM bytes, mean error": fmean(abs(r.error) for r in bytes_read),
         "HBM bytes, worst row off a cliff": max(abs(r.error) for r in bytes_read if not r.on_cliff),
         "HBM bytes, cliff rows outside their interval": fmean(not r.inside for r in bytes_read if r.on_cliff),
         "HBM bytes lost by the predicted-best group_m": byte_loss_of_chosen_groups(runs),
@@ -356,4 +360,24 @@ def _on_other_shapes(how: str, runs: Sequence[tuple[Counters, Run]], bounds: tup
     return tuple(
         Figure(f"H200, other shapes {how}: {name}", value, bound)
         for (name, value), bound in zip(values.items(), bounds, strict=True)
+    )
+
+
+def _short_tiles() -> tuple[Figure, ...]:
+    """What h200_short_counters.csv shows, by all of its cards."""
+    rows = _counted(short_runs(), "")
+    errors = {
+        name: [abs(r.error) for r in rows if r.quantity == name] for name in ("HBM read", "L2 requests", "L2 hit")
+    }
+    outside = fmean(not r.inside for r in rows if r.quantity == "HBM read" and r.on_cliff)
+    return (
+        Figure("H200, three cards: HBM bytes, median error", median(errors["HBM read"]), 0.015),
+        Figure("H200, three cards: HBM bytes, mean error", fmean(errors["HBM read"]), 0.03),
+        Figure("H200, three cards: HBM bytes, cliff rows outside their interval", outside, 0.05),
+        Figure(
+            "H200, three cards: requests reaching L2 (fitted on these as well), mean error",
+            fmean(errors["L2 requests"]),
+            0.05,
+        ),
+        Figure("H200, three cards: L2 hit rate, mean error (points)", fmean(errors["L2 hit"]), 0.025),
     )
