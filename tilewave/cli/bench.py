@@ -64,7 +64,7 @@ Maps = Annotated[
 Against = Annotated[str, typer.Option(metavar="NAMES", help=f'Rivals: {",".join(RIVALS)}; none with "".')]
 RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is timed in a mode.")]
 ModeName = Annotated[
-    str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (60 ms), or both.")
+    str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (150 ms), or both.")
 ]
 EpilogueName = Annotated[str, typer.Option("--epilogue", metavar="NAME", help=f"After the sums: {BIAS_GELU}.")]
 Ladder = Annotated[bool, typer.Option("--ladder", help="Also ours with one optimisation left out at a time.")]

@@ -29,7 +29,7 @@ class Mode:
 
 
 SHORT = Mode("short", 0.002, 0.012, 0.0)
-SUSTAINED = Mode("sustained", 0.060, 0.0, 0.5)
+SUSTAINED = Mode("sustained", 0.150, 0.0, 0.5)
 MODES = {"short": (SHORT,), "sustained": (SUSTAINED,), "both": (SHORT, SUSTAINED)}
 
 

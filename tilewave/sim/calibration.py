@@ -46,8 +46,8 @@ LONG_STEPS = 64
 FIRM = Softness(looks=12.0)
 """Of tiles of LONG_STEPS or more; fitted on all rows of h200_l2_counters.csv, the range of capacities by probes."""
 LOOSE = Softness(looks=6.0, share=0.93, narrow=17 / 30)
-"""Of tiles of three quarters as many steps or fewer. Probes that read and write by turns, with no GEMM in them, saw 6
-to 7 looks and 0.94 to 0.95 of the capacity; the rows of h200_short_counters.csv are met best by a little less."""
+"""Of tiles of three quarters as many steps or fewer; fitted on the rows of h200_short_counters.csv. A probe that reads
+and writes by turns, with no GEMM in it, saw 4 to 6 looks, too (benchmarks/fit_l2.py)."""
 
 
 IN_STEP_ROUNDS, DRIFT = 10, 0.03
