@@ -116,6 +116,6 @@ class _Beat:
         parts = self.resident.shape[1]
         of_part = np.zeros(self.home_cache.shape)
         of_part[:, self.home_of, self.own_part] = copies
-        others = np.array([[o for o in range(parts) if o != part] for part in range(parts)])
-        asked: Array = of_part[:, :, others].max(3)
-        return asked
+        if parts == 2:
+            return of_part[:, :, ::-1]
+        return np.stack([np.delete(of_part, part, 2).max(2) for part in range(parts)], 2)

@@ -34,41 +34,45 @@ class SampledCaches:
 
     def missing(self, cache: Array, stream: Array) -> Array:
         """The share of each stream that its cache does not hold."""
-        since = self.last[cache * self.streams + stream]
+        return self._missing(cache, self.last[cache * self.streams + stream])
+
+    def _missing(self, cache: Array, since: Array) -> Array:
         missing: Array = np.where(since >= self.oldest, 1.0 - self.kept[cache, since], 1.0)
         return missing
 
     def walk(self, step: int, cache: Array, stream: Array, size: Array, taken: Array) -> Array:
         """The share that each walk of one step misses; `taken` are bytes of other things that each cache takes in."""
-        caches = len(self.capacities)
-        new = np.bincount(cache, size * self.missing(cache, stream), minlength=caches)
+        caches, key = len(self.capacities), cache * self.streams + stream
+        since = self.last[key]
+        missing = self._missing(cache, since)
         # While a step is walked, its end grows old: half of what makes room for the step is gone by then.
-        self._evict(step, 0.5 * self._too_much(step, new))
-        missing = self.missing(cache, stream)
-        self._renew(step, cache, stream, size, missing, taken)
-        self._evict(step + 1, self._too_much(step + 1, np.zeros(caches)))
-        self._forget(step + 1)
+        if self._evict(step, 0.5 * self._too_much(step, np.bincount(cache, size * missing, minlength=caches))):
+            missing = self._missing(cache, since)
+        self._renew(step, cache, since, size, missing, taken)
+        self.last[key] = step
+        if self._evict(step + 1, self._too_much(step + 1, 0.0)):
+            self._forget(step + 1)
         return missing
 
-    def _renew(self, step: int, cache: Array, stream: Array, size: Array, missing: Array, taken: Array) -> None:
+    def _renew(self, step: int, cache: Array, since: Array, size: Array, missing: Array, taken: Array) -> None:
         """What is walked now was walked last in this step."""
-        key = cache * self.streams + stream
         known, length = missing < 1.0, step - self.oldest
-        flat = cache[known] * length + self.last[key[known]] - self.oldest
+        flat = cache[known] * length + since[known] - self.oldest
         moved = np.bincount(flat, (size * (1.0 - missing))[known], minlength=len(self.held) * length)
         held = self.held[:, self.oldest : step]
         np.maximum(held - moved.reshape(held.shape), 0.0, out=held)
         self.held[:, step] = np.bincount(cache, size, minlength=len(self.held)) + taken
         self.kept[:, step] = 1.0
-        self.last[key] = step
 
-    def _too_much(self, end: int, new: Array) -> Array:
+    def _too_much(self, end: int, new: Array | float) -> Array:
         held = self.held[:, self.oldest : end].sum(1)
         too_much: Array = np.clip(held + new - self.capacities, 0.0, held)
         return too_much
 
-    def _evict(self, end: int, volume: Array) -> None:
-        """So many bytes of what each cache walked last before step `end`."""
+    def _evict(self, end: int, volume: Array) -> bool:
+        """So many bytes of what each cache walked last before step `end`; whether there were any."""
+        if volume.max() <= NOTHING:
+            return False
         while volume.max() > NOTHING:
             held, kept = self.held[:, self.oldest : end], self.kept[:, self.oldest : end]
             newer = np.cumsum(held[:, ::-1], 1)[:, ::-1]
@@ -79,6 +83,7 @@ class SampledCaches:
             kept *= 1.0 - lost / np.maximum(held, NOTHING)
             held -= lost
             volume = volume - lost.sum(1)
+        return True
 
     def _forget(self, end: int) -> None:
         gone = self.held[:, self.oldest : end].max(0) <= NOTHING
