@@ -1,4 +1,4 @@
-"""The closed-form engine: per-xcd L2s, their partitions and a last-level cache, by reuse distances alone.
+"""The closed-form engine: per-xcd L2s, their partitions and a last-level cache, by what lies between two walks.
 
 Where an L2 is cut into partitions, `partitions.py` says who holds what. The last-level cache sees what the L2s miss.
 """

@@ -27,7 +27,7 @@ class SampledCaches:
     def __init__(self, streams: int, capacities: Array, steps: int, looks: float) -> None:
         caches = len(capacities)
         self.streams, self.capacities, self.looks = streams, capacities, looks
-        self.last = np.full(caches * streams, -1, np.int64)
+        self.last = np.full(caches * streams, -1, np.int32)
         self.held, self.kept = np.zeros((caches, steps)), np.zeros((caches, steps))
         self.oldest = 0
         """What was walked last before this step is gone."""

@@ -16,7 +16,7 @@ from tilewave.sim.flows import Flows, OwnWalks, own_walks
 from tilewave.sim.problem import SimError
 
 MOST_SLABS = 32
-"""A stream of more steps is cut into this many slabs: a finer cut changes bytes by less than the spread of L2."""
+"""A stream of more steps is cut into this many slabs: a finer cut changes bytes by less than two cards differ."""
 MOST_LINES = 1 << 26
 MOST_TOUCHES_IN_PYTHON = 400_000
 
