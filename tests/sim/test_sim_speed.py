@@ -39,6 +39,15 @@ def test_the_trace_takes_less_than_half_a_second(mapping):
     assert seconds_of(lambda: simulate(LARGE, "MI300X", mapping, engine="trace"), 3) < 0.5
 
 
+def test_an_edge_does_not_make_a_trace_slow():
+    """One row more than whole tiles: lines of very different sizes, among which an H200's L2 looks by chance."""
+    pytest.importorskip("numba", reason="without numba a trace of this size is refused")
+    whole, ragged = (Gemm(m, 8192, 1024, workgroups=132) for m in (8192, 8193))
+    simulate(whole, "H200", "grouped(8)", engine="trace")
+    times = [seconds_of(lambda g=g: simulate(g, "H200", "grouped(8)", engine="trace"), 3) for g in (whole, ragged)]
+    assert times[1] < 3 * times[0]
+
+
 @pytest.mark.parametrize("engine", ["closed", "trace"])
 def test_cost_grows_linearly_with_workgroups(engine):
     """Sixteen times the workgroups cost at most 16 × 1.6 times as much; sorting and small beginnings are in the 1.6."""

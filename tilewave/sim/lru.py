@@ -5,8 +5,8 @@ slower. Only `trace.py` imports this, and only when it is asked to run: numba is
 `older`, `newer` link the lines of each cache from the one used last to the one used longest ago; `held` is a line's
 size while it is in the cache. Line `lines` is the head of the list, `lines + 1` its tail. A cache that looks at some
 lines by chance and evicts the oldest keeps its lines in `older`, in any order, their places in `newer`, and when each
-was used in `since`; `used` are its bytes, its lines, the last number that chance drew, how often any line was used, and
-the sizes of the largest and of the smallest.
+was used in `since`; `used` are the figures of a cache: its BYTES and, where it looks, its LINES, what chance DREW last,
+its USES so far, and the sizes of the LARGEST and the SMALLEST line it ever held.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def compiled(function: F) -> F:
     return cast(F, numba.njit(cache=True)(function)) if numba else function
 
 
+BYTES, LINES, DREW, USES, LARGEST, SMALLEST = range(6)
 ALL = 0
 """Looks: LRU, which knows the oldest of all lines."""
+FAR_BELOW = 4
+"""Lines so many times smaller than the mean are not told apart: there are few bytes in them, and looking takes long."""
 HBM = 3
 """The column of `flows` that counts bytes from HBM."""
 
@@ -54,20 +57,20 @@ def touch(line: int, size: float, older: Array, newer: Array, held: Array, used:
         newer[after] = before
     else:
         held[line] = size
-        used[0] += size
+        used[BYTES] += size
     first = older[head]
     older[head] = line
     newer[line] = head
     older[line] = first
     newer[first] = line
-    while used[0] > capacity:
+    while used[BYTES] > capacity:
         last = newer[head + 1]
         if last == head:
             break
         before = newer[last]
         older[before] = head + 1
         newer[head + 1] = before
-        used[0] -= held[last]
+        used[BYTES] -= held[last]
         held[last] = 0
     return bool(there)
 
@@ -75,11 +78,11 @@ def touch(line: int, size: float, older: Array, newer: Array, held: Array, used:
 @compiled
 def drawn(used: Array, below: int) -> int:
     """A number that chance draws: Marsaglia's xorshift of 32 bits."""
-    state = int(used[2]) or 2463534242
+    state = int(used[DREW]) or 2463534242
     state ^= (state << 13) & 0xFFFFFFFF
     state ^= state >> 17
     state ^= (state << 5) & 0xFFFFFFFF
-    used[2] = state
+    used[DREW] = state
     return state * below >> 32
 
 
@@ -87,8 +90,8 @@ def drawn(used: Array, below: int) -> int:
 def looked_at(older: Array, held: Array, used: Array) -> int:
     """A line, by chance: one of twice the size is looked at twice as often."""
     while True:
-        line = older[drawn(used, int(used[1]))]
-        if drawn(used, 1 << 20) * used[4] < held[line] * (1 << 20):
+        line = older[drawn(used, int(used[LINES]))]
+        if drawn(used, 1 << 20) * used[LARGEST] < held[line] * (1 << 20):
             return int(line)
 
 
@@ -105,30 +108,31 @@ def looked_up(
     looks: int,
 ) -> bool:
     """Use a line of a cache that evicts the oldest of `looks` lines."""
-    used[3] += 1
-    since[line] = int(used[3])
+    used[USES] += 1
+    since[line] = int(used[USES])
     if held[line] > 0:
         return True
     held[line] = size
-    used[0] += size
-    used[4] = max(used[4], size)
-    used[5] = min(used[5], size) if used[5] > 0 else size
-    older[int(used[1])] = line
-    newer[line] = int(used[1])
-    used[1] += 1
-    while used[0] > capacity and used[1] > 1:
+    used[BYTES] += size
+    used[LARGEST] = max(used[LARGEST], size)
+    used[SMALLEST] = min(used[SMALLEST], size) if used[SMALLEST] > 0 else size
+    older[int(used[LINES])] = line
+    newer[line] = int(used[LINES])
+    used[LINES] += 1
+    while used[BYTES] > capacity and used[LINES] > 1:
         victim = looked_at(older, held, used)
         for _ in range(looks - 1):
             seen = looked_at(older, held, used)
             if since[seen] < since[victim]:
                 victim = seen
-        if drawn(used, 1 << 20) * held[victim] > used[5] * (1 << 20):
+        small = max(used[SMALLEST], used[BYTES] / used[LINES] / FAR_BELOW)
+        if drawn(used, 1 << 20) * held[victim] > small * (1 << 20):
             continue  # a large line goes whole, so it goes the more seldom
-        used[1] -= 1
-        last = older[int(used[1])]
+        used[LINES] -= 1
+        last = older[int(used[LINES])]
         older[newer[victim]] = last
         newer[last] = newer[victim]
-        used[0] -= held[victim]
+        used[BYTES] -= held[victim]
         held[victim] = 0
     return False
 
