@@ -142,7 +142,8 @@ def multiply(a: Array, b: Array, acc: Array) -> Array:
         exact = np.matmul(a.astype(np.float64), b.astype(np.float64).swapaxes(-1, -2))
         wrapped: Array = (acc + exact.astype(np.int64)).astype(acc.dtype)
         return wrapped
-    wide_a, wide_b = a.astype(acc.dtype, copy=False), b.astype(acc.dtype, copy=False)
+    # BLAS may add in another order where operands have other strides; the meaning of a kernel must not
+    wide_a, wide_b = (np.ascontiguousarray(x, acc.dtype) for x in (a, b))
     product: Array = np.matmul(wide_a, wide_b.swapaxes(-1, -2))
     product += acc
     return product
