@@ -352,6 +352,9 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
     for s in symbols:
         if not isinstance(s, Symbol):
             raise SymbolError(f"dynamic_symbols: {s!r} is no symbol", loc=here(), remedy=f"write sym.{s}")
+        if not s.name.isascii():
+            remedy = "give it a name of ASCII letters: it becomes a parameter of the machine code"
+            raise SymbolError(f"dynamic_symbols: {s} cannot stay open", loc=here(), remedy=remedy)
     return symbols
 
 

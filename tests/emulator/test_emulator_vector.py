@@ -80,6 +80,12 @@ def test_bits_are_counted_reversed_and_permuted():
     assert (taken == both[:, 6].astype(U32) | both[:, 1].astype(U32) << 8 | both[:, 5].astype(U32) << 16).all()
 
 
+@pytest.mark.parametrize("constant", [0.5, 1.0, -2.0, 4.0])
+def test_a_constant_of_64_bits_is_an_f64_also_where_it_is_moved(constant):
+    found = compute(f"\tv_mov_b64_e32 v[100:101], {constant}", results=2).view(F64)
+    assert (found[:, 0] == constant).all()
+
+
 def test_64_bit_sums_carry():
     a, b, c = BITS
     body = (

@@ -288,7 +288,7 @@ def test_memories_that_copies_reach_begin_at_multiples_of_1024():
     kernel = parse(text_of(body))
     lowered = lower_lanes(kernel, SM_90A)
     assert lowered.shared_bytes == 1024 + 64 * 64 * 2
-    assert "@workgroup_memory, i32 1024)" in lowered.llvm_ir
+    assert "@workgroup$memory, i32 1024)" in lowered.llvm_ir
 
 
 def test_remarks_of_a_driver_s_assembler_are_read_as_well():

@@ -84,7 +84,7 @@ def constant_bits(text: str, number: float, is_float: bool, letter: str) -> int:
     """The pattern that an inline constant or a literal stands for, read as this type."""
     if is_float:
         match letter:
-            case "F":
+            case _ if letter in WIDE:  # an operand of 64 bits gets the pattern of f64, also where it is only moved
                 return int(np.array(number, F64).view(U64))
             case "h":
                 return int(np.array(number, F16).view(U16))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewave.errors import NOWHERE, Loc
-from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.core import Block, Op, Value, word
 from tilewave.ir.ops import (
     COMPARISONS,
     Add,
@@ -51,10 +51,10 @@ class Builder:
 
     def fresh(self, name: str, type: Type) -> Value:
         """A value whose name is `name`, or that with a number behind it."""
-        found, count = name, 0
+        found, count = word(name), 0
         while found in self.taken:
             count += 1
-            found = f"{name}_{count}"
+            found = f"{word(name)}_{count}"
         self.taken.add(found)
         return Value(found, type)
 

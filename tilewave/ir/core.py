@@ -15,6 +15,11 @@ INDENT = "  "
 BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)$)[A-Za-z_]\w*$")
 
 
+def word(name: str) -> str:
+    """A Python name as a word that every assembler takes: letters, digits and _ of ASCII."""
+    return re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
+
+
 @dataclass(frozen=True)
 class Value:
     """A name bound once; the name is the identity, so the text loses nothing."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
 from tilewave.ir import ops as ir
-from tilewave.ir.core import Block, Kernel, Value
+from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.places import Places
 from tilewave.ir.types import INDEX_SCALAR, Scalar
 from tilewave.ir.types import Memory as IrMemory
@@ -128,7 +128,7 @@ def _sizes_are_known(dynamic: Sequence[Symbol]) -> Iterator[None]:
 def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence[Any], body: Block) -> Kernel:
     waves, wish = geometry.waves, geometry.hardware
     return Kernel(
-        kernel.name,
+        word(kernel.name),
         body,
         geometry.workgroups,
         waves=tuple(waves[d].count if d in waves else 1 for d in rows_and_cols) if waves else (),

@@ -227,7 +227,7 @@ class Later:
     def map(self, wanted: MapArgument) -> str:
         """The kernel's parameter that holds the map."""
         if wanted not in self.maps:
-            name = f"%map.{len(self.maps)}"
+            name = f"%.map.{len(self.maps)}"
             self.maps[wanted] = name
             self.f.parameters.append((self.target.map_parameter, name))
             self.target.expect_map(self.f, name)

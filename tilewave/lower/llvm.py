@@ -39,13 +39,13 @@ class Function:
         self.module, self.name, self.parameters, self.result = module, name, list(parameters), result
         self.lines: list[str] = []
         self.count = 0
-        self.label = "entry"
+        self.label = ".entry"
         self.beginning: dict[str, str] = {}
         """What stands in front of all else, each line once."""
 
     def fresh(self, hint: str = "t") -> str:
         self.count += 1
-        return f"%{hint}{self.count}"
+        return f"%.{hint}{self.count}"
 
     def value(self, text: str) -> str:
         """A new value that `text` computes."""
@@ -76,7 +76,7 @@ class Function:
 
     def new_label(self, hint: str) -> str:
         self.count += 1
-        return f"{hint}{self.count}"
+        return f".{hint}{self.count}"
 
     def start(self, label: str) -> None:
         """Begin a block."""
@@ -161,7 +161,7 @@ class Function:
         self.do(f"ret {returned}")
         parameters = ", ".join(f"{kind} {name}" for kind, name in self.parameters)
         head = f"define {linkage + ' ' if linkage else ''}{self.result} @{self.name}({parameters}) {attributes} {{"
-        return "\n".join([head, "entry:", *self.beginning.values(), *self.lines, "}"]) + "\n"
+        return "\n".join([head, ".entry:", *self.beginning.values(), *self.lines, "}"]) + "\n"
 
 
 def vector(lanes: int, element: str) -> str:

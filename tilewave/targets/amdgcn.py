@@ -158,6 +158,7 @@ class Amdgcn:
     # -- memory
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
+        name = f"{name}.memory"  # a dot, so that no kernel can have that name
         return module.helper(
             name, lambda: f"@{name} = internal addrspace(3) global [{size_bytes} x i8] poison, align 16"
         )

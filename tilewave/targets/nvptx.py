@@ -14,7 +14,8 @@ from tilewave.targets.nvptx_asm import asm
 from tilewave.targets.nvptx_later import Hopper
 
 TRIPLE = "nvptx64-nvidia-cuda"
-SHARED = "workgroup_memory"
+SHARED = "workgroup$memory"
+"""A name that no kernel can have."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ ALL_LANES = "-1"
 
 def thread(f: Function) -> str:
     """The number of this lane in its workgroup."""
-    return _at_first(f, "%thread", "llvm.nvvm.read.ptx.sreg.tid.x", [])
+    return _at_first(f, "%.thread", "llvm.nvvm.read.ptx.sreg.tid.x", [])
 
 
 def lane(f: Function) -> str:
