@@ -1,8 +1,7 @@
 """exp, tanh, erf and their kind on GPUs: LLVM knows some of them there, the others are spelled out in f32.
 
-tanh and erf are odd: near 0 a polynomial of the square times x is added to x, which keeps every digit, and further out
-they come from exp. Angles stand in `lane_angles`. The coefficients are Chebyshev fits; how far each function is off at
-most stands in docs/language.md.
+tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp.
+Angles stand in `lane_angles`. The coefficients are Chebyshev fits; docs/language.md says how far each function is off.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from tilewave.lower.llvm import Function
 from tilewave.lower.numbers import elementwise
 
 TANH = (
+    0.9999999998085947,
     -0.33333328697554787,
     0.13333149251916343,
     -0.05394065623463232,
@@ -80,11 +80,10 @@ class _Math(Floats):
 
     def tanh(self, x: str) -> str:
         size = self.call("fabs", x)
-        square = self.do("fmul", x, x)
-        near = self.call("fma", self.do("fmul", size, square), self.polynomial(square, TANH), size)
+        near = self.do("fmul", x, self.polynomial(self.do("fmul", x, x), TANH))
         grown = self.do("fadd", self.exponential("exp2", self.do("fmul", size, 2 * LOG2_E)), 1.0)
         far = self.do("fsub", self.number(1.0), self.do(ABOUT_DIVIDED, self.number(2.0), grown))
-        return self.call("copysign", self.choose(self.below(size, TANH_NEAR), near, far), x)
+        return self.choose(self.below(size, TANH_NEAR), near, self.call("copysign", far, x))
 
     def erf(self, x: str) -> str:
         size = self.call("fabs", x)
