@@ -59,6 +59,7 @@ def agrees_with_the_interpreter(kernel, *arrays, chip="gfx942", anyhow=(), **sym
 
 # -- numbers --------------------------------------------------------------------------------------------------------
 
+
 def test_functions_are_as_near_as_the_documents_say():
     x = random_of(DTYPES["f32"], scale=3.0)
     positive, angle = np.abs(x) + np.float32(2.0**-10), x * np.float32(70.0)

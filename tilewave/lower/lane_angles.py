@@ -46,8 +46,19 @@ WORDS = tuple(TWO_OVER_PI >> 32 * i & 0xFFFFFFFF for i in reversed(range(7)))
 def turned(m: Floats, x: str, quarters: int) -> str:
     """sin(x + quarters · 90°)."""
     size = m.call("fabs", x)
-    near = _near(m, size)
-    (_, count), (_, rest) = m.f.choose(_is_any_far(m, size), lambda: _near_or_far(m, size, near), lambda: near)
+    near = _sine(m, x, quarters, *_near(m, size))
+
+    def of_any_size() -> list[Typed]:
+        far = _sine(m, x, quarters, *_far(m, size))
+        return [(m.kind, m.choose(m.below(size, FAR), near, far))]
+
+    # The branch chooses between results, one register each, and not between what they are computed from.
+    ((_, found),) = m.f.choose(_is_any_far(m, size), of_any_size, lambda: [(m.kind, near)])
+    return found
+
+
+def _sine(m: Floats, x: str, quarters: int, count: str, rest: str) -> str:
+    """The same of so many quarter turns, and what is left of |x|."""
     square = m.do("fmul", rest, rest)
     sine = m.call("fma", m.do("fmul", rest, square), m.polynomial(square, SIN), rest)
     cosine = m.call("fma", square, m.polynomial(square, COS), m.number(1.0))
@@ -65,24 +76,17 @@ def _is_any_far(m: Floats, size: str) -> str:
     return m.f.value(f"icmp uge i32 {largest}, bitcast (float {literal(FAR, F32)} to i32)")
 
 
-def _near(m: Floats, size: str) -> list[Typed]:
+def _near(m: Floats, size: str) -> tuple[str, str]:
     """How many quarter turns, in the last two bits, and what is left, of a number below FAR."""
     ruled = m.call("fma", size, m.number(1 / sum(QUARTER_TURN)), m.number(RULER))
     back = m.do("fsub", m.number(RULER), ruled)
     rest = size
     for length in QUARTER_TURN:
         rest = m.call("fma", back, m.number(length), rest)
-    return [(m.ints, m.as_ints(ruled)), (m.kind, rest)]
+    return m.as_ints(ruled), rest
 
 
-def _near_or_far(m: Floats, size: str, near: list[Typed]) -> list[Typed]:
-    """The same of numbers of any size."""
-    truths, is_near = vector(m.lanes, "i1"), m.below(size, FAR)
-    pairs = zip(near, _far(m, size), strict=True)
-    return [(kind, m.f.value(f"select {truths} {is_near}, {kind} {a}, {kind} {b}")) for (kind, a), (_, b) in pairs]
-
-
-def _far(m: Floats, size: str) -> list[Typed]:
+def _far(m: Floats, size: str) -> tuple[str, str]:
     """The same of a number of 2 or more; of what is infinite or no number, what is left is no number."""
     f, longs = m.f, vector(m.lanes, "i64")
     turns = _turns(m, size)
@@ -92,7 +96,7 @@ def _far(m: Floats, size: str) -> list[Typed]:
     part = f.value(f"sitofp {longs} {_shifted(m, 'shl', turns, 2)} to {doubles}")
     unit = splat_constant("double", literal(math.pi / 2 * 2.0**-64, F64), m.lanes)
     rest = f.value(f"fptrunc {doubles} {f.value(f'fmul {doubles} {part}, {unit}')} to {m.kind}")
-    return [(m.ints, count), (m.kind, m.do("fadd", rest, m.do("fsub", size, size)))]
+    return count, m.do("fadd", rest, m.do("fsub", size, size))
 
 
 def _turns(m: Floats, size: str) -> str:
