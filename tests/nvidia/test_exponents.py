@@ -1,45 +1,17 @@
 """exp, exp2, log and log2 as they are spelled for machines without them, run on this one."""
 
-import ctypes
-
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from spelled_code import run_spelled
 
 from tilewave.lower.lane_exponents import Floats, spelled
-from tilewave.lower.llvm import Function, Module
 
 NAMES = ("exp", "exp2", "log", "log2")
 ULPS = 4
 
 
-def compiled(name, lanes):
-    """A loop that computes a function of `lanes` numbers at a time."""
-    module = Module()
-    f = Function(module, name, [("ptr", "%x"), ("ptr", "%y"), ("i64", "%n")])
-    kind = f"<{lanes} x float>" if lanes > 1 else "float"
-
-    def step(i, carried):
-        given, found = (f.value(f"getelementptr {kind}, ptr {base}, i64 {i}") for base in ("%x", "%y"))
-        x = f.value(f"load {kind}, ptr {given}, align 4")
-        f.do(f"store {kind} {spelled(Floats(f, lanes, {}), name, x)}, ptr {found}, align 4")
-        return []
-
-    f.loop("%n", [], step)
-    module.functions.append(f.finish())
-    return str(module)
-
-
 def run(name, x, lanes=1):
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    to = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(compiled(name, lanes)), to)
-    engine.finalize_object()
-    y = np.full_like(x, 77)
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    kind(engine.get_function_address(name))(x.ctypes.data, y.ctypes.data, len(x) // lanes)
-    return y
+    return run_spelled(lambda f, x, lanes: spelled(Floats(f, lanes, {}), name, x), x, lanes)
 
 
 def numbers(name):

@@ -82,14 +82,13 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
 
 
 def elementwise(op: Op, operands: list[Any]) -> Any:
-    """An elementwise op on numbers or arrays of them; low precisions compute functions in f32 and round once."""
+    """An elementwise op on numbers or arrays of them."""
     kind = op.results[0].type
     try:
         if isinstance(op, Cast):
             return cast(operands[0], kind.dtype)
         if isinstance(op, FUNCTIONS):
-            wide = np.asarray(operands[0], np.float64 if kind.dtype.bits > 32 else np.float32)
-            return MEANING[type(op)](wide).astype(kind.dtype.numpy)[()]
+            return function(op, operands[0], kind.dtype)
         if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
             return operands[1] if operands[0] else operands[2]
         with np.errstate(divide="raise" if isinstance(op, (FloorDiv, Mod)) else "ignore"):
@@ -101,6 +100,13 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     if isinstance(result, int) and not isinstance(result, bool) and result.bit_length() >= kind.dtype.bits:
         raise InterpreterError(f"{op.name}: {result} does not fit into {kind.dtype}", loc=op.loc)
     return result
+
+
+def function(op: Op, x: Any, dtype: DType) -> Any:
+    """exp and its kind, by float64's digits rounded to f32 once; what is narrower is then rounded from there."""
+    with np.errstate(all="ignore"):
+        found = MEANING[type(op)](np.asarray(x, np.float64))
+        return (found if dtype.bits > 32 else found.astype(np.float32)).astype(dtype.numpy)[()]
 
 
 def unmapped_tile(number: Any, rows: int, cols: int) -> tuple[Any, Any, Any]:

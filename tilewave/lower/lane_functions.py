@@ -1,8 +1,7 @@
 """exp, tanh, erf and their kind on GPUs: LLVM knows some of them there, the others are spelled out in f32.
 
-tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp. An
-angle is brought near 0 by quarter turns, whose length is the sum of three floats. The coefficients are Chebyshev fits;
-each function stays within 4 units in the last place of f32 (angles: up to a million).
+tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp.
+Angles stand in `lane_angles`. The coefficients are Chebyshev fits; docs/language.md says how far each function is off.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
 from tilewave.ir.types import F32, DType
+from tilewave.lower.lane_angles import turned
 from tilewave.lower.lane_exponents import LOG2_E, Floats
-from tilewave.lower.llvm import Function, vector
-from tilewave.lower.numbers import elementwise, splat_constant
+from tilewave.lower.llvm import Function
+from tilewave.lower.numbers import elementwise
 
 TANH = (
     0.9999999998085947,
@@ -28,7 +28,7 @@ TANH = (
 )
 TANH_NEAR = 0.64
 ERF = (
-    1.1283791670623615,
+    0.1283791670623615,
     -0.3761263847599041,
     0.11283782622052202,
     -0.02686543831002643,
@@ -50,21 +50,6 @@ ERF_REST = (
 ERF_FAR = 4.1
 ABOUT_DIVIDED = "fdiv afn"
 """To a unit in the last place or so, which is enough for what is then taken from 1, and a fifth of the instructions."""
-SIN = (
-    0.9999999999952265,
-    -0.16666666628716995,
-    0.008333328505357628,
-    -0.00019839119123021793,
-    2.7165831371368683e-06,
-)
-COS = (
-    -0.49999999999956474,
-    0.04166666663420732,
-    -0.0013888884814788104,
-    2.4799783214920346e-05,
-    -2.7230094917044963e-07,
-)
-QUARTER_TURN = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 
 
 def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
@@ -82,9 +67,9 @@ def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mappi
         case ir.Erf():
             return m.erf(x)
         case ir.Sin():
-            return m.turned(x, 0)
+            return turned(m, x, 0)
         case ir.Cos():
-            return m.turned(x, 1)
+            return turned(m, x, 1)
         case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2():
             return m.exponential(op.name, x)
     raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
@@ -102,28 +87,9 @@ class _Math(Floats):
 
     def erf(self, x: str) -> str:
         size = self.call("fabs", x)
-        near = self.do("fmul", x, self.polynomial(self.do("fmul", x, x), ERF))
+        near = self.call("fma", x, self.polynomial(self.do("fmul", x, x), ERF), x)
         within = self.choose(self.below(size, ERF_FAR), size, self.number(ERF_FAR))
         rest = self.exponential("exp2", self.polynomial(within, ERF_REST))
         far = self.do("fsub", self.number(1.0), rest)
         is_near = self.f.value(f"fcmp ult {self.kind} {size}, {self.number(1.0)}")  # what is no number stays none
         return self.choose(is_near, near, self.call("copysign", far, x))
-
-    def turned(self, x: str, quarters: int) -> str:
-        """sin(x + quarters · 90°)."""
-        f, ints, truths = self.f, vector(self.lanes, "i32"), vector(self.lanes, "i1")
-        turns = self.call("rint", self.do("fmul", x, 1 / sum(QUARTER_TURN)))
-        back = f.value(f"fneg {self.kind} {turns}")
-        rest = x
-        for length in QUARTER_TURN:
-            rest = self.call("fma", back, self.number(length), rest)
-        square = self.do("fmul", rest, rest)
-        sine = self.do("fmul", rest, self.polynomial(square, SIN))
-        cosine = self.call("fma", square, self.polynomial(square, COS), self.number(1.0))
-        whole = self.to_ints(turns)
-        number = f.value(f"add {ints} {whole}, {splat_constant('i32', str(quarters), self.lanes)}")
-        odd = f.value(f"trunc {ints} {number} to {truths}")
-        found = self.choose(odd, cosine, sine)
-        second = f.value(f"and {ints} {number}, {splat_constant('i32', '2', self.lanes)}")
-        is_negative = f.value(f"icmp ne {ints} {second}, {splat_constant('i32', '0', self.lanes)}")
-        return self.choose(is_negative, f.value(f"fneg {self.kind} {found}"), found)
