@@ -95,8 +95,8 @@ def forbidden(*given):
 
 
 tilewave.lang.kernel.trace_kernel = tilewave.compile.trace_kernel = tilewave.compile.run = forbidden
-tilewave.cpu.run = tilewave.cpu.lower = tilewave.cpu.assemble = forbidden
-tilewave.amd_object.lower_lanes = tilewave.amd_object.assemble = forbidden
+tilewave.cpu.run = tilewave.cpu.lower = tilewave.cpu.assembled = forbidden
+tilewave.amd_object.lower_lanes = tilewave.amd_object.assembled = forbidden
 
 path, how, symbols = sys.argv[1], sys.argv[2], dict(x.split("=") for x in sys.argv[3:])
 with np.load("in.npz") as given:
