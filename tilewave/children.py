@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from subprocess import PIPE
 
 from tilewave.errors import TilewaveError
+from tilewave.forks import STARTING
 
 LIMIT = "TILEWAVE_COMPILE_SECONDS"
 DEFAULT_SECONDS = 600
@@ -24,13 +26,25 @@ class ChildFailed(Exception):
 def run_child(command: Sequence[str], request: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """What a program printed, given its stdin; one that does not end within the limit is killed."""
     seconds = limit_seconds()
+    with _started(command) as child:
+        try:
+            stdout, stderr = child.communicate(request, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise ChildFailed(
+                f"it was not done within {seconds} s",
+                f"smaller tiles make less code to compile; {LIMIT} sets another limit",
+            ) from None
+        except BaseException:  # a keyboard interrupt, say
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
     try:
-        return subprocess.run(command, input=request, capture_output=True, check=False, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise ChildFailed(
-            f"it was not done within {seconds} s",
-            f"smaller tiles make less code to compile; {LIMIT} sets another limit",
-        ) from None
+        with STARTING:
+            return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     except (OSError, ValueError) as error:
         raise ChildFailed(f"{command[0]!r} does not start: {error}", "see whether it is there and executable") from None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from tilewave.errors import TargetError, here
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.kernel import Lowered, lower

@@ -44,9 +44,10 @@ def assemble(llvm_ir: str, machine: Machine) -> ObjectCode:
     if not sys.executable:
         raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
     mark = f"tilewave {secrets.token_hex(16)} "
-    request = json.dumps({"machine": asdict(machine), "mark": mark}).encode() + b"\n" + llvm_ir.encode()
+    ir = llvm_ir.encode()
+    head = json.dumps({"machine": asdict(machine), "mark": mark, "ir_bytes": len(ir)}).encode()
     try:
-        child = run_child([sys.executable, "-I", "-S", "-c", _START, *_NEEDS], request)
+        child = run_child([sys.executable, "-I", "-S", "-c", _START, *_NEEDS], head + b"\n" + ir)
     except ChildFailed as failed:
         size = f"{llvm_ir.count(chr(10)):,} lines of LLVM IR"
         raise AssemblyFailed(f"{failed} ({size})", failed.remedy) from None

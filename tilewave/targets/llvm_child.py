@@ -35,9 +35,10 @@ def main() -> None:
 
 
 def _serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
-    head, _, text = stdin.read().partition(b"\n")
-    request = json.loads(head)
-    made = compile_here(text.decode(), Machine(**request["machine"]))
+    request = json.loads(stdin.readline())
+    # Not up to the end: the pipe stays open as long as any process forked meanwhile lives.
+    text = stdin.read(request["ir_bytes"]).decode()
+    made = compile_here(text, Machine(**request["machine"]))
     asm = made.asm.encode()
     sizes = json.dumps({"code_bytes": len(made.code), "asm_bytes": len(asm)})
     stdout.write(request["mark"].encode() + sizes.encode() + b"\n" + made.code + asm)
