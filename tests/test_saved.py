@@ -377,7 +377,7 @@ def test_ptx_is_launched_without_compiling(here, card, monkeypatch, k, strides, 
     torch = install_torch(monkeypatch)
     kernel = hopper_gemm(k)
     kernel.save("gemm.tilewave")
-    for name in ("lower_lanes", "assemble"):
+    for name in ("lower_lanes", "assembled"):
         monkeypatch.setattr(f"tilewave.nvidia_ptx.{name}", None)
     monkeypatch.setattr("tilewave.nvidia.run", None)
     loaded = load("gemm.tilewave")
