@@ -8,7 +8,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -35,7 +35,8 @@ from tilewave.ir.types import (
 )
 from tilewave.runtime import arrays, overlaps
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number, view
-from tilewave.runtime.dlpack import Unversioned, Versioned
+from tilewave.runtime.dlpack import Refused, Unversioned, Versioned
+from tilewave.runtime.guests import stream_of
 
 STORED = [dtype for dtype in DTYPES.values() if dtype not in INTERNAL]
 ANYTHING = "pass a numpy array, a torch tensor, or anything with DLPack or __cuda_array_interface__"
@@ -1087,3 +1088,125 @@ def test_torch_tensors_through_a_call():
     assert refusal(lambda: gemm(c.numpy(), c, parameters=parameters)) == (
         "gemm: c overlaps a, but the kernel writes c\n  pass torch.empty((64, 64), dtype=torch.float32) as c"
     )
+
+
+# Arrays that lie ------------------------------------------------------------------------------------------------------
+
+
+class Lying(np.ndarray):
+    """One row of four that says something else of itself."""
+
+    shape = property(lambda self: (1 << 40, 4))  # type: ignore[assignment]
+    strides = property(lambda self: (1 << 40, 4))  # type: ignore[assignment]
+    dtype = property(lambda self: np.dtype(np.float64))  # type: ignore[assignment]
+    flags = property(lambda self: np.zeros(1).flags)  # type: ignore[assignment]
+    ctypes = property(lambda self: 0)  # type: ignore[assignment]
+
+
+def test_a_derived_class_is_taken_as_it_lies_not_as_it_says():
+    plain = np.zeros((1, 4), np.float32)
+    plain.flags.writeable = False
+    assert view(plain.view(Lying)) == view(plain)
+    assert view(plain.view(Lying)).readonly
+
+
+def test_a_class_that_says_it_is_numpy_s_is_not():
+    class Pretender:
+        __class__ = np.ndarray  # type: ignore[assignment]
+
+    with pytest.raises(CallError, match=r"array is a test_arrays.Pretender, not an array"):
+        view(Pretender())
+
+
+class Damaged(Producer):
+    """A capsule whose tensor is changed behind its producer's back."""
+
+    def __dlpack__(self, **arguments: object) -> object:
+        capsule = super().__dlpack__(**arguments)
+        address = pointer_of(id(capsule), b"dltensor_versioned")
+        for name, value in self.damage.items():
+            setattr(Versioned.from_address(address).tensor, name, value)
+        return capsule
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        ({"shape": None}, "exports a DLPack capsule that describes no array"),
+        ({"ndim": -1}, "exports a DLPack capsule that describes no array"),
+        ({"ndim": 33}, "exports a DLPack capsule that describes no array"),
+        ({"device_type": 2, "device_id": -1}, "exports a DLPack capsule that describes no array"),
+        ({"data": None}, "has elements, but no address"),
+        ({"data": None, "byte_offset": 1 << 63}, "is larger than any memory (shape (4, 8) at 0x8000000000000000)"),
+    ],
+)
+def test_a_damaged_tensor_is_refused(damage, what):
+    producer = Damaged()
+    producer.damage = damage
+    with pytest.raises(CallError) as caught:
+        view(producer)
+    assert caught.value.what == f"view: array {what}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "what"),
+    [
+        ((4, -8), (8, 1), "has a negative size (shape (4, -8))"),
+        ((4, 8), (1 << 60, 1), "reaches beyond all memory (shape (4, 8), strides (4611686018427387904, 4))"),
+        ((4, 8), (-(1 << 62), 1), "reaches beyond all memory (shape (4, 8), strides (-18446744073709551616, 4))"),
+        ((1 << 62, 8), (8, 1), "is larger than any memory"),
+    ],
+)
+def test_what_lies_nowhere_is_refused(shape, strides, what):
+    with pytest.raises(CallError) as caught:
+        view(Producer(shape=shape, strides=strides))
+    assert caught.value.what.startswith(f"view: array {what}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"typestr": None}, "describes no array: TypeError: None is no dtype"),
+        ({"typestr": "<f9"}, "describes no array: TypeError: data type '<f9' not understood"),
+        ({"shape": None}, "describes no array: TypeError: None is no tuple"),
+        ({"shape": (2.5,)}, "describes no array: TypeError: 'float' object cannot be interpreted as an integer"),
+        ({"data": 5}, "describes no array: TypeError: cannot unpack non-iterable int object"),
+        ({"data": (1, 2, 3)}, "describes no array: ValueError: too many values to unpack (expected 2)"),
+        ({"data": None, "shape": 4}, "describes no array: TypeError: 4 is no tuple"),
+    ],
+)
+def test_a_malformed_interface_is_refused(changed, what):
+    class Described:
+        __cuda_array_interface__: ClassVar = {
+            "shape": (4,),
+            "typestr": "<f4",
+            "data": (4096, False),
+            "version": 3,
+            **changed,
+        }
+
+    with pytest.raises(CallError) as caught:
+        view(Described())
+    assert caught.value.what == f"view: array has a __cuda_array_interface__ that {what}"
+
+
+@pytest.mark.parametrize("missing", ["shape", "typestr", "data"])
+def test_an_interface_without_a_field_is_refused(missing):
+    class Described:
+        __cuda_array_interface__: ClassVar = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+    fields = dict(Described.__cuda_array_interface__)
+    del fields[missing]
+    Described.__cuda_array_interface__ = fields
+    with pytest.raises(CallError, match=f"describes no array: KeyError: '{missing}'"):
+        view(Described())
+
+
+@pytest.mark.parametrize("stream", ["x", 1.5, -1, 1 << 64, [0]])
+def test_a_stream_that_is_none_is_refused(stream):
+    class Described:
+        __cuda_array_interface__: ClassVar = {"stream": stream}
+
+    with pytest.raises(Refused) as caught:
+        stream_of([Described()], ["a"], 0)
+    assert caught.value.what == f"an array names the stream {stream!r}, which is none"

@@ -183,7 +183,7 @@ def test_what_llvm_cannot_do_is_an_error_and_not_the_end():
 def test_machine_code_comes_from_the_cache_the_second_time(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path))
     first = compiled(gemm(f32), subs=sizes(40, 40, 40), target="cpu")
-    monkeypatch.setattr("tilewave.cpu.assemble", None)
+    monkeypatch.setattr("tilewave.cpu.assembled", None)
     again = compiled(gemm(f32), subs=sizes(40, 40, 40), target="cpu")
     assert again.code_object == first.code_object
     with pytest.raises(TypeError):

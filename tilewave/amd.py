@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tilewave.amd_code import AmdCode, kept
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
 from tilewave.ir.ops import Allocate, Mma
@@ -74,7 +74,8 @@ class AmdBuild:
 
     @cached_property
     def program(self) -> AmdProgram:
-        from tilewave.amd_program import AmdProgram  # noqa: PLC0415  LLVM is heavy; the lane level does not need it
+        with IMPORTING:
+            from tilewave.amd_program import AmdProgram  # noqa: PLC0415  LLVM is heavy; the lane level does not need it
 
         return AmdProgram(self.tiles, self.chip, self.key, lambda: self.lanes, dict(self.codes))
 
@@ -115,8 +116,10 @@ def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdB
     key = compile_key("amd", chip, repr(places), str(prefetched), lines, unnamed(tiles))
 
     def passing() -> Passed:
-        from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
-        from tilewave.passes import pipelines  # noqa: PLC0415  all passes; code from the cache needs none of them
+        with IMPORTING:
+            from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
+        with IMPORTING:
+            from tilewave.passes import pipelines  # noqa: PLC0415  all passes; code from the cache needs none of them
 
         pipelining = pipelines.prefetch(prefetched) if prefetched else ()
         return run(tiles, pipelines.lanes(LANE_MACHINES[chip], places, pipelining))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave.amd_code import AmdCode, keep, kept
 from tilewave.errors import SpillWarning, TargetError, here
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
@@ -53,7 +53,8 @@ class AmdProgram:
     @cached_property
     def registers(self) -> tuple[int, int, int, int]:
         """Of a lane; those for accumulation among them; how many are spilled; how many waves share a matrix unit."""
-        from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
+        with IMPORTING:
+            from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
         emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip)
         kernel = emulator.kernel(self.tiles.name)
@@ -132,13 +133,15 @@ class AmdProgram:
 
 
 def _compiler() -> ModuleType:
-    from tilewave import amd_object  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
+    with IMPORTING:
+        from tilewave import amd_object  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
 
     return amd_object
 
 
 def _emulator() -> ModuleType:
-    from tilewave import emulator  # noqa: PLC0415  it is large, and a card needs none of it
+    with IMPORTING:
+        from tilewave import emulator  # noqa: PLC0415  it is large, and a card needs none of it
 
     return emulator
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
-from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
 from tilewave.ir.ops import Scatter, Write
@@ -131,7 +131,8 @@ class Compiled:
         self._interpret(arrays, symbols, workgroups)
 
     def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
-        from tilewave.ir.lane_interp import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
+        with IMPORTING:
+            from tilewave.ir.lane_interp import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
         if self.gpu is None:
             raise TargetError(
@@ -173,7 +174,8 @@ class Compiled:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
-        from tilewave.saved_code import SavedKernel, write_kernel  # noqa: PLC0415  LLVM is heavy, as in _cpu_build
+        with IMPORTING:
+            from tilewave.saved_code import SavedKernel, write_kernel  # noqa: PLC0415  LLVM is heavy, as in _cpu_build
 
         facts = self.kernel, self.target, self.parameters, self.dynamic_symbols, self._remedy
         write_kernel(path, SavedKernel(*facts, self.build))
@@ -370,7 +372,8 @@ def grid_of(kernel: Kernel) -> tuple[int, ...]:
 
 
 def _tile_level(order: Order) -> tuple[Pass, ...]:
-    from tilewave.passes.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
+    with IMPORTING:
+        from tilewave.passes.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
 
     return tile_level(order)
 
@@ -379,16 +382,19 @@ def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileO
     buffers = _buffers(options)
     prefetched = (buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
     if target in AMD:
-        from tilewave.amd import build_amd  # noqa: PLC0415  as above
+        with IMPORTING:
+            from tilewave.amd import build_amd  # noqa: PLC0415  as above
 
         return build_amd(tiles, target, places, prefetched)
-    from tilewave.nvidia import build_nvidia  # noqa: PLC0415
+    with IMPORTING:
+        from tilewave.nvidia import build_nvidia  # noqa: PLC0415
 
     return build_nvidia(tiles, places, prefetched, buffers)
 
 
 def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:
-    from tilewave.cpu import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
+    with IMPORTING:
+        from tilewave.cpu import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
     return build_cpu(tiles, options.instruction_set)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilewave.errors import TargetError, here
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.kernel import Lowered, lower
@@ -19,7 +19,7 @@ from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.pool import default_threads
 from tilewave.targets.amx import ask_permission
-from tilewave.targets.assembler import AssemblyFailed, assemble
+from tilewave.targets.assembler import assembled
 from tilewave.targets.cpu import InstructionSet, instruction_set, runs_here
 
 
@@ -62,7 +62,8 @@ class CpuBuild:
 
     @cached_property
     def asm(self) -> str:
-        return assemble(self.llvm_ir, self.instruction_set.machine).asm
+        s = self.instruction_set
+        return assembled(self.tiles.name, s.name, self.llvm_ir, replace(s.machine, gives="text")).asm
 
 
 def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
@@ -73,7 +74,8 @@ def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
     kept = store.get(key)
     if kept is None:
         lowered = lower(run_passes(tiles, s)[0], s)
-        kept = _packed(_assembled(tiles, lowered, s), lowered)
+        made = assembled(tiles.name, s.name, lowered.llvm_ir + s.runtime, s.machine)
+        kept = _packed(made.code, lowered)
         store.put(key, kept)
     head, _, code = kept.partition(b"\n")
     return CpuBuild(tiles, s, code, _launch(json.loads(head)))
@@ -82,17 +84,6 @@ def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
 def run_passes(tiles: Kernel, s: InstructionSet) -> tuple[Kernel, tuple[Step, ...]]:
     passes = pipelines.cpu_with_matrix_unit if s.matrix_unit else pipelines.cpu
     return run(tiles, passes(s.rows, s.cols, s.unit, s.panel_formats()))
-
-
-def _assembled(tiles: Kernel, lowered: Lowered, s: InstructionSet) -> bytes:
-    try:
-        return assemble(lowered.llvm_ir + s.runtime, s.machine).code
-    except AssemblyFailed as failed:
-        raise TargetError(
-            f"{tiles.name}: LLVM could not compile it for {s.name}: {failed}",
-            loc=here(),
-            remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
-        ) from None
 
 
 def _packed(code: bytes, lowered: Lowered) -> bytes:

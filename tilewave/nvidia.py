@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.lane_loads import LaneLoads, loads_per_lane
 from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
@@ -86,7 +86,8 @@ class NvidiaBuild:
 
     @cached_property
     def program(self) -> NvidiaProgram:
-        from tilewave.nvidia_program import NvidiaProgram  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
+        with IMPORTING:
+            from tilewave.nvidia_program import NvidiaProgram  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
 
         plain = (lambda: self.plain.lanes) if self.otherwise else None
         return NvidiaProgram(self.tiles, self.key, lambda: self.lanes, plain, dict(self.codes))
@@ -176,12 +177,14 @@ def build_with(tiles: Kernel, passes: Sequence[Pass], key: str = "") -> NvidiaBu
 
 
 def _machine() -> LaneMachine:
-    from tilewave.machine.lanes import SM_90A  # noqa: PLC0415  as in _pipelines
+    with IMPORTING:
+        from tilewave.machine.lanes import SM_90A  # noqa: PLC0415  as in _pipelines
 
     return SM_90A
 
 
 def _pipelines() -> ModuleType:
-    from tilewave.passes import pipelines  # noqa: PLC0415  all passes; code from the cache needs none of them
+    with IMPORTING:
+        from tilewave.passes import pipelines  # noqa: PLC0415  all passes; code from the cache needs none of them
 
     return pipelines

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from tilewave.errors import SpillWarning, TargetError, here
+from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
@@ -153,7 +154,8 @@ def alignment(v: ArrayView) -> int:
 
 
 def _compiler() -> ModuleType:
-    from tilewave import nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
+    with IMPORTING:
+        from tilewave import nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
 
     return nvidia_ptx
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import AwaitEarlier
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.lanes import LoweredLanes, lower_lanes
 from tilewave.nvidia_code import WIDEST_BYTES, NvidiaCode, Variant
-from tilewave.targets.assembler import AssemblyFailed, assemble
+from tilewave.targets.assembler import assembled
 from tilewave.targets.nvptx import SM_90A
 
 
@@ -21,14 +20,7 @@ def lowered_for(kernel: Kernel, variant: Variant) -> LoweredLanes:
 
 def code_of(kernel: Kernel, variant: Variant) -> NvidiaCode:
     lowered = lowered_for(kernel, variant)
-    try:
-        made = assemble(lowered.llvm_ir, SM_90A.machine)
-    except AssemblyFailed as failed:
-        raise TargetError(
-            f"{kernel.name}: LLVM could not compile it for {SM_90A.chip}: {failed}",
-            loc=here(),
-            remedy="this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report",
-        ) from None
+    made = assembled(kernel.name, SM_90A.chip, lowered.llvm_ir, SM_90A.machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
     return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, made.asm)

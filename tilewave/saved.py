@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from tilewave.compile import Compiled
 from tilewave.errors import SavedKernelError, here
+from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.lang.kernel import arguments
 from tilewave.passes.runner import Step
@@ -49,7 +50,8 @@ class Loaded(Compiled):
 
 def load(path: str | PathLike[str]) -> Compiled:
     """The kernel that `compiled.save(path)` wrote; load only what you would run, since its machine code will be."""
-    from tilewave.saved_code import read_kernel  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait
+    with IMPORTING:
+        from tilewave.saved_code import read_kernel  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait
 
     contents, saved = read_kernel(path)
     loaded = Loaded(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 
 from tilewave.amd import AmdBuild
 from tilewave.cpu import CpuBuild
 from tilewave.errors import SavedKernelError, TargetError, here
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import DTYPES
 from tilewave.machine.lanes import SM_90A

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 from tilewave.amd import AmdBuild, LaneResources
 from tilewave.amd_code import AmdCode
 from tilewave.amd_program import AmdProgram
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.lane_loads import LaneLoads
 from tilewave.ir.types import Memory

@@ -9,7 +9,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.lower.lanes import lower_lanes
 from tilewave.targets.amdgcn import AMDGCN
-from tilewave.targets.assembler import _assemble
+from tilewave.targets.llvm_child import compile_here
 
 
 def kernel_of(text):
@@ -25,7 +25,7 @@ class MachineCode:
         self.kernel = kernel
         self.lowered = lower_lanes(kernel, AMDGCN[chip], frozenset(anyhow))
         # In this process: starting another for each of the many small kernels takes longer than compiling them.
-        self.asm = _assemble(self.lowered.llvm_ir, AMDGCN[chip].machine).asm
+        self.asm = compile_here(self.lowered.llvm_ir, AMDGCN[chip].machine).asm
 
     def run(self, *arrays, **symbols):
         """Run it in every order of waves; the arrays hold what the last one left."""

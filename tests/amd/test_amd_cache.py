@@ -26,7 +26,7 @@ def test_code_from_the_cache_computes_the_same_and_no_pass_runs(monkeypatch, lay
     rng = np.random.default_rng(0)
     a, b = lay(random_array(rng, (40, 24), f16)), random_array(rng, (50, 24), f16)
     compiled().emulate(a, b, poisoned((40, 50), f32))
-    for name in ("tilewave.amd.run", "tilewave.amd_object.lower_lanes", "tilewave.amd_object.assemble"):
+    for name in ("tilewave.amd.run", "tilewave.amd_object.lower_lanes", "tilewave.amd_object.assembled"):
         monkeypatch.setattr(name, lambda *given: pytest.fail("it was compiled again"))
     c = poisoned((40, 50), f32)
     compiled().emulate(a, b, c)

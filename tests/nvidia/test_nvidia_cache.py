@@ -41,7 +41,7 @@ def forbid(monkeypatch, *names):
 @pytest.mark.parametrize("strides", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_call_from_the_cache_launches_the_same_and_runs_no_pass(fake, torch, monkeypatch, strides):
     gemm()(*tensors(torch, a_strides=strides))
-    forbid(monkeypatch, "tilewave.nvidia.run", "tilewave.nvidia_ptx.lower_lanes", "tilewave.nvidia_ptx.assemble")
+    forbid(monkeypatch, "tilewave.nvidia.run", "tilewave.nvidia_ptx.lower_lanes", "tilewave.nvidia_ptx.assembled")
     gemm()(*tensors(torch, a_strides=strides))
     first, second = fake.launches
     assert (first.grid, first.block, first.shared_bytes) == (second.grid, second.block, second.shared_bytes)

@@ -172,7 +172,7 @@ def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
 
 def test_the_second_process_takes_the_code_from_the_cache(gemm, monkeypatch):
     ptx = gemm.asm
-    monkeypatch.setattr("tilewave.nvidia_ptx.assemble", lambda *given: pytest.fail("it was compiled again"))
+    monkeypatch.setattr("tilewave.nvidia_ptx.assembled", lambda *given: pytest.fail("it was compiled again"))
     sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
     again = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
     assert again.asm == ptx

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 
+from tilewave.children import ChildFailed, run_child
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, split_text
 from tilewave.emulator.numbers import Chip
@@ -37,7 +38,7 @@ def find_objdump() -> str:
 
 
 def _version(tool: str) -> int:
-    said = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout
+    said = _said([tool, "--version"]).stdout.decode(errors="replace")
     found = re.search(r"version (\d+)", said)
     return int(found[1]) if found else 0
 
@@ -48,10 +49,19 @@ def disassemble(data: bytes, chip: Chip) -> str:
         path = Path(directory) / "kernel.hsaco"
         path.write_bytes(data)
         command = [find_objdump(), "-d", "-l", f"--mcpu={chip}", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = _said(command)
     if done.returncode != 0:
-        raise UnsupportedCode("llvm-objdump cannot decode the code object", remedy=done.stderr.strip())
-    return done.stdout
+        raise UnsupportedCode(
+            "llvm-objdump cannot decode the code object", remedy=done.stderr.decode(errors="replace").strip()
+        )
+    return done.stdout.decode(errors="replace")
+
+
+def _said(command: list[str]) -> CompletedProcess[bytes]:
+    try:
+        return run_child(command)
+    except ChildFailed as failed:
+        raise UnsupportedCode(f"{command[0]}: {failed}", remedy=failed.remedy) from None
 
 
 def read_disassembly(text: str, base: int) -> tuple[Instruction, ...]:

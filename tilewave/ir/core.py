@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cached_property
 
 from tilewave.errors import NOWHERE, Loc
+from tilewave.forks import cached_property
 from tilewave.ir.types import Type
 
 INDENT = "  "

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilewave.errors import CoverageError
+from tilewave.forks import cached_property
 from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Scatter, Write

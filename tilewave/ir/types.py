@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
+
+from tilewave.forks import cached_property
 
 Kind = Literal["float", "int", "bool"]
 

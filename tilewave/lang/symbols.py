@@ -16,6 +16,7 @@ from numbers import Integral
 from typing import Any, NoReturn, SupportsIndex, TypeGuard
 
 from tilewave.errors import SymbolError, TraceError, here
+from tilewave.forks import IMPORTING
 from tilewave.mapping.index import larger, smaller
 
 Index = Any
@@ -135,7 +136,8 @@ class Expression:
 
     def _sympy_(self) -> Any:
         """What sympy's own functions see: one opaque symbol, so that they cannot rewrite what we mean."""
-        import sympy  # noqa: PLC0415  optional: it is here only if the author brought it
+        with IMPORTING:
+            import sympy  # noqa: PLC0415  optional: it is here only if the author brought it
 
         handle = sympy.Dummy(str(self), real=True) if _is_ratio(self) else sympy.Dummy(str(self), integer=True)
         _SEEN_BY_SYMPY[handle.dummy_index] = self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import prod
 from typing import Any
 
@@ -21,6 +22,11 @@ from tilewave.lower.target import CpuTarget, Panel
 
 LARGEST_REGISTER_TILE = 1024
 """Elements; tiles beyond it are kept in memory."""
+LONGEST_UNROLLED = 16_000
+"""Lines of LLVM IR; a kernel beyond it keeps its tiles in memory too, and every step is a loop. What is unrolled is one
+block of code, and the time that LLVM takes to prepare and order it grows with its square: 31,000 lines took 23 s of
+processor time for ARM, 14,700 take 5 (`benchmarks/compile_cliffs.py`). Products in loops over registers were
+tried: they run hardly faster than those in memory."""
 SHARED_PACKING_BYTES = 1 << 17
 """Below this, waking another thread costs more than it packs."""
 TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
@@ -64,6 +70,13 @@ class PackedOperand:
     slot: int
 
 
+class Room(Enum):
+    """Where a kernel's tiles are."""
+
+    REGISTERS = "registers"
+    MEMORY = "memory"
+
+
 @dataclass(frozen=True)
 class Lowered:
     llvm_ir: str
@@ -73,14 +86,22 @@ class Lowered:
 
 
 def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
-    """The LLVM IR of a kernel, and what its launch must provide."""
+    """The LLVM IR of a kernel, and what its launch must provide; tiles are in registers where that is not too long."""
+    if fits_registers(kernel):
+        unrolled = _lowered(kernel, target, Room.REGISTERS)
+        if unrolled.llvm_ir.count("\n") <= LONGEST_UNROLLED:
+            return unrolled
+    return _lowered(kernel, target, Room.MEMORY)
+
+
+def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
     module = Module()
     slots = Slots.of(kernel)
     packed: list[PackedOperand] = []
     for op in kernel.body.ops:
         if isinstance(op, ir.Prepack):
             packed.append(_prepack(module, op, slots, len(packed), target))
-    body = _Body(module, kernel, slots, target)
+    body = _Body(module, kernel, slots, target, room)
     module.functions += [body.write(), _run(module, packed, kernel.workgroups)]
     return Lowered(str(module), slots, tuple(packed), body.scratch_bytes)
 
@@ -118,8 +139,8 @@ def load_place(f: Function, value: Value, slot: int) -> Place:
 class _Body:
     """The function of one workgroup."""
 
-    def __init__(self, module: Module, kernel: Kernel, slots: Slots, target: CpuTarget) -> None:
-        self.kernel, self.slots, self.target = kernel, slots, target
+    def __init__(self, module: Module, kernel: Kernel, slots: Slots, target: CpuTarget, room: Room) -> None:
+        self.kernel, self.slots, self.target, self.room = kernel, slots, target, room
         self.f = Function(module, "workgroup", TASK)
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)
@@ -134,7 +155,7 @@ class _Body:
             self.values[v] = load_place(f, v, slot)
         for v, slot in self.slots.numbers.items():
             self.values[v] = load_word(f, slot)
-        if not fits_registers(self.kernel):
+        if self.room is Room.MEMORY:
             base = load_word(f, self.slots.scratch, "ptr")
             stride = load_word(f, self.slots.scratch + 1)
             offset = f.value(f"mul i64 %worker, {stride}")

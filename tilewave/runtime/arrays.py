@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ import numpy as np
 from tilewave.errors import CallError, Loc
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
-from tilewave.runtime.guests import look
-from tilewave.runtime.overlaps import NDArray, layout_of, meet, placed, repeats
+from tilewave.runtime.guests import cuda_interface, look
+from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
@@ -67,29 +68,37 @@ def view(array: object) -> ArrayView:
 
 
 def _view(array: object) -> ArrayView:
-    if type(array) is _ndarray:
-        return _from_numpy(array)
-    if isinstance(array, np.ma.MaskedArray):
+    kind = type(array)  # not isinstance, which believes what an object says of its class
+    if issubclass(kind, np.ma.MaskedArray):
         raise Refused("is masked, and a kernel would not see the mask", "pass {name}.filled(0), or {name}.data")
-    if isinstance(array, np.ndarray):
-        return _from_numpy(array)
+    found = _from_numpy(array) if issubclass(kind, _ndarray) else _from_others(array)
+    why = impossible(found.pointer, found.shape, found.strides, found.dtype.bytes)
+    if why:
+        raise Refused(why, "pass an array that its own library can read")
+    return found
+
+
+def _from_others(array: object) -> ArrayView:
     guest = look(array)
     if guest is not None:
         return ArrayView(guest.pointer, tuple(guest.shape), guest.strides, guest.dtype, guest.device, False, array)
     if exports(array):
         e = export(array)
         return ArrayView(e.pointer, e.shape, e.strides, e.dtype, e.device, e.readonly, e.capsule)
-    interface = getattr(array, "__cuda_array_interface__", None)
-    if isinstance(interface, dict):
+    interface = cuda_interface(array)
+    if interface is not None:
         return _from_interface(interface, array)
     raise Refused(f"is {described(array)}, not an array", as_array(array))
 
 
-def _from_numpy(array: NDArray) -> ArrayView:
-    dtype = _KNOWN.get(array.dtype)
+def _from_numpy(array: Any) -> ArrayView:
+    """What numpy's own descriptors say: a derived class may say something else of its shape, strides and flags."""
+    held = _dtype_of(array)
+    dtype = _KNOWN.get(held)
     if dtype is None:
-        raise UnknownDType(_numpy_name(array.dtype))
-    return _made(array, _pointer(array), array.shape, array.strides, dtype, "cpu", not array.flags.writeable)
+        raise UnknownDType(_numpy_name(held))
+    readonly = not _flags_of(array).writeable
+    return _made(array, _pointer(array), _shape_of(array), _strides_of(array), dtype, "cpu", readonly)
 
 
 def _made(
@@ -119,8 +128,12 @@ def _data_at(array: NDArray) -> int:
 
 
 def _data_asked(array: NDArray) -> int:
-    return array.ctypes.data
+    return int(_ctypes_of(array).data)
 
+
+_shape_of, _strides_of, _dtype_of, _flags_of, _ctypes_of = (
+    vars(np.ndarray)[name].__get__ for name in ("shape", "strides", "dtype", "flags", "ctypes")
+)
 
 # The data pointer is the first field of numpy's array struct, right after Python's header: part of numpy's ABI, which
 # every extension compiles in. Reading it takes 0.3 µs, asking `ctypes.data` or `__array_interface__` 2 µs.
@@ -135,15 +148,32 @@ def _from_interface(interface: dict[str, Any], array: object) -> ArrayView:
     """`__cuda_array_interface__`, versions 2 and 3: it does not tell which CUDA device, so neither do we."""
     if interface.get("mask") is not None:
         raise Refused("is masked, and a kernel would not see the mask", "pass {name} without its mask")
-    described = np.dtype(interface["typestr"])
-    dtype = _KNOWN.get(described)
+    try:
+        held = np.dtype(_text(interface["typestr"]))
+        shape, strides = _numbers(interface["shape"]), interface.get("strides")
+        address, readonly = interface["data"]
+        pointer = 0 if address is None else index(address)
+        laid = None if strides is None else _numbers(strides)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        what = f"has a __cuda_array_interface__ that describes no array: {type(error).__name__}: {error}"
+        raise Refused(what, "pass it as an array of torch or cupy") from error
+    dtype = _KNOWN.get(held)
     if dtype is None:
-        raise UnknownDType(_numpy_name(described))
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
-    pointer, readonly = interface["data"]
-    laid = row_major(shape, dtype.bytes) if strides is None else tuple(strides)
-    return ArrayView(pointer or 0, shape, laid, dtype, "cuda", bool(readonly), array)
+        raise UnknownDType(_numpy_name(held))
+    laid = row_major(shape, dtype.bytes) if laid is None else laid
+    return ArrayView(pointer, shape, laid, dtype, "cuda", bool(readonly), array)
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"{given!r} is no dtype")
+    return given
+
+
+def _numbers(given: object) -> tuple[int, ...]:
+    if not isinstance(given, tuple | list):
+        raise TypeError(f"{given!r} is no tuple")
+    return tuple(map(index, given))
 
 
 def _numpy_name(dtype: np.dtype[Any]) -> str:
@@ -249,7 +279,9 @@ def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[A
             low, high = start, start + p.bytes
         else:
             layout = layout_of(p.shape, strides, p.item_bytes)
-            if layout.uneven or (p.written and repeats(p.shape, strides, p.item_bytes) is not False):
+            if layout.uneven or layout.high - layout.low > MOST_BYTES:
+                return None
+            if p.written and repeats(p.shape, strides, p.item_bytes) is not False:
                 return None
             low, high = start + layout.low, start + layout.high
         view = _made(array, start, p.shape, strides, p.stored, "cpu", not array.flags.writeable)

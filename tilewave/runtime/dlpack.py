@@ -14,6 +14,8 @@ from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FN
 
 MAX_VERSION = (1, 1)
 READ_ONLY, IS_COPIED = 1 << 0, 1 << 1
+MOST_AXES = 32
+"""As many as an array may have; a tensor that says more is none, and its sizes are not read."""
 NO_SYNCHRONISATION = -1
 """The stream argument that keeps a producer from waiting: kernels are ordered by the stream they are launched on."""
 
@@ -176,6 +178,8 @@ def _describe(tensor: DLTensor, readonly: bool, capsule: object) -> Export:
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise UnknownDType(_spelled(tensor.code, tensor.bits, tensor.lanes))
+    if not 0 <= tensor.ndim <= MOST_AXES or (tensor.ndim and not tensor.shape) or tensor.device_id < 0:
+        raise Refused("exports a DLPack capsule that describes no array", "pass it as a numpy array")
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     if tensor.ndim and tensor.strides:
         strides = tuple([stride * dtype.bytes for stride in tensor.strides[: tensor.ndim]])

@@ -167,10 +167,23 @@ _CURRENT = {"torch": _torch_stream, "cupy": _cupy_stream}
 
 
 def _named_stream(array: object) -> int | None:
-    interface = getattr(array, "__cuda_array_interface__", None)
-    stream = interface.get("stream") if isinstance(interface, dict) else None
+    interface = cuda_interface(array)
+    stream = interface.get("stream") if interface is not None else None
+    if stream is None:
+        return None
+    if not isinstance(stream, int) or not 0 <= stream < 1 << 64:
+        raise Refused(f"an array names the stream {stream!r}, which is none", "give its address as an integer")
     # 1 is how the interface spells the default stream, since 0 might be taken for none.
-    return None if stream is None else DEFAULT_STREAM if stream == 1 else int(stream)
+    return DEFAULT_STREAM if stream == 1 else stream
+
+
+def cuda_interface(array: object) -> dict[str, Any] | None:
+    """A copy of what an array says by `__cuda_array_interface__`, if it says anything."""
+    try:
+        found = getattr(array, "__cuda_array_interface__", None)
+        return {**found} if isinstance(found, dict) else None
+    except Exception as error:
+        raise Refused(f"does not tell where its memory is: {error}", "pass a dense copy of {name}") from error
 
 
 # keys ---------------------------------------------------------------------------------------------------------------

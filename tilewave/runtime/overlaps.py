@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from tilewave.runtime.dlpack import MOST_AXES
+
 NDArray = np.ndarray[Any, np.dtype[Any]]
 
+MOST_BYTES = 1 << 57
+"""No machine has more addresses; numpy's arithmetic on what is within them does not overflow."""
+USERS = 1 << 63
+"""Addresses from here on are the system's own, on every machine we know."""
 OVERLAP_WORK = 10_000
 """How long numpy may search for a common address, in its own unit: about half a millisecond."""
 
@@ -50,6 +57,25 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int)
     last = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     low, high = sum(min(0, step) for step in last), sum(max(0, step) for step in last) + item_bytes
     return Layout(low, high, any(stride % item_bytes for stride in strides))
+
+
+def impossible(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> str:
+    """Why no memory can lie so, as said after an array's name; nothing where some can."""
+    if len(shape) > MOST_AXES or len(strides) != len(shape):
+        return f"has {len(shape)} sizes and {len(strides)} strides"
+    if any(size < 0 for size in shape):
+        return f"has a negative size (shape {shape})"
+    if math.prod(size for size in shape if size) * item_bytes > MOST_BYTES or not 0 <= pointer < USERS:
+        return f"is larger than any memory (shape {shape} at {pointer:#x})"
+    layout = layout_of(shape, strides, item_bytes)
+    if 0 in shape:
+        return "" if max(map(abs, strides)) < MOST_BYTES else f"has strides that lead nowhere ({strides})"
+    if not pointer:
+        return "has elements, but no address"
+    first, last = pointer + layout.low, pointer + layout.high
+    if first < 0 or last > USERS or last - first > MOST_BYTES:
+        return f"reaches beyond all memory (shape {shape}, strides {strides})"
+    return ""
 
 
 @lru_cache(maxsize=1024)

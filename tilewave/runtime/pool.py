@@ -26,12 +26,13 @@ import ctypes
 import os
 import platform
 import signal
-import threading
 from string import Template
 
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
 
 from tilewave.errors import TilewaveError
+from tilewave.forks import LOCKS
 
 MAX_THREADS = 1024
 
@@ -446,13 +447,13 @@ def _text() -> str:
 
 _natives: list[_Native] = []
 
-# A fork waits for the compiler: its child would inherit LLVM's locks as they are, held by a thread that it has not.
-_compiling = threading.RLock()
-os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
+# Llvmlite's own, which it takes around each of its calls, whoever makes them.
+_IN_LLVM = ffi.lib._lock
+LOCKS.append(_IN_LLVM)
 
 
 def _native() -> _Native:
-    with _compiling:
+    with _IN_LLVM:
         if not _natives:
             _natives.append(_Native())
         return _natives[0]

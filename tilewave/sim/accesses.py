@@ -10,13 +10,13 @@ end to end, all at one pace: one row of blocks of A, one of B. Two tasks that wa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tilewave.forks import cached_property
 from tilewave.mapping import Formula, Mapping, MappingError, as_mapping
 from tilewave.sim.problem import Gemm
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from tilewave.forks import cached_property
 from tilewave.machine import Machine
 from tilewave.sim.accesses import Accesses, Array
 from tilewave.sim.calibration import LONG_STEPS

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.machine import Machine, find
 from tilewave.mapping import as_mapping
@@ -109,7 +110,8 @@ def _engine(name: str) -> Engine:
         case "closed":
             return closed_form
         case "trace":
-            from tilewave.sim.trace import trace  # noqa: PLC0415  it may compile with numba, which is heavy
+            with IMPORTING:
+                from tilewave.sim.trace import trace  # noqa: PLC0415  it may compile with numba, which is heavy
 
             return trace
         case _:

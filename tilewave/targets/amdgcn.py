@@ -11,7 +11,7 @@ from tilewave.lower.llvm import Function, Module
 from tilewave.lower.numbers import suffix
 from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.machine.matrix import CDNA3, CDNA4, NAMED
-from tilewave.targets.assembler import Machine
+from tilewave.targets.llvm_child import Machine
 
 TRIPLE = "amdgcn-amd-amdhsa"
 CODE_OBJECT_VERSION = 500

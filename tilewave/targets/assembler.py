@@ -1,79 +1,72 @@
-"""LLVM in a process of its own: what it dislikes ends that process, not the author's.
-
-Run as a script it needs nothing but llvmlite: a JSON line on stdin, then the IR; on stdout a JSON line, then the bytes.
-"""
+"""LLVM in a process of its own: what it dislikes ends that process, not the author's."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import secrets
 import sys
-from dataclasses import asdict, dataclass
-from typing import BinaryIO
+from dataclasses import asdict
+from pathlib import Path
 
-import llvmlite.binding as llvm
+import llvmlite
 
+from tilewave.children import ChildFailed, run_child
+from tilewave.errors import TargetError, here
+from tilewave.targets.llvm_child import Machine, ObjectCode
 
-@dataclass(frozen=True)
-class Machine:
-    """What LLVM is told of the machine to compile for."""
-
-    triple: str
-    cpu: str
-    features: str
-    gives: str = "object"
-    """`object`, or `text` where LLVM has no assembler of its own; the code is then the text's."""
-
-
-@dataclass(frozen=True)
-class ObjectCode:
-    code: bytes
-    asm: str
+# Isolated from the user's variables, directories and start-up files, which may print or shadow; what it needs beyond
+# Python's own library it is told, and that stands behind it.
+_START = "import sys; sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
+_NEEDS = [str(Path(llvmlite.__file__).parents[1]), str(Path(__file__).parent)]
+OUR_FAULT = "this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report"
+NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a process of its own"
 
 
 class AssemblyFailed(Exception):
     """LLVM gave up; the text is what it said."""
 
+    def __init__(self, what: str, remedy: str = OUR_FAULT) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def assembled(kernel: str, target: str, llvm_ir: str, machine: Machine) -> ObjectCode:
+    """The same as `assemble`, for a named kernel: what goes wrong is told to its author."""
+    try:
+        return assemble(llvm_ir, machine)
+    except AssemblyFailed as failed:
+        what = f"{kernel}: LLVM could not compile it for {target}: {failed}"
+        raise TargetError(what, loc=here(), remedy=failed.remedy) from None
+
 
 def assemble(llvm_ir: str, machine: Machine) -> ObjectCode:
     """Optimise LLVM IR and make object code of it, in a child process."""
-    request = json.dumps(asdict(machine)).encode() + b"\n" + llvm_ir.encode()
-    child = subprocess.run([sys.executable, "-I", __file__], input=request, capture_output=True, check=False)
+    if not sys.executable:
+        raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
+    mark = f"tilewave {secrets.token_hex(16)} "
+    ir = llvm_ir.encode()
+    head = json.dumps({"machine": asdict(machine), "mark": mark, "ir_bytes": len(ir)}).encode()
+    try:
+        child = run_child([sys.executable, "-I", "-S", "-c", _START, *_NEEDS], head + b"\n" + ir)
+    except ChildFailed as failed:
+        size = f"{llvm_ir.count(chr(10)):,} lines of LLVM IR"
+        raise AssemblyFailed(f"{failed} ({size})", failed.remedy) from None
     if child.returncode != 0:
-        said = child.stderr.decode(errors="replace").strip().splitlines()
-        first = next((line for line in said if "ERROR" in line or "error" in line), said[-1] if said else "")
-        raise AssemblyFailed(first or f"LLVM ended with code {child.returncode}")
-    head, _, rest = child.stdout.partition(b"\n")
-    size = json.loads(head)["code_bytes"]
-    return ObjectCode(rest[:size], rest[size:].decode())
+        raise AssemblyFailed(_last_words(child.stderr) or f"LLVM ended with code {child.returncode}")
+    return _answer(child.stdout, mark.encode())
 
 
-def _serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
-    head, _, text = stdin.read().partition(b"\n")
-    made = _assemble(text.decode(), Machine(**json.loads(head)))
-    stdout.write(json.dumps({"code_bytes": len(made.code)}).encode() + b"\n" + made.code + made.asm.encode())
+def _last_words(stderr: bytes) -> str:
+    said = stderr.decode(errors="replace").strip().splitlines()
+    return next((line for line in said if "ERROR" in line or "error" in line), said[-1] if said else "")
 
 
-def _assemble(llvm_ir: str, machine: Machine) -> ObjectCode:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    target = llvm.Target.from_triple(machine.triple)
-    to = target.create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=3, reloc="pic", codemodel="default"
-    )
-    module = llvm.parse_assembly(llvm_ir)
-    module.triple, module.data_layout = machine.triple, str(to.target_data)
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_unrolling = False  # what is worth unrolling is unrolled already
-    builder = llvm.create_pass_builder(to, options)
-    builder.getModulePassManager().run(module, builder)
-    if machine.gives == "text":
-        asm = to.emit_assembly(module)
-        return ObjectCode(asm.encode(), asm)
-    optimized = str(module)  # emitting changes a module, so each of the two gets its own
-    return ObjectCode(to.emit_object(module), to.emit_assembly(llvm.parse_assembly(optimized)))
-
-
-if __name__ == "__main__":
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+def _answer(stdout: bytes, mark: bytes) -> ObjectCode:
+    """What stands behind the mark; others may have printed before and after it."""
+    _, found, answer = stdout.partition(mark)
+    head, _, rest = answer.partition(b"\n")
+    sizes = json.loads(head) if found else {"code_bytes": 0, "asm_bytes": 1}
+    code, asm = sizes["code_bytes"], sizes["asm_bytes"]
+    if len(rest) < code + asm:
+        raise AssemblyFailed(f"{sys.executable!r} ended without an answer", NO_PYTHON)
+    return ObjectCode(rest[:code], rest[code : code + asm].decode())

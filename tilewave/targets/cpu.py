@@ -20,7 +20,7 @@ from tilewave.lower.numbers import cast, stored, suffix
 from tilewave.lower.target import Panel
 from tilewave.passes.prepack_operands import PanelFormat
 from tilewave.targets.amx import Amx
-from tilewave.targets.assembler import Machine
+from tilewave.targets.llvm_child import Machine
 from tilewave.targets.soft_half import SOFT_HALF
 
 
@@ -126,7 +126,7 @@ class InstructionSet:
 
     @property
     def machine(self) -> Machine:
-        return Machine(self.triple, self.cpu, self.features)
+        return Machine(self.triple, self.cpu, self.features, gives="object")
 
     def panel_formats(self) -> dict[str, PanelFormat]:
         """How operands of each dtype are packed."""

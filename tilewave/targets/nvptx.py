@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewave.lower.lane_target import Product
 from tilewave.lower.llvm import Function, Module
 from tilewave.targets import nvptx_numbers as numbers
-from tilewave.targets.assembler import Machine
+from tilewave.targets.llvm_child import Machine
 from tilewave.targets.nvptx_asm import asm
 from tilewave.targets.nvptx_later import Hopper
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from tilewave.children import ChildFailed, run_child
+from tilewave.errors import TargetError
 
 FORBIDDEN = re.compile(r"\(C75\d\d\).*")
 """Remarks that products wait for each other, or for registers."""
@@ -26,7 +28,7 @@ class Assembled:
     log: str
 
 
-class PtxasFailed(Exception):
+class PtxasFailed(TargetError):
     """It refused the text; the message is what it said."""
 
 
@@ -42,8 +44,11 @@ def assemble_ptx(ptx: str, arch: str) -> Assembled:
         text = Path(folder) / "kernel.ptx"
         text.write_text(ptx)
         command = [ptxas(), f"-arch={arch}", "-v", str(text), "-o", str(Path(folder) / "kernel.cubin")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    log = done.stdout + done.stderr
+        try:
+            done = run_child(command)
+        except ChildFailed as failed:
+            raise PtxasFailed(f"ptxas: {failed}", remedy=failed.remedy) from None
+    log = (done.stdout + done.stderr).decode(errors="replace")
     if done.returncode:
         raise PtxasFailed(log.strip())
     return read_log(log)

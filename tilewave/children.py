@@ -1,0 +1,62 @@
+"""Programs that tilewave starts: each ends within a limit, and one that cannot be started says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from subprocess import PIPE
+
+from tilewave.errors import TilewaveError
+from tilewave.forks import STARTING
+
+LIMIT = "TILEWAVE_COMPILE_SECONDS"
+DEFAULT_SECONDS = 600
+"""Far beyond what compiles: kernels take seconds, so what takes longer has stopped, or is far too large."""
+
+
+class ChildFailed(Exception):
+    """It could not be started or did not end in time; the text is what happened, `remedy` what can be done."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def run_child(command: Sequence[str], request: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """What a program printed, given its stdin; one that does not end within the limit is killed."""
+    seconds = limit_seconds()
+    with _started(command) as child:
+        try:
+            stdout, stderr = child.communicate(request, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise ChildFailed(
+                f"it was not done within {seconds} s",
+                f"smaller tiles make less code to compile; {LIMIT} sets another limit",
+            ) from None
+        except BaseException:  # a keyboard interrupt, say
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, stdout, stderr)
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    try:
+        with STARTING:
+            return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    except (OSError, ValueError) as error:
+        raise ChildFailed(f"{command[0]!r} does not start: {error}", "see whether it is there and executable") from None
+
+
+def limit_seconds() -> int:
+    """TILEWAVE_COMPILE_SECONDS, or ten minutes."""
+    wanted = os.environ.get(LIMIT)
+    if wanted is None:
+        return DEFAULT_SECONDS
+    if not (wanted.isascii() and wanted.isdigit() and len(wanted) <= 6 and int(wanted)):
+        raise TilewaveError(
+            f"{LIMIT} is {wanted!r}, which is no number of seconds",
+            remedy=f"set it to a whole number from 1 to 999999, or unset it for {DEFAULT_SECONDS}",
+        )
+    return int(wanted)
