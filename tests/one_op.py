@@ -130,9 +130,11 @@ def _applied(word: str) -> Callable[..., Any]:
 
 
 def pairs_of(values: Any, most: int = 1 << 16) -> tuple[Any, Any]:
-    """All pairs, or as many as these, each value on either side."""
-    a, b = (np.ascontiguousarray(x.reshape(-1)) for x in np.broadcast_arrays(values[:, None], values[None, :]))
-    if len(a) <= most:
-        return a, b
-    kept = np.random.default_rng(0).permutation(len(a))[:most]
-    return np.ascontiguousarray(a[kept]), np.ascontiguousarray(b[kept])
+    """All pairs, or as many as these: each value with some others, and on either side."""
+    count = len(values)
+    if count * count <= most:
+        first, second = np.divmod(np.arange(count * count), count)
+    else:
+        first = np.arange(most) % count
+        second = np.random.default_rng(0).integers(0, count, most)
+    return np.ascontiguousarray(values[first]), np.ascontiguousarray(values[second])
