@@ -206,7 +206,7 @@ def differing(found: Array, want: Array) -> Array:
     if found.dtype.kind in "ib":
         return np.flatnonzero(~same)
     with np.errstate(invalid="ignore"):
-        nan = (found != found) & (want != want)  # noqa: PLR0124
+        nan = (found != found) & (want != want)
     return np.flatnonzero(~(same | nan))
 
 
@@ -218,7 +218,12 @@ def hard_integers(bits: int) -> Array:
     near = {0, *range(-9, 10)}
     for k in range(3, bits):
         near |= {sign * ((1 << k) + d) for sign in (1, -1) for d in (-1, 0, 1)}
-        near |= {sign * ((1 << k) + (1 << max(0, k - n)) + d) for sign in (1, -1) for n in (4, 8, 9, 11, 24) for d in (-1, 0, 1)}
+        near |= {
+            sign * ((1 << k) + (1 << max(0, k - n)) + d)
+            for sign in (1, -1)
+            for n in (4, 8, 9, 11, 24)
+            for d in (-1, 0, 1)
+        }
     return np.array(sorted(x for x in near if -(1 << bits - 1) <= x < 1 << bits - 1), f"i{bits // 8}")
 
 

@@ -92,7 +92,10 @@ def run(way: str, kernel: Any, arrays: Sequence[Any]) -> None:
 
 def outputs(results: Sequence[Result], size: int) -> list[Any]:
     """Arrays that show what nobody wrote."""
-    return [np.full(size * d.numpy.itemsize, 0x5A, np.uint8).view(d.numpy) if d.name != "bool" else np.zeros(size, bool) for d, _ in results]
+    return [
+        np.full(size * d.numpy.itemsize, 0x5A, np.uint8).view(d.numpy) if d.name != "bool" else np.zeros(size, bool)
+        for d, _ in results
+    ]
 
 
 def mistakes(names: Sequence[str], inputs: Sequence[Any], found: Sequence[Any], wanted: Sequence[Any]) -> list[str]:

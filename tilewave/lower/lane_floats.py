@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tilewave.ir.types import BF16, F16, F32, DType
 from tilewave.lower.llvm import Function, vector
+from tilewave.lower.numbers import before_narrowing, is_narrow, literal, splat_constant, widened
 from tilewave.lower.numbers import cast as plain_cast
-from tilewave.lower.numbers import is_narrow, literal, splat_constant, widened
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
     if is_narrow(old):
         return cast(f, widen(f, x, old, lanes), F32, new, lanes)
     if is_narrow(new):
-        wide = x if old == F32 else cast(f, x, old, F32, lanes)
-        return narrow(f, wide, new, lanes)
+        return narrow(f, before_narrowing(f, x, old, new, lanes), new, lanes)
     return plain_cast(f, x, old, new, lanes)
 
 

@@ -25,7 +25,7 @@ from tilewave.ir.ops import (
     Workgroup,
     Yield,
 )
-from tilewave.ir.ranges import ANY, Range, divisor_of, last_turn, range_of, within_both
+from tilewave.ir.ranges import ANY, Range, bounds, divisor_of, last_turn, range_of, within_both
 from tilewave.ir.types import INDEX, Scalar, Vector
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
@@ -56,10 +56,7 @@ class LaneRanges:
     def of(self, v: Value) -> Range:
         if v in self._known:
             return self._known[v]
-        dtype = v.type.dtype
-        if dtype.is_int and dtype != INDEX:
-            return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
-        return ANY
+        return bounds(v.type.dtype) if v.type.dtype.is_int else ANY
 
     def bits(self, v: Value) -> int:
         """How wide the integer is that holds an index."""
@@ -77,7 +74,7 @@ class LaneRanges:
                         self._learn(inner)
                     if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Vector)):
                         self._makers[op.result] = op
-                        if op.result.type.dtype == INDEX:
+                        if op.result.type.dtype.is_int:
                             self._known[op.result] = self._range(op)
 
     def _range(self, op: Op) -> Range:
@@ -95,8 +92,8 @@ class LaneRanges:
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case Select(_, a, b):
                 return union(self.of(a), self.of(b))
-            case Cast(x) if not x.type.dtype.is_int:
-                return (0, 1) if x.type.dtype.kind == "bool" else ANY
+            case Cast(x) if x.type.dtype.kind == "bool":
+                return 0, 1
             case Const() | Cast():
                 return range_of(op, self.of)
         return range_of(op, self.of)
