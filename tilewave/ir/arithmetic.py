@@ -65,15 +65,19 @@ def _remainder(a: Any, b: Any) -> Any:
 
 def _smaller(a: Any, b: Any) -> Any:
     """No number wins; -0 is smaller than 0, which numpy leaves open."""
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
+    if not _is_float(a):
+        return np.minimum(a, b)
     return np.where(a == b, np.where(np.signbit(a), a, b), np.minimum(a, b))[()]
 
 
 def _larger(a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
+    if not _is_float(a):
+        return np.maximum(a, b)
     return np.where(a == b, np.where(np.signbit(a), b, a), np.maximum(a, b))[()]
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind not in "iub"
 
 
 MEANING: dict[type[Op], Callable[..., Any]] = {
@@ -123,7 +127,7 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     with np.errstate(all="ignore"):
         result = MEANING[type(op)](*taken)
     if isinstance(result, np.generic) and not kind.dtype.is_float:
-        result = result.item()  # np.logical_and and its kind make numpy numbers of Python's
+        result = result.item()  # np.minimum and its kind make numpy numbers of Python's
     if kind.dtype == INDEX:
         _want_fitting(op, taken, result)
     if kind.dtype.is_int and isinstance(result, int):

@@ -13,7 +13,9 @@ from tilewave.ir.ops import (
     LANE_OPS,
     LEVELS,
     LOGIC,
+    Abs,
     Accumulate,
+    Add,
     Allocate,
     AwaitBrought,
     Binary,
@@ -32,6 +34,8 @@ from tilewave.ir.ops import (
     MakeExchange,
     Mma,
     Mod,
+    Mul,
+    Neg,
     Not,
     Overlay,
     Permute,
@@ -41,6 +45,7 @@ from tilewave.ir.ops import (
     ReadPanel,
     Scatter,
     Select,
+    Sub,
     TakeOver,
     TileOf,
     Unary,
@@ -112,6 +117,7 @@ def _check(op: Op) -> None:
         case Unary(x):
             _want(op, not isinstance(op, FUNCTIONS) or x.type.dtype.is_float, f"needs floats, not {x.type}")
             _want(op, not isinstance(op, Not) or x.type.dtype == BOOL, f"needs truth values, not {x.type}")
+            _want(op, not isinstance(op, (Neg, Abs)) or x.type.dtype != BOOL, f"needs numbers, not {x.type}")
             _results(op, x.type)
         case Select(condition, a, b):
             _want(op, a.type == b.type, f"chooses between {a.type} and {b.type}")
@@ -164,6 +170,8 @@ def _binary(op: Binary) -> None:
         _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
     if isinstance(op, (FloorDiv, Mod)):
         _want(op, a.dtype.is_int, f"divides integers, not {a}")
+    if isinstance(op, (Add, Sub, Mul)):
+        _want(op, a.dtype != BOOL, f"computes with numbers, not {a}")
     if isinstance(op, Xor):
         _want(op, a.dtype.is_int, f"takes the bits of integers, not {a}")
     if isinstance(op, LOGIC):

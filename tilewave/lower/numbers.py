@@ -167,13 +167,18 @@ INTEGER: dict[type[Op], str] = {
 }  # fmt: skip
 FLOAT: dict[type[Op], str] = {ir.Add: "fadd", ir.Sub: "fsub", ir.Mul: "fmul", ir.Div: "fdiv"}
 COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
+COMPARE_TRUTHS: dict[type[Op], str] = {**COMPARE_INTEGER, ir.Less: "ult", ir.LessEqual: "ule"}
+"""The one bit of what holds is a 1, and not a -1."""
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
-MINIMA: dict[tuple[type[Op], bool], str] = {
-    (ir.Min, True): "minimum",
-    (ir.Max, True): "maximum",
-    (ir.Min, False): "smin",
-    (ir.Max, False): "smax",
+MINIMA: dict[tuple[type[Op], str], str] = {
+    (ir.Min, "float"): "minimum",
+    (ir.Max, "float"): "maximum",
+    (ir.Min, "int"): "smin",
+    (ir.Max, "int"): "smax",
+    (ir.Min, "bool"): "umin",
+    (ir.Max, "bool"): "umax",
 }
+"""Of floats no number wins, and -0 is smaller than 0."""
 INTRINSICS = {
     ir.Exp: "llvm.exp",
     ir.Exp2: "llvm.exp2",
@@ -216,12 +221,13 @@ def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -
             mask = vector(lanes, "i1")
             return f.value(f"select {mask} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
         case ir.Min() | ir.Max():
-            name = MINIMA[cls, dtype.is_float]
+            name = MINIMA[cls, dtype.kind]
             return f.call(kind, f"llvm.{name}.{suffix(kind)}", [(kind, x) for x in operands])
         case ir.Binary() if cls in COMPARE_INTEGER:
             if dtype.is_float:
                 return f.value(f"fcmp {COMPARE_FLOAT[cls]} {kind} {operands[0]}, {operands[1]}")
-            return f.value(f"icmp {COMPARE_INTEGER[cls]} {kind} {operands[0]}, {operands[1]}")
+            words = COMPARE_TRUTHS if dtype == BOOL else COMPARE_INTEGER
+            return f.value(f"icmp {words[cls]} {kind} {operands[0]}, {operands[1]}")
         case ir.Binary():
             word = FLOAT[cls] if dtype.is_float else INTEGER[cls]
             return f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
@@ -358,7 +364,8 @@ def _exactly(f: Function, x: str, old: DType, lanes: int) -> str:
     rest = f.value(f"and {kind} {x}, {lost}")
     has_rest = f.value(f"icmp ne {kind} {rest}, {zero}")
     sticky = f.value(f"select {mask} {has_rest}, {kind} {unit}, {kind} {zero}")
-    kept = f.value(f"or {kind} {f.value(f'sub {kind} {x}, {rest}')}, {sticky}")
+    whole_units = f.value(f"sub {kind} {x}, {rest}")
+    kept = f.value(f"or {kind} {whole_units}, {sticky}")
     moved = f.value(f"add {kind} {x}, {ends}")
     is_large = f.value(f"icmp ugt {kind} {moved}, {whole}")
     return cast(f, f.value(f"select {mask} {is_large}, {kind} {kept}, {kind} {x}"), I64, F64, lanes)
