@@ -110,13 +110,22 @@ def mistakes(names: Sequence[str], inputs: Sequence[Any], found: Sequence[Any], 
     return lines
 
 
-def wrong_casts(way: str, old: str, values: Any, new: Sequence[str] = NAMES) -> list[str]:
-    """What casts of one dtype to all others give that they should not."""
-    results = [(DTYPES[name], lambda x, name=name: cast(x, DTYPES[name])) for name in new]
+def wrong_casts(way: str, old: str, values: Any, new: Sequence[str] = (*NAMES, "index")) -> list[str]:
+    """What casts of one dtype to all others give that they should not; indices come and go as i64."""
+    results = [(_in_arrays(name), lambda x, name=name: _through(x, old, name)) for name in new]
     got = outputs(results, len(values))
-    run(way, kernel_of([DTYPES[old]], results), [values, *got])
-    want = [exact.cast(values, old, name, DTYPES[name].numpy) for name in new]
+    run(way, kernel_of([_in_arrays(old)], results), [values, *got])
+    want = [exact.cast(values, old, name, d.numpy) for name, (d, _) in zip(new, results, strict=True)]
     return mistakes([f"{way}: {old} → {name}" for name in new], [values], got, want)
+
+
+def _in_arrays(name: str) -> DType:
+    return i64 if name == "index" else DTYPES[name]
+
+
+def _through(x: Any, old: str, new: str) -> Any:
+    x = cast(x, index) if old == "index" else x
+    return cast(cast(x, DTYPES[new]), _in_arrays(new))
 
 
 def wrong_ops(way: str, name: str, operands: Sequence[Any], words: Sequence[str]) -> list[str]:
