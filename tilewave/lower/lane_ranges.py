@@ -39,6 +39,11 @@ def union(a: Range, b: Range) -> Range:
     return min(a[0], b[0]), max(a[1], b[1])
 
 
+def _is_constant(op: Op) -> bool:
+    """Of integers that are no index, only these are followed: divisors are asked for, and are constants mostly."""
+    return isinstance(op, (Const, Broadcast, Permute)) and op.results[0].type.dtype.is_int
+
+
 class LaneRanges:
     """The bounds of every integer, scalars and vectors alike."""
 
@@ -74,7 +79,7 @@ class LaneRanges:
                         self._learn(inner)
                     if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Vector)):
                         self._makers[op.result] = op
-                        if op.result.type.dtype.is_int:
+                        if op.result.type.dtype == INDEX or _is_constant(op):
                             self._known[op.result] = self._range(op)
 
     def _range(self, op: Op) -> Range:
