@@ -16,6 +16,8 @@ from tilewave.targets.cpu import INSTRUCTION_SETS, runs_here
 
 M = sym.M
 TILE = 512
+Way = str | Callable[[Any, Sequence[Any]], None]
+"""One of WAYS, or what runs a kernel on arrays."""
 Result = tuple[DType, Callable[..., Any]]
 """The dtype of an output, and what is computed from the inputs."""
 FLOAT_NAMES = ("f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
@@ -78,7 +80,10 @@ def compiled_for(way: str, kernel: Any, size: int) -> Any:
     return wave_compile(WaveCompileOptions(subs={M: size}, **options), kernel)
 
 
-def run(way: str, kernel: Any, arrays: Sequence[Any]) -> None:
+def run(way: Way, kernel: Any, arrays: Sequence[Any]) -> None:
+    if not isinstance(way, str):
+        way(kernel, arrays)
+        return
     compiled = compiled_for(way, kernel, len(arrays[0]))
     if way.startswith("cpu"):
         compiled(*arrays)
@@ -110,13 +115,17 @@ def mistakes(names: Sequence[str], inputs: Sequence[Any], found: Sequence[Any], 
     return lines
 
 
-def wrong_casts(way: str, old: str, values: Any, new: Sequence[str] = (*NAMES, "index")) -> list[str]:
+def wrong_casts(way: Way, old: str, values: Any, new: Sequence[str] = (*NAMES, "index")) -> list[str]:
     """What casts of one dtype to all others give that they should not; indices come and go as i64."""
     results = [(_in_arrays(name), lambda x, name=name: _through(x, old, name)) for name in new]
     got = outputs(results, len(values))
     run(way, kernel_of([_in_arrays(old)], results), [values, *got])
     want = [exact.cast(values, old, name, d.numpy) for name, (d, _) in zip(new, results, strict=True)]
-    return mistakes([f"{way}: {old} → {name}" for name in new], [values], got, want)
+    return mistakes([f"{_called(way)}: {old} → {name}" for name in new], [values], got, want)
+
+
+def _called(way: Way) -> str:
+    return way if isinstance(way, str) else way.__name__
 
 
 def _in_arrays(name: str) -> DType:
@@ -128,13 +137,13 @@ def _through(x: Any, old: str, new: str) -> Any:
     return cast(cast(x, DTYPES[new]), _in_arrays(new))
 
 
-def wrong_ops(way: str, name: str, operands: Sequence[Any], words: Sequence[str]) -> list[str]:
+def wrong_ops(way: Way, name: str, operands: Sequence[Any], words: Sequence[str]) -> list[str]:
     """What ops on one dtype give that they should not; those of one operand take the first."""
     results = [(DTYPES["bool" if w in TRUTHS else name], _applied(w)) for w in words]
     got = outputs(results, len(operands[0]))
     run(way, kernel_of([DTYPES[name]] * len(operands), results), [*operands, *got])
     want = [exact.computed(w, list(operands[:1] if w in UNARY else operands), name) for w in words]
-    return mistakes([f"{way}: {w} of {name}" for w in words], operands, got, want)
+    return mistakes([f"{_called(way)}: {w} of {name}" for w in words], operands, got, want)
 
 
 def _applied(word: str) -> Callable[..., Any]:
