@@ -8,14 +8,13 @@ from typing import NoReturn
 from tilewave.errors import TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
+    ARITHMETIC,
     COMPARISONS,
     FUNCTIONS,
     LANE_OPS,
     LEVELS,
     LOGIC,
-    Abs,
     Accumulate,
-    Add,
     Allocate,
     AwaitBrought,
     Binary,
@@ -34,8 +33,6 @@ from tilewave.ir.ops import (
     MakeExchange,
     Mma,
     Mod,
-    Mul,
-    Neg,
     Not,
     Overlay,
     Permute,
@@ -45,7 +42,6 @@ from tilewave.ir.ops import (
     ReadPanel,
     Scatter,
     Select,
-    Sub,
     TakeOver,
     TileOf,
     Unary,
@@ -115,9 +111,9 @@ def _check(op: Op) -> None:
         case Cast(x):
             _want(op, op.results[0].type.shape == x.type.shape, f"{x.type} cannot become {op.results[0].type}")
         case Unary(x):
+            _want(op, isinstance(op, Not) or x.type.dtype != BOOL, f"takes numbers, not {x.type}")
             _want(op, not isinstance(op, FUNCTIONS) or x.type.dtype.is_float, f"needs floats, not {x.type}")
             _want(op, not isinstance(op, Not) or x.type.dtype == BOOL, f"needs truth values, not {x.type}")
-            _want(op, not isinstance(op, (Neg, Abs)) or x.type.dtype != BOOL, f"needs numbers, not {x.type}")
             _results(op, x.type)
         case Select(condition, a, b):
             _want(op, a.type == b.type, f"chooses between {a.type} and {b.type}")
@@ -166,12 +162,11 @@ def _check(op: Op) -> None:
 def _binary(op: Binary) -> None:
     a, b = op.a.type, op.b.type
     _want(op, a == b and not isinstance(a, Memory), f"{a} and {b} do not go together")
+    _want(op, not isinstance(op, ARITHMETIC) or a.dtype != BOOL, f"computes with numbers, not {a}")
     if isinstance(op, Div):
         _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
     if isinstance(op, (FloorDiv, Mod)):
         _want(op, a.dtype.is_int, f"divides integers, not {a}")
-    if isinstance(op, (Add, Sub, Mul)):
-        _want(op, a.dtype != BOOL, f"computes with numbers, not {a}")
     if isinstance(op, Xor):
         _want(op, a.dtype.is_int, f"takes the bits of integers, not {a}")
     if isinstance(op, LOGIC):

@@ -170,13 +170,11 @@ COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.
 COMPARE_TRUTHS: dict[type[Op], str] = {**COMPARE_INTEGER, ir.Less: "ult", ir.LessEqual: "ule"}
 """The one bit of what holds is a 1, and not a -1."""
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
-MINIMA: dict[tuple[type[Op], str], str] = {
-    (ir.Min, "float"): "minimum",
-    (ir.Max, "float"): "maximum",
-    (ir.Min, "int"): "smin",
-    (ir.Max, "int"): "smax",
-    (ir.Min, "bool"): "umin",
-    (ir.Max, "bool"): "umax",
+MINIMA: dict[tuple[type[Op], bool], str] = {
+    (ir.Min, True): "minimum",
+    (ir.Max, True): "maximum",
+    (ir.Min, False): "smin",
+    (ir.Max, False): "smax",
 }
 """Of floats no number wins, and -0 is smaller than 0."""
 INTRINSICS = {
@@ -221,7 +219,7 @@ def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -
             mask = vector(lanes, "i1")
             return f.value(f"select {mask} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
         case ir.Min() | ir.Max():
-            name = MINIMA[cls, dtype.kind]
+            name = MINIMA[cls, dtype.is_float]
             return f.call(kind, f"llvm.{name}.{suffix(kind)}", [(kind, x) for x in operands])
         case ir.Binary() if cls in COMPARE_INTEGER:
             if dtype.is_float:
