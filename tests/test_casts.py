@@ -12,9 +12,9 @@ SOURCES = (*NAMES, "index")
 MOST = 1024
 QUICK = [
     *(("tiles", old) for old in SOURCES),
-    *((way, old) for way in INTERPRETED[1:] for old in ("f64", "i64")),
-    *((CPU[0], old) for old in ("f64", "i8", "index")),
-    *(("gfx942", old) for old in ("f64", "f8e4m3fnuz")),
+    *((way, "f64") for way in INTERPRETED[1:]),
+    *((CPU[0], old) for old in ("f64", "i8", "i64")),
+    ("gfx942", "f64"),
 ]
 
 
@@ -39,23 +39,15 @@ def test_every_value_is_cast_exactly_to_every_dtype(way, old):
 
 
 @pytest.mark.parametrize("way", ["tiles", "lanes of gfx942", *CPU, *EMULATED])
-def test_what_does_not_fit_an_integer_saturates_and_no_number_is_zero(way):
-    given = np.array([300.0, -300.0, np.inf, -np.inf, np.nan, -1.9, 127.5, -128.9], np.float32)
-    small, large = np.zeros(8, np.int8), np.zeros(8, np.int64)
-    run(way, kernel_of([f32], [(i8, lambda x: cast(x, i8)), (i64, lambda x: cast(x, i64))]), [given, small, large])
-    assert small.tolist() == [127, -128, 127, -128, 0, -1, 127, -128]
-    assert large.tolist() == [300, -300, (1 << 63) - 1, -(1 << 63), 0, -1, 127, -128]
-
-
-@pytest.mark.parametrize("way", ["tiles", "lanes of gfx942", *CPU, *EMULATED])
-def test_a_number_just_above_a_tie_is_rounded_once(way):
-    given = np.array([1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-8 + 2.0**-40, 17 * (1 + 2.0**-40)])
-    half, brain, eighth = np.zeros(3, np.float16), np.zeros(3, bf16.numpy), np.zeros(3, f8e4m3fn.numpy)
-    results = [(d, lambda x, d=d: cast(x, d)) for d in (f16, bf16, f8e4m3fn)]
-    run(way, kernel_of([f64], results), [given, half, brain, eighth])
-    assert float(half[0]) == 1 + 2.0**-10
-    assert float(brain[1]) == 1 + 2.0**-7
-    assert float(eighth[2]) == 18
+def test_what_does_not_fit_saturates_no_number_is_zero_and_ties_are_seen_once(way):
+    given = np.array([300, -300, np.inf, -np.inf, np.nan, -1.9, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-8 + 2.0**-40])
+    dtypes = (i8, i64, f16, bf16, f8e4m3fn)
+    small, large, half, brain, eighth = got = [np.zeros(8, d.numpy) for d in dtypes]
+    run(way, kernel_of([f64], [(d, lambda x, d=d: cast(x, d)) for d in dtypes], tile=16), [given, *got])
+    assert small.tolist() == [127, -128, 127, -128, 0, -1, 1, 1]
+    assert large.tolist() == [300, -300, (1 << 63) - 1, -(1 << 63), 0, -1, 1, 1]
+    assert half[6] == 1 + 2.0**-10 and brain[7] == 1 + 2.0**-7
+    assert eighth[0] == 288 and np.isnan(eighth[2]) and half[2] == np.inf
 
 
 NUMBER, LESS = sym.NUMBER, sym.LESS
@@ -98,7 +90,7 @@ def ties(dtype):
     return chosen
 
 
-@pytest.mark.parametrize("way", ["tiles", CPU[0], "lanes of gfx942", "gfx942"])
+@pytest.mark.parametrize("way", ["tiles", CPU[0], "gfx942"])
 def test_constants_are_rounded_once(way):
     dtypes = [DTYPES[name] for name in exact.FORMATS]
     got = [np.zeros(len(TIES), d.numpy) for d in dtypes]
