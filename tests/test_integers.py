@@ -22,10 +22,10 @@ def test_a_division_in_a_ragged_tile_has_an_answer_everywhere(way, tile):
     inputs, outputs, wanted = [], [], []
     for name in INTEGER_NAMES:
         least = SMALLEST[name]
-        a, b = np.array([7, -7, 5, least, -9], f"i{DTYPES[name].bytes}"), np.array([2, 2, 0, -1, -4])
+        a, b = np.array([7, 9, 5, least, -9], f"i{DTYPES[name].bytes}"), np.array([2, -1, 0, -1, -4])
         inputs += [a, b.astype(a.dtype)]
         outputs += [np.full(5, 77, a.dtype) for _ in DIVISIONS]
-        wanted += [[3, -4, 0, least, 2], [1, 1, 0, 0, -1]]
+        wanted += [[3, -9, 0, least, 2], [1, 0, 0, 0, -1]]
     results = [
         (DTYPES[name], lambda *x, at=2 * i, op=op: op(x[at], x[at + 1]))
         for i, name in enumerate(INTEGER_NAMES)
@@ -125,6 +125,23 @@ def test_numbers_wrap_as_tiles_do(target):
             x = wrapped(n)
             want = wrapped(wrapped(wrapped(x * 3) + 100) // 2 - wrapped(abs(wrapped(-x))))
             assert (found == want).all(), f"{n} as {name}: {found[0]}, not {want}"
+
+
+@pytest.mark.parametrize("target", ["numpy", "cpu", "gfx942", "sm_90a"])
+def test_the_bounds_of_an_integer_know_that_it_wraps(target):
+    """Comparisons, minima and remainders are decided by bounds where these suffice."""
+
+    def of(_):
+        large, small = cast(scalar(WORKGROUP_0), i32) * 2000000000, cast(scalar(WORKGROUP_0) * 100, i8)
+        both = select(large < 0, 1, 0) + select(small < 0, 2, 0)
+        return Register[M, i32](0) + both + minimum(large, 0) % 1000 * 4
+
+    options = WaveCompileOptions(subs={M: 12}, target=target)
+    compiled, got = wave_compile(options, kernel_of([f32], [(i32, of)], tile=4)), np.zeros(12, np.int32)
+    level = {"level": "lane"} if target == "sm_90a" else {}
+    runs = {"cpu": compiled, "gfx942": compiled.emulate}[target] if target in ("cpu", "gfx942") else compiled.interpret
+    runs(np.zeros(12, np.float32), got, **level)
+    assert got.tolist() == [0] * 4 + [0] * 4 + [3 + 4 * (-294967296 % 1000)] * 4
 
 
 def test_an_index_that_overflows_is_found_in_a_tile():
