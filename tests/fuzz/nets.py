@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from . import arithmetic
+
 Net = Callable[[int], "str | None"]
 
-NETS: dict[str, Net] = {}
+NETS: dict[str, Net] = {"arithmetic": arithmetic.case}
