@@ -113,6 +113,11 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
 }
 
 
+GROWING = (Add, Sub, Mul, Neg, Abs)
+"""Ops whose result may not fit."""
+LARGEST_INDEX = (1 << INDEX.bits - 1) - 1
+
+
 def elementwise(op: Op, operands: list[Any]) -> Any:
     """An elementwise op on numbers or arrays of them; low precisions compute functions in f32 and round once."""
     kind = op.results[0].type
@@ -148,24 +153,17 @@ def wrapped(x: int, dtype: DType) -> int:
     return (x + half) % (2 * half) - half
 
 
-GROWING = (Add, Sub, Mul, Neg, Abs)
-"""Ops whose result may not fit."""
-
-
 def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:
     """An index that overflows is an author's mistake."""
     if not isinstance(op, GROWING):
         return
     if isinstance(result, np.ndarray):
-        if result.size == 0 or _bound(op, operands) <= INDEX_MAX:
+        if result.size == 0 or _bound(op, operands) <= LARGEST_INDEX:
             return
         exact = MEANING[type(op)](*(np.asarray(x, object) for x in operands))
-        result = max(exact.reshape(-1), key=abs)
+        result = next((x for x in exact.reshape(-1) if wrapped(x, INDEX) != x), 0)
     if wrapped(int(result), INDEX) != result:
         raise InterpreterError(f"{op.name}: {result} does not fit into {INDEX}", loc=op.loc)
-
-
-INDEX_MAX = (1 << INDEX.bits - 1) - 1
 
 
 def _bound(op: Op, operands: list[Any]) -> int:
