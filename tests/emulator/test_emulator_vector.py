@@ -127,6 +127,20 @@ def test_a_fused_multiply_add_rounds_once():
     assert (found != 0).any()
 
 
+def test_a_fused_multiply_add_is_not_rounded_to_float64_before():
+    """0.5 · (1 + 2^-24 + 2^-70), of which float64 keeps a tie."""
+    near, rest = F32(0.5 * (1 + 2.0**-23)), F32(-(2.0**-24 - 2.0**-47))
+    found = compute("\tv_fma_f32 v100, v10, v11, v12", *(np.full(64, x, F32) for x in (rest, near, near)))
+    assert (of(found, F32) == near).all()
+
+
+def test_zeros_have_an_order():
+    a, b = np.resize(np.array([0.0, -0.0, 0.0, -0.0], F32), 64), np.resize(np.array([0.0, 0.0, -0.0, -0.0], F32), 64)
+    for name, negative in (("min", [False, True, True, True]), ("max", [False, False, False, True])):
+        found = of(compute(f"\tv_{name}_f32_e32 v100, v10, v11", a, b), F32)
+        assert np.signbit(found[:4]).tolist() == negative
+
+
 def test_signs_and_clamping_are_applied_as_written():
     a, b, _ = SMALL
     found = compute("\tv_add_f32_e64 v100, -|v10|, v11\n\tv_mul_f32_e64 v101, v10, v11 clamp", a, b, results=2).view(

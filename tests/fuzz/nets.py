@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import arrays
+from . import arithmetic, arrays
 
 Net = Callable[[int], "str | None"]
 
-NETS: dict[str, Net] = {"arrays": arrays.case}
+NETS: dict[str, Net] = {
+    "arithmetic": arithmetic.case,
+    "arrays": arrays.case,
+}

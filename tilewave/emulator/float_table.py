@@ -32,6 +32,19 @@ def multiply_legacy(a: Array, b: Array) -> Array:
     return np.where((a == 0) | (b == 0), F32(0), a * b)
 
 
+def smaller(least: Formula) -> Formula:
+    """The smaller of two as `least` has it; of two zeros the negative one, if there is one."""
+    return lambda a, b: np.where(a == b, np.where(np.signbit(a), a, b), least(a, b))
+
+
+def larger(most: Formula) -> Formula:
+    return lambda a, b: np.where(a == b, np.where(np.signbit(a), b, a), most(a, b))
+
+
+def of_three(two: Formula) -> Formula:
+    return lambda a, b, c: two(two(a, b), c)
+
+
 def _floats(name: str, letter: str) -> dict[str, Row]:
     """The instructions that every float format has."""
     one, two, three, plus = letter, letter * 2, letter * 3, letter * 2 + "+"
@@ -40,8 +53,8 @@ def _floats(name: str, letter: str) -> dict[str, Row]:
         "sub": Row(letter, two, lambda a, b: a - b),
         "subrev": Row(letter, two, lambda a, b: b - a),
         "mul": Row(letter, two, lambda a, b: a * b),
-        "min": Row(letter, two, np.fmin),
-        "max": Row(letter, two, np.fmax),
+        "min": Row(letter, two, smaller(np.fmin)),
+        "max": Row(letter, two, larger(np.fmax)),
         "fma": Row(letter, three, fma),
         "fmac": Row(letter, plus, fma),
         "rcp": Row(letter, one, in_double(lambda a: 1.0 / a)),
@@ -56,10 +69,10 @@ def _floats(name: str, letter: str) -> dict[str, Row]:
         "trunc": Row(letter, one, np.trunc),
         "rndne": Row(letter, one, np.rint),
         "fract": Row(letter, one, fraction),
-        "min3": Row(letter, three, lambda a, b, c: np.fmin(np.fmin(a, b), c)),
-        "max3": Row(letter, three, lambda a, b, c: np.fmax(np.fmax(a, b), c)),
-        "minimum3": Row(letter, three, lambda a, b, c: np.minimum(np.minimum(a, b), c)),
-        "maximum3": Row(letter, three, lambda a, b, c: np.maximum(np.maximum(a, b), c)),
+        "min3": Row(letter, three, of_three(smaller(np.fmin))),
+        "max3": Row(letter, three, of_three(larger(np.fmax))),
+        "minimum3": Row(letter, three, of_three(smaller(np.minimum))),
+        "maximum3": Row(letter, three, of_three(larger(np.maximum))),
         "med3": Row(letter, three, median_float),
         "frexp_mant": Row(letter, one, mantissa),
         "div_fixup": Row(letter, three, division_fixup),
@@ -93,10 +106,10 @@ PACKED16: dict[str, tuple[str, Formula]] = {
     "pk_add_f16": ("hh", lambda a, b: a + b),
     "pk_mul_f16": ("hh", lambda a, b: a * b),
     "pk_fma_f16": ("hhh", fma),
-    "pk_min_f16": ("hh", np.fmin),
-    "pk_max_f16": ("hh", np.fmax),
-    "pk_minimum3_f16": ("hhh", lambda a, b, c: np.minimum(np.minimum(a, b), c)),
-    "pk_maximum3_f16": ("hhh", lambda a, b, c: np.maximum(np.maximum(a, b), c)),
+    "pk_min_f16": ("hh", smaller(np.fmin)),
+    "pk_max_f16": ("hh", larger(np.fmax)),
+    "pk_minimum3_f16": ("hhh", of_three(smaller(np.minimum))),
+    "pk_maximum3_f16": ("hhh", of_three(larger(np.maximum))),
     "pk_add_u16": ("ss", lambda a, b: a + b),
     "pk_sub_u16": ("ss", lambda a, b: a - b),
     "pk_add_i16": ("ww", lambda a, b: a + b),

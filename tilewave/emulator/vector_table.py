@@ -39,7 +39,18 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     """One rounding for float32 and float16; float64 has no wider type to be exact in."""
     if a.dtype == F64:
         return a * b + c
-    return (a.astype(F64) * b.astype(F64) + c.astype(F64)).astype(a.dtype)
+    return _sum_to_odd(a.astype(F64) * b.astype(F64), c.astype(F64)).astype(a.dtype)
+
+
+def _sum_to_odd(a: Array, b: Array) -> Array:
+    """A sum of float64, its last digit odd where some are lost: rounded to float32 it is as if rounded once."""
+    total = np.asarray(a + b)
+    part = total - a
+    lost = (a - (total - part)) + (b - part)
+    bits = total.view(I64)
+    odd = np.where(np.signbit(lost) == np.signbit(total), bits + 1, bits - 1)
+    inexact = np.isfinite(total) & (lost != 0) & (bits % 2 == 0)
+    return np.where(inexact, odd, bits).view(F64)
 
 
 def multiply_high(a: Array, b: Array) -> Array:

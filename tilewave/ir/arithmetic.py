@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.errors import InterpreterError
+from tilewave.ir.casts import cast
 from tilewave.ir.core import Op
 from tilewave.ir.ops import (
     FUNCTIONS,
@@ -44,20 +45,51 @@ from tilewave.ir.ops import (
     Tanh,
     Xor,
 )
-from tilewave.ir.types import DType, Scalar
+from tilewave.ir.types import INDEX, DType, Scalar
 
 Array = np.ndarray[Any, Any]
+
+
+def _floor_divided(a: Any, b: Any) -> Any:
+    """Rounded down; by zero 0, and the smallest by -1 is itself, as numpy has it."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b else 0
+    return np.floor_divide(a, b)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b if b else 0
+    return np.remainder(a, b)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    """No number wins; -0 is smaller than 0, which numpy leaves open."""
+    if not _is_float(a):
+        return np.minimum(a, b)
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.minimum(a, b))[()]
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if not _is_float(a):
+        return np.maximum(a, b)
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.maximum(a, b))[()]
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind not in "iub"
+
 
 MEANING: dict[type[Op], Callable[..., Any]] = {
     Add: operator.add,
     Sub: operator.sub,
     Mul: operator.mul,
     Div: operator.truediv,
-    FloorDiv: operator.floordiv,
-    Mod: operator.mod,
+    FloorDiv: _floor_divided,
+    Mod: _remainder,
     Xor: operator.xor,
-    Min: np.minimum,
-    Max: np.maximum,
+    Min: _smaller,
+    Max: _larger,
     And: np.logical_and,
     Or: np.logical_or,
     Not: np.logical_not,
@@ -81,24 +113,29 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
 }
 
 
+GROWING = (Add, Sub, Mul, Neg, Abs)
+"""Ops whose result may not fit."""
+LARGEST_INDEX = (1 << INDEX.bits - 1) - 1
+
+
 def elementwise(op: Op, operands: list[Any]) -> Any:
     """An elementwise op on numbers or arrays of them."""
     kind = op.results[0].type
-    try:
-        if isinstance(op, Cast):
-            return cast(operands[0], kind.dtype)
-        if isinstance(op, FUNCTIONS):
-            return function(op, operands[0], kind.dtype)
-        if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
-            return operands[1] if operands[0] else operands[2]
-        with np.errstate(divide="raise" if isinstance(op, (FloorDiv, Mod)) else "ignore"):
-            result = MEANING[type(op)](*operands)
-    except (ZeroDivisionError, FloatingPointError):
-        raise InterpreterError(f"{op.name}: divides by zero", loc=op.loc) from None
+    if isinstance(op, Cast):
+        return cast(operands[0], kind.dtype)
+    if isinstance(op, FUNCTIONS):
+        return function(op, operands[0], kind.dtype)
+    if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
+        return operands[1] if operands[0] else operands[2]
+    taken = _of_their_dtypes(op, operands)
+    with np.errstate(all="ignore"):
+        result = MEANING[type(op)](*taken)
     if isinstance(result, np.generic) and not kind.dtype.is_float:
         result = result.item()  # np.minimum and its kind make numpy numbers of Python's
-    if isinstance(result, int) and not isinstance(result, bool) and result.bit_length() >= kind.dtype.bits:
-        raise InterpreterError(f"{op.name}: {result} does not fit into {kind.dtype}", loc=op.loc)
+    if kind.dtype == INDEX:
+        _want_fitting(op, taken, result)
+    if kind.dtype.is_int and isinstance(result, int):
+        return wrapped(result, kind.dtype)
     return result
 
 
@@ -109,28 +146,48 @@ def function(op: Op, x: Any, dtype: DType) -> Any:
         return (found if dtype.bits > 32 else found.astype(np.float32)).astype(dtype.numpy)[()]
 
 
+def _of_their_dtypes(op: Op, operands: list[Any]) -> list[Any]:
+    """Python's integers beside an array become what its dtype holds, so that numpy wraps as the dtype does."""
+    if not any(isinstance(x, np.ndarray) for x in operands):
+        return operands
+    return [np.asarray(x, v.type.dtype.numpy) for x, v in zip(operands, op.operands, strict=True)]
+
+
+def wrapped(x: int, dtype: DType) -> int:
+    """The low bits of an integer."""
+    half = 1 << (dtype.bits - 1)
+    return (x + half) % (2 * half) - half
+
+
+def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:
+    """An index that overflows is an author's mistake."""
+    if not isinstance(op, GROWING):
+        return
+    if isinstance(result, np.ndarray):
+        if result.size == 0 or _bound(op, operands) <= LARGEST_INDEX:
+            return
+        exact = MEANING[type(op)](*(np.asarray(x, object) for x in operands))
+        result = next((x for x in exact.reshape(-1) if wrapped(x, INDEX) != x), 0)
+    if wrapped(int(result), INDEX) != result:
+        raise InterpreterError(f"{op.name}: {result} does not fit into {INDEX}", loc=op.loc)
+
+
+def _bound(op: Op, operands: list[Any]) -> int:
+    """No result is larger than this, with either sign."""
+    sizes = [max(abs(int(x.min())), abs(int(x.max()))) for x in operands]
+    return math.prod(sizes) if isinstance(op, Mul) else sum(sizes)
+
+
 def unmapped_tile(number: Any, rows: int, cols: int) -> tuple[Any, Any, Any]:
     """(batch, row, column) of a tile's number: column by column, unless MapWorkgroups decides otherwise."""
     within = number % (rows * cols)
     return number // (rows * cols), within % rows, within // rows
 
 
-def cast(x: Any, dtype: DType) -> Any:
-    if isinstance(x, int) and dtype.is_int:
-        return int(np.asarray(x).astype(dtype.numpy))
-    with np.errstate(all="ignore"):
-        wide = np.asarray(x)
-        if dtype.kind == "float" and dtype.bits == 8 and wide.dtype.itemsize > 4:
-            wide = wide.astype(np.float32)
-        result = wide.astype(dtype.numpy)
-    return int(result) if dtype.is_int and result.ndim == 0 else result[()]
-
-
 def constant(op: Op, value: int | float | bool) -> Any:
     kind = op.results[0].type
-    if not isinstance(kind, Scalar):
-        return np.full(kind.shape, value, kind.dtype.numpy)
-    return kind.dtype.numpy.type(value) if kind.dtype.is_float else value
+    number = cast(float(value), kind.dtype) if kind.dtype.is_float else value
+    return number if isinstance(kind, Scalar) else np.full(kind.shape, number, kind.dtype.numpy)
 
 
 def without_last_bits(x: Array, count: int) -> Array:

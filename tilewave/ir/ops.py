@@ -45,11 +45,11 @@ class Div(Binary):
 
 
 class FloorDiv(Binary):
-    """The quotient of integers, rounded down, as in Python."""
+    """The quotient of integers, rounded down, as in Python; by zero 0, and what does not fit wraps."""
 
 
 class Mod(Binary):
-    """What FloorDiv leaves; it has the sign of b, as in Python."""
+    """What FloorDiv leaves; it has the sign of b, as in Python; by zero 0."""
 
 
 class Xor(Binary):
@@ -141,7 +141,7 @@ class Cos(Unary):
 
 
 class Cast(Unary):
-    """The same number in the result's dtype, rounded to nearest even; floats become integers towards zero."""
+    """The same number in the result's dtype: the nearest float; integers towards zero, saturating, from floats."""
 
 
 @dataclass(frozen=True)

@@ -9,43 +9,58 @@ from tilewave.ir.ops import (
     COMPARISONS,
     Add,
     Binary,
+    Broadcast,
     Cast,
     Const,
     FloorDiv,
+    Iota,
     Loop,
     Max,
     Min,
     Mod,
     Mul,
+    Permute,
     Select,
     Sub,
     Workgroup,
     Xor,
 )
-from tilewave.ir.types import Scalar
+from tilewave.ir.types import INDEX, DType, Scalar, Tile
 
 Range = tuple[int, int]
-ANY: Range = (-(1 << 63), (1 << 63) - 1)
+
+
+def bounds(dtype: DType) -> Range:
+    """Of every integer of a dtype."""
+    return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+
+
+ANY: Range = bounds(INDEX)
 
 
 def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     """The bounds of an op's one result, which is an integer."""
+    dtype = op.results[0].type.dtype
     if isinstance(op, Const):
         return int(op.value), int(op.value)
+    if isinstance(op, (Broadcast, Permute)):
+        return known(op.x)
+    if isinstance(op, Iota):
+        return clamped((0, op.result.type.shape[0] - 1), dtype)
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
     if not isinstance(op, Binary) or isinstance(op, COMPARISONS):
-        return clamped(known(op.x)) if isinstance(op, Cast) and op.x.type.dtype.is_int else ANY
+        return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)
     match op:
         case Add():
-            return clamped((a + c, b + d))
+            return clamped((a + c, b + d), dtype)
         case Sub():
-            return clamped((a - d, b - c))
+            return clamped((a - d, b - c), dtype)
         case Mul():
             corners = (a * c, a * d, b * c, b * d)
-            return clamped((min(corners), max(corners)))
+            return clamped((min(corners), max(corners)), dtype)
         case FloorDiv() if c > 0:
             return min(a // c, a // d), max(b // c, b // d)
         case Mod() if c > 0:
@@ -56,7 +71,7 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a, c), min(b, d)
         case Max():
             return max(a, c), max(b, d)
-    return ANY
+    return bounds(dtype)
 
 
 def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
@@ -85,9 +100,16 @@ def within_both(a: Range, b: Range) -> Range:
     return max(a[0], b[0]), min(a[1], b[1])
 
 
-def clamped(r: Range) -> Range:
-    """`r`, or nothing known where it may not fit."""
-    return r if ANY[0] <= r[0] and r[1] <= ANY[1] else ANY
+def clamped(r: Range, dtype: DType) -> Range:
+    """`r`, or nothing known where it may not fit: integers wrap then."""
+    low, high = bounds(dtype)
+    return r if low <= r[0] and r[1] <= high else (low, high)
+
+
+def divides_safely(op: FloorDiv | Mod, known: Callable[[Value], Range]) -> bool:
+    """Whether nothing is divided by zero, nor the smallest integer by -1."""
+    (low, _), (c, d) = known(op.a), known(op.b)
+    return c > 0 or d < -1 or (d < 0 and low > bounds(op.a.type.dtype)[0])
 
 
 class Ranges:
@@ -101,7 +123,8 @@ class Ranges:
         self._learn(kernel.body)
 
     def of(self, v: Value) -> Range:
-        return self._known.get(v, ANY)
+        dtype = v.type.dtype
+        return self._known.get(v, bounds(dtype) if dtype.is_int else ANY)
 
     def _learn(self, block: Block) -> None:
         for op in block.ops:
@@ -110,7 +133,7 @@ class Ranges:
                 self._trips[op.body.args[0]] = op.trips
             for inner in op.blocks:
                 self._learn(inner)
-            if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int:
+            if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Tile)) and op.result.type.dtype.is_int:
                 self._makers[op.result] = op
                 self._known[op.result] = self._range(op)
 

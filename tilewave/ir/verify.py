@@ -8,6 +8,7 @@ from typing import NoReturn
 from tilewave.errors import TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
+    ARITHMETIC,
     COMPARISONS,
     FUNCTIONS,
     LANE_OPS,
@@ -110,6 +111,7 @@ def _check(op: Op) -> None:
         case Cast(x):
             _want(op, op.results[0].type.shape == x.type.shape, f"{x.type} cannot become {op.results[0].type}")
         case Unary(x):
+            _want(op, isinstance(op, Not) or x.type.dtype != BOOL, f"takes numbers, not {x.type}")
             _want(op, not isinstance(op, FUNCTIONS) or x.type.dtype.is_float, f"needs floats, not {x.type}")
             _want(op, not isinstance(op, Not) or x.type.dtype == BOOL, f"needs truth values, not {x.type}")
             _results(op, x.type)
@@ -160,6 +162,7 @@ def _check(op: Op) -> None:
 def _binary(op: Binary) -> None:
     a, b = op.a.type, op.b.type
     _want(op, a == b and not isinstance(a, Memory), f"{a} and {b} do not go together")
+    _want(op, not isinstance(op, ARITHMETIC) or a.dtype != BOOL, f"computes with numbers, not {a}")
     if isinstance(op, Div):
         _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
     if isinstance(op, (FloorDiv, Mod)):

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Accumulator, Memory, Tile
 from tilewave.lower.llvm import Function, Module, Typed
@@ -142,6 +143,7 @@ class _Body:
     def __init__(self, module: Module, kernel: Kernel, slots: Slots, target: CpuTarget, room: Room) -> None:
         self.kernel, self.slots, self.target, self.room = kernel, slots, target, room
         self.f = Function(module, "workgroup", TASK)
+        self.ranges = Ranges(kernel)
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)
 
@@ -239,8 +241,8 @@ class _Body:
     def elementwise(self, op: Op) -> Any:
         operands = [self.values[v] for v in op.operands]
         if isinstance(op.results[0].type, Tile):
-            return self.tiles.elementwise(op, operands, op.results[0].type)
-        return elementwise(self.f, op, operands, op.operands[-1].type.dtype, 1)
+            return self.tiles.elementwise(op, operands, op.results[0].type, self.ranges.of)
+        return elementwise(self.f, op, operands, op.operands[-1].type.dtype, 1, self.ranges.of)
 
     def formula(self, where: Block) -> Any:
         """Positions in memory from an element's index in its tile."""

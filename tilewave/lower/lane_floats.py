@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tilewave.ir.types import BF16, F16, F32, DType
 from tilewave.lower.llvm import Function, vector
+from tilewave.lower.numbers import before_narrowing, is_narrow, literal, splat_constant, widened
 from tilewave.lower.numbers import cast as plain_cast
-from tilewave.lower.numbers import is_narrow, literal, splat_constant, widened
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
     if is_narrow(old):
         return cast(f, widen(f, x, old, lanes), F32, new, lanes)
     if is_narrow(new):
-        wide = x if old == F32 else cast(f, x, old, F32, lanes)
-        return narrow(f, wide, new, lanes)
+        return narrow(f, before_narrowing(f, x, old, new, lanes), new, lanes)
     return plain_cast(f, x, old, new, lanes)
 
 
@@ -108,8 +107,9 @@ def _from_float8(f: Function, x: str, fmt: Float8, lanes: int) -> str:
     sign = w.do("shl", w.do("and", bits, 0x80), 24)
     signed = w.do("or", scaled, sign)
     if not fmt.signed_zero:
+        # Added to the bits of -0 this is NaN. A choice between the two here is what LLVM negates wrongly: docs/amd.md.
         is_nan = f.value(f"icmp eq {w.ints} {bits}, {w.word(fmt.nan)}")
-        signed = w.choose(is_nan, w.word(0x7FC00000), signed)
+        signed = w.do("or", signed, w.choose(is_nan, w.word(0x7FC00000), w.word(0)))
     return w.as_float(signed)
 
 

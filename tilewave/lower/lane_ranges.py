@@ -25,7 +25,7 @@ from tilewave.ir.ops import (
     Workgroup,
     Yield,
 )
-from tilewave.ir.ranges import ANY, Range, divisor_of, last_turn, range_of, within_both
+from tilewave.ir.ranges import ANY, Range, bounds, divisor_of, last_turn, range_of, within_both
 from tilewave.ir.types import INDEX, Scalar, Vector
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
@@ -37,6 +37,11 @@ def within(inner: Range, outer: Range) -> bool:
 
 def union(a: Range, b: Range) -> Range:
     return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _is_constant(op: Op) -> bool:
+    """Of integers that are no index, only these are followed: divisors are asked for, and are constants mostly."""
+    return isinstance(op, (Const, Broadcast, Permute)) and op.results[0].type.dtype.is_int
 
 
 class LaneRanges:
@@ -56,10 +61,7 @@ class LaneRanges:
     def of(self, v: Value) -> Range:
         if v in self._known:
             return self._known[v]
-        dtype = v.type.dtype
-        if dtype.is_int and dtype != INDEX:
-            return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
-        return ANY
+        return bounds(v.type.dtype) if v.type.dtype.is_int else ANY
 
     def bits(self, v: Value) -> int:
         """How wide the integer is that holds an index."""
@@ -77,7 +79,7 @@ class LaneRanges:
                         self._learn(inner)
                     if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Vector)):
                         self._makers[op.result] = op
-                        if op.result.type.dtype == INDEX:
+                        if op.result.type.dtype == INDEX or _is_constant(op):
                             self._known[op.result] = self._range(op)
 
     def _range(self, op: Op) -> Range:
@@ -95,8 +97,8 @@ class LaneRanges:
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case Select(_, a, b):
                 return union(self.of(a), self.of(b))
-            case Cast(x) if not x.type.dtype.is_int:
-                return (0, 1) if x.type.dtype.kind == "bool" else ANY
+            case Cast(x) if x.type.dtype.kind == "bool":
+                return 0, 1
             case Const() | Cast():
                 return range_of(op, self.of)
         return range_of(op, self.of)

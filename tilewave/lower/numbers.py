@@ -7,12 +7,15 @@ f32 and one rounding is what the narrow operation means, since f32 has more than
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import numpy as np
 
+from tilewave.ir import casts
 from tilewave.ir import ops as ir
-from tilewave.ir.core import Op
-from tilewave.ir.types import BOOL, F32, DType
+from tilewave.ir.core import Op, Value
+from tilewave.ir.ranges import Range, bounds, divides_safely
+from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
 from tilewave.lower.llvm import Function, Module, vector
 
 STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
@@ -33,12 +36,12 @@ def literal(value: float, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.is_int:
         return str(int(value))
-    if dtype.name in ("f32", "f64", "f16"):
-        exact = float(np.asarray(value).astype(dtype.numpy))
-        if dtype.name == "f16":
-            return f"0xH{int(np.asarray(value).astype(np.float16).view(np.uint16)):04X}"
-        return "0x" + struct.pack(">d", exact).hex().upper()
-    return str(int(np.asarray(value).astype(dtype.numpy).view(f"int{dtype.bits}")))
+    rounded = np.asarray(casts.cast(float(value), dtype))
+    if dtype.name == "f16":
+        return f"0xH{int(rounded.view(np.uint16)):04X}"
+    if dtype.name in ("f32", "f64"):
+        return "0x" + struct.pack(">d", float(rounded)).hex().upper()
+    return str(int(rounded.view(f"int{dtype.bits}")))
 
 
 def is_narrow(dtype: DType) -> bool:
@@ -164,6 +167,8 @@ INTEGER: dict[type[Op], str] = {
 }  # fmt: skip
 FLOAT: dict[type[Op], str] = {ir.Add: "fadd", ir.Sub: "fsub", ir.Mul: "fmul", ir.Div: "fdiv"}
 COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.Equal: "eq", ir.NotEqual: "ne"}
+COMPARE_TRUTHS: dict[type[Op], str] = {**COMPARE_INTEGER, ir.Less: "ult", ir.LessEqual: "ule"}
+"""The one bit of what holds is a 1, and not a -1."""
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
 MINIMA: dict[tuple[type[Op], bool], str] = {
     (ir.Min, True): "minimum",
@@ -171,6 +176,7 @@ MINIMA: dict[tuple[type[Op], bool], str] = {
     (ir.Min, False): "smin",
     (ir.Max, False): "smax",
 }
+"""Of floats no number wins, and -0 is smaller than 0."""
 INTRINSICS = {
     ir.Exp: "llvm.exp",
     ir.Exp2: "llvm.exp2",
@@ -183,7 +189,15 @@ INTRINSICS = {
 }
 
 
-def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
+Known = Callable[[Value], Range]
+"""Between which bounds an integer lies."""
+
+
+def anything(v: Value) -> Range:
+    return bounds(v.type.dtype)
+
+
+def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int, known: Known = anything) -> str:
     """An elementwise op on operands of `dtype`; the result as its own dtype is stored."""
     if isinstance(op, ir.Cast):
         return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
@@ -191,6 +205,9 @@ def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: i
         wide = [widened(f, x, dtype, lanes) for x in operands]
         result = _plain(f, op, wide, F32, lanes)
         return result if op.result.type.dtype == BOOL else narrowed(f, result, dtype, lanes)
+    if isinstance(op, (ir.FloorDiv, ir.Mod)):
+        divide = _floor_division if divides_safely(op, known) else _any_division
+        return divide(f, op, operands[0], operands[1], stored(dtype), lanes)
     return _plain(f, op, operands, dtype, lanes)
 
 
@@ -201,15 +218,14 @@ def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -
         case ir.Select():
             mask = vector(lanes, "i1")
             return f.value(f"select {mask} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
-        case ir.FloorDiv() | ir.Mod():
-            return _floor_division(f, op, operands[0], operands[1], stored(dtype), lanes)
         case ir.Min() | ir.Max():
             name = MINIMA[cls, dtype.is_float]
             return f.call(kind, f"llvm.{name}.{suffix(kind)}", [(kind, x) for x in operands])
         case ir.Binary() if cls in COMPARE_INTEGER:
             if dtype.is_float:
                 return f.value(f"fcmp {COMPARE_FLOAT[cls]} {kind} {operands[0]}, {operands[1]}")
-            return f.value(f"icmp {COMPARE_INTEGER[cls]} {kind} {operands[0]}, {operands[1]}")
+            words = COMPARE_TRUTHS if dtype == BOOL else COMPARE_INTEGER
+            return f.value(f"icmp {words[cls]} {kind} {operands[0]}, {operands[1]}")
         case ir.Binary():
             word = FLOAT[cls] if dtype.is_float else INTEGER[cls]
             return f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
@@ -259,15 +275,33 @@ def _floor_division(f: Function, op: Op, a: str, b: str, element: str, lanes: in
     return f.value(f"select {mask} {adjust}, {kind} {lower}, {kind} {quotient}")
 
 
+def _any_division(f: Function, op: Op, a: str, b: str, element: str, lanes: int) -> str:
+    """The same where machines trap: by 0 both are 0, and by -1 what is left is 0 and the quotient wraps."""
+    kind, mask = vector(lanes, element), vector(lanes, "i1")
+    zero, one, minus_one = (splat_constant(element, x, lanes) for x in ("0", "1", "-1"))
+    by_zero = f.value(f"icmp eq {kind} {b}, {zero}")
+    by_minus_one = f.value(f"icmp eq {kind} {b}, {minus_one}")
+    either = f.value(f"or {mask} {by_zero}, {by_minus_one}")
+    divisor = f.value(f"select {mask} {either}, {kind} {one}, {kind} {b}")
+    result = _floor_division(f, op, a, divisor, element, lanes)
+    if isinstance(op, ir.Mod):
+        return result
+    negated = f.value(f"sub {kind} {zero}, {a}")
+    result = f.value(f"select {mask} {by_minus_one}, {kind} {negated}, {kind} {result}")
+    return f.value(f"select {mask} {by_zero}, {kind} {zero}, {kind} {result}")
+
+
+# -- casts ----------------------------------------------------------------------------------------------------------
+
+
 def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
     """x in another dtype."""
-    if old == new or (stored(old) == stored(new) and not old.is_float):
+    if old == new or (old.is_int and new.is_int and stored(old) == stored(new)):
         return x
     if is_narrow(old):
         return cast(f, widened(f, x, old, lanes), F32, new, lanes)
     if is_narrow(new):
-        wide = x if old == F32 else cast(f, x, old, F32, lanes)
-        return narrowed(f, wide, new, lanes)
+        return narrowed(f, before_narrowing(f, x, old, new, lanes), new, lanes)
     source, target = vector(lanes, stored(old)), vector(lanes, stored(new))
     if new == BOOL:
         zero = splat_constant(stored(old), literal(0, old), lanes)
@@ -285,3 +319,51 @@ def _cast_word(old: DType, new: DType) -> str:
     if old == BOOL:
         return "zext"
     return "sext" if new.bits > old.bits else "trunc"
+
+
+def before_narrowing(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
+    """The f32 that becomes the same narrow float as x does.
+
+    To the nearest f32 and from there to the nearest narrow float rounds twice. Integers of 2^24 and more lose digits
+    in f32 too, but of the narrow floats bf16 alone reaches so far.
+    """
+    if old == F64:
+        return _to_odd(f, x, lanes)
+    if new == BF16 and old.is_int and old.bits > 16:
+        return _to_odd(f, _exactly(f, x, old, lanes), lanes)
+    return cast(f, x, old, F32, lanes)
+
+
+def _to_odd(f: Function, x: str, lanes: int) -> str:
+    """An f64 as f32, the last digit odd where some are lost: rounded to fewer digits it is as if rounded once."""
+    wide, narrow, ints, mask = (vector(lanes, kind) for kind in ("double", "float", "i32", "i1"))
+    near = f.value(f"fptrunc {wide} {x} to {narrow}")
+    back = f.value(f"fpext {narrow} {near} to {wide}")
+    is_exact = f.value(f"fcmp ueq {wide} {back}, {x}")
+    size, before = (f.call(wide, f"llvm.fabs.{suffix(wide)}", [(wide, each)]) for each in (back, x))
+    above = f.value(f"fcmp ogt {wide} {size}, {before}")
+    bits = f.value(f"bitcast {narrow} {near} to {ints}")
+    one = f.value(f"zext {mask} {above} to {ints}")
+    below = f.value(f"sub {ints} {bits}, {one}")
+    odd = f.value(f"or {ints} {below}, {splat_constant('i32', '1', lanes)}")
+    kept = f.value(f"select {mask} {is_exact}, {ints} {bits}, {ints} {odd}")
+    return f.value(f"bitcast {ints} {kept} to {narrow}")
+
+
+def _exactly(f: Function, x: str, old: DType, lanes: int) -> str:
+    """An integer as f64; where an i64 has more digits, the last one kept is odd."""
+    if old.bits <= 32:
+        return cast(f, x, old, F64, lanes)
+    kind, mask = vector(lanes, "i64"), vector(lanes, "i1")
+    ends, whole, lost, unit, zero = (
+        splat_constant("i64", str(n), lanes)
+        for n in (1 << 53, 1 << 54, (1 << casts.LOST_BITS) - 1, 1 << casts.LOST_BITS, 0)
+    )
+    rest = f.value(f"and {kind} {x}, {lost}")
+    has_rest = f.value(f"icmp ne {kind} {rest}, {zero}")
+    sticky = f.value(f"select {mask} {has_rest}, {kind} {unit}, {kind} {zero}")
+    whole_units = f.value(f"sub {kind} {x}, {rest}")
+    kept = f.value(f"or {kind} {whole_units}, {sticky}")
+    moved = f.value(f"add {kind} {x}, {ends}")
+    is_large = f.value(f"icmp ugt {kind} {moved}, {whole}")
+    return cast(f, f.value(f"select {mask} {is_large}, {kind} {kept}, {kind} {x}"), I64, F64, lanes)

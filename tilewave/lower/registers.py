@@ -11,7 +11,7 @@ from tilewave.ir.core import Op
 from tilewave.ir.types import BOOL, DType, Tile
 from tilewave.lower.llvm import Function, Typed, splat, vector
 from tilewave.lower.memory import Place, add, inside, load, store, whole_inside, zero
-from tilewave.lower.numbers import elementwise, in_memory, literal, splat_constant, stored
+from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
 from tilewave.lower.target import CpuTarget, Panel
 
 
@@ -91,7 +91,7 @@ class RegisterTiles:
         text = literal(value, kind.dtype)
         return self.build(kind, lambda _, __, lanes: splat_constant(stored(kind.dtype), text, lanes))
 
-    def elementwise(self, op: Op, operands: list[Registers | str], kind: Tile) -> Registers:
+    def elementwise(self, op: Op, operands: list[Registers | str], kind: Tile, known: Known) -> Registers:
         tiles = [x for x in operands if isinstance(x, Registers)]
         like = tiles[-1]
 
@@ -99,7 +99,7 @@ class RegisterTiles:
             parts = [x.rows[at[0]][at[1]] if isinstance(x, Registers) else x for x in operands]
             if isinstance(operands[0], str) and like.lanes > 1:  # a scalar condition chooses for every lane
                 parts[0] = splat(self.f, "i1", parts[0], like.lanes)
-            return elementwise(self.f, op, parts, like.dtype, like.lanes)
+            return elementwise(self.f, op, parts, like.dtype, like.lanes, known)
 
         rows = tuple(tuple(one((r, c)) for c in range(len(like.rows[0]))) for r in range(len(like.rows)))
         return Registers(kind, like.lanes, rows)

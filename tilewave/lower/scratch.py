@@ -13,7 +13,7 @@ from tilewave.ir.core import Op
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.llvm import Function, Typed
 from tilewave.lower.memory import Place, add, inside, load, store, zero
-from tilewave.lower.numbers import cast, elementwise, in_memory, literal, stored
+from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, stored
 from tilewave.lower.registers import for_each
 from tilewave.lower.target import Panel
 
@@ -66,12 +66,12 @@ class ScratchTiles:
     def constant(self, kind: Tile, value: float) -> Scratch:
         return self.fill(kind, lambda _: literal(value, kind.dtype))
 
-    def elementwise(self, op: Op, operands: list[Scratch | str], kind: Tile) -> Scratch:
+    def elementwise(self, op: Op, operands: list[Scratch | str], kind: Tile, known: Known) -> Scratch:
         like = [x for x in operands if isinstance(x, Scratch)][-1]
 
         def element(index: list[str]) -> str:
             parts = [x.element(self.f, index) if isinstance(x, Scratch) else x for x in operands]
-            return elementwise(self.f, op, parts, like.dtype, 1)
+            return elementwise(self.f, op, parts, like.dtype, 1, known)
 
         return self.fill(kind, element)
 

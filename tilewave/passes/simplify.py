@@ -172,11 +172,12 @@ def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
 
 
 def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
-    """x, where the two are x // c * c and x % c."""
+    """x, where the two are x // c * c and x % c, and c is not 0."""
     match known.makers.get(multiple), known.makers.get(rest):
         case Mul(q, c), Mod(x, d):
             quotient = known.makers.get(q)
-            if isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d:
+            low, high = known.range(d)
+            if isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d and not low <= 0 <= high:
                 return x if c == d or known.constant(c) == known.constant(d) is not None else None
     return None
 
