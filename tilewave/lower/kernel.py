@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import telling
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Accumulator, Memory, Tile
 from tilewave.lower.llvm import Function, Module, Typed
@@ -74,6 +75,11 @@ class Lowered:
 
 def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
     """The LLVM IR of a kernel, and what its launch must provide."""
+    with telling("the CPU's lowering", kernel):
+        return _lowered(kernel, target)
+
+
+def _lowered(kernel: Kernel, target: CpuTarget) -> Lowered:
     module = Module()
     slots = Slots.of(kernel)
     packed: list[PackedOperand] = []
