@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, deal_of
+from tilewave.mapping.grid import FITS_INT32, Deal, Grid, MappingError, MappingHasNoEffect, deal_of
 from tilewave.mapping.index import Index
 
 Array = npt.NDArray[Any]
 
 BLOCK = 1 << 15
 """Tiles per step: the arrays of a formula's intermediate values then stay in the processor's own cache."""
-
-FITS_INT32 = 1 << 27
-"""Up to here no intermediate value of a built-in formula leaves int32 (they stay below 16 times the count)."""
 
 
 @dataclass(frozen=True)
