@@ -21,6 +21,8 @@ from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.visits import Visit, visits
 
+SEEN_AT_ONCE = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
@@ -76,7 +78,7 @@ def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "
     for cover in covers.values():
         cover.check(symbols, remedy)
     first = covers[memories[0]]
-    return Schedule(kernel.workgroups, first.cut.grid, *first.pairs())
+    return Schedule(kernel.workgroups, first.cut.grid, *first.pairs)
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ class _Cover:
         self.kernel, self.op = kernel, writes[0]
         self.cut = Cut.by(self.op)
         self.aligned = all(Cut.by(op) == self.cut for op in writes)
-        self.workgroups: list[Array] = []
-        self.tiles: list[Array] = []
+        self.found: list[Array] = []
+        """Workgroups and their tiles, one array of two rows for each visit."""
 
     def add(self, visit: Visit, remedy: str) -> None:
         number: Any = 0
@@ -128,25 +130,28 @@ class _Cover:
             number = number * count + position
         if outside.any():
             self.report_outside(visit, int(np.argmax(outside)), remedy)
-        self.workgroups.append(visit.workgroups)
-        self.tiles.append(number)
+        self.found.append(
+            narrow(np.stack((visit.workgroups, number)), max(self.kernel.workgroups, prod(self.cut.grid)))
+        )
 
+    @cached_property
     def pairs(self) -> tuple[Array, Array]:
         """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
-        workgroups, tiles = np.concatenate(self.workgroups), np.concatenate(self.tiles)
-        if (np.diff(workgroups) < 0).any():
+        workgroups, tiles = joined(self.found)
+        if (workgroups[1:] < workgroups[:-1]).any():
             order = np.argsort(workgroups, kind="stable")
             workgroups, tiles = workgroups[order], tiles[order]
         return workgroups, tiles
 
     def check(self, symbols: Mapping[str, int], remedy: str) -> None:
         """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
-        cut, (workgroups, tiles) = self.cut, self.pairs()
+        cut, (workgroups, tiles) = self.cut, self.pairs
         if not self.aligned:
             cut = Cut.into_elements(self.op.memory.type.shape)
             workgroups, tiles = _elements(self.kernel, symbols, self.op.memory)
         seen = np.zeros(prod(cut.grid), bool)
-        seen[tiles] = True
+        for first in range(0, len(tiles), SEEN_AT_ONCE):
+            seen[tiles[first : first + SEEN_AT_ONCE]] = True  # numpy makes each number 8 bytes first
         if len(tiles) == len(seen) and seen.all():
             return
         again = np.zeros(len(tiles), bool)
@@ -176,6 +181,22 @@ class _Cover:
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
         raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
+
+
+def narrow(numbers: Array, count: int) -> Array:
+    """Numbers below `count` in half the memory, where they fit: a launch may have 100 million workgroups."""
+    return numbers.astype(np.int32) if count <= 1 << 31 else numbers
+
+
+def joined(parts: list[Array]) -> Array:
+    """All columns in one array; the list is empty afterwards, so that no number is held twice."""
+    whole = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), parts[0].dtype)
+    at = whole.shape[1]
+    while parts:
+        part = parts.pop()
+        whole[:, at - part.shape[1] : at] = part
+        at -= part.shape[1]
+    return whole
 
 
 def _elements(kernel: Kernel, symbols: Mapping[str, int], memory: Value) -> tuple[Array, Array]:
