@@ -22,6 +22,8 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.visits import Visit, visits
 
 SEEN_AT_ONCE = 1 << 20
+MOST_TILES = 2**31 - 1
+"""As many as a launch has workgroups."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +119,13 @@ class _Cover:
         self.kernel, self.op = kernel, writes[0]
         self.cut = Cut.by(self.op)
         self.aligned = all(Cut.by(op) == self.cut for op in writes)
-        self.found: list[Array] = []
-        """Workgroups and their tiles, one array of two rows for each visit."""
+        tiles = prod(self.cut.grid)
+        if tiles > MOST_TILES:
+            what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
+            raise CoverageError(
+                what, loc=self.op.loc, remedy=f"make them larger: at most {MOST_TILES:,} can be numbered"
+            )
+        self.found = _Pairs(min(tiles, kernel.workgroups), max(tiles, kernel.workgroups))
 
     def add(self, visit: Visit, remedy: str) -> None:
         number: Any = 0
@@ -130,18 +137,12 @@ class _Cover:
             number = number * count + position
         if outside.any():
             self.report_outside(visit, int(np.argmax(outside)), remedy)
-        self.found.append(
-            narrow(np.stack((visit.workgroups, number)), max(self.kernel.workgroups, prod(self.cut.grid)))
-        )
+        self.found.add(visit.workgroups, number)
 
     @cached_property
     def pairs(self) -> tuple[Array, Array]:
         """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
-        workgroups, tiles = joined(self.found)
-        if (workgroups[1:] < workgroups[:-1]).any():
-            order = np.argsort(workgroups, kind="stable")
-            workgroups, tiles = workgroups[order], tiles[order]
-        return workgroups, tiles
+        return self.found.sorted()
 
     def check(self, symbols: Mapping[str, int], remedy: str) -> None:
         """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
@@ -183,20 +184,32 @@ class _Cover:
         raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
 
 
-def narrow(numbers: Array, count: int) -> Array:
-    """Numbers below `count` in half the memory, where they fit: a launch may have 100 million workgroups."""
-    return numbers.astype(np.int32) if count <= 1 << 31 else numbers
+class _Pairs:
+    """Workgroups and their tiles, 8 bytes a pair where they fit; a launch may have 100 million of them."""
 
+    def __init__(self, expected: int, largest: int) -> None:
+        dtype = np.int32 if largest < 1 << 31 else np.int64
+        self.workgroups, self.tiles = np.empty(expected, dtype), np.empty(expected, dtype)
+        self.count = 0
 
-def joined(parts: list[Array]) -> Array:
-    """All columns in one array; the list is empty afterwards, so that no number is held twice."""
-    whole = np.empty((len(parts[0]), sum(part.shape[1] for part in parts)), parts[0].dtype)
-    at = whole.shape[1]
-    while parts:
-        part = parts.pop()
-        whole[:, at - part.shape[1] : at] = part
-        at -= part.shape[1]
-    return whole
+    def add(self, workgroups: Array, tiles: Array) -> None:
+        end = self.count + len(workgroups)
+        if end > len(self.tiles):
+            self._resize(2 * end)
+        self.workgroups[self.count : end], self.tiles[self.count : end] = workgroups, tiles
+        self.count = end
+
+    def sorted(self) -> tuple[Array, Array]:
+        """By workgroup, and for each in the order in which they came."""
+        self._resize(self.count)
+        if (self.workgroups[1:] < self.workgroups[:-1]).any():
+            order = np.argsort(self.workgroups, kind="stable")
+            self.workgroups, self.tiles = self.workgroups[order], self.tiles[order]
+        return self.workgroups, self.tiles
+
+    def _resize(self, count: int) -> None:
+        for numbers in (self.workgroups, self.tiles):
+            numbers.resize(count, refcheck=False)  # in place: nothing is held twice
 
 
 def _elements(kernel: Kernel, symbols: Mapping[str, int], memory: Value) -> tuple[Array, Array]:
