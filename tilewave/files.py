@@ -7,7 +7,7 @@ import os
 import stat
 
 Path = str | os.PathLike[str]
-MOST_AT_ONCE = 1 << 24
+MOST_AT_ONCE = 1 << 20
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
