@@ -34,7 +34,7 @@ def damaged_bytes(rng, data, times=3):
 
 
 def damaged_text(rng, text, words, times=3):
-    """Words replaced by others, of this text or of `words`, by numbers; words and lines removed, repeated or swapped."""
+    """Words replaced by others of this text, of `words`, by numbers; words and lines removed, repeated, swapped."""
     for _ in range(rng.randint(1, times)):
         text = _once(rng, text, words)
     return text

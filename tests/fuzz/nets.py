@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from . import cache_files, machine_files, saved_files, texts
+
 Net = Callable[[int], "str | None"]
 
-NETS: dict[str, Net] = {}
+NETS: dict[str, Net] = {
+    "texts": texts.case,
+    "saved_files": saved_files.case,
+    "cache_files": cache_files.case,
+    "machine_files": machine_files.case,
+}
