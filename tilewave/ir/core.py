@@ -13,7 +13,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.types import Type
 
 INDENT = "  "
-BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)$)[A-Za-z_]\w*$")
+BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
 
 
 @dataclass(frozen=True)

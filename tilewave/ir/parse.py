@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from tilewave.ir.core import OPERANDS, Block, Kernel, Op, Value, field_type, has_default, is_operand_list, part_names
 from tilewave.ir.ops import VOCABULARY
-from tilewave.ir.tokens import DEEPEST, ParseError, Token, Tokens
+from tilewave.ir.tokens import DEEPEST, LONGEST_LIST, ParseError, Token, Tokens
 from tilewave.ir.types import (
     DTYPES,
     SPACES,
@@ -90,10 +90,13 @@ class _Parser:
 
     def op(self) -> Op:
         at = self.tokens.now.at
+        loc = self.tokens.loc(at)
         names = self.result_names()
         word = self.tokens.take()
         cls = VOCABULARY.get(word.text) if word.kind == "word" else None
         if cls is None:
+            if word.kind == "end":
+                self.fail("expected an op or '}', found the end", word.at)
             self.fail(f"no op is called {word}; the ops are {', '.join(sorted(VOCABULARY))}", word.at)
         self.expect("(")
         operands = list(self.listed(")", self.operand))
@@ -105,7 +108,7 @@ class _Parser:
         results = tuple(self.define(n, t) for n, t in zip(names, types, strict=True))
         parts = self.assemble(cls, operands, attributes, blocks, at)
         build: Callable[..., Op] = cls
-        return build(**parts, results=results, loc=self.tokens.loc(at))
+        return build(**parts, results=results, loc=loc)
 
     def assemble(
         self, cls: type[Op], operands: list[Any], attributes: dict[str, Any], blocks: list[Block], at: int
@@ -131,6 +134,7 @@ class _Parser:
         names: list[str] = []
         while self.tokens.now.text.startswith("%"):
             names.append(self.tokens.take().text[1:])
+            self.limit(names)
             if not self.accept(","):
                 self.expect("=")
                 break
@@ -183,6 +187,8 @@ class _Parser:
         found = SHAPED.fullmatch(inner)
         if not found:
             self.fail(f"{token.text} has no shape", token.at)
+        if kind == "signals" and found[2]:
+            self.fail(f"signals count arrivals and bytes, and hold no {found[2]}", token.at)
         extents = tuple(map(int, found[1].split("x")))
         dtype = self.dtype(found[2] or ("i64" if kind == "signals" else ""), token.at)
         if kind in HELD:
@@ -236,7 +242,12 @@ class _Parser:
             if items:
                 self.expect(",")
             items.append(item())
+            self.limit(items)
         return tuple(items)
+
+    def limit(self, items: Sized) -> None:
+        if len(items) > LONGEST_LIST:
+            self.fail(f"a list goes on behind {LONGEST_LIST} items", self.tokens.before.at)
 
     @contextmanager
     def deeper(self, what: str) -> Iterator[None]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
-from functools import cached_property
-from itertools import accumulate
 from typing import NamedTuple, NoReturn
 
 from tilewave.errors import Loc, TilewaveError
@@ -19,6 +16,8 @@ LONGEST_NUMBER = 40
 """Characters of a number; the longest that a dtype can hold has 24."""
 DEEPEST = 48
 """Blocks within blocks, or lists within lists."""
+LONGEST_LIST = 1 << 12
+"""Operands, results, attributes, numbers of one list."""
 SHOWN = 60
 """Characters that a message shows on either side of the place it means."""
 
@@ -26,11 +25,12 @@ SHOWN = 60
 TOKEN = re.compile(
     r"""(?P<value>[%@]\w+)
     |(?P<number>-?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf\b|nan\b))
-    |(?P<word>[^\W0-9]\w*(?:<[^<>"\n]*>)?)
+    |(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:<[^<>"\n]*>)?)
     |(?P<sign>[(){}\[\],:=])""",
     re.VERBOSE,
 )
-BLANK = re.compile(r"[ \t\r\n]*")
+BLANK = re.compile(r"(?:[ \t\r\n]|//[^\n]*)*")
+"""With comments; it always matches, so nothing is tried twice here either."""
 STRINGS = json.JSONDecoder()
 
 
@@ -58,6 +58,7 @@ class Tokens:
             what = f"{file} has {len(text):,} characters; a kernel's text has at most {LONGEST_TEXT:,}"
             raise ParseError(what)
         self.stop = 0
+        self.line, self.line_start, self.counted = 1, 0, 0
         self.now = self._scan()
         self.before = self.now
 
@@ -71,9 +72,6 @@ class Tokens:
     def _scan(self) -> Token:
         text = self.text
         at = BLANK.match(text, self.stop).end()  # type: ignore[union-attr]
-        while text.startswith("//", at):
-            line_end = text.find("\n", at)
-            at = BLANK.match(text, line_end).end() if line_end >= 0 else len(text)  # type: ignore[union-attr]
         found = TOKEN.match(text, at)
         if found is None:
             return self._quoted(at) if text.startswith('"', at) else self._end(at)
@@ -101,20 +99,20 @@ class Tokens:
 
     # -- places
 
-    @cached_property
-    def _lines(self) -> list[int]:
-        """Where each line begins."""
-        return [0, *accumulate(len(line) + 1 for line in self.text.split("\n"))]
-
     def loc(self, at: int) -> Loc:
-        line = bisect_right(self._lines, at)
-        column = at - self._lines[line - 1]
-        return Loc(self.file, line, column, column + 1)
+        """The line and column of a place, none in front of the one asked for before: lines are counted once."""
+        if lines := self.text.count("\n", self.counted, at):
+            self.line += lines
+            self.line_start = self.text.rfind("\n", self.counted, at) + 1
+        self.counted = at
+        column = at - self.line_start
+        return Loc(self.file, self.line, column, column + 1)
 
     def fail(self, why: str, at: int) -> NoReturn:
-        loc = self.loc(at)
-        begin, end = self._lines[loc.line - 1], self._lines[loc.line] - 1
+        line = self.text.count("\n", 0, at) + 1
+        begin, end = self.text.rfind("\n", 0, at) + 1, self.text.find("\n", at)
+        end = end if end >= 0 else len(self.text)
         if end - begin > 4 * SHOWN:  # nobody reads a line of megabytes
             begin, end = max(begin, at - SHOWN), min(end, at + SHOWN)
         shown = "".join(c if c.isprintable() else " " for c in self.text[begin:end])
-        raise ParseError(f"{why}\n  {self.file}:{loc.line}\n      {shown}\n      {' ' * (at - begin)}^")
+        raise ParseError(f"{why}\n  {self.file}:{line}\n      {shown}\n      {' ' * (at - begin)}^")
