@@ -59,6 +59,9 @@ CONSTANTS = {
     "{value = true} : i32": "i32 holds whole numbers",
     "{value = 1} : bool": "a truth value is true or false, not 1",
     "{value = true} : f32": "f32 holds no True",
+    "{value = 1e39} : f32": "f32 holds no 1e+39; where infinity is meant, write inf",
+    "{value = -65520.0} : f16": "f16 holds no -65520.0",
+    "{value = 500} : tile<4xf8e4m3fn>": "f8e4m3fn holds no 500",
     "{value = shared} : f32": "value is a number, not 'shared'",
     "{value = [1]} : f32": "value is a number, not (1,)",
     "{value = 1.0} : memory<4x4xf32, shared>": "makes a number or a tile, not memory",
@@ -76,7 +79,15 @@ def test_a_constant_is_one_of_its_dtype(rest):
 
 
 @pytest.mark.parametrize(
-    "rest", ["{value = 127} : i8", "{value = -128} : i8", "{value = inf} : f16", "{value = 3} : f32"]
+    "rest",
+    [
+        "{value = 127} : i8",
+        "{value = -128} : i8",
+        "{value = inf} : f16",
+        "{value = -65519.0} : f16",
+        "{value = 3.4e38} : f32",
+        "{value = 3} : f32",
+    ],
 )
 def test_a_constant_at_the_end_of_its_dtype_passes(rest):
     assert verify(parse(f"{HEAD}  %c = const() {rest}\n}}\n"))

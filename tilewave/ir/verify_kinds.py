@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import prod
+from math import isfinite, prod
+
+import numpy as np
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import BARE_WORD, Kernel, Op, field_type
@@ -14,6 +16,7 @@ from tilewave.ir.types import (
     INDEX_SCALAR,
     INTERNAL,
     Accumulator,
+    DType,
     Exchange,
     Memory,
     Padded,
@@ -200,4 +203,12 @@ def check_constant(value: Number, kind: Type, want: Want) -> None:
         want(fits, f"{dtype} holds whole numbers from {-half} to {half - 1}, not {value}")
     else:
         fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_FLOAT)
-        want(fits, f"{dtype} holds no {value}")
+        want(
+            fits and _is_in_reach(float(value), dtype), f"{dtype} holds no {value}; where infinity is meant, write inf"
+        )
+
+
+def _is_in_reach(value: float, dtype: DType) -> bool:
+    """Whether a number does not become infinity, or none at all, in a dtype."""
+    with np.errstate(over="ignore"):
+        return not isfinite(value) or isfinite(float(np.float64(value).astype(dtype.numpy)))
