@@ -161,6 +161,14 @@ def test_positions_of_elements_are_arithmetic_alone():
     assert "has no place among the positions of a tile" in refused(f"{HEAD}{text}}}\n").what
 
 
+@pytest.mark.parametrize("used", ["%i", "%inner"])
+def test_what_a_loop_defines_is_not_seen_behind_it(used):
+    loop = "  loop(%n, []) do (%i: index) {\n    %inner = add(%i, %i) : index\n    yield([])\n  }\n"
+    error = refused(f"{HEAD}{loop}  %b = add({used}, {used}) : index\n}}\n")
+    assert error.what == f"add: {used}: index is not defined here"
+    assert error.loc.line == 6
+
+
 def test_every_op_is_checked_by_something():
     """An op that nobody foresaw is refused, and not passed by."""
     from dataclasses import dataclass
