@@ -12,6 +12,7 @@ from kernels import FORMATS
 
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
+from tilewave.ir.verify import verify_part
 from tilewave.machine.lanes import LANE_MACHINES, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.alternate_depth import alternate_depth
@@ -27,7 +28,6 @@ from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
-from tilewave.passes.runner import run
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
@@ -139,7 +139,9 @@ class IrItem(pytest.Item):
         from filecheck.options import Options
         from filecheck.parser import Parser, pattern_for_opts
 
-        kernel, _ = run(parse(self.text, self.path.name), self.passes)
+        kernel = verify_part(parse(self.text, self.path.name))
+        for p in self.passes:
+            kernel = verify_part(p(kernel))
         opts = Options(match_filename=self.path.name)
         checks = Parser(opts, io.StringIO(self.text), *pattern_for_opts(opts))
         matcher = Matcher(opts, finput.FInput("output", str(kernel)), checks)

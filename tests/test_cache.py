@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -575,10 +576,16 @@ def test_a_limit_that_is_no_number_is_refused(home, monkeypatch, wrong):
     )
 
 
+def a_group_writes(directory, monkeypatch):
+    directory.mkdir(parents=True)
+    directory.chmod(0o775)
+    return "can be written by others (mode 775), whose code would be run"
+
+
 def everybody_writes(directory, monkeypatch):
     directory.mkdir(parents=True)
     directory.chmod(0o777)
-    return "can be written by everybody, whose code would be run"
+    return "can be written by others (mode 777), whose code would be run"
 
 
 def another_user_owns(directory, monkeypatch):
@@ -600,7 +607,7 @@ def below_a_file(directory, monkeypatch):
     return "is not a directory"
 
 
-FAULTS = [everybody_writes, another_user_owns, a_file, below_a_file]
+FAULTS = [a_group_writes, everybody_writes, another_user_owns, a_file, below_a_file]
 
 
 @pytest.mark.parametrize("make", FAULTS)
@@ -645,3 +652,33 @@ def test_a_get_is_quick(cache):
         best = min(best, time.perf_counter() - start)
     assert got == payload
     assert best < 2e-3
+
+
+def planted_pipe(journal, other):
+    os.mkfifo(journal)
+
+
+def planted_link(journal, other):
+    journal.symlink_to(other)
+
+
+def planted_device(journal, other):
+    journal.symlink_to("/dev/full")
+
+
+def planted_directory(journal, other):
+    journal.mkdir()
+
+
+@pytest.mark.parametrize("plant", [planted_pipe, planted_link, planted_device, planted_directory])
+def test_a_journal_that_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, plant):
+    other = tmp_path / "precious"
+    other.write_bytes(b"kept")
+    small = Cache(tmp_path / "cache", 1 << 12)  # every put sweeps
+    small.directory.mkdir(mode=0o700)
+    plant(small.directory / "journal", other)
+    with pytest.warns(CacheUnavailable, match="cannot be used"):
+        small.put("key", b"payload" * 100)
+    with suppress(OSError):
+        small._sweep(small.directory)
+    assert other.read_bytes() == b"kept"

@@ -79,7 +79,7 @@ def test_an_overlay_lies_in_shared_memory():
 THROUGH = """
 kernel @k {workgroups = 1, waves = [2, 2], lanes = 64} (%c: memory<4x4xf32, global>, %d: memory<4x4xf32, global>) {
   %s = allocate() : memory<4x4xf32, shared>
-  %over = overlay(%s) : memory<4x2x2xf16, shared>
+  %over = overlay(%s) : memory<4x2x2xf32, shared>
   %o = const() {value = 0} : index
   %x = const() {value = 1.0} : tile<4x4xf32>
   write(%x, %s, [%o, %o]) {axes = [0, 1]}

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -706,6 +707,34 @@ def test_a_member_that_would_fill_memory_is_not_unpacked(file, monkeypatch):
     assert refused(file) == (
         f"gemm.tilewave: code.o unpacks to {size:,} bytes\na kernel takes at most {1 << 20:,} in all"
     )
+
+
+def test_a_member_that_says_less_than_it_unpacks_to_is_unpacked_no_further(file):
+    """A quarter of a megabyte that says it is 100 bytes, and is 256 MB."""
+    found = members_of(file)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in {**found, "code.o": bytes(1 << 28)}.items():
+            archive.writestr(name, data)
+    data = bytearray(Path(file).read_bytes())
+    listed = data.rfind(b"code.o") - 46
+    data[listed + 24 : listed + 28] = (100).to_bytes(4, "little")
+    Path(file).write_bytes(data)
+    tracemalloc.start()
+    try:
+        assert refused(file) == f"gemm.tilewave: code.o is damaged\n{AGAIN}"
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_members_than_a_kernel_has_are_not_listed(file):
+    archived(file, {**members_of(file), **{f"x{i}.o": b"" for i in range(100)}})
+    assert refused(file) == f"gemm.tilewave is no saved kernel: it has too many members\n{AGAIN}"
+
+
+def test_a_text_that_no_parser_should_wait_for_is_refused(file):
+    resealed(file, {"kernel.ir": members_of(file)["kernel.ir"] + b"/" * 100_000 + b"\n?"})
+    assert refused(file).startswith("gemm.tilewave: kernel.ir is no kernel: ")
 
 
 def test_a_member_that_lies_about_its_size_is_damaged(file):

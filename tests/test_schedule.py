@@ -1,6 +1,7 @@
 """The schedule of a kernel is what its code does, for every workgroup; and no tile is lost unnoticed."""
 
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from seeds import SEEDS
 
 from tilewave.errors import CoverageError
 from tilewave.ir.ops import Read, Write
+from tilewave.ir.parse import parse
+from tilewave.ir.schedule import checked_schedule
 from tilewave.ir.visits import visits
 
 
@@ -115,3 +118,23 @@ def test_sixteen_million_workgroups_in_seconds():
     kernel = seed.compile(4096 * 16, 4096 * 16, 64, block_m=16, block_n=16)
     assert kernel.schedule.grid == (4096, 4096)
     assert time.process_time() - start < 9
+
+
+def test_the_check_holds_few_bytes_of_each_workgroup():
+    """Two numbers of 4 bytes, and two truth values on the way; it held 35 bytes."""
+    side = 1500
+    text = f"""kernel @k {{workgroups = {side * side}}} (%c: memory<{side}x{side}xf32, global>) {{
+      %w = workgroup() : index
+      %n = const() {{value = {side}}} : index
+      %i = floor_div(%w, %n) : index
+      %j = mod(%w, %n) : index
+      %x = const() {{value = 1.0}} : tile<1x1xf32>
+      write(%x, %c, [%i, %j]) {{axes = [0, 1]}}
+    }}"""
+    kernel = parse(text)
+    tracemalloc.start()
+    try:
+        assert checked_schedule(kernel, {}).workgroups == side * side
+        assert tracemalloc.get_traced_memory()[1] < 16 * side * side
+    finally:
+        tracemalloc.stop()

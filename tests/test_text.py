@@ -1,6 +1,8 @@
 """The text of a kernel loses nothing, and what is no kernel is refused with a caret."""
 
 import math
+import sys
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,9 @@ from strategies import kernels
 from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.ops import Const
 from tilewave.ir.parse import ParseError, parse
+from tilewave.ir.tokens import LONGEST_TEXT
 from tilewave.ir.types import F32, I32, INDEX, Scalar
+from tilewave.ir.verify import verify
 
 
 @given(kernels())
@@ -74,3 +78,119 @@ def test_half_a_kernel_is_refused():
     for cut in range(0, len(whole) - 3, 7):
         with pytest.raises(ParseError):
             parse(whole[:cut])
+
+
+BEGUN = "kernel @k {workgroups = 1} () {\n"
+ROOM = LONGEST_TEXT - 1000
+HOSTILE = {
+    "slashes": (BEGUN + "/ " * (ROOM // 2), "'/' begins nothing"),
+    "a comment without end": (BEGUN + "/" * ROOM, "found the end"),
+    "comments": (BEGUN + "//\n" * (ROOM // 3), "found the end"),
+    "a word in quotes that never ends": (BEGUN + '%x = const() {value = "' + "a" * ROOM, "does not end on its line"),
+    "quotes": (BEGUN + '"' * ROOM, "no op is called ''"),
+    "backslashes in quotes": (BEGUN + '%x = const() {value = "' + "\\\\" * (ROOM // 2), "does not end on its line"),
+    "blocks in blocks": (BEGUN + "role() {first = 0, last = 1} do () {\n" * (ROOM // 40), "more than 48 blocks"),
+    "lists in lists": (BEGUN + "%x = const() {value = " + "[" * ROOM, "more than 48 lists"),
+    "brackets": (BEGUN + "(" * ROOM, "no op is called '('"),
+    "a number without end": (BEGUN + "%x = const() {value = " + "9" * ROOM, "a number of 8,387,608 characters"),
+    "a fraction without end": (BEGUN + "%x = const() {value = 1." + "9" * ROOM, "a number of 8,387,610 characters"),
+    "a name without end": (BEGUN + "%" + "x" * ROOM, "a value of 8,387,609 characters"),
+    "a type without end": (
+        BEGUN + "%x = const() {value = 1} : tile<" + "4x" * (ROOM // 2),
+        "'<' begins nothing",
+    ),
+    "a shape without end": (BEGUN + "%x = const() {value = 1} : tile<" + "4x" * 4_000_000 + "f32>", "a word of"),
+    "one long line": (
+        BEGUN.strip() + " %x = const() {value = 1} : index" * 3 + " ?" + " " * ROOM,
+        "'?' begins nothing",
+    ),
+    "results": (BEGUN + "%x, " * (ROOM // 4), "a list goes on behind 4096 items"),
+    "words": (BEGUN + "add " * (ROOM // 4), "expected '(', found 'add'"),
+    "zeros": ("\0" * ROOM, "'\\x00' begins nothing"),
+    "digits of another script": (BEGUN + "%x = const() {value = ٣} : index", "'٣' begins nothing"),
+    "text that runs backwards": (BEGUN + "%x = const() {value = \u202e1} : index", "'\\u202e' begins nothing"),
+    "half a character": (BEGUN + "\ud800", "begins nothing"),
+    "too much": (" " * (LONGEST_TEXT + 1), "8,388,609 characters; a kernel's text has at most 8,388,608"),
+    "10 MB": ("%x = const() {value = 1} : index\n" * 300_000, "a kernel's text has at most 8,388,608"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_text_is_refused_at_once_and_in_few_words(case):
+    text, said = HOSTILE[case]
+    with pytest.raises(ParseError) as raised:
+        parse(text)
+    assert said in str(raised.value)
+    assert len(str(raised.value)) < 2000
+
+
+def test_the_caret_stands_under_its_place_on_a_long_line():
+    with pytest.raises(ParseError) as raised:
+        parse(BEGUN.strip() + " " * 1000 + "?" + " " * 1000)
+    *_, line, caret = str(raised.value).splitlines()
+    assert line[caret.index("^")] == "?"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%x = const() {value = 1, value = 2} : index", "value is given twice"),
+        ("%x = neg() {x = 3} : index", "neg needs x"),
+        ("%x = const() {value = 1 shade = 2} : index", "expected ',', found 'shade'"),
+        ("%x = const() {value = (} : index", "expected a number, a word or a list, found '('"),
+        ("%x = const() {7 = 1} : index", "expected the name of an attribute, found '7'"),
+        ("%x = const() {value = 1} : tile<4xf32, global>", "a tile is nowhere: global belongs to a memory"),
+        ("%x = const() {value = 1} : cake<4xf32>", "no type is called 'cake'; the types are tile, "),
+        ("%x = make_signals() {arrivals = 1} : signals<4xf16>", "signals count arrivals and bytes, and hold no f16"),
+        ("%x = allocate() : memory<4xf32, shared, pad(1, 2)>", "rows lie as pad(elements)"),
+        ("%x = allocate() : memory<4xf32, shared, xor(1, 2)>", "rows lie as pad(elements)"),
+    ],
+)
+def test_what_looks_almost_like_an_op_is_refused(line, said):
+    with pytest.raises(ParseError) as raised:
+        parse(f"{BEGUN}  {line}\n}}\n")
+    assert said in str(raised.value)
+    assert "<text>:2" in str(raised.value)
+
+
+@given(st.text(max_size=200))
+def test_no_text_brings_anything_but_an_error_of_ours(text):
+    for whole in (text, BEGUN + text, BEGUN + text + "\n}"):
+        with suppress(ParseError):
+            parse(whole)
+
+
+def loops(count):
+    """`count` loops behind each other, each of three ops."""
+    one = "  %l{i} = loop(%c, [%c]) : index do (%i{i}: index, %a{i}: index) {{\n    %s{i} = add(%a{i}, %i{i}) : index\n"
+    one += "    yield([%s{i}])\n  }}\n"
+    return BEGUN + "  %c = const() {value = 1} : index\n" + "".join(one.format(i=i) for i in range(count)) + "}\n"
+
+
+@pytest.mark.parametrize("stage", ["parse", "verify", "print"])
+def test_the_work_grows_with_the_ops_and_no_faster(stage):
+    """Counted in calls of Python and C functions, which no clock disturbs."""
+    kernel = {count: parse(loops(count)) for count in (200, 800)}
+    run = {"parse": lambda n: parse(loops(n)), "verify": lambda n: verify(kernel[n]), "print": lambda n: str(kernel[n])}
+    few, many = (calls(lambda n=n: run[stage](n)) for n in (200, 800))
+    assert many < 4.1 * few
+
+
+def calls(work):
+    count = 0
+
+    def seen(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_ten_thousand_ops_read_back_equal():
+    kernel = verify(parse(loops(2500)))
+    assert parse(str(kernel)) == kernel

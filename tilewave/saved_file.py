@@ -23,6 +23,7 @@ from typing import Any
 
 from tilewave._version import __version__
 from tilewave.errors import SavedKernelError, TilewaveError, here, short_path
+from tilewave.files import NotPlain, TooLong, read_plain
 from tilewave.ir.core import Kernel
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
@@ -33,14 +34,14 @@ FORMAT = 1
 
 LARGEST_BYTES = 1 << 26
 """Of a file, and of what its members unpack to; a kernel takes some 20 KB."""
+LARGEST_HEAD = 1 << 20
+"""Of `kernel.json`, which takes some 2 KB."""
+MOST_MEMBERS = 64
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[a-z]+")
-_BEGINNING = b"PK\x03\x04"
+_BEGINNING, _LISTED = b"PK\x03\x04", b"PK\x01\x02"
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 """What Python's zipfile raises over an archive that is not as it should be."""
-
-NO_TEXT_OF_OURS = (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What parsing raises where every word is known, and their arrangement was never foreseen."""
 
 Path = str | os.PathLike[str]
 
@@ -145,10 +146,8 @@ class Contents:
         try:
             return verify(parse(text, file))
         except TilewaveError as error:
-            why = error.what
-        except NO_TEXT_OF_OURS as error:
-            why = str(error)
-        raise SavedKernelError(f"{self.path}: {name} is no kernel: {why}", loc=here(), remedy=AGAIN)
+            what = f"{self.path}: {name} is no kernel: {error.what}"
+            raise SavedKernelError(what, loc=here(), remedy=AGAIN) from None
 
     def misfit(self, name: str) -> SavedKernelError:
         what = f"{self.path}: {HEAD} tells of another kernel than {name}"
@@ -175,18 +174,12 @@ def read(path: Path) -> Contents:
 
 def _bytes_of(path: Path, shown: str) -> bytes:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe does not keep us waiting
-        try:
-            about = os.fstat(file)
-            if not stat.S_ISREG(about.st_mode):
-                raise SavedKernelError(f"{shown} is not a plain file", loc=here(), remedy=AGAIN)
-            if about.st_size > LARGEST_BYTES:
-                what = f"{shown} is no saved kernel: it has {about.st_size:,} bytes"
-                raise SavedKernelError(what, loc=here(), remedy=f"a kernel has at most {LARGEST_BYTES:,}")
-            with open(file, "rb", closefd=False) as stream:
-                return stream.read(LARGEST_BYTES)
-        finally:
-            os.close(file)
+        return read_plain(path, LARGEST_BYTES)
+    except NotPlain:
+        raise SavedKernelError(f"{shown} is not a plain file", loc=here(), remedy=AGAIN) from None
+    except TooLong as error:
+        what = f"{shown} is no saved kernel: it has {error.size:,} bytes"
+        raise SavedKernelError(what, loc=here(), remedy=f"a kernel has at most {LARGEST_BYTES:,}") from None
     except FileNotFoundError:
         remedy = "compiled.save(path) writes one"
         raise SavedKernelError(f"there is no file {shown}", loc=here(), remedy=remedy) from None
@@ -196,6 +189,8 @@ def _bytes_of(path: Path, shown: str) -> bytes:
 
 
 def _opened(shown: str, data: bytes) -> zipfile.ZipFile:
+    if data.count(_LISTED) > MOST_MEMBERS:  # before Python makes a record of each
+        raise SavedKernelError(f"{shown} is no saved kernel: it has too many members", loc=here(), remedy=AGAIN)
     try:
         return zipfile.ZipFile(io.BytesIO(data))
     except _BROKEN:
@@ -208,7 +203,7 @@ def _head(shown: str, archive: zipfile.ZipFile) -> Record:
         what = f"{shown} is no saved kernel: it holds no {HEAD}"
         raise SavedKernelError(what, loc=here(), remedy="give the name of a file that compiled.save(path) wrote")
     try:
-        found = json.loads(_member(shown, archive, HEAD, LARGEST_BYTES))
+        found = json.loads(_member(shown, archive, HEAD, LARGEST_HEAD))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -234,7 +229,8 @@ def _member(shown: str, archive: zipfile.ZipFile, name: str, room: int) -> bytes
         raise SavedKernelError(what, loc=here(), remedy=f"a kernel takes at most {LARGEST_BYTES:,} in all")
     try:
         if entries[0].compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            return archive.read(entries[0])
+            with archive.open(entries[0]) as packed:
+                return packed.read(entries[0].file_size)  # no more is unpacked, however long the member goes on
     except _BROKEN:
         pass
     raise SavedKernelError(f"{shown}: {name} is damaged", loc=here(), remedy=AGAIN)

@@ -306,7 +306,7 @@ def test_too_little_memory_between_two_steps_is_a_race():
         ("%s, [%first])", "%s, [%first, %c0])", "needs the index of a row"),
         ("xor(8, 2, 1)", "pad(8)", "brings memory<8x16xf16, global> to memory<8x16xf16, shared, pad"),
         ("shape = [2, 8]", "shape = [2, 12]", "chunks of 12 do not fit rows"),
-        ("pending = 0", "pending = -1", "counts bytes from 0 on"),
+        ("pending = 0", "pending = -1", "pending is from 0 to"),
     ],
 )
 def test_chunks_that_make_no_sense_are_refused(old, new, why):

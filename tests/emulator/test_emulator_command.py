@@ -1,6 +1,7 @@
 """`tilewave emulate` as a person and as a program use it."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,6 +99,21 @@ def test_what_cannot_be_understood_is_pointed_at(gemm, option, text, what, caret
     with pytest.raises(TilewaveError) as error:
         run("gemm.s", "gemm", option, text)
     assert str(error.value) == f"{what}\n      {text}\n      {caret}\n  {remedy}"
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("out:C.npy:float32:" + "9" * 5000, RESULT),
+        ("out:C.npy:float32:99999x99999", "--arg: a result of 39,999,200,004 bytes"),
+        ("in:D.npy", "--arg: D.npy is no array: "),
+    ],
+)
+def test_sizes_and_files_that_nothing_fits_are_refused(gemm, text, said):
+    Path("D.npy").write_bytes(b"no array")
+    with pytest.raises(TilewaveError) as error:
+        run("gemm.s", "gemm", "--arg", text)
+    assert str(error.value).startswith(said)
 
 
 def test_a_missing_file_is_named():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import arithmetic, arrays
+from . import arithmetic, arrays, cache_files, machine_files, saved_files, texts
 
 Net = Callable[[int], "str | None"]
 
 NETS: dict[str, Net] = {
     "arithmetic": arithmetic.case,
     "arrays": arrays.case,
+    "texts": texts.case,
+    "saved_files": saved_files.case,
+    "cache_files": cache_files.case,
+    "machine_files": machine_files.case,
 }

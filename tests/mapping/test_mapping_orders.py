@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewave.mapping import (
+    Deal,
     Grid,
     MappingError,
     curves,
@@ -18,6 +19,7 @@ from tilewave.mapping import (
     linear,
     morton,
     orders,
+    parse,
     prove,
     snake,
     supertiles,
@@ -193,3 +195,50 @@ def test_an_order_ends_a_mapping():
         grouped(4) >> linear()
     with pytest.raises(MappingError, match="ends with an order; xcd_contiguous\\(8\\) cannot follow"):
         (xcd_contiguous(8) >> grouped(4)) >> xcd_contiguous(8)
+
+
+STEPS = ("linear()", 'linear(along="n")', "grouped(4)", "snake(3)", "supertiles(2, 2)", "morton()", "hilbert()")
+RENUMBERED = ("xcd_contiguous(4)", "xcd_chunked(4, 2)", "xcd_contiguous(2) >> xcd_chunked(4, 2)")
+NOT_NUMBERS = (-1, 53, True, 1.0, "1", None, np.float64(1), np.bool_(True), np.array([0, 53]), np.array([-1, 0]))
+NOT_NUMBERS = (*NOT_NUMBERS, np.array([0.0]), np.array([True]), [0, 1])
+
+
+@pytest.mark.parametrize("number", NOT_NUMBERS, ids=repr)
+@pytest.mark.parametrize("text", STEPS)
+def test_a_number_that_is_no_tile_of_the_plane_is_refused(text, number):
+    with pytest.raises(MappingError, match=r"there is no tile|whole number"):
+        parse(text).order(number, Grid(6, 3, 3))
+
+
+@pytest.mark.parametrize("number", (*NOT_NUMBERS[:1], 54, *NOT_NUMBERS[2:8], np.array([0, 54])), ids=repr)
+@pytest.mark.parametrize("text", (*STEPS, *RENUMBERED, f"{RENUMBERED[0]} >> grouped(4)"))
+def test_a_number_that_is_no_tile_of_the_grid_is_refused(text, number):
+    with pytest.raises(MappingError, match=r"there is no tile|whole number"):
+        parse(text).tile(number, Grid(6, 3, 3))
+
+
+@pytest.mark.parametrize("text", RENUMBERED)
+def test_a_number_past_the_deal_is_refused(text):
+    for step in parse(text).renumberings:
+        assert step(17, Deal(18, 6)) < 18
+        with pytest.raises(MappingError, match="there is no tile 18"):
+            step(18, Deal(18, 6))
+
+
+def test_what_is_refused_says_which_numbers_there_are():
+    with pytest.raises(MappingError) as raised:
+        grouped(4)(53, Grid(6, 3, 3))
+    assert str(raised.value) == (
+        "grouped(4) on one plane of 6×3×3: there is no tile 53\n  they are numbered from 0 to 17"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "uint64"])
+def test_narrow_and_unsigned_numbers_do_not_wrap_inside_a_formula(dtype):
+    grid = Grid(10, 12)
+    numbers = np.arange(120)
+    for text in (*STEPS, *RENUMBERED):
+        for ours, wide in zip(
+            parse(text).tile(numbers.astype(dtype), grid), parse(text).tile(numbers, grid), strict=True
+        ):
+            np.testing.assert_array_equal(ours, wide)

@@ -125,7 +125,7 @@ def test_prove_finds_a_renumbering_that_is_no_permutation():
     class Doubling(Renumbering):
         name = "doubling"
 
-        def __call__(self, t, deal: Deal):
+        def formula(self, t, deal: Deal):
             return t * 2 % deal.count
 
         def _fields(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import fields, replace
 
 import numpy as np
@@ -110,13 +111,47 @@ def test_a_file_that_is_not_there_is_an_error_of_ours(tmp_path):
         load(tmp_path / "none.toml")
 
 
+HOSTILE = {
+    "deep lists": ("xcds = " + "[" * 100_000, "its lists or tables stand too deep in each other"),
+    "a number of 5,000 digits": ("xcds = " + "9" * 5000, "is no TOML: "),
+    "a number of 4,000 digits": (TOML.replace("xcds = 4", "xcds = " + "9" * 4000), "not a number of 13288 bits"),
+    "a rate of 4,000 digits": (TOML.replace("clock_hz = 2e9", "clock_hz = " + "9" * 4000), "not a number of 13288"),
+    "a path as target": (TOML.replace("gfx942", "../../x"), "its target is a word such as gfx942 or sm_90a"),
+    "an unknown dtype": (TOML.replace("f16 =", "f17 ="), "a rate is given for 'f17'; the dtypes are f64, f32, f16"),
+    "bytes that are no text": (b"\xff\xfe", "is no TOML: "),
+    "more than a description has": ("#" * (1 << 19), "cannot be read: it has 524,288 bytes"),
+    "a name without end": (TOML.replace("My chip", "x" * 1000), "its name is a text of 1 to 80 characters"),
+    "a name with a bell": (TOML.replace("My chip", "x\\u0007"), "its name is a text of 1 to 80 characters"),
+}
+
+
+@pytest.mark.parametrize("text, said", HOSTILE.values(), ids=list(HOSTILE))
+def test_a_hostile_description_is_refused_in_one_sentence(tmp_path, text, said):
+    path = tmp_path / "chip.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(MachineError) as error:
+        load(path)
+    assert said in str(error.value) and len(str(error.value)) < 500
+
+
+def test_what_is_no_plain_file_is_no_description(tmp_path):
+    pipe, link = tmp_path / "pipe.toml", tmp_path / "zero.toml"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    for path in (pipe, link, tmp_path):
+        with pytest.raises(MachineError, match="cannot be read: it is not a plain file"):
+            load(path)
+
+
 def test_seats_must_fit_the_machine():
     good = chip(xcds=2, units_per_xcd=2, seats=(Seats(2, xcd=1), Seats(2, xcd=0)))
     assert good.places()[0].tolist() == [1, 1, 0, 0]
     for seats, said in {
         (Seats(3),): "its seats hold 3 units, but there are 4",
         (Seats(4),): "each of 2 xcds 2 units",
-        (Seats(2, xcd=5), Seats(2)): "each of 2 xcds 2 units",
+        (Seats(2, xcd=5), Seats(2)): r"seats\[0\].xcd is from 0 to 1, not 5",
+        (Seats(2, xcd="a"), Seats(2)): r"seats\[0\].xcd is from 0 to 1, not 'a'",
+        (Seats(1 << 59), Seats(2)): "its seats hold 576460752303423490 units, but there are 4",
         (Seats(2, partition=3), Seats(2, xcd=1)): "a seat's partition is from 0 to 0",
     }.items():
         with pytest.raises(MachineError, match=said):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,7 @@ writes it, out:C.npy:float32:256x256 makes one (filled with ones in every bit: N
 the like are numbers."""
 CHECKS: dict[str, Check] = {"strict": "strict", "warn": "warn", "off": "off"}
 ORDERS: dict[str, Order] = {"barrier": "barrier", "random": "random"}
+MOST_RESULT_BYTES = 1 << 32
 
 FileName = Annotated[Path, typer.Argument(metavar="FILE", help="Assembly of LLVM's (.s), or a code object (.hsaco).")]
 KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel; without it, the file's are listed.")]
@@ -146,11 +148,16 @@ def _load(text: str, name: str) -> Array:
         start = text.index(":") + 1
         remedy = "numpy.save writes such files"
         raise TilewaveError(text_error(f"--arg: there is no file {name}", text, start, len(text), remedy))
-    return np.ascontiguousarray(np.load(name, allow_pickle=False))
+    try:
+        return np.ascontiguousarray(np.load(name, allow_pickle=False))
+    except (EOFError, MemoryError, OSError, ValueError) as error:
+        raise TilewaveError(
+            f"--arg: {name} is no array: {str(error)[:200]}", remedy="numpy.save writes such files"
+        ) from None
 
 
 def _output(text: str, rest: str) -> _Argument:
-    found = re.fullmatch(r"(.+):(\w+):(\d+(?:x\d+)*)", rest)
+    found = re.fullmatch(r"(.+):(\w+):(\d{1,9}(?:x\d{1,9}){0,7})", rest, re.ASCII)
     if found is None:
         remedy = "write out:C.npy:float32:256x256"
         raise TilewaveError(text_error("--arg: a result has a file, a dtype and a shape", text, 4, len(text), remedy))
@@ -162,7 +169,10 @@ def _output(text: str, rest: str) -> _Argument:
         what = f"--arg: no dtype is called {found[2]}"
         raise TilewaveError(text_error(what, text, start, start + len(found[2]), remedy)) from None
     shape = [int(extent) for extent in found[3].split("x")]
-    poisoned = np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8)
+    if prod(shape) * dtype.itemsize > MOST_RESULT_BYTES:
+        what = f"--arg: a result of {prod(shape) * dtype.itemsize:,} bytes"
+        raise TilewaveError(text_error(what, text, 4, len(text), f"at most {MOST_RESULT_BYTES:,} are emulated"))
+    poisoned = np.full(prod(shape) * dtype.itemsize, 0xFF, np.uint8)
     return _Argument(poisoned.view(dtype).reshape(shape), Path(found[1]))
 
 

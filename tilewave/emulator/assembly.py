@@ -23,7 +23,7 @@ from tilewave.emulator.numbers import CHIPS, Chip
 from tilewave.errors import NOWHERE, Loc
 
 LABEL = re.compile(r"([\w.$@]+):\s*(.*)")
-COMMENT = re.compile(r"\s*(?:;|//).*$")
+COMMENT = re.compile(r"(?:;|//).*")  # blanks in front are stripped with the rest: to look for them costs their square
 TARGET = re.compile(r'\.amdgcn_target\s+"[^"]*?(gfx\w+)')
 FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")

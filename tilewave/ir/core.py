@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
 
 from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
 from tilewave.ir.types import Type
 
 INDENT = "  "
-BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)$)[A-Za-z_]\w*$")
+BARE_WORD = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_]\w*\Z", re.ASCII)
 
 
 def word(name: str) -> str:
@@ -59,7 +60,9 @@ class Op:
     @classmethod
     def word(cls) -> str:
         """How the text spells this op."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if cls not in _WORDS:
+            _WORDS[cls] = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        return _WORDS[cls]
 
     @property
     def name(self) -> str:
@@ -110,14 +113,23 @@ class Op:
         return text
 
 
-_PARTS: dict[type[Op], tuple[str, ...]] = {}
+OPERANDS = ("Value", "tuple[Value, ...]")
+"""The types of fields, as `ops.py` spells them, that hold operands."""
+
+
+_WORDS: dict[type[Op], str] = {}
+_FIELDS: dict[type[Op], dict[str, Field[Any]]] = {}
+
+
+def _fields(cls: type[Op]) -> dict[str, Field[Any]]:
+    if cls not in _FIELDS:
+        _FIELDS[cls] = {f.name: f for f in fields(cls) if f.name not in ("results", "loc")}
+    return _FIELDS[cls]
 
 
 def part_names(cls: type[Op]) -> tuple[str, ...]:
     """The fields of an op beside `results` and `loc`, in order."""
-    if cls not in _PARTS:
-        _PARTS[cls] = tuple(f.name for f in fields(cls) if f.name not in ("results", "loc"))
-    return _PARTS[cls]
+    return tuple(_fields(cls))
 
 
 def is_operand_list(cls: type[Op], name: str) -> bool:
@@ -126,11 +138,11 @@ def is_operand_list(cls: type[Op], name: str) -> bool:
 
 def field_type(cls: type[Op], name: str) -> str:
     """The type of a field as `ops.py` spells it; it decides how the text is read back."""
-    return str(next(f.type for f in fields(cls) if f.name == name))
+    return str(_fields(cls)[name].type)
 
 
 def default_of(cls: type[Op], name: str) -> object:
-    return next(f.default for f in fields(cls) if f.name == name)
+    return _fields(cls)[name].default
 
 
 def has_default(cls: type[Op], name: str) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sized
+from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from tilewave.errors import Loc, TilewaveError
-from tilewave.ir.core import Block, Kernel, Op, Value, field_type, has_default, is_operand_list, part_names
+from tilewave.ir.core import OPERANDS, Block, Kernel, Op, Value, field_type, has_default, is_operand_list, part_names
 from tilewave.ir.ops import VOCABULARY
+from tilewave.ir.tokens import DEEPEST, LONGEST_LIST, ParseError, Token, Tokens
 from tilewave.ir.types import (
     DTYPES,
     SPACES,
@@ -29,17 +29,11 @@ from tilewave.ir.types import (
     Vector,
 )
 
+__all__ = ["ParseError", "parse"]
 T = TypeVar("T")
 
-TOKEN = re.compile(
-    r"""\s*(?://[^\n]*\s*)*                                   # blanks and comments
-    (%\w+|@\w+                                                # values and kernels
-    |"(?:[^"\\\n]|\\.)*"                                      # quoted words
-    |-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf\b|nan\b)  # numbers
-    |(?:tile|memory|accumulator|vector|signals|exchange)<[^>\n]*>|\w+                    # types and words
-    |[(){}\[\],:=])""",
-    re.VERBOSE,
-)
+SHAPED = re.compile(r"([0-9]+(?:x[0-9]+)*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
+PLACED = re.compile(r"(pad|xor)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
@@ -47,72 +41,74 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "signals": Signals,
     "exchange": Exchange,
 }
-NUMBER = re.compile(r"-?(\d|inf$|nan$)")
-
-
-class ParseError(TilewaveError):
-    """The text is no kernel."""
+PLACEMENTS: dict[str, tuple[type[Placement], int]] = {"pad": (Padded, 1), "xor": (Swizzled, 3)}
+"""Each with how many numbers it takes."""
 
 
 def parse(text: str, file: str = "<text>") -> Kernel:
     return _Parser(text, file).kernel()
 
 
+def number(text: str) -> int | float:
+    if text.removeprefix("-").isdigit():
+        return int(text)
+    return math.nan if text.endswith("nan") else float(text)  # the one nan, so that equal texts are equal kernels
+
+
 class _Parser:
     def __init__(self, text: str, file: str) -> None:
-        self.text, self.file = text, file
-        self.tokens: list[tuple[str, int]] = []
-        self.next = 0
+        self.tokens = Tokens(text, file)
+        self.fail = self.tokens.fail
         self.scope: dict[str, Value] = {}
-        at = 0
-        while found := TOKEN.match(text, at):
-            self.tokens.append((found[1], found.start(1)))
-            at = found.end()
-        rest = re.sub(r"//[^\n]*", lambda comment: " " * len(comment[0]), text[at:])
-        if rest.strip():
-            at += len(rest) - len(rest.lstrip())
-            self.fail(f"{text[at]!r} begins nothing that a kernel may hold", at)
+        self.types: dict[str, Type] = {}
+        self.depth = 0
 
     def kernel(self) -> Kernel:
-        self.take("kernel")
-        name = self.take()
-        if not name.startswith("@"):
-            self.fail(f"a kernel's name begins with @, not {name!r}", self.here(-1))
-        at = self.here()
-        attributes = dict(self.until("}", self.attribute)) if self.accept("{") else {}
+        self.expect("kernel")
+        name = self.named("@", "a kernel's name")
+        at = self.tokens.now.at
+        attributes = self.attributes()
         known = {f.name for f in fields(Kernel)} - {"name", "body"}
         if wrong := sorted(attributes.keys() - known):
             self.fail(f"a kernel has no attribute {wrong[0]!r}; it has {', '.join(sorted(known))}", at)
         if "workgroups" not in attributes:
             self.fail("a kernel says how many workgroups run it: {workgroups = 1}", at)
-        kernel = Kernel(name[1:], self.block(), **attributes)
-        if self.peek():
-            self.fail(f"expected the end, found {self.peek()!r}", self.here())
+        kernel = Kernel(name, self.block(), **attributes)
+        if self.tokens.now.kind != "end":
+            self.fail(f"expected the end, found {self.tokens.now}", self.tokens.now.at)
         return kernel
 
     def block(self) -> Block:
-        self.take("(")
-        args = self.until(")", self.binding)
-        self.take("{")
-        return Block(args, self.until("}", self.op))
+        self.expect("(")
+        args = self.listed(")", self.binding)
+        self.expect("{")
+        ops = []
+        with self.deeper("blocks"):
+            while not self.accept("}"):
+                ops.append(self.op())
+        return Block(args, tuple(ops))
 
     def op(self) -> Op:
-        at = self.here()
+        at = self.tokens.now.at
+        loc = self.tokens.loc(at)
         names = self.result_names()
-        word = self.take()
-        if word not in VOCABULARY:
-            self.fail(f"no op is called {word!r}; the ops are {', '.join(sorted(VOCABULARY))}", self.here(-1))
-        self.take("(")
-        operands = list(self.until(")", self.operand))
-        attributes = dict(self.until("}", self.attribute)) if self.accept("{") else {}
+        word = self.tokens.take()
+        cls = VOCABULARY.get(word.text) if word.kind == "word" else None
+        if cls is None:
+            if word.kind == "end":
+                self.fail("expected an op or '}', found the end", word.at)
+            self.fail(f"no op is called {word}; the ops are {', '.join(sorted(VOCABULARY))}", word.at)
+        self.expect("(")
+        operands = list(self.listed(")", self.operand))
+        attributes = self.attributes()
         types = [self.type() for _ in names if self.accept(":") or self.accept(",")]
         if len(types) != len(names):
-            self.fail(f"{word} has {len(names)} results and {len(types)} types", at)
+            self.fail(f"{cls.word()} has {len(names)} results and {len(types)} types", at)
         blocks = [self.block() for _ in iter(lambda: self.accept("do"), False)]
         results = tuple(self.define(n, t) for n, t in zip(names, types, strict=True))
-        parts = self.assemble(VOCABULARY[word], operands, attributes, blocks, at)
-        build: Callable[..., Op] = VOCABULARY[word]
-        return build(**parts, results=results, loc=self.loc(at))
+        parts = self.assemble(cls, operands, attributes, blocks, at)
+        build: Callable[..., Op] = cls
+        return build(**parts, results=results, loc=loc)
 
     def assemble(
         self, cls: type[Op], operands: list[Any], attributes: dict[str, Any], blocks: list[Block], at: int
@@ -120,16 +116,14 @@ class _Parser:
         """Give each field of an op what the text holds for it."""
         parts: dict[str, Any] = {}
         for name in part_names(cls):
-            is_list = is_operand_list(cls, name)
-            if field_type(cls, name) == "Block" and blocks:
-                parts[name] = blocks.pop(0)
-            elif name in attributes:
-                parts[name] = attributes.pop(name)
-            elif (
-                (is_list or field_type(cls, name) == "Value") and operands and isinstance(operands[0], tuple) == is_list
-            ):
+            kind = field_type(cls, name)
+            if kind == "Block":
+                parts |= {name: blocks.pop(0)} if blocks else {}
+            elif kind not in OPERANDS:
+                parts |= {name: attributes.pop(name)} if name in attributes else {}
+            elif operands and isinstance(operands[0], tuple) == is_operand_list(cls, name):
                 parts[name] = operands.pop(0)
-            elif not has_default(cls, name):
+            if name not in parts and not has_default(cls, name):
                 self.fail(f"{cls.word()} needs {name}", at)
         if operands or attributes or blocks:
             left = [*attributes, *map(str, operands), *("a block" for _ in blocks)]
@@ -138,59 +132,81 @@ class _Parser:
 
     def result_names(self) -> list[str]:
         names: list[str] = []
-        while self.peek().startswith("%"):
-            names.append(self.take()[1:])
+        while self.tokens.now.text.startswith("%"):
+            names.append(self.tokens.take().text[1:])
+            self.limit(names)
             if not self.accept(","):
-                self.take("=")
+                self.expect("=")
+                break
         return names
 
     def operand(self) -> Value | tuple[Value, ...]:
-        return self.until("]", self.use) if self.accept("[") else self.use()
+        return self.listed("]", self.use) if self.accept("[") else self.use()
 
-    def attribute(self) -> tuple[str, Any]:
-        key = self.take()
-        self.take("=")
-        return key, self.literal()
+    def attributes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for at, key, value in self.listed("}", self.attribute) if self.accept("{") else ():
+            if key in found:
+                self.fail(f"{key} is given twice", at)
+            found[key] = value
+        return found
+
+    def attribute(self) -> tuple[int, str, Any]:
+        key = self.tokens.take()
+        if key.kind != "word":
+            self.fail(f"expected the name of an attribute, found {key}", key.at)
+        self.expect("=")
+        return key.at, key.text, self.literal()
 
     def literal(self) -> Any:
         if self.accept("["):
-            return self.until("]", self.literal)
-        raw = self.take()
-        if raw in ("true", "false"):
-            return raw == "true"
-        if raw.startswith('"'):
-            return json.loads(raw)
-        if raw == "nan":
-            return math.nan  # the one object, so that equal texts are equal kernels
-        if NUMBER.match(raw):
-            return int(raw) if re.fullmatch(r"-?\d+", raw) else float(raw)
-        return raw
+            with self.deeper("lists"):
+                return self.listed("]", self.literal)
+        token = self.tokens.take()
+        is_word = token.kind == "word" and "<" not in token.text
+        if not is_word and token.kind not in ("quoted", "number"):
+            self.fail(f"expected a number, a word or a list, found {token}", token.at)
+        if token.kind == "number":
+            return number(token.text)
+        return token.text == "true" if is_word and token.text in ("true", "false") else token.text
 
     def type(self) -> Type:
-        at = self.here()
-        word = self.take()
-        kind, _, rest = word.partition("<")
+        token = self.tokens.take()
+        found = self.types.get(token.text)  # few types, told again and again
+        if found is None:
+            found = self.types[token.text] = self.new_type(token)
+        return found
+
+    def new_type(self, token: Token) -> Type:
+        kind, _, rest = token.text.partition("<")
         if not rest:
-            return Scalar(self.dtype(word, at))
+            return Scalar(self.dtype(token.text, token.at))
+        if kind not in HELD and kind != "memory":
+            self.fail(f"no type is called {kind!r}; the types are {', '.join([*HELD, 'memory'])}", token.at)
         inner, _, where = rest[:-1].partition(", ")
-        found = re.fullmatch(r"(\d+(?:x\d+)*)(?:x([a-z]\w*))?", inner)
+        found = SHAPED.fullmatch(inner)
         if not found:
-            self.fail(f"{word} has no shape", at)
-        extents, dtype = tuple(map(int, found[1].split("x"))), found[2] or ("i64" if kind == "signals" else "")
+            self.fail(f"{token.text} has no shape", token.at)
+        if kind == "signals" and found[2]:
+            self.fail(f"signals count arrivals and bytes, and hold no {found[2]}", token.at)
+        extents = tuple(map(int, found[1].split("x")))
+        dtype = self.dtype(found[2] or ("i64" if kind == "signals" else ""), token.at)
         if kind in HELD:
-            return HELD[kind](extents, self.dtype(dtype, at))
+            if where:
+                self.fail(f"a {kind} is nowhere: {where} belongs to a memory", token.at)
+            return HELD[kind](extents, dtype)
         space, _, placed = where.partition(", ")
         if space not in SPACES:
-            self.fail(f"a memory is in one of {', '.join(SPACES)}, not in {space!r}", at)
-        return Memory(extents, self.dtype(dtype, at), space, self.placement(placed, at) if placed else None)
+            self.fail(f"a memory is in one of {', '.join(SPACES)}, not in {space!r}", token.at)
+        return Memory(extents, dtype, space, self.placement(placed, token.at) if placed else None)
 
     def placement(self, word: str, at: int) -> Placement:
-        numbers = tuple(map(int, re.findall(r"\d+", word)))
-        if re.fullmatch(r"pad\(\d+\)", word):
-            return Padded(*numbers)
-        if not re.fullmatch(r"xor\(\d+, \d+, \d+\)", word):
+        found = PLACED.fullmatch(word)
+        kind, count = PLACEMENTS[found[1]] if found else (Padded, 0)
+        numbers = tuple(map(int, found[2].split(", "))) if found else ()
+        if len(numbers) != count or not found:
             self.fail(f"rows lie as pad(elements) or xor(chunk, period, every), not as {word!r}", at)
-        return Swizzled(*numbers)
+        return kind(*numbers)
 
     def dtype(self, word: str, at: int) -> DType:
         if word not in DTYPES:
@@ -198,56 +214,55 @@ class _Parser:
         return DTYPES[word]
 
     def binding(self) -> Value:
-        name = self.take()
-        if not name.startswith("%"):
-            self.fail(f"a value's name begins with %, not {name!r}", self.here(-1))
-        self.take(":")
-        return self.define(name[1:], self.type())
+        name = self.named("%", "a value's name")
+        self.expect(":")
+        return self.define(name, self.type())
 
     def define(self, name: str, type: Type) -> Value:
         self.scope[name] = Value(name, type)
         return self.scope[name]
 
     def use(self) -> Value:
-        name = self.take()
-        if name[1:] not in self.scope or not name.startswith("%"):
-            self.fail(f"{name} is used before it is defined", self.here(-1))
-        return self.scope[name[1:]]
+        name = self.named("%", "a value's name")
+        if name not in self.scope:
+            self.fail(f"%{name} is used before it is defined", self.tokens.before.at)
+        return self.scope[name]
+
+    def named(self, sign: str, what: str) -> str:
+        token = self.tokens.take()
+        if not token.text.startswith(sign) or token.kind != "value":
+            self.fail(f"{what} begins with {sign}, not {token}", token.at)
+        return token.text[1:]
 
     # -- tokens
 
-    def until(self, close: str, item: Callable[[], T]) -> tuple[T, ...]:
-        items = []
+    def listed(self, close: str, item: Callable[[], T]) -> tuple[T, ...]:
+        items: list[T] = []
         while not self.accept(close):
+            if items:
+                self.expect(",")
             items.append(item())
-            self.accept(",")
+            self.limit(items)
         return tuple(items)
 
-    def peek(self) -> str:
-        return self.tokens[self.next][0] if self.next < len(self.tokens) else ""
+    def limit(self, items: Sized) -> None:
+        if len(items) > LONGEST_LIST:
+            self.fail(f"a list goes on behind {LONGEST_LIST} items", self.tokens.before.at)
+
+    @contextmanager
+    def deeper(self, what: str) -> Iterator[None]:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            self.fail(f"more than {DEEPEST} {what} stand in each other here", self.tokens.before.at)
+        yield
+        self.depth -= 1
 
     def accept(self, want: str) -> bool:
-        found = self.peek() == want
-        self.next += found
+        found = self.tokens.now.text == want and self.tokens.now.kind != "quoted"
+        if found:
+            self.tokens.take()
         return found
 
-    def take(self, want: str = "") -> str:
-        got = self.peek()
-        if not got or (want and got != want):
-            self.fail(f"expected {want or 'more'!r}, found {got or 'the end'!r}", self.here())
-        self.next += 1
-        return got
-
-    def here(self, offset: int = 0) -> int:
-        at = self.next + offset
-        return self.tokens[at][1] if at < len(self.tokens) else len(self.text)
-
-    def loc(self, at: int) -> Loc:
-        line = self.text.count("\n", 0, at) + 1
-        column = at - (self.text.rfind("\n", 0, at) + 1)
-        return Loc(self.file, line, column, column + 1)
-
-    def fail(self, why: str, at: int) -> NoReturn:
-        loc = self.loc(at)
-        line = self.text.split("\n")[loc.line - 1]
-        raise ParseError(f"{why}\n  {self.file}:{loc.line}\n      {line}\n      {' ' * loc.column}^")
+    def expect(self, want: str) -> None:
+        if not self.accept(want):
+            self.fail(f"expected {want!r}, found {self.tokens.now}", self.tokens.now.at)

@@ -21,6 +21,10 @@ from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.visits import Visit, visits
 
+SEEN_AT_ONCE = 1 << 20
+MOST_TILES = 2**31 - 1
+"""As many as a launch has workgroups."""
+
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
@@ -76,7 +80,7 @@ def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "
     for cover in covers.values():
         cover.check(symbols, remedy)
     first = covers[memories[0]]
-    return Schedule(kernel.workgroups, first.cut.grid, *first.pairs())
+    return Schedule(kernel.workgroups, first.cut.grid, *first.pairs)
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,13 @@ class _Cover:
         self.kernel, self.op = kernel, writes[0]
         self.cut = Cut.by(self.op)
         self.aligned = all(Cut.by(op) == self.cut for op in writes)
-        self.workgroups: list[Array] = []
-        self.tiles: list[Array] = []
+        tiles = prod(self.cut.grid)
+        if tiles > MOST_TILES:
+            what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
+            raise CoverageError(
+                what, loc=self.op.loc, remedy=f"make them larger: at most {MOST_TILES:,} can be numbered"
+            )
+        self.found = _Pairs(min(tiles, kernel.workgroups), max(tiles, kernel.workgroups))
 
     def add(self, visit: Visit, remedy: str) -> None:
         number: Any = 0
@@ -128,25 +137,22 @@ class _Cover:
             number = number * count + position
         if outside.any():
             self.report_outside(visit, int(np.argmax(outside)), remedy)
-        self.workgroups.append(visit.workgroups)
-        self.tiles.append(number)
+        self.found.add(visit.workgroups, number)
 
+    @cached_property
     def pairs(self) -> tuple[Array, Array]:
         """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
-        workgroups, tiles = np.concatenate(self.workgroups), np.concatenate(self.tiles)
-        if (np.diff(workgroups) < 0).any():
-            order = np.argsort(workgroups, kind="stable")
-            workgroups, tiles = workgroups[order], tiles[order]
-        return workgroups, tiles
+        return self.found.sorted()
 
     def check(self, symbols: Mapping[str, int], remedy: str) -> None:
         """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
-        cut, (workgroups, tiles) = self.cut, self.pairs()
+        cut, (workgroups, tiles) = self.cut, self.pairs
         if not self.aligned:
             cut = Cut.into_elements(self.op.memory.type.shape)
             workgroups, tiles = _elements(self.kernel, symbols, self.op.memory)
         seen = np.zeros(prod(cut.grid), bool)
-        seen[tiles] = True
+        for first in range(0, len(tiles), SEEN_AT_ONCE):
+            seen[tiles[first : first + SEEN_AT_ONCE]] = True  # numpy makes each number 8 bytes first
         if len(tiles) == len(seen) and seen.all():
             return
         again = np.zeros(len(tiles), bool)
@@ -176,6 +182,34 @@ class _Cover:
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
         raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
+
+
+class _Pairs:
+    """Workgroups and their tiles, 8 bytes a pair where they fit; a launch may have 100 million of them."""
+
+    def __init__(self, expected: int, largest: int) -> None:
+        dtype = np.int32 if largest < 1 << 31 else np.int64
+        self.workgroups, self.tiles = np.empty(expected, dtype), np.empty(expected, dtype)
+        self.count = 0
+
+    def add(self, workgroups: Array, tiles: Array) -> None:
+        end = self.count + len(workgroups)
+        if end > len(self.tiles):
+            self._resize(2 * end)
+        self.workgroups[self.count : end], self.tiles[self.count : end] = workgroups, tiles
+        self.count = end
+
+    def sorted(self) -> tuple[Array, Array]:
+        """By workgroup, and for each in the order in which they came."""
+        self._resize(self.count)
+        if (self.workgroups[1:] < self.workgroups[:-1]).any():
+            order = np.argsort(self.workgroups, kind="stable")
+            self.workgroups, self.tiles = self.workgroups[order], self.tiles[order]
+        return self.workgroups, self.tiles
+
+    def _resize(self, count: int) -> None:
+        for numbers in (self.workgroups, self.tiles):
+            numbers.resize(count, refcheck=False)  # in place: nothing is held twice
 
 
 def _elements(kernel: Kernel, symbols: Mapping[str, int], memory: Value) -> tuple[Array, Array]:

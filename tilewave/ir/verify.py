@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import NoReturn
 
-from tilewave.errors import TilewaveError
+from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     ARITHMETIC,
     COMPARISONS,
+    ELEMENTWISE,
     FUNCTIONS,
     LANE_OPS,
     LEVELS,
@@ -17,6 +18,7 @@ from tilewave.ir.ops import (
     Accumulate,
     Allocate,
     AwaitBrought,
+    Barrier,
     Binary,
     Bring,
     Broadcast,
@@ -54,8 +56,34 @@ from tilewave.ir.ops import (
     ZeroAccumulator,
 )
 from tilewave.ir.overlays import size_bytes
-from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Exchange, Memory, Scalar, Tile, Type, Vector, elementwise
+from tilewave.ir.placements import lies_in
+from tilewave.ir.types import (
+    BOOL,
+    INDEX,
+    INDEX_SCALAR,
+    Accumulator,
+    Exchange,
+    Memory,
+    Scalar,
+    Tile,
+    Type,
+    Vector,
+    elementwise,
+)
+from tilewave.ir.verify_kinds import (
+    MOST_WORKGROUPS,
+    are_axes,
+    check_argument,
+    check_constant,
+    check_kernel,
+    check_parts,
+    check_type,
+    is_held,
+)
 from tilewave.ir.verify_lanes import check_cluster, check_lane_op
+
+FORMULA: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Yield)
+"""What says where the elements of a tile lie."""
 
 
 class VerifyError(TilewaveError):
@@ -63,13 +91,17 @@ class VerifyError(TilewaveError):
 
 
 def verify(kernel: Kernel) -> Kernel:
-    if kernel.level not in LEVELS:
-        raise VerifyError(f"{kernel.name}: no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
-    if kernel.workgroups < 1:
-        raise VerifyError(f"{kernel.name}: {kernel.workgroups} workgroups compute nothing")
-    if kernel.cluster < 1 or kernel.workgroups % kernel.cluster:
-        raise VerifyError(f"{kernel.name}: {kernel.workgroups} workgroups are no whole clusters of {kernel.cluster}")
-    _Verifier(LEVELS[kernel.level], kernel.level, kernel.cluster).block(kernel.body, {})
+    """The kernel, which a lowering can take, or an error that names the op and its line."""
+    loc = kernel.body.ops[0].loc if kernel.body.ops else NOWHERE
+    for v in kernel.body.args:
+        check_argument(v.type, lambda holds, why, v=v: _want_of(f"{kernel.name}: {v}", loc, holds, why))  # type: ignore[misc]
+    return verify_part(kernel)
+
+
+def verify_part(kernel: Kernel) -> Kernel:
+    """As `verify`, for a piece cut out of a kernel, whose arguments may be what ops in front of it made."""
+    check_kernel(kernel, lambda holds, why: _want_of(kernel.name, NOWHERE, holds, why))
+    _Verifier(LEVELS[kernel.level], kernel.level, kernel.cluster).body(kernel.body)
     return kernel
 
 
@@ -77,31 +109,48 @@ class _Verifier:
     def __init__(self, allowed: tuple[type[Op], ...], level: str, cluster: int) -> None:
         self.allowed, self.level, self.cluster = frozenset(allowed), level, cluster
         self.defined: set[str] = set()
+        self.visible: dict[str, Value] = {}
 
-    def block(self, block: Block, visible: dict[str, Value]) -> None:
-        seen = dict(visible)
+    def body(self, block: Block) -> None:
+        """Of a kernel: nobody takes what it yields."""
+        self.block(block, Yield(()))
+        for op in block.ops[-1:]:
+            _want(op, not isinstance(op, Yield), "nothing takes what a kernel's own block yields")
+
+    def block(self, block: Block, owner: Op) -> None:
         for v in block.args:
-            self.define(v, seen, block.ops[0] if block.ops else Yield(()))
+            check_type(v.type, lambda holds, why: _want(owner, holds, why))
+            self.define(v, owner)
         for position, op in enumerate(block.ops):
             if type(op) not in self.allowed:
                 _fail(op, f"the {self.level} level has no such op")
             if isinstance(op, Yield) and position != len(block.ops) - 1:
                 _fail(op, "nothing may follow it")
-            for v in op.operands:
-                if seen.get(v.name) != v:
-                    _fail(op, f"{v}: {v.type} is not defined here")
-            _check(op)
-            check_cluster(op, self.cluster, lambda holds, why, op=op: _want(op, holds, why))  # type: ignore[misc]
-            for inner in op.blocks:
-                self.block(inner, seen)
-            for v in op.results:
-                self.define(v, seen, op)
+            self.op(op)
+        for v in (*block.args, *(v for op in block.ops for v in op.results)):
+            del self.visible[v.name]
 
-    def define(self, v: Value, seen: dict[str, Value], op: Op) -> None:
+    def op(self, op: Op) -> None:
+        for v in op.operands:
+            if self.visible.get(v.name) != v:
+                _fail(op, f"{v}: {v.type} is not defined here")
+
+        def want(holds: bool, why: str) -> None:
+            _want(op, holds, why)
+
+        check_parts(op, want)
+        _check(op)
+        check_cluster(op, self.cluster, want)
+        for inner in op.blocks:
+            self.block(inner, op)
+        for v in op.results:
+            self.define(v, op)
+
+    def define(self, v: Value, op: Op) -> None:
         if v.name in self.defined:
             _fail(op, f"{v} is already defined")
         self.defined.add(v.name)
-        seen[v.name] = v
+        self.visible[v.name] = v
 
 
 def _check(op: Op) -> None:
@@ -109,29 +158,38 @@ def _check(op: Op) -> None:
         case Binary():
             _binary(op)
         case Cast(x):
-            _want(op, op.results[0].type.shape == x.type.shape, f"{x.type} cannot become {op.results[0].type}")
+            fits = is_held(x.type) and op.result.type == elementwise(x.type, op.result.type.dtype)
+            _want(op, fits, f"{x.type} cannot become {op.result.type}")
         case Unary(x):
+            _want(op, is_held(x.type), f"takes a number or a tile, not {x.type}")
             _want(op, isinstance(op, Not) or x.type.dtype != BOOL, f"takes numbers, not {x.type}")
             _want(op, not isinstance(op, FUNCTIONS) or x.type.dtype.is_float, f"needs floats, not {x.type}")
             _want(op, not isinstance(op, Not) or x.type.dtype == BOOL, f"needs truth values, not {x.type}")
             _results(op, x.type)
         case Select(condition, a, b):
-            _want(op, a.type == b.type, f"chooses between {a.type} and {b.type}")
+            _want(op, a.type == b.type and is_held(a.type), f"chooses between {a.type} and {b.type}")
             _want(op, condition.type in (elementwise(a.type, BOOL), Scalar(BOOL)), f"chooses by {condition.type}")
             _results(op, a.type)
-        case Const():
-            _want(op, len(op.results) == 1 and not isinstance(op.result.type, Memory), "makes a number or a tile")
+        case Const(value):
+            check_constant(value, op.result.type, lambda holds, why: _want(op, holds, why))
         case Workgroup():
             _results(op, INDEX_SCALAR)
-        case TileOf(number):
+        case TileOf(number, rows, cols, batches):
             _want(op, number.type == INDEX_SCALAR, f"takes an index, not {number.type}")
+            _want(
+                op,
+                rows * cols * batches <= MOST_WORKGROUPS,
+                f"deals {rows * cols * batches} tiles, more than any launch",
+            )
             _results(op, *[INDEX_SCALAR] * 3)
         case Iota():
-            _want(op, _is_tile(op) and len(op.result.type.shape) == 1, "makes a tile of one axis")
+            kind = op.result.type
+            fits = isinstance(kind, Tile) and len(kind.shape) == 1 and kind.dtype != BOOL
+            _want(op, fits, f"makes a tile of one axis that holds numbers, not {kind}")
         case Broadcast() | Permute():
             _shape(op)
         case Allocate():
-            _want(op, len(op.results) == 1 and isinstance(op.result.type, Memory), "makes a memory")
+            _want(op, lies_in(op.result, "shared"), f"makes a shared memory, not {op.result.type}")
         case Overlay(memory):
             _overlay(op, memory.type, op.results[0].type)
         case Read() | Write() | Gather() | Scatter() | WriteThrough():
@@ -141,27 +199,30 @@ def _check(op: Op) -> None:
         case Mma() | Accumulate():
             _mma(op)
         case ZeroAccumulator():
-            _want(op, isinstance(op.results[0].type, Accumulator), "makes an accumulator")
+            _want(op, _is_accumulator(op.result.type), f"makes an accumulator of two axes, not {op.result.type}")
         case LoadAccumulator(x) | ReadAccumulator(x):
             kinds = {type(x.type), type(op.results[0].type)} == {Tile, Accumulator}
             same = (x.type.shape, x.type.dtype) == (op.results[0].type.shape, op.results[0].type.dtype)
-            _want(op, kinds and same, f"{x.type} cannot become {op.results[0].type}")
+            two = len(x.type.shape) == 2
+            _want(op, kinds and same and two, f"{x.type} cannot become {op.result.type}")
         case Loop() | While():
             _control(op)
         case MakeExchange():
-            kind = op.results[0].type if op.results else None
-            _want(op, isinstance(kind, Exchange) and len(kind.shape) > 1, "makes slots for tiles")
+            made = op.result.type
+            _want(op, isinstance(made, Exchange) and len(made.shape) > 1, "makes slots for tiles")
         case HandOver() | TakeOver():
             _exchange(op)
         case _ if type(op) in (*LANE_OPS, Copy, Bring, AwaitBrought):
             check_lane_op(op, lambda holds, why: _want(op, holds, why))
+        case Barrier() | Yield():
+            pass  # their parts are all there is to them; what a yield gives is its block's affair
         case _:
-            pass
+            raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")
 
 
 def _binary(op: Binary) -> None:
     a, b = op.a.type, op.b.type
-    _want(op, a == b and not isinstance(a, Memory), f"{a} and {b} do not go together")
+    _want(op, a == b and is_held(a), f"{a} and {b} do not go together")
     _want(op, not isinstance(op, ARITHMETIC) or a.dtype != BOOL, f"computes with numbers, not {a}")
     if isinstance(op, Div):
         _want(op, a.dtype.is_float, f"divides floats, not {a}; floor_div divides integers")
@@ -175,16 +236,15 @@ def _binary(op: Binary) -> None:
 
 
 def _shape(op: Broadcast | Permute) -> None:
-    _want(op, len(op.results) == 1, "has one result")
     x, out = op.x.type, op.result.type
+    _want(op, is_held(x) and isinstance(out, (Tile, Vector)), f"{x} cannot become {out}")
+    _want(op, isinstance(x, (Scalar, type(out))), f"{x} cannot become {out}")
     match op:
         case Broadcast(axes=axes):
-            fits = (
-                isinstance(out, (Tile, Vector)) and len(axes) == len(x.shape) and all(a < len(out.shape) for a in axes)
-            )
+            fits = len(axes) == len(x.shape) and are_axes(axes, len(out.shape))
             _want(op, fits and tuple(out.shape[a] for a in axes) == x.shape, f"{x} along {axes} is not {out}")
         case Permute(axes=axes):
-            fits = isinstance(x, (Tile, Vector)) and sorted(axes) == list(range(len(x.shape)))
+            fits = sorted(axes) == list(range(len(x.shape)))
             _want(op, fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
     _want(op, x.dtype == out.dtype, f"{x} and {out} differ in dtype")
 
@@ -202,45 +262,55 @@ def _memory(op: Read | Write | Gather | Scatter | WriteThrough) -> None:
     if not isinstance(memory, Memory) or not isinstance(tile, Tile):
         _fail(op, f"moves a tile, {tile}, and a memory, {memory}")
     _want(op, tile.dtype == memory.dtype, f"{tile} and {memory} differ in dtype")
+    _want(op, memory.space != "packed", f"{memory} is read by read_panel, and written by prepack")
     rank = len(memory.shape)
     match op:
         case Read(at=at, axes=axes) | Write(at=at, axes=axes) | WriteThrough(at=at, axes=axes):
             _want(op, len(at) == rank, f"{memory} needs {rank} positions, not {len(at)}")
             _want(op, all(v.type == INDEX_SCALAR for v in at), "positions are of type index")
-            fits = len(axes) == len(tile.shape) and len(set(axes)) == len(axes) and all(a < rank for a in axes)
+            fits = len(axes) == len(tile.shape) and are_axes(axes, rank)
             _want(op, fits, f"axes {list(axes)} do not lay {tile} into {memory}")
+            _want(op, are_axes(op.guard, rank), f"{memory} has no axes {list(op.guard)} to guard")
         case Gather(where=where) | Scatter(where=where):
             _want(
                 op, [v.type for v in where.args] == [INDEX_SCALAR] * len(tile.shape), f"{tile} needs an index per axis"
             )
             _yields(op, where, [INDEX_SCALAR] * rank)
+            for inner in where.ops:
+                _want(inner, type(inner) in FORMULA, "has no place among the positions of a tile")
+    if isinstance(op, WriteThrough):
+        _want(op, lies_in(op.shared, "shared"), f"goes through a shared memory, not {op.shared.type}")
+        _want(op, op.shared.type.dtype == tile.dtype, f"{op.shared.type} does not hold {tile.dtype}")
 
 
 def _panels(op: Prepack | ReadPanel) -> None:
-    memory, out = op.memory.type, op.results[0].type
+    memory, out = op.memory.type, op.result.type
+    _want(op, isinstance(memory, Memory), f"reads a memory, not {memory}")
     match op:
         case Prepack(_, row_axis, depth_axis):
-            _want(op, isinstance(out, Memory) and out.space == "packed", f"makes a packed memory, not {out}")
-            _want(
-                op, len(out.shape) == len(memory.shape) + 2 and row_axis != depth_axis, f"{memory} has no such panels"
-            )
-            *_, panels, groups, rows, depth = out.shape
+            rank = len(memory.shape)
+            _want(op, lies_in(op.memory, "global"), f"copies a global memory, not {memory}")
+            _want(op, lies_in(op.result, "packed"), f"makes a packed memory, not {out}")
+            fits = len(out.shape) == rank + 2 and are_axes((row_axis, depth_axis), rank)
+            _want(op, fits, f"{memory} has no such panels")
+            *batches, panels, groups, rows, depth = out.shape
+            others = [n for axis, n in enumerate(memory.shape) if axis not in (row_axis, depth_axis)]
             whole = panels * rows >= memory.shape[row_axis] and groups * depth >= memory.shape[depth_axis]
-            _want(op, whole, f"{out} does not hold all of {memory}")
+            _want(op, whole and batches == others, f"{out} does not hold all of {memory}")
         case ReadPanel(_, at):
-            fits = isinstance(memory, Memory) and memory.space == "packed" and isinstance(out, Tile)
+            fits = lies_in(op.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
             _want(op, fits and len(at) == len(memory.shape) - 2, f"reads {out} from {memory}")
             *_, rows, depth = memory.shape
             _want(op, out.shape[-2] == rows and out.shape[-1] % depth == 0, f"{out} is no part of a panel of {memory}")
-            _want(
-                op, all(v.type == INDEX_SCALAR for v in at) and out.dtype == memory.dtype, f"reads {out} from {memory}"
-            )
+            same = all(v.type == INDEX_SCALAR for v in at) and out.dtype == memory.dtype
+            _want(op, same and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
 
 
 def _mma(op: Mma | Accumulate) -> None:
     a, b, acc = op.a.type, op.b.type, op.acc.type
     ok = all(isinstance(t, Tile) and len(t.shape) == len(acc.shape) >= 2 for t in (a, b))
-    ok = ok and isinstance(acc, Tile if isinstance(op, Mma) else Accumulator)
+    ok = ok and (isinstance(acc, Tile) if isinstance(op, Mma) else _is_accumulator(acc))
+    ok = ok and not {a.dtype, b.dtype, acc.dtype} & {BOOL, INDEX}
     ok = ok and a.shape[:-2] == b.shape[:-2] == acc.shape[:-2] and a.shape[-1] == b.shape[-1]
     _want(op, ok and acc.shape[-2:] == (a.shape[-2], b.shape[-2]), f"{a} times {b} does not fit the accumulator {acc}")
     _results(op, acc)
@@ -260,6 +330,7 @@ def _exchange(op: HandOver | TakeOver) -> None:
 
 def _control(op: Loop | While) -> None:
     carried = [v.type for v in op.init]
+    _want(op, all(is_held(t) or isinstance(t, Accumulator) for t in carried), "carries numbers and tiles")
     match op:
         case Loop(trips, _, body):
             _want(op, trips.type == INDEX_SCALAR, f"counts by an index, not {trips.type}")
@@ -283,8 +354,8 @@ def _yields(op: Op, block: Block, types: list[Type] | list[Scalar]) -> None:
     _want(op, [v.type for v in last.values] == types, f"its block must yield ({', '.join(map(str, types))})")
 
 
-def _is_tile(op: Op) -> bool:
-    return len(op.results) == 1 and isinstance(op.result.type, Tile)
+def _is_accumulator(kind: Type) -> bool:
+    return isinstance(kind, Accumulator) and len(kind.shape) == 2
 
 
 def _results(op: Op, *types: Type) -> None:
@@ -295,6 +366,11 @@ def _results(op: Op, *types: Type) -> None:
 def _want(op: Op, holds: bool, why: str) -> None:
     if not holds:
         _fail(op, why)
+
+
+def _want_of(what: str, loc: Loc, holds: bool, why: str) -> None:
+    if not holds:
+        raise VerifyError(f"{what}: {why}", loc=loc)
 
 
 def _fail(op: Op, why: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from tilewave.ir.core import Op, Value
@@ -40,10 +39,12 @@ from tilewave.ir.ops import (
     Together,
     Unset,
     Wave,
+    Yield,
 )
-from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector, elementwise
+from tilewave.ir.placements import lies_in
+from tilewave.ir.types import BOOL, F32, I64, INDEX, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector, elementwise
+from tilewave.ir.verify_kinds import MOST_WAVES, Want, are_axes
 
-Want = Callable[[bool, str], None]
 F32_MANTISSA = 23
 """Bits behind the leading one."""
 KINDS = ("matrix", "load", "shared_load", "shared_store")
@@ -56,10 +57,10 @@ def check_lane_op(op: Op, want: Want) -> None:
         case Lane() | Wave():
             want([v.type for v in op.results] == [INDEX_SCALAR], "gives an index")
         case Ramp(steps):
-            want(len(op.results) == 1 and isinstance(op.result.type, Vector), "makes a vector")
+            want(isinstance(op.result.type, Vector) and op.result.type.dtype.is_int, "makes a vector of integers")
             want(len(steps) == len(op.result.type.shape), f"{list(steps)} are not the steps of {op.result.type}")
         case Unset():
-            want(len(op.results) == 1 and isinstance(op.result.type, Vector), "makes a vector")
+            want(isinstance(op.result.type, Vector), "makes a vector")
         case Part(x, axis, first):
             _part(op, x, axis, first, want)
         case Load(steps=steps) | Store(steps=steps):
@@ -71,32 +72,48 @@ def check_lane_op(op: Op, want: Want) -> None:
         case MatrixShared():
             _matrix_shared(op, want)
         case Role(first, last, body):
-            want(0 <= first < last and not op.results and not body.args, "takes waves first to last - 1")
+            want(0 <= first < last <= MOST_WAVES and not body.args, "takes waves first to last - 1")
+            want(not body.ops or not isinstance(body.ops[-1], Yield), "yields nothing")
         case MakeSignals(arrivals):
-            want(len(op.results) == 1 and isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
-        case Arrive(signals, at) | Await(signals, at):
-            want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
+            want(isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
+            want(len(op.result.type.shape) == 1 and op.result.type.dtype == I64, "makes a row of signals")
+        case Arrive(signals, at):
+            _signal(signals, at, want)
+            want(op.waves > 0, "is the arrival of one wave at least")
+        case Await(signals, at, parity):
+            _signal(signals, at, want)
+            want(parity.type == INDEX_SCALAR, f"takes a phase's parity as an index, not {parity.type}")
         case Copy() | CopyIn() | CopyOut() | CopyTogether() | Bring():
             _copy(op, want)
         case BringChunks():
             _bring_chunks(op, want)
-        case AwaitBrought(pending):
-            want(pending >= 0, "counts bytes from 0 on")
-        case AwaitCopies(pending):
-            want(pending >= 0, "counts copies from 0 on")
         case Priority(level):
             want(0 <= level <= 3, "is a priority from 0 to 3")
         case Together(kind, count):
             want(kind in KINDS and count > 0, f"groups {', '.join(KINDS)}")
-        case Meet() | KeepOrder() | AwaitLoads() | ClusterBarrier() | AwaitEarlier() | LetNextStart():
+        case (
+            AwaitBrought()
+            | AwaitCopies()
+            | Meet()
+            | KeepOrder()
+            | AwaitLoads()
+            | ClusterBarrier()
+            | AwaitEarlier()
+            | LetNextStart()
+        ):
             pass
         case _:
             raise NotImplementedError(f"{op.loc}: nothing is checked of {op.name}")
 
 
+def _signal(signals: Value, at: Value, want: Want) -> None:
+    want(isinstance(signals.type, Signals) and at.type == INDEX_SCALAR, f"takes signals, not {signals.type}")
+
+
 def _part(op: Part, x: Value, axis: int, first: int, want: Want) -> None:
     whole, part = x.type, op.results[0].type
-    want(isinstance(whole, Vector) and isinstance(part, Vector) and axis < len(whole.shape), f"takes a part of {whole}")
+    vectors = isinstance(whole, Vector) and isinstance(part, Vector) and len(whole.shape) == len(part.shape)
+    want(vectors and axis < len(whole.shape), f"takes a part of {whole}")
     others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
     inside = len(whole.shape) == len(part.shape) and 0 <= first <= whole.shape[axis] - part.shape[axis]
     want(others and inside and whole.dtype == part.dtype, f"{part} at {first} is no part of {whole}")
@@ -107,7 +124,7 @@ def _access(op: Load | Store, steps: tuple[tuple[int, ...], ...], want: Want) ->
     want(all(v.type == INDEX_SCALAR for v in op.at), "positions are of type index")
     fits = len(steps) == len(held.shape) and all(len(step) == len(memory.shape) for step in steps)
     want(fits, f"{list(map(list, steps))} do not step through {memory} for each axis of {held}")
-    want(all(axis < len(memory.shape) for axis in op.guard), f"{memory} has no axes {list(op.guard)}")
+    want(are_axes(op.guard, len(memory.shape)), f"{memory} has no axes {list(op.guard)}")
 
 
 def _each(op: LoadEach | StoreEach, want: Want) -> None:
@@ -121,7 +138,7 @@ def _moved(op: Load | Store | LoadEach | StoreEach, want: Want) -> tuple[Memory,
     held = op.x.type if isinstance(op, (Store, StoreEach)) else op.results[0].type
     want(isinstance(memory, Memory) and isinstance(held, Vector), f"moves a vector, {held}, and a memory, {memory}")
     assert isinstance(memory, Memory) and isinstance(held, Vector)
-    want(held.dtype == memory.dtype, f"{held} and {memory} differ in dtype")
+    want(held.dtype == memory.dtype and memory.space != "packed", f"{held} and {memory} do not go together")
     want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions, not {len(op.at)}")
     want(len(op.mask) <= 1 and all(v.type == Scalar(BOOL) for v in op.mask), "is masked by one truth value")
     return memory, held
@@ -129,7 +146,9 @@ def _moved(op: Load | Store | LoadEach | StoreEach, want: Want) -> tuple[Memory,
 
 def _matrix(op: Matrix, want: Want) -> None:
     a, b, acc = op.a.type, op.b.type, op.acc.type
-    want(all(isinstance(t, Vector) for t in (a, b, acc)), f"multiplies vectors, not {a} and {b}")
+    vectors = all(isinstance(t, Vector) for t in (a, b, acc)) and len(a.shape) == len(b.shape) == len(acc.shape) - 1
+    want(vectors and len(a.shape) >= 3, f"multiplies vectors of blocks, not {a} and {b}, added to {acc}")
+    want(len(op.shape) == 3 and min(op.shape) > 0, f"a block has rows, columns and a depth, not {list(op.shape)}")
     rows, cols, depth = op.shape
     fragment = Fragment(rows, depth)
     want(rows == cols and rows * depth % LANES == 0, f"no block is {rows}x{cols}x{depth}")
@@ -143,6 +162,7 @@ def _matrix(op: Matrix, want: Want) -> None:
 
 def _matrix_shared(op: MatrixShared, want: Want) -> None:
     acc = op.acc.type
+    want(len(op.shape) == 3 and min(op.shape) > 0, f"a block has rows, columns and a depth, not {list(op.shape)}")
     rows, cols, depth = op.shape
     want(isinstance(acc, Vector) and len(acc.shape) >= 4, f"adds to a vector, not {acc}")
     want(rows % GROUP_ROWS == 0 and cols % 8 == 0, f"no group of waves computes {rows}x{cols}")
@@ -151,6 +171,7 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
     for memory, at, needed in ((op.a.type, op.a_at, rows), (op.b.type, op.b_at, cols)):
         shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == len(memory.shape)
         want(shared and _indices(at), f"reads shared memory at an index for each axis, not {memory}")
+        want(len(at) >= 2, f"{memory} has no rows and columns")
         want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
         want(memory.shape[-2] >= needed and memory.shape[-1] >= depth, f"{memory} holds no {needed}x{depth}")
         fewer = op.ignored_bits == 0 or (memory.dtype == F32 and 0 < op.ignored_bits <= F32_MANTISSA)
@@ -171,7 +192,8 @@ def check_cluster(op: Op, members: int, want: Want) -> None:
 def _bring_chunks(op: BringChunks, want: Want) -> None:
     memory, to = op.memory.type, op.to.type
     shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
-    want(isinstance(memory, Memory) and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
+    want(lies_in(op.memory, "global") and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
+    want(are_axes(op.guard, len(memory.shape)), f"{memory} has no axes {list(op.guard)}")
     want(len(op.at) == len(memory.shape) and _indices(op.at), f"{memory} needs {len(memory.shape)} positions")
     want(len(op.to_at) == len(to.shape) - 1 and _indices(op.to_at), f"{to} needs the index of a row")
     want(len(op.shape) == 2 and min(op.shape) > 0, f"{list(op.shape)} are not rounds and neighbours")
@@ -183,11 +205,15 @@ def _bring_chunks(op: BringChunks, want: Want) -> None:
 def _copy(op: Copy | CopyIn | CopyOut | CopyTogether | Bring, want: Want) -> None:
     shared, indices = (op.source, op.source_at) if isinstance(op, CopyOut) else (op.to, op.to_at)
     memory = op.memory.type
-    spaces = isinstance(memory, Memory) and isinstance(shared.type, Memory) and shared.type.space == "shared"
+    spaces = lies_in(op.memory, "global") and lies_in(shared, "shared")
     want(spaces and memory.dtype == shared.type.dtype, f"copies between {memory} and {shared.type}")
+    want(are_axes(op.axes, len(memory.shape)) and op.axes != (), f"{memory} has no axes {list(op.axes)}")
+    want(not isinstance(op, Bring) or are_axes(op.guard, len(memory.shape)), f"{memory} has no such axes to guard")
     want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions")
     want(len(indices) + len(op.axes) == len(shared.type.shape), f"{shared.type} needs an index for each leading axis")
     want(prod(shared.type.shape) > 0 and _indices(op.at) and _indices(indices), "positions are of type index")
+    if isinstance(op, (CopyIn, CopyTogether)):
+        _signal(op.signals, op.signal, want)
     if isinstance(op, CopyTogether):
         box = shared.type.shape[len(indices) :]
         want(len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % 2 == 0, f"a box of {list(box)} has no two halves")

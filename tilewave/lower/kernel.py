@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import telling
 from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Accumulator, Memory, Tile
@@ -88,11 +89,12 @@ class Lowered:
 
 def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
     """The LLVM IR of a kernel, and what its launch must provide; tiles are in registers where that is not too long."""
-    if fits_registers(kernel):
-        unrolled = _lowered(kernel, target, Room.REGISTERS)
-        if unrolled.llvm_ir.count("\n") <= LONGEST_UNROLLED:
-            return unrolled
-    return _lowered(kernel, target, Room.MEMORY)
+    with telling("the CPU's lowering", kernel):
+        if fits_registers(kernel):
+            unrolled = _lowered(kernel, target, Room.REGISTERS)
+            if unrolled.llvm_ir.count("\n") <= LONGEST_UNROLLED:
+                return unrolled
+        return _lowered(kernel, target, Room.MEMORY)
 
 
 def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:

@@ -9,6 +9,7 @@ from math import prod
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import telling
 from tilewave.ir.handovers import READS_OR_WRITES, Handovers, Transits
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
@@ -60,9 +61,10 @@ def lower_lanes(
 
     `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
     """
-    assert kernel.level == "lane", f"{kernel.name} is on the {kernel.level} level"
-    body = _Body(kernel, target, anyhow, alignments or {})
-    text = body.write()
+    with telling("the lowering of lanes", kernel):
+        assert kernel.level == "lane", f"{kernel.name} is on the {kernel.level} level"
+        body = _Body(kernel, target, anyhow, alignments or {})
+        text = body.write()
     size = kernel.lanes * prod(kernel.waves)
     maps = tuple(body.later.maps) if body.later else ()
     return LoweredLanes(

@@ -9,24 +9,40 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tilewave.files import read_plain
 from tilewave.machine.chips import find
-from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+from tilewave.machine.description import (
+    L2,
+    LONGEST_NAME,
+    Hbm,
+    LastLevel,
+    Machine,
+    MachineError,
+    Merging,
+    Rate,
+    Seats,
+    Source,
+    shown,
+)
 
 T = TypeVar("T")
 PARTS: dict[str, type[Any]] = {"l2": L2, "hbm": Hbm, "last_level": LastLevel, "merging": Merging}
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
+"""Of a description, which takes some 2 KB."""
 
 
 def load(path: str | Path) -> Machine:
     """The machine that a TOML file describes; every mistake in it is named."""
     file, toml = Path(path), _toml_reader()
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise MachineError(f"{file} is larger than any machine's description")
-        data = toml.loads(file.read_text(encoding="utf-8"))
+        data = toml.loads(read_plain(file, MOST_BYTES).decode())
     except OSError as error:
         raise MachineError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise MachineError(
+            f"{file} is no machine's description: its lists or tables stand too deep in each other"
+        ) from None
+    except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError, and numbers that Python does not read
         raise MachineError(f"{file} is no TOML: {error}") from None
     try:
         return _machine(data)
@@ -69,15 +85,15 @@ def _record(kind: type[T], where: str, given: Any) -> T:
     assert is_dataclass(kind)
     prefix = f"{where}." if where else ""
     if not isinstance(given, dict):
-        raise MachineError(f"{where} is a table, not {given!r}", remedy=f"write [{where}]")
+        raise MachineError(f"{where} is a table, not {shown(given)}", remedy=f"write [{where}]")
     known = {f.name: f for f in fields(kind)}
     for name in given:
         if name not in known:
-            raise MachineError(f"{prefix}{name} is no field", remedy=f"there are {', '.join(known)}")
+            raise MachineError(f"{prefix}{name[:LONGEST_NAME]} is no field", remedy=f"there are {', '.join(known)}")
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise MachineError(f"{prefix}{name} is missing")
     for name in ("name", "target"):
         if name in given and not isinstance(given[name], str):
-            raise MachineError(f"{prefix}{name} is a text, not {given[name]!r}")
+            raise MachineError(f"{prefix}{name} is a text, not {shown(given[name])}")
     return kind(**given)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
-from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,10 @@ Array = npt.NDArray[np.int64]
 LARGEST = 1 << 60
 """No size of a chip comes near: beyond it a number is a slip of the pen."""
 MOST_UNITS = 1 << 16
+LONGEST_NAME = 80
+TARGET = re.compile(r"(?:[a-z][a-z0-9_]{0,31})?", re.ASCII)
+RATED = ("f64", "f32", "f16", "bf16", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "i8")
+"""Dtypes of products, as kernels name them."""
 
 
 class MachineError(TilewaveError):
@@ -105,7 +109,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         for found in _faults(self):
-            raise MachineError(f"machine {self.name}: {found}")
+            raise MachineError(f"machine {self.name[:LONGEST_NAME]}: {found}")
 
     @property
     def units(self) -> int:
@@ -148,12 +152,21 @@ class Machine:
 
 
 def _faults(machine: Machine) -> list[str]:
-    found = _bad_counts(machine) or _bad_numbers(machine)
+    found = _bad_texts(machine) or _bad_counts(machine) or _bad_numbers(machine)
     if found:
         return found
     known = {f.name for f in fields(Machine)}
     found = [f"a source is given for {s.field!r}, which is no field" for s in machine.sources if s.field not in known]
     return found or _bad_seats(machine)
+
+
+def _bad_texts(machine: Machine) -> list[str]:
+    if not 1 <= len(machine.name) <= LONGEST_NAME or not machine.name.isprintable():
+        return [f"its name is a text of 1 to {LONGEST_NAME} characters"]
+    if not TARGET.fullmatch(machine.target):
+        return [f"its target is a word such as gfx942 or sm_90a, not {machine.target[:LONGEST_NAME]!r}"]
+    unknown = [rate.dtype for rate in machine.rates if rate.dtype not in RATED]
+    return [f"a rate is given for {unknown[0][:LONGEST_NAME]!r}; the dtypes are {', '.join(RATED)}"] if unknown else []
 
 
 def _bad_counts(machine: Machine) -> list[str]:
@@ -167,11 +180,15 @@ def _bad_counts(machine: Machine) -> list[str]:
         "hbm.bytes": machine.hbm.bytes,
         **({"last_level.bytes": last.bytes} if last else {}),
         **({"merging.most": merging.most, "merging.units": merging.units} if merging else {}),
+        **({"l2.ways": machine.l2.ways} if machine.l2.ways is not None else {}),
+        **({"shared_bytes": machine.shared_bytes} if machine.shared_bytes is not None else {}),
         **{f"seats[{at}].units": s.units for at, s in enumerate(machine.seats)},
     }
     for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-            return [f"{name} is a whole number of at least 1, not {value!r}"]
+        if type(value) is not int or not 1 <= value <= LARGEST:
+            return [f"{name} is a whole number of at least 1, not {shown(value)}"]
+    if type(machine.l2.holds_writes) is not bool:
+        return [f"l2.holds_writes is true or false, not {shown(machine.l2.holds_writes)}"]
     if machine.units > MOST_UNITS:
         return [f"{machine.units:,} units are more than {MOST_UNITS:,}"]
     if machine.l2.partitions > machine.units_per_xcd:
@@ -188,20 +205,31 @@ def _bad_numbers(machine: Machine) -> list[str]:
         **{f"the rate of {rate.dtype}": rate.flops for rate in machine.rates},
     }
     for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (isfinite(value) and value > 0):
-            return [f"{name} is a number above 0, not {value!r}"]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= LARGEST * 1e6:  # nan is refused, too
+            return [f"{name} is a number above 0, not {shown(value)}"]
     return []
 
 
 def _bad_seats(machine: Machine) -> list[str]:
     if not machine.seats:
         return []
-    xcd, partition, _ = machine.places()
-    if len(xcd) != machine.units:
-        return [f"its seats hold {len(xcd)} units, but there are {machine.units}"]
-    per_xcd = np.bincount(xcd, minlength=machine.xcds) if xcd.min() >= 0 else np.zeros(0)
-    if len(per_xcd) != machine.xcds or (per_xcd != machine.units_per_xcd).any():
+    if sum(s.units for s in machine.seats) != machine.units:
+        return [f"its seats hold {sum(s.units for s in machine.seats)} units, but there are {machine.units}"]
+    for at, s in enumerate(machine.seats):
+        if type(s.xcd) is not int or not 0 <= s.xcd < machine.xcds:
+            return [f"seats[{at}].xcd is from 0 to {machine.xcds - 1}, not {shown(s.xcd)}"]
+        if type(s.partition) is not int or not 0 <= s.partition < machine.l2.partitions:
+            return [f"a seat's partition is from 0 to {machine.l2.partitions - 1}"]
+    xcd, _, _ = machine.places()
+    if (np.bincount(xcd, minlength=machine.xcds) != machine.units_per_xcd).any():
         return [f"its seats must give each of {machine.xcds} xcds {machine.units_per_xcd} units"]
-    if partition.min() < 0 or partition.max() >= machine.l2.partitions:
-        return [f"a seat's partition is from 0 to {machine.l2.partitions - 1}"]
     return []
+
+
+def shown(value: object) -> str:
+    """A value as far as a person reads; Python does not even print the longest numbers."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"

@@ -15,7 +15,7 @@ from typing import ClassVar, NoReturn, overload
 import numpy as np
 
 from tilewave.mapping.coverage import Array, Walk
-from tilewave.mapping.grid import Deal, Grid, MappingError, deal_of
+from tilewave.mapping.grid import Deal, Grid, MappingError, checked_number, deal_of
 from tilewave.mapping.index import Index
 from tilewave.mapping.orders import Linear, Order
 from tilewave.mapping.steps import Step
@@ -26,9 +26,13 @@ FreeFormula = Callable[[Index, Grid], tuple[Index, Index]]
 class Renumbering(Step):
     """A permutation of the numbers below `deal.count`, for every deal."""
 
-    @abstractmethod
     def __call__(self, t: Index, deal: Deal) -> Index:
-        """The number that the t-th tile of the deal gets."""
+        """The number that the t-th tile of the deal gets; t is below `deal.count`."""
+        return self.formula(checked_number(t, deal.count, f"{self} of {deal.count} tiles"), deal)
+
+    @abstractmethod
+    def formula(self, t: Index, deal: Deal) -> Index:
+        """The number of a t that is one of the deal's."""
 
     def no_effect(self, deal: Deal) -> str:
         """Why this renumbering could as well be left out of this deal; empty where it matters."""
@@ -69,7 +73,7 @@ class Chain(Renumbering):
     def __post_init__(self) -> None:
         assert len(self.links) > 1, "a chain of one is that one"
 
-    def __call__(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: Deal) -> Index:
         return _renumbered(self.links, t, deal)
 
     @property
@@ -104,6 +108,7 @@ class Mapping(Walk):
 
     def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
         """(batch, row, col) of the t-th tile; workgroup t % workgroups computes it in round t // workgroups."""
+        t = checked_number(t, grid.size, f"{self} on {grid}")
         return self.order.tile(_renumbered(self.renumberings, t, deal_of(grid, workgroups)), grid)
 
     def parameters(self) -> tuple[object, ...]:
@@ -138,7 +143,7 @@ class Mapping(Walk):
 
 def _renumbered(steps: tuple[Renumbering, ...], t: Index, deal: Deal) -> Index:
     for step in steps:
-        t = step(t, deal)
+        t = step.formula(t, deal)
         deal = deal.each
     return t
 
@@ -154,7 +159,7 @@ class Formula(Order):
         if not callable(self.function):
             raise MappingError(f"{self.function!r} is not a function of (w, grid)")
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         if not isinstance(number, np.ndarray):
             return self._pair(self.function(number, grid), grid)
         try:

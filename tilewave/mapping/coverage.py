@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, deal_of
+from tilewave.mapping.grid import FITS_INT32, Deal, Grid, MappingError, MappingHasNoEffect, deal_of
 from tilewave.mapping.index import Index
 
 Array = npt.NDArray[Any]
 
 BLOCK = 1 << 15
 """Tiles per step: the arrays of a formula's intermediate values then stay in the processor's own cache."""
-
-FITS_INT32 = 1 << 27
-"""Up to here no intermediate value of a built-in formula leaves int32 (they stay below 16 times the count)."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +63,12 @@ class Coverage(ABC):
         count = 0
         for visits in self.visits(grid, workgroups):
             if not _inside(visits, grid):
-                return explain(self.visits(grid, workgroups), grid, workgroups)
+                return explain(lambda: self.visits(grid, workgroups), grid, workgroups)
             seen[_flat(visits, grid)] = True
             count += len(visits.workgroup)
         if count == grid.size and seen.all():  # as many visits as tiles, and none missed: none twice
             return None
-        return explain(self.visits(grid, workgroups), grid, workgroups)
+        return explain(lambda: self.visits(grid, workgroups), grid, workgroups)
 
     def verify(self, grid: Grid, workgroups: int | None = None) -> None:
         """Prove this grid, or raise MappingError with a counterexample; warn about what does nothing on it."""
@@ -165,46 +162,58 @@ def _flat(visits: Visits, grid: Grid) -> Array:
     return plane if grid.batches == 1 else visits.batch * grid.plane + plane  # type: ignore[no-any-return]
 
 
-def explain(all_visits: Iterator[Visits], grid: Grid, workgroups: int | None) -> Counterexample:
-    """The first thing that goes wrong, in the order in which tiles are dealt."""
-    nothing = np.zeros(0, np.int64)
-    blocks = [Visits(nothing, nothing, nothing, nothing), *all_visits]
-    merged = Visits(*(np.concatenate(parts) for parts in zip(*map(_columns, blocks), strict=True)))
-    inside = _inside_mask(merged, grid)
-    flat = _flat(merged, grid)
-    missing = np.bincount(flat[inside], minlength=grid.size) == 0
-    lost = _name(int(missing.argmax()), grid) if missing.any() else None
+def explain(walk: Callable[[], Iterator[Visits]], grid: Grid, workgroups: int | None) -> Counterexample:
+    """The first thing that goes wrong, in the order in which tiles are dealt; `walk()` begins it anew."""
+    seen = np.zeros(grid.size, bool)
+    outside: tuple[int, tuple[int, ...]] | None = None
+    clash: tuple[int, int] | None = None
+    for visits in walk():
+        inside = _inside_mask(visits, grid)
+        if outside is None and not inside.all():
+            at = int(inside.argmin())
+            outside = int(visits.workgroup[at]), _named(visits, at, grid)
+        flat = _flat(visits, grid)[inside].astype(np.int64)
+        if clash is None and (again := _seen_again(flat, seen)).any():
+            at = int(again.argmax())
+            clash = int(flat[at]), int(visits.workgroup[inside][at])
+        seen[flat] = True
+    lost = None if seen.all() else _name(int(seen.argmin()), grid)
     tail = f"; tile {lost} is computed by none" if lost is not None else ""
-    if not inside.all():
-        at = int(inside.argmin())
-        w, tile = int(merged.workgroup[at]), _named(merged, at, grid)
+    if outside is not None:
+        w, tile = outside
         message = f"workgroup {w} computes tile {tile}, which is outside{tail}"
         return Counterexample(grid, workgroups, message, (w,), tile, lost)
-    return _explain_clash(merged, flat, grid, workgroups, lost, tail)
+    if clash is None:
+        return Counterexample(grid, workgroups, tail.removeprefix("; "), (), None, lost)
+    return _explain_clash(walk(), grid, workgroups, clash, lost, tail)
+
+
+def _seen_again(flat: Array, seen: Array) -> Array:
+    """Which of these tiles somebody computed before."""
+    again: Array = seen[flat]
+    _, first = np.unique(flat, return_index=True)
+    repeated = np.ones(len(flat), bool)
+    repeated[first] = False
+    return again | repeated
 
 
 def _explain_clash(
-    merged: Visits, flat: Array, grid: Grid, workgroups: int | None, lost: tuple[int, ...] | None, tail: str
+    visits: Iterator[Visits],
+    grid: Grid,
+    workgroups: int | None,
+    clash: tuple[int, int],
+    lost: tuple[int, ...] | None,
+    tail: str,
 ) -> Counterexample:
-    _, first = np.unique(flat, return_index=True)
-    again = np.ones(len(flat), bool)
-    again[first] = False
-    if not again.any():
-        return Counterexample(grid, workgroups, tail.removeprefix("; "), (), None, lost)
-    second = int(again.argmax())
-    tile = _name(int(flat[second]), grid)
-    one, other = int(merged.workgroup[int((flat == flat[second]).argmax())]), int(merged.workgroup[second])
-    by = (min(one, other), max(one, other))
-    if by[0] == by[1]:
-        return Counterexample(
-            grid, workgroups, f"workgroup {by[0]} computes tile {tile} twice{tail}", by[:1], tile, lost
-        )
+    """`clash` is a tile, and the second workgroup that computes it."""
+    flat, other = clash
+    same = ((block, _flat(block, grid) == flat) for block in visits)
+    one = next(int(block.workgroup[int(here.argmax())]) for block, here in same if here.any())
+    by, tile = (min(one, other), max(one, other)), _name(flat, grid)
+    if one == other:
+        return Counterexample(grid, workgroups, f"workgroup {one} computes tile {tile} twice{tail}", (one,), tile, lost)
     message = f"workgroups {by[0]} and {by[1]} both compute tile {tile}{tail}"
     return Counterexample(grid, workgroups, message, by, tile, lost)
-
-
-def _columns(visits: Visits) -> tuple[Array, Array, Array, Array]:
-    return visits.workgroup, visits.batch.astype(np.int64), visits.row.astype(np.int64), visits.col.astype(np.int64)
 
 
 def _name(flat: int, grid: Grid) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Morton(Order):
 
     name: ClassVar[str] = "morton"
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         row, col = zero_like(number), zero_like(number)
         height, width = _Extent(grid.rows), _Extent(grid.cols)
         for half in _powers_of_two_below(max(grid.rows, grid.cols)):
@@ -104,9 +104,9 @@ class Hilbert(Order):
 
     name: ClassVar[str] = "hilbert"
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         if grid.rows > grid.cols:
-            col, row = self(number, grid.transposed)
+            col, row = self.formula(number, grid.transposed)
             return row, col
         plan = _plan(grid.cols, grid.rows)
         if plan.count == 1:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from numbers import Number
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.mapping.index import Index
@@ -15,6 +17,9 @@ MOST_TILES = 2**31 - 1
 """What a launch can number: HIP and CUDA both hold the first grid dimension in 31 bits."""
 
 LARGEST_PARAMETER = 2**31
+
+FITS_INT32 = 1 << 27
+"""Up to here no intermediate value of a built-in formula leaves int32 (they stay below 16 times the count)."""
 
 
 class MappingError(TilewaveError):
@@ -110,6 +115,37 @@ def _count(name: str, value: object, need: str) -> int:
         raise MappingError(f"{need}, not {number}")
     if number > MOST_TILES:
         raise MappingError(f"{name} = {number} is too large; a launch numbers at most {MOST_TILES} tiles")
+    return number
+
+
+def checked_number(number: Index, count: int, where: str) -> Index:
+    """The number of a tile, or an array of such, below `count`; one that only a launch will tell passes."""
+    if isinstance(number, (bool, np.bool_)) or (
+        isinstance(number, Number) and not isinstance(number, (int, np.integer))
+    ):
+        raise MappingError(f"{where}: the number of a tile is a whole number, not {number!r}")
+    if isinstance(number, (int, np.integer)):
+        return _below(int(number), count, where)
+    if isinstance(number, np.ndarray):
+        return _all_below(number, count, where)
+    if not hasattr(number, "__floordiv__"):
+        raise MappingError(f"{where}: the number of a tile is a whole number, not {number!r}")
+    return number
+
+
+def _all_below(numbers: npt.NDArray[Any], count: int, where: str) -> npt.NDArray[Any]:
+    if numbers.dtype.kind not in "iu":
+        raise MappingError(f"{where}: the numbers of tiles are whole numbers, not {numbers.dtype}")
+    if numbers.size:
+        _below(int(numbers.min()), count, where)
+        _below(int(numbers.max()), count, where)
+    is_roomy = numbers.dtype == np.int64 or (numbers.dtype == np.int32 and count <= FITS_INT32)
+    return numbers if is_roomy else numbers.astype(np.int64)  # narrow ones would wrap in the middle of a formula
+
+
+def _below(number: int, count: int, where: str) -> int:
+    if not 0 <= number < count:
+        raise MappingError(f"{where}: there is no tile {number}", remedy=f"they are numbered from 0 to {count - 1}")
     return number
 
 

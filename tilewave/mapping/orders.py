@@ -54,7 +54,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
-from tilewave.mapping.grid import Grid, MappingError
+from tilewave.mapping.grid import Grid, MappingError, checked_number
 from tilewave.mapping.index import Index, choose, divide, smaller, total
 from tilewave.mapping.steps import Step
 
@@ -62,14 +62,19 @@ from tilewave.mapping.steps import Step
 class Order(Step):
     """A bijection from the numbers below `grid.plane` to the (row, col) of one plane."""
 
-    @abstractmethod
     def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
-        """(row, col) of a tile number."""
+        """(row, col) of a tile number, which is below `grid.plane`."""
+        return self.formula(checked_number(number, grid.plane, f"{self} on one plane of {grid}"), grid)
+
+    @abstractmethod
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+        """(row, col) of a number that is one of the plane's."""
 
     def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
         """(batch, row, col): one batch after the other, each in this order."""
+        t = checked_number(t, grid.size, f"{self} on {grid}")
         batch, number = (0, t) if grid.batches == 1 else divide(t, grid.plane)
-        return batch, *self(number, grid)
+        return batch, *self.formula(number, grid)
 
     def no_effect(self, grid: Grid) -> str:
         """Why this order could as well be left out on this grid; empty where it matters."""
@@ -91,7 +96,7 @@ class Linear(Order):
     along: str = "m"
     name: ClassVar[str] = "linear"
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         if self.along == "n":
             return divide(number, grid.cols)
         col, row = divide(number, grid.rows)
@@ -106,9 +111,9 @@ class Grouped(Order):
     along: str = "m"
     name: ClassVar[str] = "grouped"
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         if self.along == "n":
-            col, row = Grouped(self.size)(number, grid.transposed)
+            col, row = Grouped(self.size).formula(number, grid.transposed)
             return row, col
         _, first, height, within = _bands(number, grid, self.size)
         col, row = divide(within, height)
@@ -131,9 +136,9 @@ class Snake(Order):
     along: str = "m"
     name: ClassVar[str] = "snake"
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         if self.along == "n":
-            col, row = Snake(self.size)(number, grid.transposed)
+            col, row = Snake(self.size).formula(number, grid.transposed)
             return row, col
         band, first, height, within = _bands(number, grid, self.size)
         step, down = divide(within, height)
@@ -160,7 +165,7 @@ class Supertiles(Order):
     cols: Index
     name: ClassVar[str] = "supertiles"
 
-    def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         top, height, rest = _piece(number, grid.rows, self.rows, grid.cols)
         left, width, rest = _piece(rest, grid.cols, self.cols, height)
         row, col = divide(rest, width)

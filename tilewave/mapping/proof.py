@@ -40,7 +40,7 @@ class PersistentFormula(Coverage):
         for first in range(0, grid.size, turns):
             steps = np.arange(first, min(first + turns, grid.size), n)
             reached = steps[:, None] + number
-            going = reached < grid.size
+            going = (reached >= 0) & (reached < grid.size)
             if going.any():
                 who = np.broadcast_to(w, going.shape)[going]
                 tile = self.order.tile(reached[going], grid)

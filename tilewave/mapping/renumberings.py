@@ -47,7 +47,7 @@ class XcdContiguous(Renumbering):
     xcds: Index
     name: ClassVar[str] = "xcd_contiguous"
 
-    def __call__(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: Deal) -> Index:
         lists = _Lists.of(deal, self.xcds)
         xcd, position = lists.place(t)
         per_round = times(smaller(xcd, lists.larger_xcds), lists.rounds)
@@ -66,7 +66,7 @@ class XcdChunked(Renumbering):
     chunk: Index
     name: ClassVar[str] = "xcd_chunked"
 
-    def __call__(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: Deal) -> Index:
         lists = _Lists.of(deal, self.xcds)
         # Any chunk beyond the shortest list chunks nothing; a huge one, told at the launch, must not overflow below.
         chunk = smaller(self.chunk, lists.shortest + 1)

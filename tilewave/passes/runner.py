@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.ir.core import Kernel
+from tilewave.ir.faults import telling
 from tilewave.ir.verify import verify
 
 Pass = Callable[[Kernel], Kernel]
@@ -39,7 +40,9 @@ def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...
     verify(kernel)
     for p in passes:
         start = time.perf_counter()
-        after = verify(p(kernel))
+        with telling(pass_name(p), kernel):
+            after = p(kernel)
+        verify(after)
         steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start))
         kernel = after
     return kernel, tuple(steps)

@@ -28,8 +28,11 @@ import llvmlite
 
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
+from tilewave.files import NotPlain, open_plain, read_all
 
 DEFAULT_LIMIT_BYTES = 1 << 30
+_LONGEST_NUMBER = 18
+"""Digits of a number of bytes that any disk has."""
 
 _MAGIC = b"tilewave"
 _VERSION = 1
@@ -126,8 +129,7 @@ class Cache:
         """Note that so much is written; how much all processes have since the last sweep."""
         assert self.directory is not None
         units = -(-added_bytes // _JOURNAL_UNIT_BYTES)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self.directory / _JOURNAL, flags, 0o600)
+        file = _open_journal(self.directory)
         try:
             os.write(file, bytes(units))
             return os.fstat(file).st_size * _JOURNAL_UNIT_BYTES
@@ -136,7 +138,11 @@ class Cache:
 
     def _sweep(self, directory: Path) -> None:
         """Remove what lost its writer, and the least recently used entries, until the next sweep's share is free."""
-        os.truncate(directory / _JOURNAL, 0)  # first: no other process need sweep now
+        journal = _open_journal(directory)
+        try:
+            os.ftruncate(journal, 0)  # first: no other process need sweep now
+        finally:
+            os.close(journal)
         files = list(_files(directory))
         now = time.time()
         for file in files:
@@ -169,21 +175,26 @@ def _entry(directory: Path, digest: bytes) -> str:
     return f"{directory}/{digest.hex()}{_ENTRY}"
 
 
+def _open_journal(directory: Path) -> int:
+    """To be written at its end; neither a link nor a pipe that somebody planted under its name."""
+    return open_plain(directory / _JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
+
+
 def _read(path: str, digest: bytes, limit_bytes: int) -> bytes | None:
     """The payload of an entry; None where anything about it is not as `_write` left it."""
     try:
-        # A planted link is not followed; a planted pipe does not keep us waiting.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = open_plain(path, os.O_RDONLY | os.O_NOFOLLOW)  # a planted link is not followed
+    except NotPlain:
+        return None
     except OSError as error:
         if error.errno == errno.ELOOP:
             return None
         raise
     try:
         about = os.fstat(file)
-        ours = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
-        if not ours or not _HEADER.size <= about.st_size <= limit_bytes:
+        if about.st_uid != os.geteuid() or not _HEADER.size <= about.st_size <= limit_bytes:
             return None
-        data = os.read(file, about.st_size)
+        data = read_all(file, about.st_size)
         payload = _checked(data, digest)
         if payload is not None and time.time() - about.st_mtime > _USED_SECONDS:
             with suppress(OSError):  # a disk that can only be read is a good cache still
@@ -254,7 +265,7 @@ def default_cache() -> Cache:
 def default_limit_bytes() -> int:
     """TILEWAVE_CACHE_BYTES, or 1 GiB."""
     wanted = os.environ.get("TILEWAVE_CACHE_BYTES", str(DEFAULT_LIMIT_BYTES))
-    if not (wanted.isascii() and wanted.isdigit()):
+    if not (wanted.isascii() and wanted.isdigit() and len(wanted) <= _LONGEST_NUMBER):
         raise TilewaveError(
             f"TILEWAVE_CACHE_BYTES is {wanted!r}, which is no number of bytes",
             remedy=f"set it to a whole number, such as {DEFAULT_LIMIT_BYTES} for 1 GiB",
@@ -298,6 +309,6 @@ def _fault(directory: Path) -> str | None:
     about = os.stat(directory)
     if about.st_uid != os.geteuid():
         return f"belongs to another user (uid {about.st_uid}), whose code would be run"
-    if about.st_mode & stat.S_IWOTH:
-        return "can be written by everybody, whose code would be run"
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(about.st_mode):o}), whose code would be run"
     return None

@@ -51,6 +51,9 @@ class InstructionSet:
     def multiply_panels(
         self, f: Function, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
     ) -> list[str]:
+        formats = {(p.dtype, p.group) for p in self.panel_formats().values()}
+        told = (a.dtype.name, a.group), (b.dtype.name, b.group)
+        assert told[0] == told[1] in formats, f"{self.name} multiplies no panels of {told[0]} by {told[1]}"
         rows = [list(row) for row in acc]
         for k in range(0, a.depth, a.group):
             across = [

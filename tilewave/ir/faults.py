@@ -1,0 +1,38 @@
+"""A kernel that verified, and that a pass or the lowering does not take: what failed, at which op, on which line."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewave.errors import NOWHERE, TilewaveError
+from tilewave.ir.core import Kernel, Op
+
+UNFORESEEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, RuntimeError)
+"""With TypeError and ValueError: what code raises where nobody thought of a case; NotImplementedError is one."""
+
+
+class CannotCompile(TilewaveError):
+    """A kernel says what it may say, and what this stage of the compiler has no answer to."""
+
+
+@contextmanager
+def telling(stage: str, kernel: Kernel) -> Iterator[None]:
+    """Name the op and its line where a stage fails; what failed stays the cause."""
+    try:
+        yield
+    except TilewaveError:
+        raise
+    except (*UNFORESEEN, TypeError, ValueError) as error:
+        op = _op_at_hand(error)
+        what = f"{kernel.name}: {stage} cannot take {op.name if op else 'it'}: {error or type(error).__name__}"
+        remedy = "if the kernel is right, this is a fault of tilewave's; its text, kernel.ir(), makes a good report"
+        raise CannotCompile(what, loc=op.loc if op else NOWHERE, remedy=remedy) from error
+
+
+def _op_at_hand(error: Exception) -> Op | None:
+    """What the innermost frame that looks at an op looks at."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    found = (frame.f_locals.get("op") for frame in reversed(frames))
+    return next((op for op in found if isinstance(op, Op)), None)

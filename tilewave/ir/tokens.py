@@ -1,0 +1,118 @@
+"""The words of a kernel's text, one after the other: each character is looked at once, so time grows with the text."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple, NoReturn
+
+from tilewave.errors import Loc, TilewaveError
+
+LONGEST_TEXT = 1 << 23
+"""Characters of a kernel's text: 100,000 ops and more; the lanes of a large GEMM take some 100,000 characters."""
+LONGEST_WORD = 400
+"""Characters of a name, a type or a quoted word."""
+LONGEST_NUMBER = 40
+"""Characters of a number; the longest that a dtype can hold has 24."""
+DEEPEST = 48
+"""Blocks within blocks, or lists within lists."""
+LONGEST_LIST = 1 << 12
+"""Operands, results, attributes, numbers of one list."""
+SHOWN = 60
+"""Characters that a message shows on either side of the place it means."""
+
+# No two alternatives begin alike and no repetition holds another, so nothing is ever tried twice.
+TOKEN = re.compile(
+    r"""(?P<value>[%@]\w+)
+    |(?P<number>-?(?:[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|inf\b|nan\b))
+    |(?P<word>[A-Za-z_][A-Za-z0-9_]*(?:<[^<>"\n]*>)?)
+    |(?P<sign>[(){}\[\],:=])""",
+    re.VERBOSE,
+)
+BLANK = re.compile(r"(?:[ \t\r\n]|//[^\n]*)*")
+"""With comments; it always matches, so nothing is tried twice here either."""
+STRINGS = json.JSONDecoder()
+
+
+class ParseError(TilewaveError):
+    """The text is no kernel."""
+
+
+class Token(NamedTuple):
+    """A word of the text: its kind, as `TOKEN` names it, "quoted" or "end"; what it says; and where it begins."""
+
+    kind: str
+    text: str
+    at: int
+
+    def __str__(self) -> str:
+        return repr(self.text) if self.kind != "end" else "the end"
+
+
+class Tokens:
+    """A text, read word by word; what no kernel may hold is refused where it stands."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text, self.file = text, file
+        if len(text) > LONGEST_TEXT:
+            what = f"{file} has {len(text):,} characters; a kernel's text has at most {LONGEST_TEXT:,}"
+            raise ParseError(what)
+        self.stop = 0
+        self.line, self.line_start, self.counted = 1, 0, 0
+        self.now = self._scan()
+        self.before = self.now
+
+    def take(self) -> Token:
+        """The word at hand; the next one is at hand then."""
+        self.before = self.now
+        if self.before.kind != "end":
+            self.now = self._scan()
+        return self.before
+
+    def _scan(self) -> Token:
+        text = self.text
+        at = BLANK.match(text, self.stop).end()  # type: ignore[union-attr]
+        found = TOKEN.match(text, at)
+        if found is None:
+            return self._quoted(at) if text.startswith('"', at) else self._end(at)
+        kind = found.lastgroup or ""
+        self.stop = found.end()
+        longest = LONGEST_NUMBER if kind == "number" else LONGEST_WORD
+        if self.stop - at > longest:
+            self.fail(f"a {kind} of {self.stop - at:,} characters; it may have {longest}", at)
+        return Token(kind, found[0], at)
+
+    def _end(self, at: int) -> Token:
+        if at < len(self.text):
+            self.fail(f"{self.text[at]!r} begins nothing that a kernel may hold", at)
+        self.stop = at
+        return Token("end", "", at)
+
+    def _quoted(self, at: int) -> Token:
+        try:
+            word, self.stop = STRINGS.raw_decode(self.text, at)
+        except ValueError:
+            self.fail("this quoted word does not end on its line, or holds what none may hold", at)
+        if self.stop - at > LONGEST_WORD:
+            self.fail(f"a quoted word of {self.stop - at:,} characters; it may have {LONGEST_WORD}", at)
+        return Token("quoted", word, at)
+
+    # -- places
+
+    def loc(self, at: int) -> Loc:
+        """The line and column of a place, none in front of the one asked for before: lines are counted once."""
+        if lines := self.text.count("\n", self.counted, at):
+            self.line += lines
+            self.line_start = self.text.rfind("\n", self.counted, at) + 1
+        self.counted = at
+        column = at - self.line_start
+        return Loc(self.file, self.line, column, column + 1)
+
+    def fail(self, why: str, at: int) -> NoReturn:
+        line = self.text.count("\n", 0, at) + 1
+        begin, end = self.text.rfind("\n", 0, at) + 1, self.text.find("\n", at)
+        end = end if end >= 0 else len(self.text)
+        if end - begin > 4 * SHOWN:  # nobody reads a line of megabytes
+            begin, end = max(begin, at - SHOWN), min(end, at + SHOWN)
+        shown = "".join(c if c.isprintable() else " " for c in self.text[begin:end])
+        raise ParseError(f"{why}\n  {self.file}:{line}\n      {shown}\n      {' ' * (at - begin)}^")

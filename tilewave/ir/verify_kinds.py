@@ -1,0 +1,214 @@
+"""What may stand in a kernel at all: types that can be, attributes of their kind, numbers that their dtype holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import isfinite, prod
+
+import numpy as np
+
+from tilewave.ir import ops as ir
+from tilewave.ir.core import BARE_WORD, Kernel, Op, field_type
+from tilewave.ir.placements import row_elements
+from tilewave.ir.types import (
+    BOOL,
+    INDEX_SCALAR,
+    INTERNAL,
+    Accumulator,
+    DType,
+    Exchange,
+    Memory,
+    Padded,
+    Scalar,
+    Signals,
+    Swizzled,
+    Tile,
+    Type,
+    Vector,
+)
+
+Want = Callable[[bool, str], None]
+Number = int | float | bool
+
+MOST_WORKGROUPS = 2**31 - 1
+"""HIP and CUDA both hold the first grid dimension in 31 bits."""
+MOST_WAVES = 1024
+"""More than any workgroup has; what a machine has, its own passes say."""
+MOST_LANES = 64
+MOST_AXES = 12
+FARTHEST = 1 << 62
+"""No attribute that counts elements or bytes is larger: a sum of two still fits an index."""
+MOST_ELEMENTS: dict[type[Type], int] = {
+    Tile: 1 << 26,
+    Accumulator: 1 << 20,
+    Vector: 1 << 14,
+    Signals: 1 << 10,
+    Exchange: 1 << 40,
+    Memory: 1 << 48,
+}
+LARGEST_FLOAT = 1 << 1023
+"""Of whole numbers that are written where floats are meant."""
+MOST_SHARED = 1 << 24
+"""Elements of a memory of the workgroup's own; the largest machine has some 200 KB."""
+
+
+def _is_whole(x: object) -> bool:
+    return type(x) is int and abs(x) < FARTHEST
+
+
+def _are_whole(x: object) -> bool:
+    return isinstance(x, tuple) and all(map(_is_whole, x))
+
+
+KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "int": (_is_whole, "a whole number"),
+    "bool": (lambda x: type(x) is bool, "true or false"),
+    "str": (lambda x: isinstance(x, str) and (not x or bool(BARE_WORD.match(x))) and x.isascii(), "a word"),
+    "tuple[int, ...]": (_are_whole, "a list of whole numbers"),
+    "tuple[tuple[int, ...], ...]": (lambda x: isinstance(x, tuple) and all(map(_are_whole, x)), "lists of numbers"),
+    "int | float | bool": (lambda x: isinstance(x, (int, float, bool)), "a number"),
+}
+"""The types of attributes, as `ops.py` spells them."""
+
+WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear")}
+"""What attributes of these names may say."""
+COUNTS: dict[str, tuple[int, int]] = {
+    "per_lane": (0, 1 << 10),
+    "depth": (0, 1 << 16),
+    "waves": (0, MOST_WAVES),
+    "members": (1, 16),
+    "arrivals": (1, 1 << 20),
+    "expect": (0, 1 << 20),
+    "pending": (0, 1 << 20),
+    "count": (1, 1 << 10),
+    "rows": (1, MOST_WORKGROUPS),
+    "cols": (1, MOST_WORKGROUPS),
+    "batches": (1, MOST_WORKGROUPS),
+    "workgroups": (1, MOST_WORKGROUPS),
+    "first": (0, FARTHEST),
+    "axis": (0, MOST_AXES),
+    "row_axis": (0, MOST_AXES),
+    "depth_axis": (0, MOST_AXES),
+}
+"""How large attributes of these names may be, where they are one number."""
+ONE_RESULT: tuple[type[Op], ...] = (
+    *(ir.Const, ir.Unary, ir.Binary, ir.Select, ir.Broadcast, ir.Permute, ir.Iota, ir.Workgroup, ir.Allocate),
+    *(ir.Overlay, ir.Read, ir.Gather, ir.Mma, ir.Prepack, ir.ReadPanel, ir.ZeroAccumulator, ir.LoadAccumulator),
+    *(ir.Accumulate, ir.ReadAccumulator, ir.MakeExchange, ir.TakeOver, ir.Lane, ir.Wave, ir.Ramp, ir.Unset, ir.Part),
+    *(ir.Load, ir.LoadEach, ir.Matrix, ir.MatrixShared, ir.MakeSignals),
+)
+
+
+def is_held(kind: Type) -> bool:
+    """Whether it is a number, or numbers in registers."""
+    return isinstance(kind, (Scalar, Tile, Vector))
+
+
+def are_axes(axes: tuple[int, ...], rank: int) -> bool:
+    """Whether these are axes of something with so many, none twice."""
+    return len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
+
+
+def check_kernel(kernel: Kernel, want: Want) -> None:
+    """What a kernel says of itself."""
+    attributes = {"workgroups": "int", "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str", "cluster": "int"}
+    for name, kind in attributes.items():
+        fits, told = KINDS[kind]
+        want(fits(getattr(kernel, name)), f"{name} is {told}, not {getattr(kernel, name)!r}")
+    want(kernel.name.isidentifier(), f"a kernel's name is an identifier, not {kernel.name!r}")
+    want(kernel.level in ir.LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(ir.LEVELS)}")
+    n, cluster = kernel.workgroups, kernel.cluster
+    want(n >= 1, f"{n} workgroups compute nothing")
+    want(n <= MOST_WORKGROUPS, f"{n} workgroups are more than a launch numbers, {MOST_WORKGROUPS}")
+    want(cluster >= 1 and n % max(1, cluster) == 0, f"{n} workgroups are no whole clusters of {cluster}")
+    want(all(w >= 1 for w in kernel.waves), f"waves are counted from 1 on, not {list(kernel.waves)}")
+    want(prod(kernel.waves) <= MOST_WAVES, f"a workgroup has at most {MOST_WAVES} waves")
+    want(0 <= kernel.lanes <= MOST_LANES, f"a wave has at most {MOST_LANES} lanes, not {kernel.lanes}")
+    lanes = kernel.level != "lane" or (kernel.lanes > 0 and len(kernel.waves) > 0)
+    want(lanes, "on the lane level a kernel says its waves and lanes: {waves = [2, 2], lanes = 64}")
+
+
+def check_argument(kind: Type, want: Want) -> None:
+    """A call gives arrays and numbers, nothing else."""
+    is_array = isinstance(kind, Memory) and kind.space == "global" and kind.dtype not in INTERNAL
+    want(is_array or kind == INDEX_SCALAR, f"a call gives arrays and numbers (index), no {kind}")
+
+
+def check_parts(op: Op, want: Want) -> None:
+    """Attributes of their kinds, as many results as the op has, and types that can be."""
+    for name, part in op.parts():
+        kind = field_type(type(op), name)
+        if kind in KINDS and (fault := _attribute_fault(name, kind, part)):
+            want(False, fault)
+    if not isinstance(op, (ir.Loop, ir.While)):
+        count = 3 if isinstance(op, ir.TileOf) else int(isinstance(op, ONE_RESULT))
+        want(len(op.results) == count, f"has {count} results, not {len(op.results)}")
+    for v in op.results:
+        check_type(v.type, want)
+
+
+def _attribute_fault(name: str, kind: str, part: object) -> str:
+    """Why an attribute cannot say this; empty where it can."""
+    fits, told = KINDS[kind]
+    if not fits(part):
+        return f"{name} is {told}, not {part!r}"
+    if name in WORDS and part not in WORDS[name]:
+        return f"{name} is one of {', '.join(map(repr, WORDS[name]))}, not {part!r}"
+    least, most = COUNTS.get(name, (-FARTHEST, FARTHEST))
+    if type(part) is int and kind == "int" and not least <= part <= most:
+        return f"{name} is from {least} to {most}, not {part}"
+    return ""
+
+
+def check_type(kind: Type, want: Want) -> None:
+    if fault := _type_fault(kind):
+        want(False, fault)
+
+
+@lru_cache(maxsize=1024)
+def _type_fault(kind: Type) -> str:
+    """Why there is no such type; empty where there is. Few types stand in a kernel, each in many places."""
+    if isinstance(kind, Scalar):
+        return ""
+    if not 0 < len(kind.shape) <= MOST_AXES or not all(0 < n < FARTHEST for n in kind.shape):
+        return f"{kind} has an axis without elements, or more than {MOST_AXES} axes"
+    most = MOST_SHARED if isinstance(kind, Memory) and kind.space != "global" else MOST_ELEMENTS[type(kind)]
+    if prod(kind.shape) > most:
+        return f"{kind} has more than {most:,} elements"
+    if isinstance(kind, Memory) and kind.placement and not _rows_can_lie_so(kind):
+        return f"{kind}: rows cannot lie so"
+    return ""
+
+
+def _rows_can_lie_so(memory: Memory) -> bool:
+    if memory.space != "shared":
+        return False
+    if isinstance(memory.placement, Padded):
+        return memory.placement.elements > 0 and prod(memory.shape[:-1]) * row_elements(memory) <= MOST_SHARED
+    assert isinstance(memory.placement, Swizzled)
+    chunk, period, every = memory.placement.chunk, memory.placement.period, memory.placement.every
+    is_power = period > 0 and period & (period - 1) == 0
+    return min(chunk, every) > 0 and is_power and memory.shape[-1] % (chunk * period) == 0
+
+
+def check_constant(value: Number, kind: Type, want: Want) -> None:
+    """Whether the dtype holds the number."""
+    dtype, half = kind.dtype, 1 << kind.dtype.bits - 1
+    want(is_held(kind), f"makes a number or a tile, not {kind}")
+    if dtype == BOOL:
+        want(isinstance(value, bool), f"a truth value is true or false, not {value}")
+    elif dtype.is_int:
+        fits = type(value) is int and -half <= value < half
+        want(fits, f"{dtype} holds whole numbers from {-half} to {half - 1}, not {value}")
+    else:
+        fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_FLOAT)
+        want(
+            fits and _is_in_reach(float(value), dtype), f"{dtype} holds no {value}; where infinity is meant, write inf"
+        )
+
+
+def _is_in_reach(value: float, dtype: DType) -> bool:
+    """Whether a number does not become infinity, or none at all, in a dtype."""
+    with np.errstate(over="ignore"):
+        return not isfinite(value) or isfinite(float(np.float64(value).astype(dtype.numpy)))
