@@ -136,7 +136,9 @@ def test_two_waves_that_write_one_byte_race():
 
 
 def test_workgroups_do_not_share():
-    assert not findings_of(exchange(WAIT, BARRIER), WORDS, np.zeros(256, np.uint32), grid=(5,), block=(128,))
+    body = EXCHANGE.replace("global_store", "s_lshl_b32 s8, s2, 9\n\tv_add_u32_e32 v1, s8, v1\n\tglobal_store")
+    text = kernel_text(START + body.format(wait=WAIT, barrier=BARRIER), shared=512, lanes=128)
+    assert not findings_of(text, WORDS, np.zeros(5 * 128, np.uint32), grid=(5,), block=(128,))
 
 
 def test_reading_what_nobody_wrote_is_found():
@@ -301,7 +303,8 @@ def test_an_endless_loop_ends(check):
     )
 
 
-def test_a_wave_may_wait_for_what_another_stores():
+@orders
+def test_a_wave_may_wait_for_what_another_stores(order):
     """Wave 1 comes first in the text and spins until wave 0 has stored; both orders let wave 0 run."""
     body = """
 	v_mov_b32_e32 v2, 0
@@ -309,7 +312,7 @@ def test_a_wave_may_wait_for_what_another_stores():
 	s_cmp_lt_u32 s8, 64
 	s_cbranch_scc1 .L2
 .L1:
-	global_load_dword v3, v2, s[6:7]
+	global_load_dword v3, v2, s[6:7] sc0
 	s_waitcnt vmcnt(0)
 	v_readfirstlane_b32 s9, v3
 	s_cmp_eq_u32 s9, 0
@@ -317,12 +320,13 @@ def test_a_wave_may_wait_for_what_another_stores():
 	s_endpgm
 .L2:
 	v_mov_b32_e32 v4, 1
-	global_store_dword v2, v4, s[6:7]"""
-    for order in ("barrier", "random"):
-        out = np.zeros(4, np.uint32)
-        text = kernel_text(START + body, lanes=128)
-        assert not findings_of(text, WORDS, out, block=(128,), order=order, limit=50_000)
-        assert out[0] == 1
+	global_store_dword v2, v4, s[6:7] sc0"""
+    out = np.zeros(4, np.uint32)
+    text = kernel_text(START + body, lanes=128)
+    assert not findings_of(text, WORDS, out, block=(128,), order=order, limit=50_000)
+    assert out[0] == 1
+    plain = findings_of(text.replace(" sc0", ""), WORDS, out, block=(128,), order=order, limit=50_000)
+    assert [f.kind for f in plain] == ["global-memory race"]
 
 
 def test_nothing_is_checked_when_checks_are_off():

@@ -111,14 +111,16 @@ def test_atomic_operations_see_each_other():
 	global_atomic_add v5, v3, v4, s[6:7] sc0
 	s_waitcnt vmcnt(0)
 	v_lshlrev_b32_e32 v6, 2, v0
-	global_store_dword v6, v5, s[6:7] offset:4
+	s_lshl_b32 s8, s2, 8
+	v_add_u32_e32 v6, s8, v6
+	global_store_dword v6, v5, s[6:7] offset:8
 	v_cvt_f32_u32_e32 v7, v0
-	global_atomic_add_f32 v3, v7, s[6:7] offset:260"""
+	global_atomic_add_f32 v3, v7, s[6:7] offset:4"""
     )
-    out = np.zeros(66, np.uint32)
+    out = np.zeros(2 + 3 * 64, np.uint32)
     Emulator.from_assembly(kernel_text(body)).launch("k", (3,), (64,), [WORDS, out])
-    assert out[0] == 192 and sorted(out[1:65]) == list(range(128, 192))
-    assert out[65:].view(np.float32)[0] == 3 * LANE.sum()
+    assert out[0] == 192 and sorted(out[2:]) == list(range(192))
+    assert out[1:2].view(np.float32)[0] == 3 * LANE.sum()
 
 
 def test_atomics_on_shared_memory():

@@ -26,7 +26,6 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
 
     def execute(c: Convoy) -> None:
         shared = c.machine.shared
-        shared.issue(c.sel)
         addresses, waves_inside, positions = lanes(c)
         waves = c.active_waves
         base = (c.active(c.su[M0, c.sel][:, None]).astype(I64) + offset) & reach

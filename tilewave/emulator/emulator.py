@@ -19,6 +19,7 @@ from tilewave.emulator.memory import GlobalMemory
 from tilewave.emulator.numbers import SHARED_LIMIT, Chip
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Program
+from tilewave.emulator.races import Races
 from tilewave.emulator.run import Order, Run
 from tilewave.errors import CallError
 
@@ -94,12 +95,13 @@ class Emulator:
             self.module, kernel, _extent("grid", grid), _extent("block", block), args, dynamic_shared, memory
         )
         self._check_size(launch.shared_bytes, launch.lanes_each)
-        executed, rng, paths = 0, random.Random(seed), None
+        executed, rng, paths, races = 0, random.Random(seed), None, Races(memory.buffers, memory.places)
         workgroups = launch.workgroups()
         together = max(1, WAVES_AT_A_TIME // launch.waves_each)
         with np.errstate(all="ignore"):
             for first in range(0, len(workgroups), together):
-                machine = make_machine(launch, self._program, workgroups[first : first + together], findings)
+                running = range(first, min(first + together, len(workgroups)))
+                machine = make_machine(launch, self._program, workgroups, running, races, findings)
                 paths = paths or Paths(known_at_start(launch, machine))
                 run = Run(machine, self._program, kernel.entry, paths, limit)
                 run.finish(order, rng)

@@ -11,12 +11,14 @@ import numpy as np
 
 from tilewave.emulator.assembly import Module
 from tilewave.emulator.findings import Findings
+from tilewave.emulator.flight import Counters
 from tilewave.emulator.instruction import EXEC, FLAT_SCRATCH, TRAP, XNACK_MASK
 from tilewave.emulator.kernel import USER_SCALARS, Argument, Kernel
 from tilewave.emulator.machine import LANES, Machine, Workgroup, lanes_of
 from tilewave.emulator.memory import Buffer, GlobalMemory, spans
 from tilewave.emulator.numbers import MASK32, MASK64, U32, U64, Array
 from tilewave.emulator.program import Program
+from tilewave.emulator.races import Races
 from tilewave.emulator.shared_state import SharedState
 from tilewave.emulator.step import SCALAR_ROWS
 from tilewave.errors import CallError
@@ -161,14 +163,21 @@ def _packet(kernel: Kernel, grid: Extent, block: Extent, shared: int, arguments:
 # -- registers ---------------------------------------------------------------------------------------------------------
 
 
-def make_machine(launch: Launch, program: Program, workgroups: Sequence[Workgroup], findings: Findings) -> Machine:
-    """Waves as they stand when their kernel begins."""
-    count = launch.waves_each * len(workgroups)
+def make_machine(
+    launch: Launch, program: Program, launched: Sequence[Workgroup], running: range, races: Races, findings: Findings
+) -> Machine:
+    """Waves as they stand when their kernel begins, of some of the workgroups that are launched."""
+    count = launch.waves_each * len(running)
     shared = SharedState(
-        launch.shared_bytes, len(workgroups), count, program.shared_granule(), loads_directly=program.loads_directly()
+        launch.shared_bytes,
+        len(running),
+        count,
+        program.shared_granule(),
+        Counters(count),
+        loads_directly=program.loads_directly(),
     )
     machine = Machine(
-        workgroups, launch.waves_each, program.vector_rows(), launch.memory, shared, findings,
+        launched, running, launch.waves_each, program.vector_rows(), launch.memory, races, shared, findings,
         -(-launch.kernel.descriptor.private_bytes // 4) * 4,
     )  # fmt: skip
     machine.mode = launch.kernel.descriptor.mode

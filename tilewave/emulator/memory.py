@@ -71,6 +71,11 @@ class GlobalMemory:
             raw = contents[buffer.name] if buffer.host == 0 else ctypes.string_at(buffer.host, buffer.size)
             self.bytes[at : at + len(raw)] = np.frombuffer(raw, U8)
 
+    @property
+    def places(self) -> list[int]:
+        """Where each buffer begins in the arena."""
+        return [b.address - shift for b, shift in zip(self.buffers, self._shift, strict=True)]
+
     def write_back(self) -> None:
         """Give the caller's arrays what the kernel stored."""
         for buffer, shift in zip(self.buffers, self._shift, strict=True):

@@ -17,6 +17,7 @@ from tilewave.emulator.machine import Convoy, Machine
 from tilewave.emulator.memory import ZeroMemory
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Block, Program
+from tilewave.emulator.races import Races
 from tilewave.emulator.run import RUNNING, Run
 
 ACCESS = re.compile(r"ds_(read|write)(2?)(st64)?_[bui](8|16|32|64|96|128)")
@@ -32,7 +33,9 @@ def bank_conflicts(module: Module, kernel: Kernel, loop: tuple[int, int]) -> flo
     launch = prepare(module, kernel, (1, 1, 1), (lanes, 1, 1), given, 0, ZeroMemory())
     program = Program(module.instructions, module.chip)
     with np.errstate(all="ignore"):
-        machine = make_machine(launch, program, [(0, 0, 0)], Findings("off"))
+        machine = make_machine(
+            launch, program, [(0, 0, 0)], range(1), Races(launch.memory.buffers, launch.memory.places), Findings("off")
+        )
         probe = _Probe(machine, program, kernel.entry, Paths(known_at_start(launch, machine)), LONGEST_RUN)
         return probe.follow(loop)
 

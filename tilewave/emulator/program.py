@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
 from tilewave.emulator.numbers import Chip
 from tilewave.emulator.scalar import build_scalar
@@ -37,8 +39,21 @@ def make_step(instruction: Instruction, chip: Chip) -> Step:
             execute = build(draft)
             if execute is None:
                 break
-            return draft.finish(execute)
+            return draft.finish(_counted(draft, execute))
     raise unsupported(instruction, "tell us, and it will get one")
+
+
+def _counted(draft: Draft, execute: Execute) -> Execute:
+    """What a memory operation does, after a counter has gone up."""
+    if draft.traffic is None or draft.traffic.order == "shared":
+        return execute
+    queue = SCALAR if draft.traffic.order == "scalar" else VECTOR
+
+    def counted(c: Convoy) -> None:
+        c.machine.flight.issue(c, queue)
+        execute(c)
+
+    return counted
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,6 +134,7 @@ class Run:
                 self._release(block)
             case "ends":
                 self.status[indices] = ENDED
+                self.machine.flight.end(convoy)
                 self._release(block)
 
     def _jump(self, convoy: Convoy, block: Block) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilewave.emulator.flight import VECTOR, Counters
 from tilewave.emulator.numbers import I32, I64, U8, U32, Array
 
 POISON = 0x7FC0DEAD
@@ -41,8 +42,10 @@ class Access(NamedTuple):
 class SharedState:
     """The bytes of every workgroup's shared memory behind each other, and their stamps."""
 
-    def __init__(self, size: int, workgroups: int, waves: int, granule: int, *, loads_directly: bool) -> None:
-        self.size, self.granule = size, granule
+    def __init__(
+        self, size: int, workgroups: int, waves: int, granule: int, counters: Counters, *, loads_directly: bool
+    ) -> None:
+        self.size, self.granule, self.counters = size, granule, counters
         self.stride = -(-size // 16) * 16 + 16
         self.words = np.full(self.stride * workgroups // 4, POISON, U32)
         self.bytes, self.quads = self.words.view(U8), self.words.reshape(-1, 4)
@@ -52,7 +55,6 @@ class SharedState:
         self.reader = np.full(self.stride * workgroups // granule, NEVER, I32)
         self.arrival = np.zeros(len(self.writer), I32)
         """Of bytes that a direct-to-shared load writes: its number among its wave's vector-memory operations."""
-        self.issued, self.done = np.zeros(waves, I32), np.zeros(waves, I32)
         self.log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.direct_log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.workgroups, self.loads_directly = max(workgroups, 1), loads_directly
@@ -77,7 +79,7 @@ class SharedState:
         unwritten = self._first(writers == NEVER, writers, granules)
         late = None
         if self.loads_directly:
-            pending = (self.arrival[granules] > self.done[waves][:, None]) & (writers & 31 == own & 31)
+            pending = (self.arrival[granules] > self.counters.done[VECTOR, waves][:, None]) & (writers & 31 == own & 31)
             late = self._first(pending, writers, granules)
         self._note_reader(granules, own)
         return race, unwritten, late
@@ -112,19 +114,9 @@ class SharedState:
 
     # -- loads that write shared memory directly ----------------------------------------------------------------------
 
-    def issue(self, waves: slice | Array) -> None:
-        """A vector-memory operation begins."""
-        if self.loads_directly:
-            self.issued[waves] += 1
-
-    def wait(self, waves: slice | Array, outstanding: int) -> None:
-        """All vector-memory operations but the last few have ended."""
-        if self.loads_directly:
-            self.done[waves] = np.maximum(self.done[waves], self.issued[waves] - outstanding)
-
     def will_arrive(self, granules: Array, waves: Array) -> None:
         """What a direct load writes is there when its wave has waited for it."""
-        self.arrival[granules] = self.issued[waves][:, None]
+        self.arrival[granules] = self.counters.issued[VECTOR, waves][:, None]
 
     def _first(self, bad: Array, stamps: Array, granules: Array) -> Conflict | None:
         if not bad.any():
@@ -143,6 +135,8 @@ class SharedState:
     def arrive(self, wave: int, outstanding: int, direct: int) -> None:
         """A wave comes to a barrier; accesses that it has not waited for also belong to the next epoch."""
         for log, count in ((self.log[wave], outstanding), (self.direct_log[wave], direct)):
+            if count == 0:
+                log.clear()
             while len(log) > count:
                 log.popleft()
             for access in log:

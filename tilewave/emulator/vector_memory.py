@@ -93,7 +93,6 @@ def _load(draft: Draft, address: Reader, target: Operand, shape: Shape, is_flat:
     draft.vector_writes += range(row, row + shape.words)
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         addresses, waves = c.active(address(c)), c.active_waves
         if is_flat and _is_shared(draft, addresses):
             values = _flat_shared(c, addresses, waves, shape.size)
@@ -128,7 +127,6 @@ def _store(draft: Draft, address: Reader, source: Operand, shape: Shape, is_flat
     draft.held_data = tuple(range(row, row + shape.words)) if shape.words > 2 else ()
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         addresses, waves, data = c.active(address(c)), c.active_waves, stored_bytes(c, row, shape)
         if is_flat and _is_shared(draft, addresses):
             places = (addresses & MASK32) + c.machine.shared.base_of[waves]
@@ -285,7 +283,6 @@ def _buffer_load(draft: Draft, places: Callable[[Convoy], Places], row: int, sha
     instruction, piece = draft.instruction, min(shape.size, 4)
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         found, waves = places(c), c.active_waves
         if found.inside(shape.size).all():
             put_loaded(c, row, shape, load(c, instruction, found.addresses, waves, shape.size))
@@ -304,7 +301,6 @@ def _buffer_store(draft: Draft, places: Callable[[Convoy], Places], row: int, sh
     instruction, piece = draft.instruction, min(shape.size, 4)
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         found, waves, data = places(c), c.active_waves, stored_bytes(c, row, shape)
         if found.inside(shape.size).all():
             store(c, instruction, found.addresses, waves, data)
