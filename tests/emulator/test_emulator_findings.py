@@ -135,6 +135,53 @@ def test_two_waves_that_write_one_byte_race():
     assert found.what == "overwrites byte 0 of shared memory, written by wave 1 since the last barrier"
 
 
+@orders
+@pytest.mark.parametrize("plain", ["ds_read_b32 v3, v2", "ds_write_b32 v2, v0"])
+def test_atomic_operations_on_shared_memory_race_with_plain_ones(plain, order):
+    body = f"""
+	ds_write_b32 v1, v0
+	s_waitcnt lgkmcnt(0)
+	s_barrier
+	v_xor_b32_e32 v2, 0x100, v1
+	ds_add_u32 v1, v0
+{{wait}}{{barrier}}	{plain}
+	s_waitcnt lgkmcnt(0)"""
+    wait, barrier = "\ts_waitcnt lgkmcnt(0)\n", "\ts_barrier\n"
+
+    def found(wait, barrier):
+        text = kernel_text(START + body.format(wait=wait, barrier=barrier), shared=512, lanes=128)
+        return {f.kind for f in findings_of(text, WORDS, WORDS, block=(128,), order=order)}
+
+    assert not found(wait, barrier)
+    for fewer in (("", barrier), (wait, ""), ("", "")):
+        assert found(*fewer) == {"shared-memory race"}
+
+
+@orders
+def test_flat_accesses_of_shared_memory_are_looked_at_too(order):
+    body = """
+	s_mov_b64 s[8:9], src_shared_base
+	v_mov_b32_e32 v5, s9
+	v_mov_b32_e32 v4, v1
+	flat_store_dword v[4:5], v0
+{wait}{barrier}	v_xor_b32_e32 v4, 0x100, v1
+	flat_load_dword v3, v[4:5]
+	s_waitcnt vmcnt(0) lgkmcnt(0)
+	global_store_dword v1, v3, s[6:7]"""
+    wait, barrier = "\ts_waitcnt vmcnt(0) lgkmcnt(0)\n", "\ts_barrier\n"
+    out = np.zeros(128, np.uint32)
+
+    def found(wait, barrier, shared=512):
+        text = kernel_text(START + body.format(wait=wait, barrier=barrier), shared=shared, lanes=128)
+        return {f.kind for f in findings_of(text, WORDS, out, block=(128,), order=order)}
+
+    assert not found(wait, barrier)
+    assert (out == np.arange(128) ^ 64).all()
+    for fewer in (("", barrier), (wait, "")):
+        assert "shared-memory race" in found(*fewer)
+    assert "out of bounds" in found(wait, barrier, shared=256)
+
+
 def test_workgroups_do_not_share():
     body = EXCHANGE.replace("global_store", "s_lshl_b32 s8, s2, 9\n\tv_add_u32_e32 v1, s8, v1\n\tglobal_store")
     text = kernel_text(START + body.format(wait=WAIT, barrier=BARRIER), shared=512, lanes=128)

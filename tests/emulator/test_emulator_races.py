@@ -4,7 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from emulated_code import findings_of, kernel_text
+from emulated_code import DATA, findings_of, kernel_text
+
+from tilewave.emulator import EmulationError, Emulator
 
 WAVES = 4
 START = "\ts_load_dwordx4 s[4:7], s[0:1], 0x0\n\tv_lshlrev_b32_e32 v1, 2, v0\n\ts_waitcnt lgkmcnt(0)\n"
@@ -145,7 +147,7 @@ def test_a_wave_is_in_order_with_itself(run):
 
 @runs
 def test_waves_that_only_read_do_not_race(run):
-    assert not found(f"\tglobal_load_dword v3, v2, s[6:7]\n{WAIT}\tglobal_load_dword v3, v1, s[6:7]\n{WAIT}", run, grid=3)
+    assert not found(f"{LOAD}{WAIT}\tglobal_load_dword v3, v1, s[6:7]\n{WAIT}", run, grid=3)
 
 
 @runs
@@ -278,6 +280,35 @@ def test_what_does_not_fit_the_counter_is_over(run):
     more = "\tglobal_load_dword v5, v1, s[4:5]\n"
     assert not found(f"{STORE}{64 * more}{BARRIER}{LOAD}", run)
     assert kinds(f"{STORE}{62 * more}{BARRIER}{LOAD}", run) == {"global-memory race"}
+
+
+# -- code of a compiler ------------------------------------------------------------------------------------------------
+
+FLIP = (DATA / "flip_in_place_gfx942.s").read_text()
+"""`write(read(c, mapping=upside_down), c)` in four waves, with nothing between the loads and the stores."""
+
+
+@runs
+def test_a_tile_turned_in_place_is_a_race_of_its_waves(run):
+    c = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    with pytest.raises(EmulationError) as error:
+        Emulator.from_assembly(FLIP).launch("flip", (1,), (256,), [c, 64, 1], **run)
+    first = error.value.finding
+    assert (first.kind, first.loc.file, first.loc.line) == ("global-memory race", "./flip.py", 11)
+    assert re.match(r"(global_load|buffer_store)", first.instruction)
+
+
+@runs
+def test_a_tile_turned_in_place_behind_a_barrier_is_right(run):
+    c = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    at = FLIP.index("\tbuffer_store")
+    mended = f"{FLIP[:at]}{WAIT}{BARRIER}{FLIP[at:]}"
+    turned = c.copy()
+    assert not Emulator.from_assembly(mended).launch("flip", (1,), (256,), [turned, 64, 1], **run).findings
+    assert (turned == c[::-1]).all()
+    for _, text in without_each(f"{WAIT}{BARRIER}"):
+        with pytest.raises(EmulationError, match=r"global-memory race|missing wait"):
+            Emulator.from_assembly(f"{FLIP[:at]}{text}{FLIP[at:]}").launch("flip", (1,), (256,), [c, 64, 1], **run)
 
 
 def test_arguments_that_overlap_race_as_one():

@@ -46,6 +46,6 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
             granules = shared.granules(places, step)
             report_race(c, instruction, waves, "overwrites", shared.write(granules, waves))
             shared.will_arrive(granules, waves)
-            shared.remember(c.members, Access(granules, waves, True), direct=True)
+            shared.remember(c.members, Access(granules, waves, "write"), direct=True)
 
     return execute

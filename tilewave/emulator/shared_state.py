@@ -9,7 +9,7 @@ arrives at a barrier counts as done in the next epoch too.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,11 @@ class Access(NamedTuple):
 
     granules: Array
     waves: Array
-    writes: bool
+    kind: Literal["read", "write", "change"]
+    """A change is atomic."""
+
+
+NO_ACCESS = Access(np.zeros((0, 1), I64), np.zeros(0, I64), "read")
 
 
 class SharedState:
@@ -53,6 +57,8 @@ class SharedState:
         self.epoch = np.zeros(waves, I32)
         self.writer = np.full(self.stride * workgroups // granule, NEVER, I32)
         self.reader = np.full(self.stride * workgroups // granule, NEVER, I32)
+        self.changer: Array | None = None
+        """Of atomic operations, from the first one on."""
         self.arrival = np.zeros(len(self.writer), I32)
         """Of bytes that a direct-to-shared load writes: its number among its wave's vector-memory operations."""
         self.log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
@@ -75,42 +81,44 @@ class SharedState:
         """Note a read: the write it races with, bytes nobody wrote, a direct load that has not arrived."""
         own = self._stamps(waves)[:, None]
         writers = self.writer[granules]
-        race = self._first((writers >> 5 >= own >> 5) & (writers != own), writers, granules)
+        race = self._first(_since(writers, own), writers, granules) or self._met_change(granules, own)
         unwritten = self._first(writers == NEVER, writers, granules)
         late = None
         if self.loads_directly:
             pending = (self.arrival[granules] > self.counters.done[VECTOR, waves][:, None]) & (writers & 31 == own & 31)
             late = self._first(pending, writers, granules)
-        self._note_reader(granules, own)
+        _add(self.reader, granules, own)
         return race, unwritten, late
 
-    def _note_reader(self, granules: Array, own: Array) -> None:
-        before = self.reader[granules]
-        several = (before >> 5 >= own >> 5) & (before != own)
-        stamp = np.where(several, np.maximum(before, own) | SEVERAL, own)
-        self.reader[granules] = stamp
-        lost = self.reader[granules] != stamp  # two waves of one convoy read the same byte
-        if lost.any():
-            self.reader[granules[lost]] = np.broadcast_to(own | SEVERAL, granules.shape)[lost]
+    def _met_change(self, granules: Array, own: Array) -> Conflict | None:
+        """Another wave's atomic operation since the last barrier."""
+        if self.changer is None:
+            return None
+        changers = self.changer[granules]
+        return self._first(_since(changers, own), changers, granules)
 
     def write(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None]:
         """Note a write: another wave's write, or read, that it races with."""
         own = self._stamps(waves)[:, None]
         writers, readers = self.writer[granules], self.reader[granules]
-        written = self._first((writers >> 5 >= own >> 5) & (writers != own), writers, granules)
-        read = self._first((readers >> 5 >= own >> 5) & (readers != own), readers, granules)
+        written = self._first(_since(writers, own), writers, granules) or self._met_change(granules, own)
+        read = self._first(_since(readers, own), readers, granules)
         self.writer[granules] = own
         if written is None:
             found = self.writer[granules]
             written = self._first(found != own, found, granules)
         return written, read
 
-    def touch(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None]:
-        """An atomic operation: it may meet others of its kind, but no plain write, and not what nobody wrote."""
+    def touch(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None, Conflict | None]:
+        """Note an atomic operation: a plain write, or read, that it races with, and bytes nobody wrote."""
         own = self._stamps(waves)[:, None]
-        writers = self.writer[granules]
-        race = self._first((writers >> 5 >= own >> 5) & (writers != own), writers, granules)
-        return race, self._first(writers == NEVER, writers, granules)
+        if self.changer is None:
+            self.changer = np.full_like(self.writer, NEVER)
+        writers, readers = self.writer[granules], self.reader[granules]
+        written = self._first(_since(writers, own), writers, granules)
+        read = self._first(_since(readers, own), readers, granules)
+        _add(self.changer, granules, own)
+        return written, read, self._first(writers == NEVER, writers, granules)
 
     # -- loads that write shared memory directly ----------------------------------------------------------------------
 
@@ -142,11 +150,29 @@ class SharedState:
             for access in log:
                 mine = access.granules[access.waves == wave].reshape(-1)
                 stamp = (int(self.epoch[wave]) + 1) * 32 + wave // self.workgroups
-                if access.writes:
+                if access.kind == "write":
                     self.writer[mine] = stamp
-                else:
-                    others = (self.reader[mine] >= stamp & ~31) & (self.reader[mine] != stamp)
-                    self.reader[mine] = np.where(others, stamp | SEVERAL, stamp)
+                    continue
+                stamps = self.reader if access.kind == "read" else self.changer
+                assert stamps is not None
+                others = (stamps[mine] >= stamp & ~31) & (stamps[mine] != stamp)
+                stamps[mine] = np.where(others, stamp | SEVERAL, stamp)
 
     def release(self, waves: Array) -> None:
         self.epoch[waves] += 1
+
+
+def _since(stamps: Array, own: Array) -> Array:
+    """Stamps of other waves since the last barrier."""
+    since: Array = (stamps >> 5 >= own >> 5) & (stamps != own)
+    return since
+
+
+def _add(stamps: Array, granules: Array, own: Array) -> None:
+    """Add waves to those that touched these granules."""
+    before = stamps[granules]
+    stamp = np.where(_since(before, own), np.maximum(before, own) | SEVERAL, own)
+    stamps[granules] = stamp
+    lost = stamps[granules] != stamp  # two waves of one convoy touch the same byte
+    if lost.any():
+        stamps[granules[lost]] = np.broadcast_to(own | SEVERAL, granules.shape)[lost]

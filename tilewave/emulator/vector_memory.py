@@ -13,6 +13,8 @@ from tilewave.emulator.direct import build_direct
 from tilewave.emulator.instruction import Operand
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, MASK32, U8, U32, Array
+from tilewave.emulator.shared import load_shared, store_shared
+from tilewave.emulator.shared_state import NO_ACCESS
 from tilewave.emulator.step import PRIVATE_BASE, SHARED_BASE, Draft, Execute, Reader, Traffic, unsupported
 
 
@@ -52,7 +54,8 @@ def build_flat(draft: Draft) -> Execute | None:
     if family == "scratch":
         return _scratch(draft, name)
     is_flat = family == "flat"
-    draft.traffic = Traffic(("vm", "lg"), "flat") if is_flat else Traffic(("vm",), "vector")
+    of_shared = 0 if name.startswith("atomic_") else 1
+    draft.traffic = Traffic(("vm", "lg"), "flat", of_shared) if is_flat else Traffic(("vm",), "vector")
     operands = draft.operands
     if name.startswith("load_lds_"):
         address = _address(draft, operands[0], operands[1] if len(operands) > 1 else None)
@@ -94,9 +97,8 @@ def _load(draft: Draft, address: Reader, target: Operand, shape: Shape, is_flat:
 
     def execute(c: Convoy) -> None:
         addresses, waves = c.active(address(c)), c.active_waves
-        if is_flat and _is_shared(draft, addresses):
-            values = _flat_shared(c, addresses, waves, shape.size)
-            put_loaded(c, row, shape, values.view(U32) if shape.size >= 4 else values)
+        if is_flat and _is_shared(c, draft, addresses):
+            put_loaded(c, row, shape, load_shared(c, instruction, addresses & MASK32, shape.size))
         else:
             put_loaded(c, row, shape, load(c, instruction, addresses, waves, shape.size))
 
@@ -128,16 +130,15 @@ def _store(draft: Draft, address: Reader, source: Operand, shape: Shape, is_flat
 
     def execute(c: Convoy) -> None:
         addresses, waves, data = c.active(address(c)), c.active_waves, stored_bytes(c, row, shape)
-        if is_flat and _is_shared(draft, addresses):
-            places = (addresses & MASK32) + c.machine.shared.base_of[waves]
-            c.machine.shared.bytes[places[:, None] + np.arange(shape.size)] = data
+        if is_flat and _is_shared(c, draft, addresses):
+            store_shared(c, instruction, addresses & MASK32, data)
         else:
             store(c, instruction, addresses, waves, data)
 
     return execute
 
 
-def _is_shared(draft: Draft, addresses: Array) -> bool:
+def _is_shared(c: Convoy, draft: Draft, addresses: Array) -> bool:
     """Whether flat addresses mean shared memory; those of one instruction must agree."""
     upper = addresses >> 32
     if (upper == PRIVATE_BASE).any():
@@ -145,12 +146,9 @@ def _is_shared(draft: Draft, addresses: Array) -> bool:
     in_shared = upper == SHARED_BASE
     if in_shared.any() and not in_shared.all():
         raise unsupported(draft.instruction, "its lanes mean shared and global memory at once")
+    if c.machine.checking and not in_shared.any():
+        c.machine.shared.remember(c.members, NO_ACCESS, direct=False)  # lgkmcnt counts it all the same
     return bool(in_shared.any())
-
-
-def _flat_shared(c: Convoy, addresses: Array, waves: Array, size: int) -> Array:
-    places = (addresses & MASK32) + c.machine.shared.base_of[waves]
-    return np.ascontiguousarray(c.machine.shared.bytes[places[:, None] + np.arange(size)])
 
 
 # -- private memory ----------------------------------------------------------------------------------------------------

@@ -89,7 +89,9 @@ class Outstanding:
 
     def accesses(self) -> tuple[int, int]:
         """How many accesses of shared memory are outstanding, by instructions and by direct loads."""
-        plain = sum(s.traffic.accesses for s in self.other_memory if s.traffic and s.traffic.order == "shared")
+        plain = sum(
+            s.traffic.accesses for s in self.other_memory if s.traffic and s.traffic.order in ("shared", "flat")
+        )
         direct = sum(s.traffic.accesses for s in self.vector_memory if s.traffic and s.traffic.order == "direct")
         return plain, direct
 
