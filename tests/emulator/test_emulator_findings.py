@@ -346,7 +346,7 @@ def test_an_endless_loop_ends(check):
     assert str(error.value) == (
         "endless run: a wave has run more than 1000 instructions\n"
         "  wave 0 of workgroup (0, 0, 0), line 9: s_branch .L1\n"
-        "  does the loop end? If it does, pass a higher limit"
+        "  does the loop end? If it does, pass a higher limit: limit=10000"
     )
 
 

@@ -16,6 +16,8 @@ from tilewave.emulator.numbers import Chip
 from tilewave.errors import NOWHERE, Loc
 
 OLDEST, NEWEST = 20, 30
+LONGEST_SECONDS = 60
+"""It decodes a megabyte of code in about a second."""
 LINE = re.compile(r"^\s+(\S.*?)\s*//\s*([0-9A-Fa-f]+):((?:\s+[0-9A-Fa-f]{8})+)")
 SOURCE = re.compile(r"^\s*; (.+):(\d+)$")
 BRANCHES = re.compile(r"s_(?:cbranch_\w+|branch|call_b64)\b")
@@ -48,7 +50,13 @@ def disassemble(data: bytes, chip: Chip) -> str:
         path = Path(directory) / "kernel.hsaco"
         path.write_bytes(data)
         command = [find_objdump(), "-d", "-l", f"--mcpu={chip}", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, timeout=LONGEST_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            what = f"llvm-objdump did not decode the code object within {LONGEST_SECONDS} seconds"
+            raise UnsupportedCode(what, remedy="the file may be damaged; build it again") from None
     if done.returncode != 0:
         raise UnsupportedCode("llvm-objdump cannot decode the code object", remedy=done.stderr.strip())
     return done.stdout

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.flight import SCALAR, VECTOR
-from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.instruction import NO_REGISTER, Instruction
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
 from tilewave.emulator.numbers import Chip
@@ -33,10 +34,16 @@ NARROW_SHARED = ("b8", "u8", "i8", "b16", "u16", "i16")
 
 def make_step(instruction: Instruction, chip: Chip) -> Step:
     """The meaning of an instruction, from the table of its family."""
+    for operand in instruction.operands:
+        if operand.kind == "word" and NO_REGISTER.match(operand.text):
+            raise unsupported(instruction, f"there is no register {operand.text}")
     draft = Draft(instruction, chip)
     for prefix, build in FAMILIES:
         if instruction.mnemonic.startswith(prefix):
-            execute = build(draft)
+            try:
+                execute = build(draft)
+            except (AssertionError, LookupError, TypeError, ValueError) as error:
+                raise unsupported(instruction, "it does not have the operands that it needs") from error
             if execute is None:
                 break
             return draft.finish(_counted(draft, execute))
@@ -86,6 +93,8 @@ class Program:
 
     def step(self, position: int) -> Step:
         if position not in self._steps:
+            if not 0 <= position < len(self.instructions):
+                raise UnsupportedCode("a wave runs out of the code", remedy="every path must come to s_endpgm")
             self._steps[position] = make_step(self.instructions[position], self.chip)
         return self._steps[position]
 
