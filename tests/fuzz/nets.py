@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from . import code_objects
+
 Net = Callable[[int], "str | None"]
 
-NETS: dict[str, Net] = {}
+NETS: dict[str, Net] = {"code objects": code_objects.case}

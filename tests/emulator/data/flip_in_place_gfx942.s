@@ -1,14 +1,7 @@
 	.amdgcn_target "amdgcn-amd-amdhsa--gfx942"
-	.amdhsa_code_object_version 5
-	.text
-	.globl	flip
-	.p2align	8
-	.type	flip,@function
 flip:
 	.file	1 "." "flip.py"
 	.loc	1 11 0
-	.cfi_sections .debug_frame
-	.cfi_startproc
 	s_load_dwordx2 s[4:5], s[0:1], 0x0
 	.loc	1 11 11 prologue_end
 	s_load_dwordx4 s[8:11], s[0:1], 0x8
@@ -113,47 +106,13 @@ flip:
 	buffer_store_dwordx4 v[46:49], v0, s[4:7], 0 offen
 	.loc	1 11 11
 	s_endpgm
-	.section	.rodata,"a",@progbits
-	.p2align	6, 0x0
 	.amdhsa_kernel flip
-		.amdhsa_group_segment_fixed_size 0
-		.amdhsa_private_segment_fixed_size 0
-		.amdhsa_kernarg_size 24
 		.amdhsa_user_sgpr_count 2
-		.amdhsa_user_sgpr_dispatch_ptr 0
-		.amdhsa_user_sgpr_queue_ptr 0
 		.amdhsa_user_sgpr_kernarg_segment_ptr 1
-		.amdhsa_user_sgpr_dispatch_id 0
-		.amdhsa_user_sgpr_kernarg_preload_length 0
-		.amdhsa_user_sgpr_kernarg_preload_offset 0
-		.amdhsa_user_sgpr_private_segment_size 0
-		.amdhsa_uses_dynamic_stack 0
-		.amdhsa_enable_private_segment 0
 		.amdhsa_system_sgpr_workgroup_id_x 1
-		.amdhsa_system_sgpr_workgroup_id_y 0
-		.amdhsa_system_sgpr_workgroup_id_z 0
-		.amdhsa_system_sgpr_workgroup_info 0
-		.amdhsa_system_vgpr_workitem_id 0
 		.amdhsa_next_free_vgpr 50
-		.amdhsa_next_free_sgpr 12
-		.amdhsa_accum_offset 52
-		.amdhsa_reserve_vcc 1
-		.amdhsa_reserve_xnack_mask 1
-		.amdhsa_float_round_mode_32 0
-		.amdhsa_float_round_mode_16_64 0
 		.amdhsa_float_denorm_mode_32 3
 		.amdhsa_float_denorm_mode_16_64 3
-		.amdhsa_dx10_clamp 1
-		.amdhsa_ieee_mode 1
-		.amdhsa_fp16_overflow 0
-		.amdhsa_tg_split 0
-		.amdhsa_exception_fp_ieee_invalid_op 0
-		.amdhsa_exception_fp_denorm_src 0
-		.amdhsa_exception_fp_ieee_div_zero 0
-		.amdhsa_exception_fp_ieee_overflow 0
-		.amdhsa_exception_fp_ieee_underflow 0
-		.amdhsa_exception_fp_ieee_inexact 0
-		.amdhsa_exception_int_div_zero 0
 	.end_amdhsa_kernel
 	.amdgpu_metadata
 ---
@@ -173,24 +132,12 @@ amdhsa.kernels:
         .offset:         16
         .size:           8
         .value_kind:     by_value
-    .group_segment_fixed_size: 0
-    .kernarg_segment_align: 8
-    .kernarg_segment_size: 24
     .max_flat_workgroup_size: 256
     .name:           flip
-    .private_segment_fixed_size: 0
-    .sgpr_count:     18
-    .sgpr_spill_count: 0
-    .symbol:         flip.kd
-    .uniform_work_group_size: 1
     .uses_dynamic_stack: false
-    .vgpr_count:     50
-    .vgpr_spill_count: 0
-    .wavefront_size: 64
 amdhsa.target:   amdgcn-amd-amdhsa--gfx942
 amdhsa.version:
   - 1
   - 2
 ...
-
 	.end_amdgpu_metadata
