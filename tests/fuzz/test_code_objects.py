@@ -1,6 +1,7 @@
 """A share of the damaged code objects and assembly texts, in every test run."""
 
 import pytest
+
 from .code_objects import case
 
 

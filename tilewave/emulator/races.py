@@ -113,7 +113,7 @@ class _Area:
         whole = together & -together
         if whole < self.piece:
             parts, self.piece = self.piece // whole, whole
-            self._stamps = {kind: np.repeat(stamps, parts) for kind, stamps in self._stamps.items()}
+            self._stamps = {kind: _split(stamps, parts) for kind, stamps in self._stamps.items()}
         pieces: Array = offsets[:, None] // self.piece + np.arange(size // self.piece)
         return pieces
 
@@ -139,6 +139,14 @@ class _Area:
         lane, column = (int(x) for x in np.argwhere(bad)[0])
         byte = int(pieces[lane, column]) * self.piece
         return Meeting(lane, int(stamps[lane, column]), other, byte, self.buffer)
+
+
+def _split(stamps: Array, parts: int) -> Array:
+    """The stamps of smaller pieces; what nobody touched stays unlaid."""
+    touched = np.flatnonzero(stamps)
+    split = np.zeros(len(stamps) * parts, I64)
+    split[touched[:, None] * parts + np.arange(parts)] = stamps[touched][:, None]
+    return split
 
 
 def _unordered(found: Array, own: Array) -> Array:
