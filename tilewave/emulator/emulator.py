@@ -31,8 +31,8 @@ MOST_PRIVATE_BYTES = 1024 * ((1 << 13) - 1) // 64
 """Of a lane: the hardware counts a wave's private memory in pieces of 1024 bytes, with 13 bits."""
 PRIVATE_AT_A_TIME = 1 << 28
 """Bytes of private memory of all waves that run at a time."""
-FEWEST_INSTRUCTIONS, INSTRUCTIONS_A_PIECE, PIECE_BYTES = 50_000, 100, 256
-"""A wave may go once through all arrays, a word per lane at a time, with a hundred instructions for each; that is more
+FEWEST_INSTRUCTIONS, INSTRUCTIONS_A_PIECE, PIECE_BYTES = 50_000, 20, 256
+"""A wave may go once through all arrays, a word per lane at a time, with twenty instructions for each; that is more
 than any kernel here takes, and a loop without end is told of within seconds."""
 
 
