@@ -113,8 +113,8 @@ def widened(values: Array, *, is_signed: bool) -> Array:
     return contiguous.view(U8 if size == 1 else U16)[:, 0].astype(U32)
 
 
-def into_half(old: Array, values: Array, *, is_signed: bool, upper: bool) -> Array:
-    """One or two bytes as 16 bits of a register whose other half stays."""
+def into_half(values: Array, *, is_signed: bool, upper: bool) -> Array:
+    """One or two bytes as 16 bits of a register; memory with error correction fills the other half with zeros."""
     half = widened(values, is_signed=is_signed) & U32(0xFFFF)
-    result: Array = (old & U32(0xFFFF)) | (half << U32(16)) if upper else (old & U32(0xFFFF0000)) | half
+    result: Array = half << U32(16) if upper else half
     return result

@@ -143,8 +143,7 @@ def _plain(draft: Draft, found: Match) -> Execute:
             for word in range(words):
                 c.put_active(row + word, values[:, word])
         elif to_half:
-            old = c.active(c.vu[row, c.sel])
-            c.put_active(row, into_half(old, values, is_signed=is_signed, upper=upper))
+            c.put_active(row, into_half(values, is_signed=is_signed, upper=upper))
         else:
             c.put_active(row, widened(values, is_signed=is_signed))
 

@@ -111,8 +111,7 @@ def put_loaded(c: Convoy, row: int, shape: Shape, values: Array) -> None:
         for word in range(shape.words):
             c.put_active(row + word, values[:, word])
     elif shape.into_half:
-        old = c.active(c.vu[row, c.sel])
-        c.put_active(row, into_half(old, values, is_signed=shape.is_signed, upper=shape.upper))
+        c.put_active(row, into_half(values, is_signed=shape.is_signed, upper=shape.upper))
     else:
         c.put_active(row, widened(values, is_signed=shape.is_signed))
 
@@ -219,11 +218,12 @@ def build_buffer(draft: Draft) -> Execute | None:
     places = _buffer_places(draft, *draft.operands[0 if direct else 1 :][:3])
     if name.startswith("atomic_"):
         assert data is not None
-        return build_atomic(draft, name.removeprefix("atomic_"), _lanes_inside(places), data,
+        size = 8 if name.endswith(("_x2", "_f64")) else 4
+        return build_atomic(draft, name.removeprefix("atomic_"), _lanes_inside(places, size), data,
                             data if _returns(draft) else None)  # fmt: skip
     shape = shape_of(draft, name.split("_", 1)[1])
     if direct or data is None:
-        return build_direct(draft, shape.size, _direct_lanes(places, shape.size))
+        return build_direct(draft, shape.size, _lanes_inside(places, shape.size))
     rows = range(data.row, data.row + shape.words)
     if name.startswith("load_"):
         draft.vector_writes += rows
@@ -248,7 +248,8 @@ def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: O
             raise unsupported(draft.instruction, "swizzled buffers are not emulated")
         base, stride = words[0] | (words[1] & 0xFFFF) << 32, (words[1] >> 16) & 0x3FFF
         moved = uniform(c).astype(I64)
-        within = np.full((1, 1), offset, I64) if lane_offset is None else lane_offset(c).astype(I64) + offset
+        # The two offsets of a lane are added in 32 bits; the scalar one is added, and all compared, in more.
+        within = np.full((1, 1), offset, I64) if lane_offset is None else (lane_offset(c) + U32(offset)).astype(I64)
         total, indexed = (base + moved)[:, None] + within, None
         if index is not None:
             number = index(c).astype(I64)
@@ -259,16 +260,9 @@ def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: O
     return places
 
 
-def _lanes_inside(places: Callable[[Convoy], Places]) -> Callable[[Convoy], tuple[Array, Array, Array]]:
-    def lanes(c: Convoy) -> tuple[Array, Array, Array]:
-        found = places(c)
-        inside = np.flatnonzero(found.inside(4))
-        return found.addresses[inside], c.active_waves[inside], inside
+def _lanes_inside(places: Callable[[Convoy], Places], size: int) -> Callable[[Convoy], tuple[Array, Array, Array]]:
+    """Of an access that takes place as a whole or not at all."""
 
-    return lanes
-
-
-def _direct_lanes(places: Callable[[Convoy], Places], size: int) -> Callable[[Convoy], tuple[Array, Array, Array]]:
     def lanes(c: Convoy) -> tuple[Array, Array, Array]:
         found = places(c)
         inside = np.flatnonzero(found.inside(size))
