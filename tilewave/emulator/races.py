@@ -40,6 +40,8 @@ WAVES = 31
 EVERYBODY = (1 << 62) - 1
 """Stands for several workgroups."""
 LARGEST_PIECE = 16
+MOST_UNNOTED = 1 << 22
+"""Lanes whose reads are kept for later, at 16 bytes each."""
 
 
 class Meeting(NamedTuple):
@@ -95,8 +97,26 @@ class _Area:
     def __init__(self, buffer: Buffer) -> None:
         self.buffer, self.piece = buffer, LARGEST_PIECE
         self._stamps: dict[Touch, Array] = {}
+        self._reads: list[tuple[Array, int, Array]] = []
+        """Of a buffer that nobody has written: offsets, size and stamps. Most are never written, and need no more."""
+        self._lanes = 0
 
     def touch(self, kind: Touch, offsets: Array, size: int, began: Array, now: Array) -> Meeting | None:
+        if kind == "read" and not ("write" in self._stamps or "change" in self._stamps):
+            self._reads.append((offsets, size, now))
+            self._lanes += len(offsets)
+            if self._lanes > MOST_UNNOTED:
+                self._note_reads()
+            return None
+        self._note_reads()
+        return self._touch(kind, offsets, size, began, now)
+
+    def _note_reads(self) -> None:
+        reads, self._reads, self._lanes = self._reads, [], 0
+        for offsets, size, stamps in reads:
+            self._touch("read", offsets, size, stamps, stamps)
+
+    def _touch(self, kind: Touch, offsets: Array, size: int, began: Array, now: Array) -> Meeting | None:
         pieces = self._pieces(offsets, size)
         met = self._meets(kind, pieces, began[:, None])
         if kind not in self._stamps:
