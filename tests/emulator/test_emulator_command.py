@@ -103,3 +103,17 @@ def test_what_cannot_be_understood_is_pointed_at(gemm, option, text, what, caret
 def test_a_missing_file_is_named():
     with pytest.raises(TilewaveError, match=r"there is no file nothing\.s"):
         run("nothing.s")
+
+
+def test_the_number_of_instructions_can_be_limited(gemm):
+    words, _, _ = gemm
+    with pytest.raises(TilewaveError, match="endless run: a wave has run more than 50 instructions"):
+        run(*words, "--limit", "50")
+    assert run(*words, "--limit", "5000")[0] == 0
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noise.s").write_bytes(bytes(range(256)))
+    with pytest.raises(TilewaveError, match="the assembly does not say which chip it is for"):
+        run("noise.s")

@@ -39,6 +39,22 @@ def test_a_wait_for_too_little_is_found():
     assert found.remedy == "s_waitcnt lgkmcnt(1) must stand between them"
 
 
+@pytest.mark.parametrize(
+    ("load", "most"),
+    [("ds_read_b32 v{}, v1", 15), ("global_load_dword v{}, v1, s[4:5]", 63), ("scratch_load_dword v{}, off, off", 63)],
+)
+def test_no_more_operations_are_under_way_than_a_counter_counts(load, most):
+    """The first has ended when as many others could be issued behind it, without a wait."""
+
+    def found(count):
+        loads = "\n\t".join(load.format(10 + i) for i in range(1 + count))
+        body = f"\tds_write_b32 v1, v0\n\ts_waitcnt lgkmcnt(0)\n\t{loads}\n\tv_add_u32_e32 v5, 1, v10"
+        return findings_of(kernel_text(START + body, shared=256, private=4), WORDS, WORDS)
+
+    assert not found(most)
+    assert [f.kind for f in found(most - 1)] == ["missing wait"]
+
+
 def test_scalar_loads_come_in_any_order():
     body = (
         "\ts_load_dword s8, s[4:5], 0x0\n\ts_load_dword s9, s[4:5], 0x4\n\ts_waitcnt lgkmcnt({})\n\ts_add_u32 s8, s8, 1"

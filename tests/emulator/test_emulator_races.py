@@ -278,7 +278,7 @@ def test_a_scalar_load_is_a_read(run):
 def test_what_does_not_fit_the_counter_is_over(run):
     """64 operations behind it, a store must have ended: vmcnt counts to 63."""
     more = "\tglobal_load_dword v5, v1, s[4:5]\n"
-    assert not found(f"{STORE}{64 * more}{BARRIER}{LOAD}", run)
+    assert not found(f"{STORE}{63 * more}{BARRIER}{LOAD}", run)
     assert kinds(f"{STORE}{62 * more}{BARRIER}{LOAD}", run) == {"global-memory race"}
 
 
