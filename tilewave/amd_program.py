@@ -72,7 +72,13 @@ class AmdProgram:
         return found
 
     def emulate(
-        self, views: Sequence[ArrayView], numbers: Sequence[int], order: Order, seed: int, check: Check
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        order: Order,
+        seed: int,
+        check: Check,
+        limit: int | None,
     ) -> EmulationReport:
         """Run the machine code on this CPU; the arrays hold its results unless something was found."""
         arrays = [v.numpy() for v in views]
@@ -80,7 +86,7 @@ class AmdProgram:
         emulator = _emulator().Emulator.from_assembly(code.asm, self.chip)
         given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
         grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
-        options = {"order": order, "seed": seed, "check": check}
+        options = {"order": order, "seed": seed, "check": check, "limit": limit}
         report: EmulationReport = emulator.launch(self.tiles.name, grid, block, given, **options)
         return report
 

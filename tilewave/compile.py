@@ -146,18 +146,26 @@ class Compiled:
         interpret_lanes(self.gpu.lanes, [v.numpy() for v in views], values, order, seed)
 
     def emulate(
-        self, *arrays: Any, order: WaveOrder = "barrier", seed: int = 0, check: Check = "strict", **symbols: int
+        self,
+        *arrays: Any,
+        order: WaveOrder = "barrier",
+        seed: int = 0,
+        check: Check = "strict",
+        limit: int | None = None,
+        **symbols: int,
     ) -> EmulationReport:
         """Run the emitted machine code of an AMD chip on this CPU, and check its waits, barriers, races and bounds.
 
         order="barrier": each wave runs to its next barrier; "random": waves take turns at random. check="warn"
-        reports what is found instead of raising at the first.
+        reports what is found instead of raising at the first. A wave that takes more than `limit` instructions counts
+        as endless; without it the limit follows from the arrays' sizes.
         """
         build = self._amd("machine code to emulate")
         values = self._symbols(symbols)
         views = self._checked(arrays)
         self.schedule_for(**values)
-        return build.program.emulate(views, [values[name] for name in self.dynamic_symbols], order, seed, check)
+        numbers = [values[name] for name in self.dynamic_symbols]
+        return build.program.emulate(views, numbers, order, seed, check, limit)
 
     def _amd(self, what: str) -> AmdBuild:
         if self.target not in AMD:

@@ -397,20 +397,20 @@ def test_what_goes_through_shared_memory_comes_back_turned(dtype, placement):
   %y = load(%s, [%c1, %l16, %h8], []) {{steps = [[0, 16, 0], [0, 0, 32], [0, 0, 1]]}} : vector<4x2x8x{dtype}>
   store(%y, %out, [%wave, %l16, %h8], []) {{steps = [[0, 16, 0], [0, 0, 32], [0, 0, 1]]}}
   %z = load(%s, [%c1, %h8, %l16], []) {{steps = [[0, 1, 0], [0, 0, 16]]}} : vector<8x4x{dtype}>
-  store(%z, %turned, [%l16, %h8], []) {{steps = [[0, 1], [16, 0]]}}
+  store(%z, %turned, [%wave, %l16, %h8], []) {{steps = [[0, 0, 1], [0, 16, 0]]}}
   %u = load(%s, [%c1, %l16, %h8], []) {{steps = [[0, 3, 0], [0, 0, 1]]}} : vector<2x8x{dtype}>
-  store(%u, %skew, [%c0, %l16, %h8], []) {{steps = [[1, 0, 0], [0, 0, 1]]}}"""
+  store(%u, %skew, [%wave, %c0, %l16, %h8], []) {{steps = [[0, 1, 0, 0], [0, 0, 0, 1]]}}"""
     arguments = (
         f"%a: memory<64x64x{dtype}, global>, %out: memory<2x64x64x{dtype}, global>, "
-        f"%turned: memory<64x32x{dtype}, global>, %skew: memory<2x16x32x{dtype}, global>"
+        f"%turned: memory<2x64x32x{dtype}, global>, %skew: memory<2x2x16x32x{dtype}, global>"
     )
     kernel = wave_kernel(arguments, body, waves=2)
     a, kind = random_of(DTYPES[dtype], (64, 64)), DTYPES[dtype].numpy
-    out, turned, skew = np.zeros((2, 64, 64), kind), np.zeros((64, 32), kind), np.zeros((2, 16, 32), kind)
+    out, turned, skew = np.zeros((2, 64, 64), kind), np.zeros((2, 64, 32), kind), np.zeros((2, 2, 16, 32), kind)
     MachineCode(kernel).run(a, out, turned, skew)
     np.testing.assert_array_equal(out[1], a)
-    np.testing.assert_array_equal(turned, a[:32].T)
-    np.testing.assert_array_equal(skew, [a[:16, :32], a[3:19, :32]])
+    np.testing.assert_array_equal(turned, [a[:32].T] * 2)
+    np.testing.assert_array_equal(skew, [[a[:16, :32], a[3:19, :32]]] * 2)
 
 
 def test_masked_lanes_leave_shared_memory_alone():

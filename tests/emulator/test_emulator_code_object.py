@@ -9,7 +9,7 @@ from emulated_code import DATA
 from tilewave.emulator import EmulationError, Emulator
 from tilewave.emulator.disassembly import find_objdump, read_disassembly
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.emulator.kernel import read_msgpack, read_yaml
+from tilewave.emulator.metadata import read_msgpack, read_yaml
 
 OBJECT = DATA / "kernels_gfx942.hsaco"
 

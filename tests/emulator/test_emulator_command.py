@@ -119,3 +119,17 @@ def test_sizes_and_files_that_nothing_fits_are_refused(gemm, text, said):
 def test_a_missing_file_is_named():
     with pytest.raises(TilewaveError, match=r"there is no file nothing\.s"):
         run("nothing.s")
+
+
+def test_the_number_of_instructions_can_be_limited(gemm):
+    words, _, _ = gemm
+    with pytest.raises(TilewaveError, match="endless run: a wave has run more than 50 instructions"):
+        run(*words, "--limit", "50")
+    assert run(*words, "--limit", "5000")[0] == 0
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noise.s").write_bytes(bytes(range(256)))
+    with pytest.raises(TilewaveError, match="the assembly does not say which chip it is for"):
+        run("noise.s")

@@ -39,6 +39,22 @@ def test_a_wait_for_too_little_is_found():
     assert found.remedy == "s_waitcnt lgkmcnt(1) must stand between them"
 
 
+@pytest.mark.parametrize(
+    ("load", "most"),
+    [("ds_read_b32 v{}, v1", 15), ("global_load_dword v{}, v1, s[4:5]", 63), ("scratch_load_dword v{}, off, off", 63)],
+)
+def test_no_more_operations_are_under_way_than_a_counter_counts(load, most):
+    """The first has ended when as many others could be issued behind it, without a wait."""
+
+    def found(count):
+        loads = "\n\t".join(load.format(10 + i) for i in range(1 + count))
+        body = f"\tds_write_b32 v1, v0\n\ts_waitcnt lgkmcnt(0)\n\t{loads}\n\tv_add_u32_e32 v5, 1, v10"
+        return findings_of(kernel_text(START + body, shared=256, private=4), WORDS, WORDS)
+
+    assert not found(most)
+    assert [f.kind for f in found(most - 1)] == ["missing wait"]
+
+
 def test_scalar_loads_come_in_any_order():
     body = (
         "\ts_load_dword s8, s[4:5], 0x0\n\ts_load_dword s9, s[4:5], 0x4\n\ts_waitcnt lgkmcnt({})\n\ts_add_u32 s8, s8, 1"
@@ -135,8 +151,57 @@ def test_two_waves_that_write_one_byte_race():
     assert found.what == "overwrites byte 0 of shared memory, written by wave 1 since the last barrier"
 
 
+@orders
+@pytest.mark.parametrize("plain", ["ds_read_b32 v3, v2", "ds_write_b32 v2, v0"])
+def test_atomic_operations_on_shared_memory_race_with_plain_ones(plain, order):
+    body = f"""
+	ds_write_b32 v1, v0
+	s_waitcnt lgkmcnt(0)
+	s_barrier
+	v_xor_b32_e32 v2, 0x100, v1
+	ds_add_u32 v1, v0
+{{wait}}{{barrier}}	{plain}
+	s_waitcnt lgkmcnt(0)"""
+    wait, barrier = "\ts_waitcnt lgkmcnt(0)\n", "\ts_barrier\n"
+
+    def found(wait, barrier):
+        text = kernel_text(START + body.format(wait=wait, barrier=barrier), shared=512, lanes=128)
+        return {f.kind for f in findings_of(text, WORDS, WORDS, block=(128,), order=order)}
+
+    assert not found(wait, barrier)
+    for fewer in (("", barrier), (wait, ""), ("", "")):
+        assert found(*fewer) == {"shared-memory race"}
+
+
+@orders
+def test_flat_accesses_of_shared_memory_are_looked_at_too(order):
+    body = """
+	s_mov_b64 s[8:9], src_shared_base
+	v_mov_b32_e32 v5, s9
+	v_mov_b32_e32 v4, v1
+	flat_store_dword v[4:5], v0
+{wait}{barrier}	v_xor_b32_e32 v4, 0x100, v1
+	flat_load_dword v3, v[4:5]
+	s_waitcnt vmcnt(0) lgkmcnt(0)
+	global_store_dword v1, v3, s[6:7]"""
+    wait, barrier = "\ts_waitcnt vmcnt(0) lgkmcnt(0)\n", "\ts_barrier\n"
+    out = np.zeros(128, np.uint32)
+
+    def found(wait, barrier, shared=512):
+        text = kernel_text(START + body.format(wait=wait, barrier=barrier), shared=shared, lanes=128)
+        return {f.kind for f in findings_of(text, WORDS, out, block=(128,), order=order)}
+
+    assert not found(wait, barrier)
+    assert (out == np.arange(128) ^ 64).all()
+    for fewer in (("", barrier), (wait, "")):
+        assert "shared-memory race" in found(*fewer)
+    assert "out of bounds" in found(wait, barrier, shared=256)
+
+
 def test_workgroups_do_not_share():
-    assert not findings_of(exchange(WAIT, BARRIER), WORDS, np.zeros(256, np.uint32), grid=(5,), block=(128,))
+    body = EXCHANGE.replace("global_store", "s_lshl_b32 s8, s2, 9\n\tv_add_u32_e32 v1, s8, v1\n\tglobal_store")
+    text = kernel_text(START + body.format(wait=WAIT, barrier=BARRIER), shared=512, lanes=128)
+    assert not findings_of(text, WORDS, np.zeros(5 * 128, np.uint32), grid=(5,), block=(128,))
 
 
 def test_reading_what_nobody_wrote_is_found():
@@ -297,11 +362,12 @@ def test_an_endless_loop_ends(check):
     assert str(error.value) == (
         "endless run: a wave has run more than 1000 instructions\n"
         "  wave 0 of workgroup (0, 0, 0), line 9: s_branch .L1\n"
-        "  does the loop end? If it does, pass a higher limit"
+        "  does the loop end? If it does, pass a higher limit: limit=10000"
     )
 
 
-def test_a_wave_may_wait_for_what_another_stores():
+@orders
+def test_a_wave_may_wait_for_what_another_stores(order):
     """Wave 1 comes first in the text and spins until wave 0 has stored; both orders let wave 0 run."""
     body = """
 	v_mov_b32_e32 v2, 0
@@ -309,7 +375,7 @@ def test_a_wave_may_wait_for_what_another_stores():
 	s_cmp_lt_u32 s8, 64
 	s_cbranch_scc1 .L2
 .L1:
-	global_load_dword v3, v2, s[6:7]
+	global_load_dword v3, v2, s[6:7] sc0
 	s_waitcnt vmcnt(0)
 	v_readfirstlane_b32 s9, v3
 	s_cmp_eq_u32 s9, 0
@@ -317,12 +383,13 @@ def test_a_wave_may_wait_for_what_another_stores():
 	s_endpgm
 .L2:
 	v_mov_b32_e32 v4, 1
-	global_store_dword v2, v4, s[6:7]"""
-    for order in ("barrier", "random"):
-        out = np.zeros(4, np.uint32)
-        text = kernel_text(START + body, lanes=128)
-        assert not findings_of(text, WORDS, out, block=(128,), order=order, limit=50_000)
-        assert out[0] == 1
+	global_store_dword v2, v4, s[6:7] sc0"""
+    out = np.zeros(4, np.uint32)
+    text = kernel_text(START + body, lanes=128)
+    assert not findings_of(text, WORDS, out, block=(128,), order=order, limit=50_000)
+    assert out[0] == 1
+    plain = findings_of(text.replace(" sc0", ""), WORDS, out, block=(128,), order=order, limit=50_000)
+    assert [f.kind for f in plain] == ["global-memory race"]
 
 
 def test_nothing_is_checked_when_checks_are_off():

@@ -65,3 +65,104 @@ def test_a_kernel_without_a_loop_is_refused():
         loop_statistics(kernel_text("\ts_nop 0"), "k")
     with pytest.raises(UnsupportedCode, match="no kernel is called 'gemm'"):
         loop_statistics(kernel_text("\ts_nop 0"), "gemm")
+
+
+# -- which instructions are the loop's ---------------------------------------------------------------------------------
+
+PRODUCT = "\tv_mfma_f32_16x16x16_f16 v[12:15], v[8:9], v[10:11], v[12:15]\n"
+START = "\tv_mov_b32_e32 v4, 0\n\ts_mov_b32 s6, 0\n\ts_mov_b32 s7, 0\n"
+ROUND = "\ts_add_i32 s{0}, s{0}, 1\n\ts_cmp_lt_u32 s{0}, 4\n"
+
+
+def loop_of(body, **options):
+    return loop_statistics(kernel_text(START + body, shared=1024, **options), "k")
+
+
+def test_a_masked_block_behind_the_end_of_a_round_is_in_the_loop():
+    """As LLVM lays it out: the round ends in front of its first instruction, and its last block branches back there."""
+    s = loop_of(f"""	s_branch .L2
+.L1:
+	s_or_b64 exec, exec, s[8:9]
+{ROUND.format(6)}	s_cbranch_scc0 .L3
+.L2:
+	ds_read_b64 v[8:9], v4
+	s_waitcnt lgkmcnt(0)
+	s_nop 0
+{PRODUCT}	s_and_saveexec_b64 s[8:9], vcc
+	s_cbranch_execz .L1
+	ds_write_b64 v4, v[8:9]
+	ds_write2_b32 v4, v8, v9 offset1:1
+	s_branch .L1
+.L3:
+	global_store_dwordx4 v4, v[12:15], s[4:5]
+""")
+    assert (s.instructions, s.matrix_instructions, s.shared_reads, s.shared_writes) == (13, 1, 1, 2)
+    assert (s.shared_write_bytes, s.store_bytes, s.nops) == ((4, 8), (16,), 1)
+
+
+@pytest.mark.parametrize(
+    "load", ["global_load_dword v5, v4, s[4:5]", "buffer_load_dwordx2 v[5:6], v4, s[8:11], 0 offen"]
+)
+def test_a_masked_load_in_the_middle_of_a_round_is_in_the_loop(load):
+    s = loop_of(f""".L1:
+	s_and_saveexec_b64 s[8:9], vcc
+	s_cbranch_execz .L2
+	{load}
+.L2:
+	s_or_b64 exec, exec, s[8:9]
+{PRODUCT}{ROUND.format(6)}	s_cbranch_scc1 .L1
+""")
+    assert (s.instructions, s.global_loads, s.global_load_bytes) == (8, 1, (8,) if "x2" in load else (4,))
+
+
+def test_a_masked_block_that_stands_far_from_its_loop_is_in_it_and_what_lies_between_is_not():
+    s = loop_of(f""".L1:
+	s_cbranch_vccnz .L4
+.L2:
+{PRODUCT}{ROUND.format(6)}	s_cbranch_scc1 .L1
+	global_store_dword v4, v12, s[4:5]
+	s_endpgm
+.L4:
+	ds_write_b32 v4, v8
+	s_branch .L2
+""")
+    assert (s.instructions, s.shared_writes, s.store_bytes) == (7, 1, (4,))
+
+
+def test_of_several_loops_the_one_with_the_most_products_counts():
+    s = loop_of(f""".L1:
+{PRODUCT}	ds_write_b32 v4, v8
+{ROUND.format(6)}	s_cbranch_scc1 .L1
+.L2:
+{PRODUCT}{PRODUCT}{ROUND.format(7)}	s_cbranch_scc1 .L2
+""")
+    assert (s.instructions, s.matrix_instructions, s.shared_writes) == (5, 2, 0)
+
+
+def test_of_nested_loops_the_inner_one_counts():
+    s = loop_of(f""".L1:
+	ds_write_b32 v4, v8
+	s_mov_b32 s7, 0
+.L2:
+	ds_read_b32 v9, v4
+{PRODUCT}{ROUND.format(7)}	s_cbranch_scc1 .L2
+{ROUND.format(6)}	s_cbranch_scc1 .L1
+""")
+    assert (s.instructions, s.shared_reads, s.shared_writes) == (5, 1, 0)
+
+
+def test_an_inner_loop_without_products_is_part_of_the_one_around_it():
+    s = loop_of(f""".L1:
+{PRODUCT}	s_mov_b32 s7, 0
+.L2:
+	ds_write_b32 v4, v8
+{ROUND.format(7)}	s_cbranch_scc1 .L2
+{ROUND.format(6)}	s_cbranch_scc1 .L1
+""")
+    assert (s.instructions, s.shared_writes) == (9, 1)
+
+
+def test_a_branch_back_in_the_text_that_closes_no_loop_is_none():
+    body = f"\ts_branch .L2\n.L1:\n{PRODUCT}\ts_endpgm\n.L2:\n{PRODUCT}\ts_branch .L1\n"
+    with pytest.raises(UnsupportedCode, match="k has no loop with matrix instructions"):
+        loop_of(body)

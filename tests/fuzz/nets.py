@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import arithmetic, arrays, cache_files, machine_files, saved_files, texts
+from . import arithmetic, arrays, cache_files, code_objects, machine_files, saved_files, texts
 
 Net = Callable[[int], "str | None"]
 
@@ -15,4 +15,5 @@ NETS: dict[str, Net] = {
     "saved_files": saved_files.case,
     "cache_files": cache_files.case,
     "machine_files": machine_files.case,
+    "code_objects": code_objects.case,
 }

@@ -48,6 +48,9 @@ CheckText = Annotated[
     str, typer.Option("--check", metavar="CHECK", help="strict: stop at a finding; warn: go on; off.")
 ]
 Shared = Annotated[int, typer.Option("--shared", metavar="BYTES", min=0, help="Shared memory beside the kernel's own.")]
+Limit = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Instructions of a wave before its run counts as endless; 0: by sizes.")
+]
 Stats = Annotated[bool, typer.Option("--stats", help="Count what stands in the K loop instead of running the kernel.")]
 Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
 
@@ -62,6 +65,7 @@ def emulate_command(
     seed: Seed = 0,
     check: CheckText = "strict",
     shared: Shared = 0,
+    limit: Limit = 0,
     stats: Stats = False,
     as_json: Json = False,
 ) -> None:
@@ -100,6 +104,7 @@ def emulate_command(
         seed=seed,
         check=_choice("--check", check, CHECKS),
         dynamic_shared=shared,
+        limit=limit or None,
     )
     for argument in given:
         if argument.written is not None and isinstance(argument.value, np.ndarray):
@@ -116,7 +121,8 @@ def _read(file: Path) -> Emulator:
     if not file.is_file():
         raise TilewaveError(f"there is no file {file}", remedy="name LLVM's assembly (.s) or a code object (.hsaco)")
     content = file.read_bytes()
-    return Emulator.from_code_object(content) if content[:4] == b"\x7fELF" else Emulator.from_assembly(content.decode())
+    is_object = content[:4] == b"\x7fELF"
+    return Emulator.from_code_object(content) if is_object else Emulator.from_assembly(content.decode(errors="replace"))
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.memory import Buffer, Outside
 from tilewave.emulator.numbers import I16, I32, U8, U16, U32, U64, Array
+from tilewave.emulator.races import Touch
 
 
-def load(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, size: int) -> Array:
+def load(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, size: int, queue: int = VECTOR) -> Array:
     """Bytes or, from four on, 32-bit words of each lane; zeros from outside of every buffer."""
     memory = c.machine.memory
     if not len(addresses):
@@ -18,6 +20,8 @@ def load(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, si
     offsets, inside, outside = memory.locate(addresses, size, stores=False)
     if outside is not None:
         _report_outside(c, instruction, outside, waves, size, "reads")
+    if c.machine.checking:
+        _touch(c, instruction, "look" if _is_atomic(instruction) else "read", offsets, waves, inside, size, queue)
     if inside is not None:
         offsets = np.where(inside, offsets, 0)
     values = memory.load_words(offsets, size // 4) if size >= 4 else memory.load_bytes(offsets, size)
@@ -31,6 +35,9 @@ def store(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, d
     offsets, inside, outside = c.machine.memory.locate(addresses, data.shape[1], stores=True)
     if outside is not None:
         _report_outside(c, instruction, outside, waves, data.shape[1], "writes")
+    if c.machine.checking:
+        kind: Touch = "change" if _is_atomic(instruction) else "write"
+        _touch(c, instruction, kind, offsets, waves, inside, data.shape[1], VECTOR)
     if inside is not None:
         offsets, data = offsets[inside], data[inside]
     c.machine.memory.store_bytes(offsets, data)
@@ -39,9 +46,9 @@ def store(c: Convoy, instruction: Instruction, addresses: Array, waves: Array, d
 def load_scalar(c: Convoy, instruction: Instruction, addresses: Array, inside: Array | None) -> Array:
     """One 32-bit word per wave; 0 where a buffer descriptor says that there is none."""
     if inside is None:
-        return load(c, instruction, addresses, c.indices, 4)[:, 0].astype(U64)
+        return load(c, instruction, addresses, c.indices, 4, SCALAR)[:, 0].astype(U64)
     values = np.zeros(c.count, U64)
-    values[inside] = load(c, instruction, addresses[inside], c.indices[inside], 4)[:, 0]
+    values[inside] = load(c, instruction, addresses[inside], c.indices[inside], 4, SCALAR)[:, 0]
     return values
 
 
@@ -54,7 +61,23 @@ def word_offsets(c: Convoy, instruction: Instruction, addresses: Array, waves: A
         lane = int(np.argmax((addresses & (size - 1)) != 0))
         what = f"an atomic operation on {size} bytes at {int(addresses[lane]):#x}"
         c.report("misaligned access", instruction, int(waves[lane]), what, f"its address must be divisible by {size}")
+    elif c.machine.checking:
+        _touch(c, instruction, "change", offsets, waves, inside, size, VECTOR)
     return offsets >> 2, np.ones(len(addresses), bool) if inside is None else inside
+
+
+def _touch(
+    c: Convoy, instruction: Instruction, kind: Touch, offsets: Array, waves: Array, inside: Array | None, size: int,
+    queue: int,
+) -> None:  # fmt: skip
+    if inside is not None:
+        offsets, waves = offsets[inside], waves[inside]
+    c.machine.flight.touch(c, instruction, kind, offsets, waves, size, queue)
+
+
+def _is_atomic(instruction: Instruction) -> bool:
+    """Whether a load or store has the scope that compilers give to atomic ones."""
+    return "sc0" in instruction.modifiers or "sc1" in instruction.modifiers
 
 
 def _report_outside(c: Convoy, instruction: Instruction, outside: Outside, waves: Array, size: int, verb: str) -> None:
@@ -90,8 +113,8 @@ def widened(values: Array, *, is_signed: bool) -> Array:
     return contiguous.view(U8 if size == 1 else U16)[:, 0].astype(U32)
 
 
-def into_half(old: Array, values: Array, *, is_signed: bool, upper: bool) -> Array:
-    """One or two bytes as 16 bits of a register whose other half stays."""
+def into_half(values: Array, *, is_signed: bool, upper: bool) -> Array:
+    """One or two bytes as 16 bits of a register; memory with error correction fills the other half with zeros."""
     half = widened(values, is_signed=is_signed) & U32(0xFFFF)
-    result: Array = (old & U32(0xFFFF)) | (half << U32(16)) if upper else (old & U32(0xFFFF0000)) | half
+    result: Array = half << U32(16) if upper else half
     return result

@@ -10,15 +10,8 @@ from typing import Any
 
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, split_text
-from tilewave.emulator.kernel import (
-    USER_SCALARS,
-    Descriptor,
-    Kernel,
-    arguments_of,
-    by_name,
-    read_yaml,
-    resources_of,
-)
+from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel
+from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
 from tilewave.emulator.numbers import CHIPS, Chip
 from tilewave.errors import NOWHERE, Loc
 

@@ -26,7 +26,6 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
 
     def execute(c: Convoy) -> None:
         shared = c.machine.shared
-        shared.issue(c.sel)
         addresses, waves_inside, positions = lanes(c)
         waves = c.active_waves
         base = (c.active(c.su[M0, c.sel][:, None]).astype(I64) + offset) & reach
@@ -47,6 +46,6 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
             granules = shared.granules(places, step)
             report_race(c, instruction, waves, "overwrites", shared.write(granules, waves))
             shared.will_arrive(granules, waves)
-            shared.remember(c.members, Access(granules, waves, True), direct=True)
+            shared.remember(c.members, Access(granules, waves, "write"), direct=True)
 
     return execute

@@ -14,18 +14,26 @@ from tilewave.emulator.assembly import Module, read_assembly
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
 from tilewave.emulator.kernel import Kernel
-from tilewave.emulator.launch import Extent, Given, known_at_start, make_machine, prepare
+from tilewave.emulator.launch import Extent, Given, Launch, known_at_start, make_machine, prepare
+from tilewave.emulator.machine import LANES
 from tilewave.emulator.memory import GlobalMemory
 from tilewave.emulator.numbers import SHARED_LIMIT, Chip
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Program
+from tilewave.emulator.races import Races
 from tilewave.emulator.run import Order, Run
 from tilewave.errors import CallError
 
 WAVES_AT_A_TIME = 128
 """More do not make numpy's calls cheaper per lane, and leave the caches."""
 LARGEST_WORKGROUP = 1024
-INSTRUCTION_LIMIT = 5_000_000
+MOST_PRIVATE_BYTES = 1024 * ((1 << 13) - 1) // 64
+"""Of a lane: the hardware counts a wave's private memory in pieces of 1024 bytes, with 13 bits."""
+PRIVATE_AT_A_TIME = 1 << 28
+"""Bytes of private memory of all waves that run at a time."""
+FEWEST_INSTRUCTIONS, INSTRUCTIONS_A_PIECE, PIECE_BYTES = 50_000, 20, 256
+"""A wave may go once through all arrays, a word per lane at a time, with twenty instructions for each; that is more
+than any kernel here takes, and a loop without end is told of within seconds."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class Emulator:
         seed: int = 0,
         check: Check = "strict",
         dynamic_shared: int = 0,
-        limit: int = INSTRUCTION_LIMIT,
+        limit: int | None = None,
     ) -> EmulationReport:
         """Run a kernel; arrays are its pointers and hold its results afterwards, unless it raises."""
         start = time.perf_counter()
@@ -93,13 +101,16 @@ class Emulator:
         launch = prepare(
             self.module, kernel, _extent("grid", grid), _extent("block", block), args, dynamic_shared, memory
         )
-        self._check_size(launch.shared_bytes, launch.lanes_each)
-        executed, rng, paths = 0, random.Random(seed), None
+        self._check_size(launch)
+        limit = instruction_limit(memory) if limit is None else limit
+        executed, rng, paths, races = 0, random.Random(seed), None, Races(memory.buffers, memory.places)
         workgroups = launch.workgroups()
-        together = max(1, WAVES_AT_A_TIME // launch.waves_each)
+        private = LANES * max(kernel.descriptor.private_bytes, 1)
+        together = max(1, min(WAVES_AT_A_TIME, PRIVATE_AT_A_TIME // private) // launch.waves_each)
         with np.errstate(all="ignore"):
             for first in range(0, len(workgroups), together):
-                machine = make_machine(launch, self._program, workgroups[first : first + together], findings)
+                running = range(first, min(first + together, len(workgroups)))
+                machine = make_machine(launch, self._program, workgroups, running, races, findings)
                 paths = paths or Paths(known_at_start(launch, machine))
                 run = Run(machine, self._program, kernel.entry, paths, limit)
                 run.finish(order, rng)
@@ -111,12 +122,22 @@ class Emulator:
             kernel_name, self.chip, order, seed, len(workgroups), waves, executed, seconds, tuple(findings.found)
         )
 
-    def _check_size(self, shared_bytes: int, lanes: int) -> None:
-        limit = SHARED_LIMIT[self.chip]
-        if shared_bytes > limit:
-            raise UnsupportedCode(f"{shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}")
-        if not 0 < lanes <= LARGEST_WORKGROUP:
-            raise CallError(f"a workgroup has 1 to {LARGEST_WORKGROUP} lanes, not {lanes}")
+    def _check_size(self, launch: Launch) -> None:
+        limit, private = SHARED_LIMIT[self.chip], launch.kernel.descriptor.private_bytes
+        if launch.shared_bytes > limit:
+            what = f"{launch.shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}"
+            raise UnsupportedCode(what, remedy="smaller tiles need less")
+        if private > MOST_PRIVATE_BYTES:
+            what = f"{launch.kernel.name} asks for {private} bytes of private memory per lane"
+            raise UnsupportedCode(what, remedy=f"{self.chip} has {MOST_PRIVATE_BYTES}; large arrays belong to memory")
+        if not 0 < launch.lanes_each <= LARGEST_WORKGROUP:
+            raise CallError(f"a workgroup has 1 to {LARGEST_WORKGROUP} lanes, not {launch.lanes_each}")
+
+
+def instruction_limit(memory: GlobalMemory) -> int:
+    """How many instructions a wave may take before its run counts as endless, if the caller does not say."""
+    pieces = sum(b.size for b in memory.buffers if b.host) // PIECE_BYTES
+    return FEWEST_INSTRUCTIONS + INSTRUCTIONS_A_PIECE * pieces
 
 
 def _extent(what: str, given: Sequence[int]) -> Extent:

@@ -12,6 +12,7 @@ Kind = Literal[
     "missing wait",
     "missing nops",
     "shared-memory race",
+    "global-memory race",
     "unwritten shared memory",
     "unwritten register",
     "out of bounds",

@@ -33,7 +33,10 @@ SPECIAL = {
     "xnack_mask_hi": (XNACK_MASK + 1, 1),
 }
 FIRST_ROW = {"v": 0, "a": ACCUMULATORS, "s": 0, "ttmp": TRAP}
-REGISTER = re.compile(r"(v|a|s|ttmp)(?:(\d+)|\[(\d+)(?::(\d+))?\])")
+REGISTERS = {"v": 256, "a": 256, "s": VCC, "ttmp": 16}
+REGISTER = re.compile(r"(v|a|s|ttmp)(?:(\d{1,4})|\[(\d{1,4})(?::(\d{1,4}))?\])")
+NO_REGISTER = re.compile(r"(v|a|s|ttmp)(\d|\[)")
+"""The beginning of a word that would be a register if there were so many."""
 INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)")
 FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 ONE_OVER_TWO_PI = 0.15915494309189532
@@ -143,6 +146,8 @@ def _plain_operand(text: str, body: str) -> Operand:
     if found := REGISTER.fullmatch(body):
         low = int(found[2] or found[3])
         high = int(found[4]) if found[4] else low
+        if not low <= high < REGISTERS[found[1]]:
+            return Operand(body, "word")
         kind: Literal["vector", "scalar"] = "vector" if found[1] in "va" else "scalar"
         return Operand(text, kind, low + FIRST_ROW[found[1]], high - low + 1)
     if body in SPECIAL:

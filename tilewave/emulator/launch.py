@@ -10,13 +10,16 @@ from typing import Any, Union
 import numpy as np
 
 from tilewave.emulator.assembly import Module
-from tilewave.emulator.findings import Findings
+from tilewave.emulator.findings import Findings, UnsupportedCode
+from tilewave.emulator.flight import Counters
 from tilewave.emulator.instruction import EXEC, FLAT_SCRATCH, TRAP, XNACK_MASK
 from tilewave.emulator.kernel import USER_SCALARS, Argument, Kernel
 from tilewave.emulator.machine import LANES, Machine, Workgroup, lanes_of
 from tilewave.emulator.memory import Buffer, GlobalMemory, spans
+from tilewave.emulator.metadata import MOST_ARGUMENT_BYTES
 from tilewave.emulator.numbers import MASK32, MASK64, U32, U64, Array
 from tilewave.emulator.program import Program
+from tilewave.emulator.races import Races
 from tilewave.emulator.shared_state import SharedState
 from tilewave.emulator.step import SCALAR_ROWS
 from tilewave.errors import CallError
@@ -24,6 +27,7 @@ from tilewave.errors import CallError
 Extent = tuple[int, int, int]
 Given = Union[Array, np.generic, int, float, bytes]  # noqa: UP007  a name that mypy and Python 3.10 both take
 FLOATS = {2: "<e", 4: "<f", 8: "<d"}
+MOST_USER_SCALARS = 16
 ARGUMENT_PADDING = 64
 """Argument buffers are allocated in pieces of this size, and compilers load whole pieces."""
 
@@ -97,6 +101,9 @@ def _argument_buffer(
         what = f"{kernel.name} takes {len(visible)} arguments, and {len(given)} were given"
         raise CallError(what, remedy=f"its metadata names: {names}")
     needed = max([kernel.descriptor.argument_bytes, *(a.offset + a.size for a in kernel.arguments)])
+    if needed > MOST_ARGUMENT_BYTES:
+        what = f"{kernel.name} asks for {needed} bytes of arguments"
+        raise UnsupportedCode(what, remedy=f"the emulator passes up to {MOST_ARGUMENT_BYTES}")
     raw = bytearray(-(-max(needed, 1) // ARGUMENT_PADDING) * ARGUMENT_PADDING)
     for argument, value in zip(visible, given, strict=True):
         raw[argument.offset : argument.offset + argument.size] = _packed(kernel, argument, value, buffers)
@@ -161,14 +168,21 @@ def _packet(kernel: Kernel, grid: Extent, block: Extent, shared: int, arguments:
 # -- registers ---------------------------------------------------------------------------------------------------------
 
 
-def make_machine(launch: Launch, program: Program, workgroups: Sequence[Workgroup], findings: Findings) -> Machine:
-    """Waves as they stand when their kernel begins."""
-    count = launch.waves_each * len(workgroups)
+def make_machine(
+    launch: Launch, program: Program, launched: Sequence[Workgroup], running: range, races: Races, findings: Findings
+) -> Machine:
+    """Waves as they stand when their kernel begins, of some of the workgroups that are launched."""
+    count = launch.waves_each * len(running)
     shared = SharedState(
-        launch.shared_bytes, len(workgroups), count, program.shared_granule(), loads_directly=program.loads_directly()
+        launch.shared_bytes,
+        len(running),
+        count,
+        program.shared_granule(),
+        Counters(count),
+        loads_directly=program.loads_directly(),
     )
     machine = Machine(
-        workgroups, launch.waves_each, program.vector_rows(), launch.memory, shared, findings,
+        launched, running, launch.waves_each, program.vector_rows(), launch.memory, races, shared, findings,
         -(-launch.kernel.descriptor.private_bytes // 4) * 4,
     )  # fmt: skip
     machine.mode = launch.kernel.descriptor.mode
@@ -211,6 +225,9 @@ def _scalars(launch: Launch, machine: Machine) -> list[tuple[int, Any]]:
         )
         rows.append((at + word, int(memory.load_words(offset, 1)[0, 0])))
     at = max(at + descriptor.preloaded, descriptor.user_scalar_count)
+    if at > MOST_USER_SCALARS:
+        what = f"{launch.kernel.name} asks for {at} scalar registers to be filled before it starts"
+        raise UnsupportedCode(what, remedy=f"the hardware fills {MOST_USER_SCALARS}")
     for axis in range(3):
         if descriptor.workgroup_ids[axis]:
             rows.append((at, np.array([machine.workgroups[w][axis] for w in machine.workgroup_of.tolist()], U32)))

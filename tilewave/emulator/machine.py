@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewave.emulator.findings import Findings, Kind
+from tilewave.emulator.flight import Flight
 from tilewave.emulator.instruction import EXEC, Instruction
 from tilewave.emulator.memory import GlobalMemory
 from tilewave.emulator.numbers import F32, I32, I64, U8, U32, U64, Array
+from tilewave.emulator.races import Races
 from tilewave.emulator.shared_state import SharedState
 
 LANES = 64
@@ -29,17 +31,21 @@ class Machine:
 
     def __init__(
         self,
-        workgroups: Sequence[Workgroup],
+        launched: Sequence[Workgroup],
+        running: range,
         waves_each: int,
         vector_rows: int,
         memory: GlobalMemory,
+        races: Races,
         shared: SharedState,
         findings: Findings,
         scratch_bytes: int,
     ) -> None:
-        self.workgroups, self.waves_each = tuple(workgroups), waves_each
+        """Of all workgroups that are launched, those in `running` are here."""
+        self.launched, self.waves_each = launched, waves_each
+        self.workgroups = tuple(launched[running.start : running.stop])
         self.count = count = waves_each * len(self.workgroups)
-        self.memory, self.shared, self.findings = memory, shared, findings
+        self.memory, self.races, self.shared, self.findings = memory, races, shared, findings
         self.vector = np.full((vector_rows, count, LANES), POISON, U32)
         self.vector_float, self.vector_integer = self.vector.view(F32), self.vector.view(I32)
         self.scalar = np.zeros((SCALARS, count), U32)
@@ -51,6 +57,7 @@ class Machine:
         self.scratch = np.zeros((count, LANES, scratch_bytes), U8)
         self.wave_of = np.arange(count) // len(self.workgroups)
         self.workgroup_of = np.arange(count) % len(self.workgroups)
+        self.flight = Flight(self, running.start)
 
     def report(self, kind: Kind, instruction: Instruction, index: int, what: str, remedy: str) -> None:
         """A finding of the wave with this number."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewave.emulator.numbers import I64, U8, U32, Array
+from tilewave.errors import CallError
 
 FIRST_ADDRESS = 0x7000_0000_0000
 GUARD = 0x10000
@@ -63,20 +64,31 @@ class GlobalMemory:
             self._shift.append(buffer.address - packed)
             packed += -(-buffer.size // 64) * 64 + 64
         self._shift_of = np.array(self._shift, I64)
-        self.words = np.zeros(packed // 4, U32)
+        try:
+            self.words = np.zeros(packed // 4, U32)
+        except MemoryError:
+            what = f"the arrays span {packed} bytes, which do not fit into memory a second time"
+            raise CallError(what, remedy="pass smaller arrays, or copies of what the kernel touches") from None
         self.bytes = self.words.view(U8)
         self.quads = self.words.reshape(-1, 4)
         for buffer, shift in zip(self.buffers, self._shift, strict=True):
             at = buffer.address - shift
-            raw = contents[buffer.name] if buffer.host == 0 else ctypes.string_at(buffer.host, buffer.size)
-            self.bytes[at : at + len(raw)] = np.frombuffer(raw, U8)
+            if buffer.host:
+                ctypes.memmove(self.bytes.ctypes.data + at, buffer.host, buffer.size)
+            else:
+                self.bytes[at : at + buffer.size] = np.frombuffer(contents[buffer.name], U8)
+
+    @property
+    def places(self) -> list[int]:
+        """Where each buffer begins in the arena."""
+        return [b.address - shift for b, shift in zip(self.buffers, self._shift, strict=True)]
 
     def write_back(self) -> None:
         """Give the caller's arrays what the kernel stored."""
         for buffer, shift in zip(self.buffers, self._shift, strict=True):
             if buffer.host and buffer.writable and buffer.size:
                 at = buffer.address - shift
-                ctypes.memmove(buffer.host, self.bytes[at : at + buffer.size].tobytes(), buffer.size)
+                ctypes.memmove(buffer.host, self.bytes.ctypes.data + at, buffer.size)
 
     # -- access ------------------------------------------------------------------------------------------------------
 

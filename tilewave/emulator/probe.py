@@ -13,10 +13,12 @@ from tilewave.emulator.findings import Findings
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.kernel import Kernel
 from tilewave.emulator.launch import Given, known_at_start, make_machine, prepare
+from tilewave.emulator.loops import Loop
 from tilewave.emulator.machine import Convoy, Machine
 from tilewave.emulator.memory import ZeroMemory
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Block, Program
+from tilewave.emulator.races import Races
 from tilewave.emulator.run import RUNNING, Run
 
 ACCESS = re.compile(r"ds_(read|write)(2?)(st64)?_[bui](8|16|32|64|96|128)")
@@ -25,29 +27,30 @@ UNKNOWN_SIZE = 4096
 LONGEST_RUN = 200_000
 
 
-def bank_conflicts(module: Module, kernel: Kernel, loop: tuple[int, int]) -> float:
+def bank_conflicts(module: Module, kernel: Kernel, loop: Loop) -> float:
     """Cycles lost to bank conflicts, per wave and round of the loop; memory is all zeros."""
     given: list[Given] = [0 if a.is_pointer else UNKNOWN_SIZE for a in kernel.arguments if not a.is_hidden]
     lanes = max(64, kernel.resources.largest_workgroup)
     launch = prepare(module, kernel, (1, 1, 1), (lanes, 1, 1), given, 0, ZeroMemory())
     program = Program(module.instructions, module.chip)
     with np.errstate(all="ignore"):
-        machine = make_machine(launch, program, [(0, 0, 0)], Findings("off"))
-        probe = _Probe(machine, program, kernel.entry, Paths(known_at_start(launch, machine)), LONGEST_RUN)
-        return probe.follow(loop)
+        machine = make_machine(
+            launch, program, [(0, 0, 0)], range(1), Races(launch.memory.buffers, launch.memory.places), Findings("off")
+        )
+        probe = _Probe(machine, program, kernel.entry, Paths(known_at_start(launch, machine)), loop)
+        return probe.follow()
 
 
 class _Probe(Run):
     """A run that looks at the addresses in a loop and stops behind its first round."""
 
-    def __init__(self, machine: Machine, program: Program, entry: int, paths: Paths, limit: int) -> None:
-        super().__init__(machine, program, entry, paths, limit)
+    def __init__(self, machine: Machine, program: Program, entry: int, paths: Paths, loop: Loop) -> None:
+        super().__init__(machine, program, entry, paths, LONGEST_RUN)
         self.lost = 0
-        self.loop = (0, 0)
+        self.body, self.ends = frozenset(loop.body), frozenset(loop.ends)
         self.rounds = np.zeros(machine.count, int)
 
-    def follow(self, loop: tuple[int, int]) -> float:
-        self.loop = loop
+    def follow(self) -> float:
         for turn in range(1, LONGEST_RUN):
             running = np.flatnonzero((self.status == RUNNING) & (self.rounds == 0))
             if not len(running):
@@ -58,12 +61,11 @@ class _Probe(Run):
         return self.lost / max(1, int(self.rounds.sum()))
 
     def _execute(self, convoy: Convoy, block: Block, stop: int) -> None:
-        first, last = self.loop
         for position, execute in block.actions:
-            if first <= position <= last:
+            if position in self.body:
                 self._look(convoy, self.program.instructions[position])
             execute(convoy)
-        if block.first <= last < block.after:
+        if block.after - 1 in self.ends:
             self.rounds[convoy.indices] += 1
 
     def _look(self, convoy: Convoy, instruction: Instruction) -> None:

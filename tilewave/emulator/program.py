@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.findings import UnsupportedCode
+from tilewave.emulator.flight import SCALAR, VECTOR
+from tilewave.emulator.instruction import NO_REGISTER, Instruction
+from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
 from tilewave.emulator.numbers import Chip
 from tilewave.emulator.scalar import build_scalar
@@ -31,14 +34,33 @@ NARROW_SHARED = ("b8", "u8", "i8", "b16", "u16", "i16")
 
 def make_step(instruction: Instruction, chip: Chip) -> Step:
     """The meaning of an instruction, from the table of its family."""
+    for operand in instruction.operands:
+        if operand.kind == "word" and NO_REGISTER.match(operand.text):
+            raise unsupported(instruction, f"there is no register {operand.text}")
     draft = Draft(instruction, chip)
     for prefix, build in FAMILIES:
         if instruction.mnemonic.startswith(prefix):
-            execute = build(draft)
+            try:
+                execute = build(draft)
+            except (AssertionError, LookupError, TypeError, ValueError) as error:
+                raise unsupported(instruction, "it does not have the operands that it needs") from error
             if execute is None:
                 break
-            return draft.finish(execute)
+            return draft.finish(_counted(draft, execute))
     raise unsupported(instruction, "tell us, and it will get one")
+
+
+def _counted(draft: Draft, execute: Execute) -> Execute:
+    """What a memory operation does, after a counter has gone up."""
+    if draft.traffic is None or draft.traffic.order == "shared":
+        return execute
+    queue = SCALAR if draft.traffic.order == "scalar" else VECTOR
+
+    def counted(c: Convoy) -> None:
+        c.machine.flight.issue(c, queue)
+        execute(c)
+
+    return counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +93,8 @@ class Program:
 
     def step(self, position: int) -> Step:
         if position not in self._steps:
+            if not 0 <= position < len(self.instructions):
+                raise UnsupportedCode("a wave runs out of the code", remedy="every path must come to s_endpgm")
             self._steps[position] = make_step(self.instructions[position], self.chip)
         return self._steps[position]
 

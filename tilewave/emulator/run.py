@@ -15,6 +15,7 @@ from tilewave.emulator.machine import Convoy, Machine
 from tilewave.emulator.numbers import I32, I64, U64, Array
 from tilewave.emulator.paths import Passage, Paths
 from tilewave.emulator.program import Block, Program
+from tilewave.emulator.step import unsupported
 
 Order = Literal["barrier", "random"]
 RUNNING, WAITING, ENDED = 0, 1, 2
@@ -100,7 +101,10 @@ class Run:
                 return
             if position in self.suspects:
                 self._suspect(convoy, position)
-            execute(convoy)
+            try:
+                execute(convoy)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise unsupported(self.program.instructions[position], "its operands do not fit") from error
 
     def _count(self, indices: Array, steps: int, block: Block) -> None:
         self.executed[indices] += steps
@@ -108,7 +112,7 @@ class Run:
         longest = int(indices[np.argmax(self.executed[indices])])
         if self.executed[longest] > self.limit:
             what = f"a wave has run more than {self.limit} instructions"
-            remedy = "does the loop end? If it does, pass a higher limit"
+            remedy = f"does the loop end? If it does, pass a higher limit: limit={10 * self.limit}"
             machine = self.machine
             workgroup, wave = machine.workgroups[int(machine.workgroup_of[longest])], int(machine.wave_of[longest])
             machine.findings.stop("endless run", block.steps[-1].instruction, workgroup, wave, what, remedy)
@@ -134,6 +138,7 @@ class Run:
                 self._release(block)
             case "ends":
                 self.status[indices] = ENDED
+                self.machine.flight.end(convoy)
                 self._release(block)
 
     def _jump(self, convoy: Convoy, block: Block) -> None:
@@ -141,6 +146,8 @@ class Run:
         assert jump is not None
         # The step itself has run, and a call has saved its return address in other registers than it reads.
         for index, address in zip(convoy.members, jump(convoy).astype(U64).tolist(), strict=True):
+            if address not in self.program.position_of:
+                raise unsupported(block.steps[-1].instruction, f"no instruction stands at {address:#x}")
             self.position[index] = self.program.position_of[address]
 
     # -- barriers ----------------------------------------------------------------------------------------------------

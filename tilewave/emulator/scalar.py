@@ -46,9 +46,7 @@ def _nothing(draft: Draft, name: str) -> Execute:
         draft.wait_states = int(draft.operands[0].number) + 1
     if name == "waitcnt":
         draft.waits = _waits(draft)
-        vector_memory = draft.waits[0]
-        if vector_memory is not None:
-            return lambda c: _direct_loads_arrive(c, vector_memory)
+        return _wait(draft.waits)
     return nothing
 
 
@@ -63,8 +61,10 @@ def _waits(draft: Draft) -> tuple[int | None, int | None]:
     return (vector if vector < LONGEST_WAITS[0] else None, shared if shared < LONGEST_WAITS[1] else None)
 
 
-def _direct_loads_arrive(c: Convoy, outstanding: int) -> None:
-    c.machine.shared.wait(c.sel, outstanding)
+def _wait(outstanding: tuple[int | None, int | None]) -> Execute:
+    if outstanding[0] is None and outstanding[1] != 0:
+        return nothing
+    return lambda c: c.machine.flight.wait(c, outstanding)
 
 
 def _load(draft: Draft, name: str) -> Execute:

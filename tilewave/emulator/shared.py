@@ -65,7 +65,7 @@ def _places(c: Convoy, instruction: Instruction, at: Array, waves: Array, size: 
     return np.where(inside, places, shared.base_of[waves]), inside
 
 
-def _load(c: Convoy, instruction: Instruction, at: Array, size: int) -> Array:
+def load_shared(c: Convoy, instruction: Instruction, at: Array, size: int) -> Array:
     """Bytes or, from four on, words of the lanes that are on, checked."""
     shared, waves = c.machine.shared, c.active_waves
     places, inside = _places(c, instruction, at, waves, size)
@@ -87,7 +87,7 @@ def _check_read(c: Convoy, instruction: Instruction, places: Array, waves: Array
     shared = c.machine.shared
     granules = shared.granules(places, size)
     race, unwritten, late = shared.read(granules, waves)
-    shared.remember(c.members, Access(granules, waves, False), direct=False)
+    shared.remember(c.members, Access(granules, waves, "read"), direct=False)
     report_race(c, instruction, waves, "reads", [race])
     if unwritten is not None:
         what = f"reads byte {unwritten.byte} of shared memory, which nobody has written"
@@ -97,7 +97,7 @@ def _check_read(c: Convoy, instruction: Instruction, places: Array, waves: Array
         c.report("missing wait", instruction, int(waves[late.lane]), what, "s_waitcnt vmcnt(…) must stand between them")
 
 
-def _store(c: Convoy, instruction: Instruction, at: Array, data: Array) -> None:
+def store_shared(c: Convoy, instruction: Instruction, at: Array, data: Array) -> None:
     shared, waves, size = c.machine.shared, c.active_waves, data.shape[1]
     places, inside = _places(c, instruction, at, waves, size)
     if inside is not None:
@@ -105,7 +105,7 @@ def _store(c: Convoy, instruction: Instruction, at: Array, data: Array) -> None:
     if c.machine.checking:
         granules = shared.granules(places, size)
         report_race(c, instruction, waves, "overwrites", shared.write(granules, waves))
-        shared.remember(c.members, Access(granules, waves, True), direct=False)
+        shared.remember(c.members, Access(granules, waves, "write"), direct=False)
     if size % 4 == 0 and not (places & 3).any():
         shared.words[(places >> 2)[:, None] + np.arange(size // 4)] = np.ascontiguousarray(data).view(U32)
     else:
@@ -131,20 +131,19 @@ def _plain(draft: Draft, found: Match) -> Execute:
 
         def write(c: Convoy) -> None:
             data = c.active_rows(row, words).view(U8)
-            _store(c, instruction, address(c) + offset, data[:, start : start + size])
+            store_shared(c, instruction, address(c) + offset, data[:, start : start + size])
 
         return write
     address, row = _address(draft, 1), draft.operands[0].row
     draft.vector_writes += range(row, row + words)
 
     def read(c: Convoy) -> None:
-        values = _load(c, instruction, address(c) + offset, size)
+        values = load_shared(c, instruction, address(c) + offset, size)
         if size >= 4:
             for word in range(words):
                 c.put_active(row + word, values[:, word])
         elif to_half:
-            old = c.active(c.vu[row, c.sel])
-            c.put_active(row, into_half(old, values, is_signed=is_signed, upper=upper))
+            c.put_active(row, into_half(values, is_signed=is_signed, upper=upper))
         else:
             c.put_active(row, widened(values, is_signed=is_signed))
 
@@ -166,7 +165,7 @@ def _double(draft: Draft, found: Match) -> Execute:
         def write(c: Convoy) -> None:
             at = address(c)
             for row, offset in zip(rows, (first, second), strict=True):
-                _store(c, instruction, at + offset, c.active_rows(row, words).view(U8))
+                store_shared(c, instruction, at + offset, c.active_rows(row, words).view(U8))
 
         return write
     address, row = _address(draft, 1), operands[0].row
@@ -175,7 +174,7 @@ def _double(draft: Draft, found: Match) -> Execute:
     def read(c: Convoy) -> None:
         at = address(c)
         for start, offset in ((row, first), (row + words, second)):
-            values = _load(c, instruction, at + offset, 4 * words)
+            values = load_shared(c, instruction, at + offset, 4 * words)
             for word in range(words):
                 c.put_active(start + word, values[:, word])
 
@@ -191,7 +190,7 @@ def _transposed(draft: Draft, found: Match) -> Execute:
 
     def execute(c: Convoy) -> None:
         raw = np.zeros((c.count, LANES, 2), U32)
-        raw[c.on] = _load(c, instruction, address(c) + offset, 8)
+        raw[c.on] = load_shared(c, instruction, address(c) + offset, 8)
         block = raw.view(dtype).reshape(c.count, 4, each, 16)
         turned = np.ascontiguousarray(block.transpose(0, 1, 3, 2)).reshape(c.count, LANES, each).view(U32)
         for word in range(2):
@@ -267,9 +266,11 @@ def _atomic(draft: Draft, found: Match) -> Execute:
     def execute(c: Convoy) -> None:
         shared, waves = c.machine.shared, c.active_waves
         places, inside = _places(c, instruction, address(c) + offset, waves, 4 * words)
-        if c.machine.checking and len(places):
-            race, unwritten = shared.touch(shared.granules(places, 4 * words), waves)
-            report_race(c, instruction, waves, "changes", [race])
+        if c.machine.checking:
+            granules = shared.granules(places, 4 * words)
+            *races, unwritten = shared.touch(granules, waves)
+            shared.remember(c.members, Access(granules, waves, "change"), direct=False)
+            report_race(c, instruction, waves, "changes", races)
             if unwritten is not None:
                 what = f"changes byte {unwritten.byte} of shared memory, which nobody has written"
                 c.report("unwritten shared memory", instruction, int(waves[unwritten.lane]), what, "write it first")

@@ -9,10 +9,11 @@ arrives at a barrier counts as done in the next epoch too.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from tilewave.emulator.flight import VECTOR, Counters
 from tilewave.emulator.numbers import I32, I64, U8, U32, Array
 
 POISON = 0x7FC0DEAD
@@ -35,14 +36,20 @@ class Access(NamedTuple):
 
     granules: Array
     waves: Array
-    writes: bool
+    kind: Literal["read", "write", "change"]
+    """A change is atomic."""
+
+
+NO_ACCESS = Access(np.zeros((0, 1), I64), np.zeros(0, I64), "read")
 
 
 class SharedState:
     """The bytes of every workgroup's shared memory behind each other, and their stamps."""
 
-    def __init__(self, size: int, workgroups: int, waves: int, granule: int, *, loads_directly: bool) -> None:
-        self.size, self.granule = size, granule
+    def __init__(
+        self, size: int, workgroups: int, waves: int, granule: int, counters: Counters, *, loads_directly: bool
+    ) -> None:
+        self.size, self.granule, self.counters = size, granule, counters
         self.stride = -(-size // 16) * 16 + 16
         self.words = np.full(self.stride * workgroups // 4, POISON, U32)
         self.bytes, self.quads = self.words.view(U8), self.words.reshape(-1, 4)
@@ -50,9 +57,10 @@ class SharedState:
         self.epoch = np.zeros(waves, I32)
         self.writer = np.full(self.stride * workgroups // granule, NEVER, I32)
         self.reader = np.full(self.stride * workgroups // granule, NEVER, I32)
+        self.changer: Array | None = None
+        """Of atomic operations, from the first one on."""
         self.arrival = np.zeros(len(self.writer), I32)
         """Of bytes that a direct-to-shared load writes: its number among its wave's vector-memory operations."""
-        self.issued, self.done = np.zeros(waves, I32), np.zeros(waves, I32)
         self.log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.direct_log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.workgroups, self.loads_directly = max(workgroups, 1), loads_directly
@@ -73,58 +81,50 @@ class SharedState:
         """Note a read: the write it races with, bytes nobody wrote, a direct load that has not arrived."""
         own = self._stamps(waves)[:, None]
         writers = self.writer[granules]
-        race = self._first((writers >> 5 >= own >> 5) & (writers != own), writers, granules)
+        race = self._first(_since(writers, own), writers, granules) or self._met_change(granules, own)
         unwritten = self._first(writers == NEVER, writers, granules)
         late = None
         if self.loads_directly:
-            pending = (self.arrival[granules] > self.done[waves][:, None]) & (writers & 31 == own & 31)
+            pending = (self.arrival[granules] > self.counters.done[VECTOR, waves][:, None]) & (writers & 31 == own & 31)
             late = self._first(pending, writers, granules)
-        self._note_reader(granules, own)
+        _add(self.reader, granules, own)
         return race, unwritten, late
 
-    def _note_reader(self, granules: Array, own: Array) -> None:
-        before = self.reader[granules]
-        several = (before >> 5 >= own >> 5) & (before != own)
-        stamp = np.where(several, np.maximum(before, own) | SEVERAL, own)
-        self.reader[granules] = stamp
-        lost = self.reader[granules] != stamp  # two waves of one convoy read the same byte
-        if lost.any():
-            self.reader[granules[lost]] = np.broadcast_to(own | SEVERAL, granules.shape)[lost]
+    def _met_change(self, granules: Array, own: Array) -> Conflict | None:
+        """Another wave's atomic operation since the last barrier."""
+        if self.changer is None:
+            return None
+        changers = self.changer[granules]
+        return self._first(_since(changers, own), changers, granules)
 
     def write(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None]:
         """Note a write: another wave's write, or read, that it races with."""
         own = self._stamps(waves)[:, None]
         writers, readers = self.writer[granules], self.reader[granules]
-        written = self._first((writers >> 5 >= own >> 5) & (writers != own), writers, granules)
-        read = self._first((readers >> 5 >= own >> 5) & (readers != own), readers, granules)
+        written = self._first(_since(writers, own), writers, granules) or self._met_change(granules, own)
+        read = self._first(_since(readers, own), readers, granules)
         self.writer[granules] = own
         if written is None:
             found = self.writer[granules]
             written = self._first(found != own, found, granules)
         return written, read
 
-    def touch(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None]:
-        """An atomic operation: it may meet others of its kind, but no plain write, and not what nobody wrote."""
+    def touch(self, granules: Array, waves: Array) -> tuple[Conflict | None, Conflict | None, Conflict | None]:
+        """Note an atomic operation: a plain write, or read, that it races with, and bytes nobody wrote."""
         own = self._stamps(waves)[:, None]
-        writers = self.writer[granules]
-        race = self._first((writers >> 5 >= own >> 5) & (writers != own), writers, granules)
-        return race, self._first(writers == NEVER, writers, granules)
+        if self.changer is None:
+            self.changer = np.full_like(self.writer, NEVER)
+        writers, readers = self.writer[granules], self.reader[granules]
+        written = self._first(_since(writers, own), writers, granules)
+        read = self._first(_since(readers, own), readers, granules)
+        _add(self.changer, granules, own)
+        return written, read, self._first(writers == NEVER, writers, granules)
 
     # -- loads that write shared memory directly ----------------------------------------------------------------------
 
-    def issue(self, waves: slice | Array) -> None:
-        """A vector-memory operation begins."""
-        if self.loads_directly:
-            self.issued[waves] += 1
-
-    def wait(self, waves: slice | Array, outstanding: int) -> None:
-        """All vector-memory operations but the last few have ended."""
-        if self.loads_directly:
-            self.done[waves] = np.maximum(self.done[waves], self.issued[waves] - outstanding)
-
     def will_arrive(self, granules: Array, waves: Array) -> None:
         """What a direct load writes is there when its wave has waited for it."""
-        self.arrival[granules] = self.issued[waves][:, None]
+        self.arrival[granules] = self.counters.issued[VECTOR, waves][:, None]
 
     def _first(self, bad: Array, stamps: Array, granules: Array) -> Conflict | None:
         if not bad.any():
@@ -143,16 +143,36 @@ class SharedState:
     def arrive(self, wave: int, outstanding: int, direct: int) -> None:
         """A wave comes to a barrier; accesses that it has not waited for also belong to the next epoch."""
         for log, count in ((self.log[wave], outstanding), (self.direct_log[wave], direct)):
+            if count == 0:
+                log.clear()
             while len(log) > count:
                 log.popleft()
             for access in log:
                 mine = access.granules[access.waves == wave].reshape(-1)
                 stamp = (int(self.epoch[wave]) + 1) * 32 + wave // self.workgroups
-                if access.writes:
+                if access.kind == "write":
                     self.writer[mine] = stamp
-                else:
-                    others = (self.reader[mine] >= stamp & ~31) & (self.reader[mine] != stamp)
-                    self.reader[mine] = np.where(others, stamp | SEVERAL, stamp)
+                    continue
+                stamps = self.reader if access.kind == "read" else self.changer
+                assert stamps is not None
+                others = (stamps[mine] >= stamp & ~31) & (stamps[mine] != stamp)
+                stamps[mine] = np.where(others, stamp | SEVERAL, stamp)
 
     def release(self, waves: Array) -> None:
         self.epoch[waves] += 1
+
+
+def _since(stamps: Array, own: Array) -> Array:
+    """Stamps of other waves since the last barrier."""
+    since: Array = (stamps >> 5 >= own >> 5) & (stamps != own)
+    return since
+
+
+def _add(stamps: Array, granules: Array, own: Array) -> None:
+    """Add waves to those that touched these granules."""
+    before = stamps[granules]
+    stamp = np.where(_since(before, own), np.maximum(before, own) | SEVERAL, own)
+    stamps[granules] = stamp
+    lost = stamps[granules] != stamp  # two waves of one convoy touch the same byte
+    if lost.any():
+        stamps[granules[lost]] = np.broadcast_to(own | SEVERAL, granules.shape)[lost]

@@ -1,6 +1,7 @@
 """What stands in the K loop of a matrix kernel, counted from its machine code, without a card.
 
-The loop is the innermost backward branch around the most matrix instructions. Counts are per wave and round.
+The loop is the innermost one around the most matrix instructions, with all that may run in a round: blocks that some
+lanes or waves skip count too. Counts are per wave and round.
 Cycles are bounds of throughput for a compute unit: a matrix instruction takes 4 cycles per pass on one of 4 units,
 shared memory delivers 128 bytes a cycle (gfx950: 256 when it reads), global memory 64. Latency is not modelled: these
 numbers reject bad code, they do not predict how fast good code is.
@@ -18,6 +19,7 @@ from tilewave.emulator.assembly import Module, read_assembly
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.loops import Loop, find_loops
 from tilewave.emulator.matrix import shape_of
 from tilewave.emulator.numbers import SHARED_LIMIT, Chip
 from tilewave.emulator.probe import bank_conflicts
@@ -116,12 +118,12 @@ def module_statistics(module: Module, kernel_name: str) -> LoopStatistics:
     if kernel_name not in module.kernels:
         raise UnsupportedCode(f"no kernel is called {kernel_name!r}", remedy=f"there are: {', '.join(module.kernels)}")
     kernel = module.kernels[kernel_name]
-    first, last = find_loop(module, kernel)
-    body = module.instructions[first : last + 1]
-    behind = module.instructions[last + 1 : _end(module, kernel)]
+    loop = find_loop(module, kernel)
+    body = [module.instructions[at] for at in loop.body]
+    behind = [module.instructions[at] for at in loop.behind]
     counts, chip = Counter(map(classify, body)), module.chip
     waves = max(1, kernel.resources.largest_workgroup // LANES)
-    conflicts = bank_conflicts(module, kernel, (first, last))
+    conflicts = bank_conflicts(module, kernel, loop)
     shared = _bytes(body, "shared read") * waves / SHARED_READ_BYTES[chip]
     shared += (_bytes(body, "shared write") + _bytes(body, "direct load")) * waves / SHARED_WRITE_BYTES
     moved = sum(_bytes(body, kind) for kind in ("global load", "direct load", "global store"))
@@ -177,19 +179,17 @@ def access_width(instruction: Instruction) -> tuple[int, int]:
     return 4, accesses
 
 
-def find_loop(module: Module, kernel: Kernel) -> tuple[int, int]:
-    """The first and last position of the K loop."""
-    instructions, loops = module.instructions, []
-    for at in range(kernel.entry, _end(module, kernel)):
-        target = instructions[at].target
-        if target is not None and kernel.entry <= target <= at:
-            inside = sum(classify(i) == "matrix" for i in instructions[target : at + 1])
-            loops += [(inside, target, at)] if inside else []
-    innermost = [a for a in loops if not any(b != a and a[1] <= b[1] and b[2] <= a[2] for b in loops)]
+def find_loop(module: Module, kernel: Kernel) -> Loop:
+    """The K loop."""
+
+    def products(loop: Loop) -> int:
+        return sum(classify(module.instructions[at]) == "matrix" for at in loop.body)
+
+    loops = [loop for loop in find_loops(module.instructions, kernel.entry, _end(module, kernel)) if products(loop)]
+    innermost = [a for a in loops if not any(set(b.body) < set(a.body) for b in loops)]
     if not innermost:
         raise UnsupportedCode(f"{kernel.name} has no loop with matrix instructions")
-    _, first, last = max(innermost, key=lambda loop: loop[0])
-    return first, last
+    return max(innermost, key=products)
 
 
 def _end(module: Module, kernel: Kernel) -> int:

@@ -13,6 +13,8 @@ from tilewave.emulator.direct import build_direct
 from tilewave.emulator.instruction import Operand
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, MASK32, U8, U32, Array
+from tilewave.emulator.shared import load_shared, store_shared
+from tilewave.emulator.shared_state import NO_ACCESS
 from tilewave.emulator.step import PRIVATE_BASE, SHARED_BASE, Draft, Execute, Reader, Traffic, unsupported
 
 
@@ -52,7 +54,8 @@ def build_flat(draft: Draft) -> Execute | None:
     if family == "scratch":
         return _scratch(draft, name)
     is_flat = family == "flat"
-    draft.traffic = Traffic(("vm", "lg"), "flat") if is_flat else Traffic(("vm",), "vector")
+    of_shared = 0 if name.startswith("atomic_") else 1
+    draft.traffic = Traffic(("vm", "lg"), "flat", of_shared) if is_flat else Traffic(("vm",), "vector")
     operands = draft.operands
     if name.startswith("load_lds_"):
         address = _address(draft, operands[0], operands[1] if len(operands) > 1 else None)
@@ -93,11 +96,9 @@ def _load(draft: Draft, address: Reader, target: Operand, shape: Shape, is_flat:
     draft.vector_writes += range(row, row + shape.words)
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         addresses, waves = c.active(address(c)), c.active_waves
-        if is_flat and _is_shared(draft, addresses):
-            values = _flat_shared(c, addresses, waves, shape.size)
-            put_loaded(c, row, shape, values.view(U32) if shape.size >= 4 else values)
+        if is_flat and _is_shared(c, draft, addresses):
+            put_loaded(c, row, shape, load_shared(c, instruction, addresses & MASK32, shape.size))
         else:
             put_loaded(c, row, shape, load(c, instruction, addresses, waves, shape.size))
 
@@ -110,8 +111,7 @@ def put_loaded(c: Convoy, row: int, shape: Shape, values: Array) -> None:
         for word in range(shape.words):
             c.put_active(row + word, values[:, word])
     elif shape.into_half:
-        old = c.active(c.vu[row, c.sel])
-        c.put_active(row, into_half(old, values, is_signed=shape.is_signed, upper=shape.upper))
+        c.put_active(row, into_half(values, is_signed=shape.is_signed, upper=shape.upper))
     else:
         c.put_active(row, widened(values, is_signed=shape.is_signed))
 
@@ -128,18 +128,16 @@ def _store(draft: Draft, address: Reader, source: Operand, shape: Shape, is_flat
     draft.held_data = tuple(range(row, row + shape.words)) if shape.words > 2 else ()
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         addresses, waves, data = c.active(address(c)), c.active_waves, stored_bytes(c, row, shape)
-        if is_flat and _is_shared(draft, addresses):
-            places = (addresses & MASK32) + c.machine.shared.base_of[waves]
-            c.machine.shared.bytes[places[:, None] + np.arange(shape.size)] = data
+        if is_flat and _is_shared(c, draft, addresses):
+            store_shared(c, instruction, addresses & MASK32, data)
         else:
             store(c, instruction, addresses, waves, data)
 
     return execute
 
 
-def _is_shared(draft: Draft, addresses: Array) -> bool:
+def _is_shared(c: Convoy, draft: Draft, addresses: Array) -> bool:
     """Whether flat addresses mean shared memory; those of one instruction must agree."""
     upper = addresses >> 32
     if (upper == PRIVATE_BASE).any():
@@ -147,12 +145,9 @@ def _is_shared(draft: Draft, addresses: Array) -> bool:
     in_shared = upper == SHARED_BASE
     if in_shared.any() and not in_shared.all():
         raise unsupported(draft.instruction, "its lanes mean shared and global memory at once")
+    if c.machine.checking and not in_shared.any():
+        c.machine.shared.remember(c.members, NO_ACCESS, direct=False)  # lgkmcnt counts it all the same
     return bool(in_shared.any())
-
-
-def _flat_shared(c: Convoy, addresses: Array, waves: Array, size: int) -> Array:
-    places = (addresses & MASK32) + c.machine.shared.base_of[waves]
-    return np.ascontiguousarray(c.machine.shared.bytes[places[:, None] + np.arange(size)])
 
 
 # -- private memory ----------------------------------------------------------------------------------------------------
@@ -223,11 +218,12 @@ def build_buffer(draft: Draft) -> Execute | None:
     places = _buffer_places(draft, *draft.operands[0 if direct else 1 :][:3])
     if name.startswith("atomic_"):
         assert data is not None
-        return build_atomic(draft, name.removeprefix("atomic_"), _lanes_inside(places), data,
+        size = 8 if name.endswith(("_x2", "_f64")) else 4
+        return build_atomic(draft, name.removeprefix("atomic_"), _lanes_inside(places, size), data,
                             data if _returns(draft) else None)  # fmt: skip
     shape = shape_of(draft, name.split("_", 1)[1])
     if direct or data is None:
-        return build_direct(draft, shape.size, _direct_lanes(places, shape.size))
+        return build_direct(draft, shape.size, _lanes_inside(places, shape.size))
     rows = range(data.row, data.row + shape.words)
     if name.startswith("load_"):
         draft.vector_writes += rows
@@ -252,7 +248,8 @@ def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: O
             raise unsupported(draft.instruction, "swizzled buffers are not emulated")
         base, stride = words[0] | (words[1] & 0xFFFF) << 32, (words[1] >> 16) & 0x3FFF
         moved = uniform(c).astype(I64)
-        within = np.full((1, 1), offset, I64) if lane_offset is None else lane_offset(c).astype(I64) + offset
+        # The two offsets of a lane are added in 32 bits; the scalar one is added, and all compared, in more.
+        within = np.full((1, 1), offset, I64) if lane_offset is None else (lane_offset(c) + U32(offset)).astype(I64)
         total, indexed = (base + moved)[:, None] + within, None
         if index is not None:
             number = index(c).astype(I64)
@@ -263,16 +260,9 @@ def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: O
     return places
 
 
-def _lanes_inside(places: Callable[[Convoy], Places]) -> Callable[[Convoy], tuple[Array, Array, Array]]:
-    def lanes(c: Convoy) -> tuple[Array, Array, Array]:
-        found = places(c)
-        inside = np.flatnonzero(found.inside(4))
-        return found.addresses[inside], c.active_waves[inside], inside
+def _lanes_inside(places: Callable[[Convoy], Places], size: int) -> Callable[[Convoy], tuple[Array, Array, Array]]:
+    """Of an access that takes place as a whole or not at all."""
 
-    return lanes
-
-
-def _direct_lanes(places: Callable[[Convoy], Places], size: int) -> Callable[[Convoy], tuple[Array, Array, Array]]:
     def lanes(c: Convoy) -> tuple[Array, Array, Array]:
         found = places(c)
         inside = np.flatnonzero(found.inside(size))
@@ -285,7 +275,6 @@ def _buffer_load(draft: Draft, places: Callable[[Convoy], Places], row: int, sha
     instruction, piece = draft.instruction, min(shape.size, 4)
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         found, waves = places(c), c.active_waves
         if found.inside(shape.size).all():
             put_loaded(c, row, shape, load(c, instruction, found.addresses, waves, shape.size))
@@ -304,7 +293,6 @@ def _buffer_store(draft: Draft, places: Callable[[Convoy], Places], row: int, sh
     instruction, piece = draft.instruction, min(shape.size, 4)
 
     def execute(c: Convoy) -> None:
-        c.machine.shared.issue(c.sel)
         found, waves, data = places(c), c.active_waves, stored_bytes(c, row, shape)
         if found.inside(shape.size).all():
             store(c, instruction, found.addresses, waves, data)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from tilewave.emulator.instruction import register_name
 from tilewave.emulator.step import Step
 
-LONGEST = 64
-"""The counters hold no more: the hardware stalls before it issues another operation."""
+MOST_VECTOR, MOST_OTHER = 63, 15
+"""What the counters can count: what would overflow its own is not issued before an older operation has ended."""
 
 
 class Outstanding:
@@ -64,9 +64,10 @@ class Outstanding:
         """Issue an operation, or wait."""
         if step.traffic is not None:
             for counter in step.traffic.counters:
-                queue = self.vector_memory if counter == "vm" else self.other_memory
-                queue.append(step)
-                del queue[:-LONGEST]
+                if counter == "vm":
+                    self._issue(step, self.vector_memory, MOST_VECTOR)
+                else:
+                    self._issue(step, self.other_memory, MOST_OTHER)
             self._vector.update(dict.fromkeys(step.vector_writes, step))
             self._scalar.update(dict.fromkeys(step.scalar_writes, step))
         vector, other = step.waits
@@ -75,6 +76,14 @@ class Outstanding:
         if other is not None:
             self._wait_for_others(other)
         if vector is not None or other is not None:
+            self._note()
+
+    def _issue(self, step: Step, queue: list[Step], most: int) -> None:
+        queue.append(step)
+        if len(queue) > most and not any(
+            _is_scalar(s) for s in queue
+        ):  # of unordered ones nobody knows which has ended
+            del queue[:-most]
             self._note()
 
     def _wait_for_others(self, outstanding: int) -> None:
@@ -89,7 +98,9 @@ class Outstanding:
 
     def accesses(self) -> tuple[int, int]:
         """How many accesses of shared memory are outstanding, by instructions and by direct loads."""
-        plain = sum(s.traffic.accesses for s in self.other_memory if s.traffic and s.traffic.order == "shared")
+        plain = sum(
+            s.traffic.accesses for s in self.other_memory if s.traffic and s.traffic.order in ("shared", "flat")
+        )
         direct = sum(s.traffic.accesses for s in self.vector_memory if s.traffic and s.traffic.order == "direct")
         return plain, direct
 

@@ -1,0 +1,10 @@
+"""A share of the damaged code objects and assembly texts, in every test run."""
+
+import pytest
+
+from .code_objects import case
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_damaged_machine_code_is_run_or_refused(first):
+    assert [said for seed in range(first, first + 20) if (said := case(seed))] == []

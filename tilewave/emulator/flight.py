@@ -1,0 +1,135 @@
+"""Accesses of global memory on their way: when each began, and when its wave knows that it is over.
+
+An access may happen at any time between its issue and the s_waitcnt behind which it is over. If the wave has passed
+barriers in between, those barriers order nothing: the access is looked at twice, with the stamp of either end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewave.emulator.instruction import Instruction
+from tilewave.emulator.numbers import I32, I64, Array
+from tilewave.emulator.races import Touch, stamps_of, told
+
+if TYPE_CHECKING:
+    from tilewave.emulator.machine import Convoy, Machine
+
+VECTOR, SCALAR = 0, 1
+"""The two queues: vmcnt counts vector memory, lgkmcnt scalar loads, which come in any order."""
+MOST_OUTSTANDING = 63
+"""What vmcnt can count: six bits."""
+
+
+class Counters:
+    """How many operations of each queue a wave has issued, and how many of them it knows to be over."""
+
+    def __init__(self, waves: int) -> None:
+        self.issued, self.done = np.zeros((2, waves), I32), np.zeros((2, waves), I32)
+
+
+@dataclass(eq=False)
+class Underway:
+    """One instruction's access, by the lanes of some waves."""
+
+    instruction: Instruction
+    kind: Touch
+    offsets: Array
+    size: int
+    waves: Array
+    stamps: Array
+    """Of each lane, when it was issued."""
+    members: int
+    over: list[int] = field(default_factory=list)
+
+
+class Flight:
+    """The operations of each wave, counted, and those among them that are not over."""
+
+    def __init__(self, machine: Machine, first_workgroup: int) -> None:
+        self.machine, self.epoch = machine, machine.shared.epoch
+        self.counters = machine.shared.counters
+        self._workgroups = machine.workgroup_of.astype(I64) + first_workgroup
+        self._logs: list[list[deque[tuple[int, Underway]]]] = [[deque() for _ in range(machine.count)] for _ in (0, 1)]
+
+    def issue(self, c: Convoy, queue: int) -> None:
+        self.counters.issued[queue, c.sel] += 1
+
+    def touch(
+        self, c: Convoy, instruction: Instruction, kind: Touch, offsets: Array, waves: Array, size: int,
+        queue: int = VECTOR,
+    ) -> None:  # fmt: skip
+        """Lanes of these waves touch `size` bytes each, from now until their wave has waited."""
+        if not len(offsets):
+            return
+        stamps = self._stamps()[waves]
+        access = Underway(instruction, kind, offsets, size, waves, stamps, c.count)
+        self._look(access, stamps, slice(None))
+        logs, numbers = self._logs[queue], self.counters.issued[queue].tolist()
+        for wave in c.members:
+            log = logs[wave]
+            log.append((numbers[wave], access))
+            if len(log) > MOST_OUTSTANDING and queue == VECTOR:
+                self._land([wave], queue, numbers[wave] - MOST_OUTSTANDING)
+
+    def wait(self, c: Convoy, outstanding: tuple[int | None, int | None]) -> None:
+        """Behind this, all vector operations but the last few are over; scalar loads if none may be outstanding."""
+        vector, scalar = outstanding
+        if vector is not None:
+            self._wait(c.members, c.sel, VECTOR, vector)
+        if scalar == 0:
+            self._wait(c.members, c.sel, SCALAR, 0)
+
+    def end(self, c: Convoy) -> None:
+        """A wave that ends leaves nothing under way."""
+        for queue in (VECTOR, SCALAR):
+            self._wait(c.members, c.sel, queue, 0)
+
+    def _wait(self, members: Sequence[int], sel: slice | Array, queue: int, outstanding: int) -> None:
+        issued, done = self.counters.issued[queue], self.counters.done[queue]
+        done[sel] = np.maximum(done[sel], issued[sel] - outstanding)
+        logs = self._logs[queue]
+        if any(logs[wave] for wave in members):
+            self._land(members, queue, None)
+
+    def _land(self, members: Sequence[int], queue: int, until: int | None) -> None:
+        """What these waves know to be over: all that their counters say, or up to a number."""
+        found: list[Underway] = []
+        done = self.counters.done[queue].tolist()
+        for wave in members:
+            log, last = self._logs[queue][wave], done[wave] if until is None else until
+            while log and log[0][0] <= last:
+                access = log.popleft()[1]
+                if not access.over:
+                    found.append(access)
+                access.over.append(wave)
+        for access in found:
+            self._look_again(access)
+
+    def _look_again(self, access: Underway) -> None:
+        over, access.over = access.over, []
+        now = self._stamps()[access.waves]
+        moved = now != access.stamps
+        if len(over) < access.members:
+            moved &= np.isin(access.waves, over)
+        if moved.all():
+            self._look(access, now, slice(None))
+        elif moved.any():
+            self._look(access, now, np.flatnonzero(moved))
+
+    def _stamps(self) -> Array:
+        return stamps_of(self._workgroups, self.epoch, self.machine.wave_of)
+
+    def _look(self, access: Underway, now: Array, lanes: slice | Array) -> None:
+        races, began = self.machine.races, access.stamps[lanes]
+        met = races.touch(access.kind, access.offsets[lanes], access.size, began, now[lanes])
+        if met is not None:
+            what, remedy = told(access.kind, met, int(began[met.lane]), self.machine.launched)
+            self.machine.report(
+                "global-memory race", access.instruction, int(access.waves[lanes][met.lane]), what, remedy
+            )
