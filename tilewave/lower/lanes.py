@@ -9,7 +9,7 @@ from math import prod
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.handovers import READS_OR_WRITES, Handovers, Transits
+from tilewave.ir.handovers import READS_OR_WRITES, WRITES, Handovers, Transits
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -99,7 +99,8 @@ class _Body:
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
-        self.handovers, self.turnovers = Handovers(kernel), Handovers(kernel, READS_OR_WRITES)
+        self.handovers = Handovers(kernel, WRITES, anyhow)
+        self.turnovers = Handovers(kernel, READS_OR_WRITES, anyhow)
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.shared_bytes = 0
