@@ -225,6 +225,9 @@ class _Body:
                 self.later.barrier(op)
             case ir.Barrier(waves=1):
                 self.target.order_lanes(self.f)
+            case ir.Barrier(over="global"):
+                self.target.await_memory(self.f)
+                self.target.barrier(self.f)
             case ir.Barrier() if self.brought and op in self.transits:
                 if op in self.turnovers:
                     self.target.await_stores(self.f)
