@@ -31,7 +31,7 @@ from tilewave.ir.ops import ELEMENTWISE, Gather, Read, Scatter, Write, WriteThro
 from tilewave.ir.placements import lies_in
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import walk
-from tilewave.ir.spreads import Spread, Spreads
+from tilewave.ir.spreads import Spreads
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -91,7 +91,10 @@ def _earlier(name: str) -> str:
 
 
 class Conflicts:
-    """The accesses of a kernel whose tiles are shared among lanes as `spreads` says."""
+    """The accesses of a kernel whose tiles are shared among lanes as `spreads` says.
+
+    Where that is not decided yet, each access shares its tile in the same way every time, and no two do so alike.
+    """
 
     def __init__(self, kernel: Kernel, spreads: Spreads | None) -> None:
         self.spreads, self.residues = spreads, Residues(kernel)
@@ -113,7 +116,9 @@ class Conflicts:
         if not len(one.lanes) or not len(other.lanes):
             return False
         bases = zip(one.based(first), other.based(second), strict=True)
-        bounds = [(int(a.min() - b.max()), int(a.max() - b.min())) for a, b in zip(one.places.T, other.places.T, strict=True)]
+        bounds = [
+            (int(a.min() - b.max()), int(a.max() - b.min())) for a, b in zip(one.places.T, other.places.T, strict=True)
+        ]
         shifts = [_shifts(a, b, first.before, bound) for (a, b), bound in zip(bases, bounds, strict=True)]
         if prod(map(len, shifts)) > MOST_SHIFTS:
             return True
@@ -138,40 +143,40 @@ class Conflicts:
     def footprint(self, op: Op) -> Footprint | None:
         """None where it is not known."""
         if id(op) not in self._footprints:
-            self._footprints[id(op)] = self._footprint(op) if self.spreads else None
+            self._footprints[id(op)] = self._footprint(op)
         return self._footprints[id(op)]
 
     def _footprint(self, op: Op) -> Footprint | None:
-        assert self.spreads is not None
         match op:
-            case Read(_, at, axes):
-                return self._window(at, axes, self.spreads.needed.get(op.result, ()))
-            case Write(tile, _, at, axes) | WriteThrough(tile, _, at, _, axes):
-                return self._window(at, axes, [self.spreads.held(tile)])
-            case Gather(where=where):
-                return self._scattered(where, self.spreads.needed.get(op.result, ()))
-            case Scatter(tile, where=where):
-                return self._scattered(where, [self.spreads.held(tile)])
+            case Read(_, at, axes) | Write(_, _, at, axes) | WriteThrough(_, _, at, _, axes):
+                return self._window(at, axes, *self._coordinates(op))
+            case Gather(where=where) | Scatter(where=where):
+                return self._scattered(where, *self._coordinates(op))
         return None
 
-    def _coordinates(self, spreads: Sequence[Spread], rank: int) -> tuple[Array, Array]:
-        """Of every lane and register in all these layouts: the lane, and the position in the tile."""
-        lanes, found = [np.zeros(0, np.int64)], [np.zeros((0, rank), np.int64)]
+    def _coordinates(self, op: Read | Write | WriteThrough | Gather | Scatter) -> tuple[Array, Array]:
+        """Of every lane and register that holds some of its tile: the lane, and the position in the tile."""
+        tile = op.result if isinstance(op, (Read, Gather)) else op.tile
+        rank = len(tile.type.shape)
+        if self.spreads is None:
+            own = len(self._footprints) * prod(tile.type.shape)
+            found = np.indices(tile.type.shape).reshape(rank, -1).T
+            return own + np.arange(len(found)), found
+        spreads = self.spreads.needed.get(tile, ()) if op.results else [self.spreads.held(tile)]
+        lanes, places = [np.zeros(0, np.int64)], [np.zeros((0, rank), np.int64)]
         for layout in (layout for spread in spreads for layout in spread):
             positions = layout.positions(self.waves, self.wave_lanes)
-            found.append(positions.reshape(-1, rank))
+            places.append(positions.reshape(-1, rank))
             lanes.append(np.repeat(np.arange(len(positions)), prod(layout.registers)))
-        return np.concatenate(lanes), np.concatenate(found)
+        return np.concatenate(lanes), np.concatenate(places)
 
-    def _window(self, at: tuple[Value, ...], axes: tuple[int, ...], spreads: Sequence[Spread]) -> Footprint:
-        lanes, found = self._coordinates(spreads, len(axes))
+    def _window(self, at: tuple[Value, ...], axes: tuple[int, ...], lanes: Array, found: Array) -> Footprint:
         places = np.zeros((len(lanes), len(at)), np.int64)
         for i, axis in enumerate(axes):
             places[:, axis] = found[:, i]
         return Footprint(tuple(self.residues.of(v, WHOLE) for v in at), lanes, places)
 
-    def _scattered(self, where: Block, spreads: Sequence[Spread]) -> Footprint | None:
-        lanes, found = self._coordinates(spreads, len(where.args))
+    def _scattered(self, where: Block, lanes: Array, found: Array) -> Footprint | None:
         own = {arg.name: found[:, i] for i, arg in enumerate(where.args)}
         makers = {v.name: op for op in walk(where) for v in op.results}
         bases, places = [], []

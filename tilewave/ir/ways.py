@@ -24,6 +24,7 @@ FEW_ROUNDS = 8
 """An inner loop that goes round no more often than this is followed round by round, its index known."""
 NO_GAP = -1
 
+
 @dataclass(frozen=True)
 class Access:
     """All waves touch a memory; `place` is the part of a shared one, where that is known, or how lanes share it."""

@@ -45,7 +45,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.overlays import lower_memories
 from tilewave.ir.placements import lies_in
-from tilewave.ir.residues import Residue, Residues
+from tilewave.ir.residues import Residues
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.spreads import Spreads
 from tilewave.ir.ways import (

@@ -142,8 +142,8 @@ class Amdgcn:
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
 
     def await_memory(self, f: Function) -> None:
-        # Waves of a workgroup share one vector cache, which writes through: what has left it is seen by all of them. For
-        # such waves LLVM's fences wait for shared memory alone, and take it that the cache serves them in order.
+        # Waves of a workgroup share one vector cache, which writes through: what has left it all of them see. For such
+        # waves LLVM's fences wait for shared memory alone, and take it that the cache serves them in order.
         call(f, "s.waitcnt", ("i32", str(NO_LOADS & NO_SHARED)))
 
     # -- scheduling
