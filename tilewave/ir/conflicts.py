@@ -16,7 +16,8 @@ are compared as sums of values, so that their difference is often known, or a mu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import partial
 from itertools import product as combinations
 from math import gcd, prod
@@ -29,6 +30,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.interp import READS, WRITES
 from tilewave.ir.ops import ELEMENTWISE, Gather, Read, Scatter, Write, WriteThrough
 from tilewave.ir.placements import lies_in
+from tilewave.ir.positions import Positions
 from tilewave.ir.residues import Residue, Residues
 from tilewave.ir.rewrite import walk
 from tilewave.ir.spreads import Spreads
@@ -39,6 +41,15 @@ WHOLE = 1 << 62
 """A modulus that no position reaches: such a residue is the number itself."""
 MOST_SHIFTS = 64
 """How many differences of two bases are tried, before the two accesses are taken to meet."""
+
+
+class Meets(IntEnum):
+    """Who touches what another one did; of two answers the greater counts."""
+
+    NOBODY = 0
+    LANES = 1
+    """Lanes of one wave."""
+    WAVES = 2
 
 
 @dataclass(frozen=True)
@@ -85,9 +96,25 @@ class Footprint:
             found.append(base)
         return tuple(found)
 
+    def differs(self, other: Footprint, together: int) -> bool:
+        """Whether some place is touched by two lanes, one of each side, that are not among so many neighbours."""
+        low = np.minimum(self.places.min(axis=0), other.places.min(axis=0))
+        extents = np.maximum(self.places.max(axis=0), other.places.max(axis=0)) - low + 1
+        mine, theirs = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
+        order = np.argsort(mine, kind="stable")
+        there, starts = np.unique(mine[order], return_index=True)
+        who = self.lanes[order] // together
+        least, most = (reduce.reduceat(who, starts) for reduce in (np.minimum, np.maximum))
+        found = np.minimum(np.searchsorted(there, theirs), len(there) - 1)
+        others = other.lanes // together
+        return bool(((there[found] == theirs) & ((least[found] != others) | (most[found] != others))).any())
+
+
+EARLIER = " before"
+
 
 def _earlier(name: str) -> str:
-    return f"{name} before"
+    return name + EARLIER
 
 
 class Conflicts:
@@ -100,43 +127,58 @@ class Conflicts:
         self.spreads, self.residues = spreads, Residues(kernel)
         self.wave_lanes, self.waves = kernel.lanes, prod(kernel.waves)
         self._footprints: dict[int, Footprint | None] = {}
-        self._known: dict[tuple[Visit, Visit], bool] = {}
+        self._known: dict[tuple[Visit, Visit], Meets] = {}
+        positions = Positions(kernel.body)
+        self._divisors = {v.name: positions.divisor(v) for op in walk(kernel.body) for v in op.results}
 
-    def meet(self, first: Visit, second: Visit) -> bool:
-        """Whether a lane may touch in the second access what another one touched in the first."""
+    def meet(self, first: Visit, second: Visit) -> Meets:
+        """Who may touch in the second access what another one touched in the first."""
         key = first, second
         if key not in self._known:
             self._known[key] = self._meet(first, second)
         return self._known[key]
 
-    def _meet(self, first: Visit, second: Visit) -> bool:
+    def _meet(self, first: Visit, second: Visit) -> Meets:
         one, other = self.footprint(first.op), self.footprint(second.op)
         if one is None or other is None:
-            return True
+            return Meets.WAVES
         if not len(one.lanes) or not len(other.lanes):
-            return False
-        bases = zip(one.based(first), other.based(second), strict=True)
-        bounds = [
-            (int(a.min() - b.max()), int(a.max() - b.min())) for a, b in zip(one.places.T, other.places.T, strict=True)
-        ]
-        shifts = [_shifts(a, b, first.before, bound) for (a, b), bound in zip(bases, bounds, strict=True)]
+            return Meets.NOBODY
+        sides = zip(one.based(first), other.based(second), one.places.T, other.places.T, strict=True)
+        shifts = [self._shifts(a, b, first.before, (mine, theirs)) for a, b, mine, theirs in sides]
         if prod(map(len, shifts)) > MOST_SHIFTS:
-            return True
-        return any(self._shared(first, second, shift) for shift in combinations(*shifts))
+            return Meets.WAVES
+        moved = (replace(other, places=other.places + np.array(shift)) for shift in combinations(*shifts))
+        return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOBODY)
 
-    def _shared(self, first: Visit, second: Visit, shift: tuple[int, ...]) -> bool:
-        """Whether two lanes meet where the second access's bases are so much greater."""
-        one, other = self.footprint(first.op), self.footprint(second.op)
-        assert one is not None and other is not None
-        mine, theirs = one.lanes, other.lanes
-        if isinstance(second.op, WriteThrough):  # its lanes meet within their wave before they store
-            mine, theirs = mine // self.wave_lanes, theirs // self.wave_lanes
-        elif isinstance(first.op, WriteThrough):  # which lane of a wave stores an element is settled on its way
-            mine = np.full_like(mine, -1)
-        places = other.places + np.array(shift, np.int64)
-        low = np.minimum(one.places.min(axis=0), places.min(axis=0))
-        extents = np.maximum(one.places.max(axis=0), places.max(axis=0)) - low + 1
-        return _differ(_flat(one.places - low, extents), mine, _flat(places - low, extents), theirs)
+    def _who(self, first: Op, one: Footprint, second: Op, other: Footprint) -> Meets:
+        """Who meets where the bases of both are the same."""
+        if self.spreads is None:
+            return Meets.WAVES if one.differs(other, 1) else Meets.NOBODY
+        if one.differs(other, self.wave_lanes):
+            return Meets.WAVES
+        if isinstance(second, WriteThrough):  # its lanes meet within their wave before they store
+            return Meets.NOBODY
+        if isinstance(first, WriteThrough):  # which lane of a wave stores an element is settled on its way
+            one = replace(one, lanes=np.full_like(one.lanes, -1))
+        return Meets.LANES if one.differs(other, 1) else Meets.NOBODY
+
+    def _shifts(self, a: Residue, b: Residue, before: frozenset[str], places: tuple[Array, Array]) -> Sequence[int]:
+        """How much greater b can be than a, for places that then still overlap."""
+        low, high = int(places[0].min() - places[1].max()), int(places[0].max() - places[1].min())
+        difference = b + a.times(-1)
+        offset = _signed(difference.offset)
+        factors = {name: _signed(f) for name, f in difference.terms}
+        step = gcd(*(f * self._divisor(name) for name, f in factors.items()))
+        if not step:
+            return [offset] if low <= offset <= high else []
+        found = range(offset + -(-(low - offset) // step) * step, high + 1, step)
+        if not _counts_up(factors, before):
+            return found
+        return [shift for shift in found[: MOST_SHIFTS + 2] if shift != offset]  # an index is not what it was
+
+    def _divisor(self, name: str) -> int:
+        return self._divisors.get(name.removesuffix(EARLIER), 1)
 
     # -- where lanes are
 
@@ -208,37 +250,6 @@ def _signed(factor: int) -> int:
     return factor - WHOLE if factor > WHOLE // 2 else factor
 
 
-def _shifts(a: Residue, b: Residue, before: frozenset[str], bound: tuple[int, int]) -> Sequence[int]:
-    """Within the bounds, how much greater b can be than a."""
-    low, high = bound
-    difference = b + a.times(-1)
-    offset = _signed(difference.offset)
-    factors = {name: _signed(f) for name, f in difference.terms}
-    if not factors:
-        return [offset] if low <= offset <= high else []
-    step = gcd(*factors.values())
-    found = range(offset + -(-(low - offset) // step) * step, high + 1, step)
-    same = {offset} if _counts_up(factors, before) else set()  # an index is not what it was
-    return found if not same else [shift for shift in found[: MOST_SHIFTS + 2] if shift not in same]
-
-
 def _counts_up(factors: Mapping[str, int], before: frozenset[str]) -> bool:
     """Whether the difference is a multiple of that of one index and the same index some rounds ago."""
     return any(factors == {name: f, _earlier(name): -f} for name, f in factors.items() if name in before)
-
-
-def _flat(places: Array, extents: Array) -> Array:
-    flat: Array = np.zeros(len(places), np.int64)
-    for axis, extent in enumerate(extents):
-        flat = flat * extent + places[:, axis]
-    return flat
-
-
-def _differ(places: Array, lanes: Array, others: Array, their_lanes: Array) -> bool:
-    """Whether some place is touched by two lanes, one of each side."""
-    order = np.argsort(places, kind="stable")
-    there, starts = np.unique(places[order], return_index=True)
-    least, most = (reduce.reduceat(lanes[order], starts) for reduce in (np.minimum, np.maximum))
-    found = np.minimum(np.searchsorted(there, others), len(there) - 1)
-    both = there[found] == others
-    return bool((both & ((least[found] != their_lanes) | (most[found] != their_lanes))).any())

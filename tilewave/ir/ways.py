@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewave.ir.conflicts import Conflicts, Visit
+from tilewave.ir.conflicts import Conflicts, Meets, Visit
 from tilewave.ir.core import Value
+from tilewave.ir.ops import Barrier
 from tilewave.ir.residues import Residue, Residues
 
 FEW_ROUNDS = 8
@@ -32,7 +33,6 @@ class Access:
     gap: int
     """NO_GAP where no barrier may stand in front."""
     memory: str
-    space: str
     writes: bool
     place: Place
     comes_later: bool = False
@@ -48,9 +48,10 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Meeting:
-    """A barrier that stands already, and the space that it hands over: the global one with the shared one."""
+    """A barrier that stands already; `gap` is one where it can be made to hand over more."""
 
-    space: str
+    barrier: Barrier
+    gap: int
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,10 @@ HERE: frozenset[Gaps] = frozenset((0,))
 
 
 class Walker:
-    """Follows what happens to the memories of one space."""
+    """Looks for those who touch what others did: waves in shared memory, and in global memory as `conflicts` says."""
 
-    def __init__(self, space: str, residues: Residues, conflicts: Conflicts) -> None:
-        self.space, self.residues, self.conflicts = space, residues, conflicts
+    def __init__(self, residues: Residues, who: Meets = Meets.WAVES, conflicts: Conflicts | None = None) -> None:
+        self.residues, self.who, self.conflicts = residues, who, conflicts
         self.ways: frozenset[Gaps] = frozenset()
         """The gaps on each way between two accesses that conflict."""
         self.rounds: dict[str, int] = {}
@@ -99,18 +100,24 @@ class Walker:
     def run(self, steps: Sequence[Step], pending: Pending) -> Pending:
         for step in steps:
             match step:
-                case Meeting(space) if space in (self.space, "global"):
+                case Meeting(barrier) if self.is_enough(barrier):
                     pending = {touched: ways for touched, ways in pending.items() if touched[1] == COMING}
-                case Access(gap) if step.space == self.space:
-                    pending = self.touch(step, self.past(gap, pending))
-                case Access(gap):
+                case Meeting(gap=gap):
                     pending = self.past(gap, pending)
+                case Access(gap):
+                    pending = self.touch(step, self.past(gap, pending))
                 case Arrival(is_all):
                     pending = _arrived(pending, is_all)
                 case Round(gap):
                     go_round = self.few_rounds if step.is_short() else self.many_rounds
                     pending = go_round(step, self.past(gap, pending))
         return pending
+
+    def is_enough(self, barrier: Barrier) -> bool:
+        """Whether nothing needs to be followed behind it."""
+        if self.who is Meets.LANES:
+            return True
+        return barrier.waves == 0 and (self.conflicts is None or barrier.over == "global")
 
     def past(self, gap: int, pending: Pending) -> Pending:
         """What is pending behind a gap, without what some barrier will have come between, wherever it stands."""
@@ -150,7 +157,7 @@ class Walker:
             case Residue(), Residue():
                 return second.differs(first)
             case Visit(), Visit():
-                return not self.conflicts.meet(first, second)
+                return self.conflicts is None or self.conflicts.meet(first, second) is not self.who
         return False
 
     def few_rounds(self, step: Round, pending: Pending) -> Pending:

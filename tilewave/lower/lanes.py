@@ -221,10 +221,10 @@ class _Body:
     def order(self, op: Op) -> None:
         """What decides when instructions run, not what they compute."""
         match op:
-            case ir.Barrier() if self.later:
-                self.later.barrier(op)
             case ir.Barrier(waves=1):
                 self.target.order_lanes(self.f)
+            case ir.Barrier() if self.later:
+                self.later.barrier(op)
             case ir.Barrier(over="global"):
                 self.target.await_memory(self.f)
                 self.target.barrier(self.f)

@@ -173,7 +173,7 @@ class _Step:
 
 def _hands_shared_over(op: Op) -> bool:
     """Whether it is a barrier that a layout may put elsewhere: it hands nothing else over."""
-    return type(op) is Barrier and op.over == "shared"
+    return type(op) is Barrier and op == Barrier()
 
 
 def _is_shared(op: Op) -> bool:

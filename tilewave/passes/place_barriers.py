@@ -22,12 +22,12 @@ the cheapest choice that meets all sets, where a gap costs as often as it is pas
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
-from tilewave.ir.conflicts import Conflicts, Visit, touched_again
+from tilewave.ir.conflicts import Conflicts, Meets, Visit, touched_again
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     AwaitBrought,
@@ -74,26 +74,35 @@ them, outer than inner, late than early."""
 
 
 def place_barriers(kernel: Kernel) -> Kernel:
-    """The kernel with the barriers that it needs beside those it has; one wave hands no shared memory over."""
+    """The kernel with the barriers that it needs beside those it has: for shared memory first, then for global."""
+    return _over_global(_over_shared(kernel))
+
+
+def _over_shared(kernel: Kernel) -> Kernel:
+    """One wave hands no shared memory over."""
+    if kernel.waves and prod(kernel.waves) == 1:
+        return kernel
+    reader = _Reader(kernel, _Watched("shared"))
+    walker = Walker(reader.residues)
+    walker.run(reader.steps(kernel.body, ()), {})
+    chosen = _cheapest(walker.ways, reader.costs)
+    return _Writer(reader.watched, chosen, {gap: Barrier() for gap in _bits(chosen)}).kernel(kernel)
+
+
+def _over_global(kernel: Kernel) -> Kernel:
+    """Barriers that stand already are made to hand more over, where that is enough; a wave's lanes need less."""
     again = touched_again(kernel)
-    conflicts = Conflicts(kernel, _spreads(kernel) if again else None)
-    placed = again and _placed(kernel, frozenset(again), conflicts)
-    return placed or _placed(kernel, frozenset(), conflicts) or kernel
-
-
-def _placed(kernel: Kernel, again: frozenset[Value], conflicts: Conflicts) -> Kernel | None:
-    """None where there is no way on which a barrier must stand; where global memories are followed, on theirs."""
-    watched = _Watched(again, "" if kernel.waves and prod(kernel.waves) == 1 else "shared")
-    reader = _Reader(kernel, watched)
+    if not again:
+        return kernel
+    reader, conflicts = _Reader(kernel, _Watched("global", frozenset(again))), Conflicts(kernel, _spreads(kernel))
     steps = reader.steps(kernel.body, ())
-    near, far = (Walker(space, reader.residues, conflicts) for space in ("shared", "global"))
-    for walker in (near, far):
+    waves, lanes = (Walker(reader.residues, who, conflicts) for who in (Meets.WAVES, Meets.LANES))
+    for walker in (waves, lanes):
         walker.run(steps, {})
-    if not (far.ways if again else near.ways):
-        return None
-    chosen = _cheapest(near.ways | far.ways, reader.costs)
-    handing = sum(1 << gap for gap in _bits(chosen) if any(way >> gap & 1 for way in far.ways))
-    return replace(kernel, body=_Writer(watched, chosen, handing).block(kernel.body))
+    chosen = _cheapest(waves.ways | lanes.ways, reader.costs)
+    whole = sum(1 << gap for gap in _bits(chosen) if any(way >> gap & 1 for way in waves.ways))
+    kinds = {gap: Barrier(over="global") if whole >> gap & 1 else Barrier(waves=1) for gap in _bits(chosen)}
+    return _Writer(reader.watched, chosen, kinds).kernel(kernel)
 
 
 def _spreads(kernel: Kernel) -> Spreads | None:
@@ -103,30 +112,35 @@ def _spreads(kernel: Kernel) -> Spreads | None:
 
 
 class _Writer:
-    """Puts barriers into gaps; those that hand global memory over say so."""
+    """Puts barriers into gaps, or in place of those that stand there."""
 
-    def __init__(self, watched: _Watched, chosen: Gaps, handing: Gaps) -> None:
-        self.watched, self.chosen, self.handing = watched, chosen, handing
+    def __init__(self, watched: _Watched, chosen: Gaps, kinds: Mapping[int, Barrier]) -> None:
+        self.watched, self.chosen, self.kinds = watched, chosen, kinds
         self.numbers = count()
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        return replace(kernel, body=self.block(kernel.body)) if self.chosen else kernel
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
         for op in block.ops:
-            if self.watched.has_gap(op) and self.chosen >> (gap := next(self.numbers)) & 1:
-                ops.append(Barrier(over="global" if self.handing >> gap & 1 else "shared", loc=op.loc))
-            ops.append(map_blocks(op, self.block) if self.watched.is_round(op) else op)
+            kind = self.kinds.get(next(self.numbers)) if self.watched.has_gap(op) else None
+            if kind is not None:
+                ops.append(replace(kind, loc=op.loc))
+            if kind is None or not isinstance(op, Barrier):
+                ops.append(map_blocks(op, self.block) if self.watched.is_round(op) else op)
         return replace(block, ops=tuple(ops))
 
 
 @dataclass(frozen=True)
 class _Watched:
-    """Memories whose accesses are followed: some global ones, and all of a space."""
+    """Memories whose accesses are followed: all of a space, or some."""
 
-    again: frozenset[Value]
     space: str
+    some: frozenset[Value] = frozenset()
 
-    def touches(self, op: Op) -> list[tuple[Value, bool]]:
-        """The memories of an access, and whether it writes them."""
+    def touches(self, op: Op) -> tuple[Value, bool] | None:
+        """The memory of an access, and whether it writes it."""
         found: list[tuple[Value, bool]] = []
         match op:
             case Copy(memory, to=to) | Bring(memory, to=to):
@@ -137,7 +151,7 @@ class _Watched:
                 found = [(memory, False)]
             case Write(_, memory) | Scatter(_, memory):
                 found = [(memory, True)]
-        return [(m, writes) for m, writes in found if m in self.again or lies_in(m, self.space)]
+        return next(((m, w) for m, w in found if lies_in(m, self.space) and (not self.some or m in self.some)), None)
 
     def is_round(self, op: Op) -> bool:
         """Whether it is a loop in which waves meet, or might."""
@@ -145,7 +159,8 @@ class _Watched:
         return isinstance(op, (Loop, While)) and any(self.touches(o) or isinstance(o, Barrier) for o in inside)
 
     def has_gap(self, op: Op) -> bool:
-        return bool(self.touches(op)) or self.is_round(op)
+        stands = isinstance(op, Barrier) and bool(self.some)
+        return stands or self.touches(op) is not None or self.is_round(op)
 
 
 # -- the accesses of a kernel, and the gaps before them ---------------------------------------------------------------
@@ -165,34 +180,31 @@ class _Reader:
         together = _read_together(block)
         for op in block.ops:
             match op:
-                case Barrier(over=space):
-                    found.append(Meeting(space))
+                case Barrier():
+                    gap = self.gap(around, new=0) if self.watched.has_gap(op) else NO_GAP
+                    found.append(Meeting(op, gap))
                 case AwaitBrought(pending):
                     found.append(Arrival(not pending))
                 case Loop() | While() if self.watched.is_round(op):
                     found.append(self.round(op, around))
                 case _ if touches := self.watched.touches(op):
-                    among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == touches[0][1]
+                    memory, writes = touches
+                    among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
                     gap = self.gap(around, int(among))
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
-                    found += self.accesses(op, touches, gap)
+                    under = self.lower.get(memory, memory)
+                    place = Visit(op) if lies_in(memory, "global") else self.slot(op)
+                    found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
                 case _:
                     pass
         return tuple(found)
 
-    def accesses(self, op: Op, touches: Sequence[tuple[Value, bool]], gap: int) -> Iterator[Access]:
-        """What one op touches: there is one gap in front of it all."""
-        for memory, writes in touches:
-            if lies_in(memory, "global"):
-                yield Access(gap, memory.name, "global", writes, Visit(op))
-            else:
-                under = self.lower.get(memory, memory)
-                yield Access(gap, under.name, "shared", writes, self.slot(op), isinstance(op, Bring))
-            gap = NO_GAP
+    def comes_later(self, op: Op) -> bool:
+        return isinstance(op, Bring) and self.watched.space == "shared"
 
-    def gap(self, around: tuple[int, ...], among: int = 0) -> int:
+    def gap(self, around: tuple[int, ...], among: int = 0, new: int = 1) -> int:
         number = len(self.costs)
-        self.costs.append((prod(around), 1, among, len(around), -number))
+        self.costs.append((prod(around), new, among, len(around), -number))
         return number
 
     def slot(self, op: Op) -> Place:
