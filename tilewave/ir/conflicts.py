@@ -28,7 +28,20 @@ import numpy as np
 from tilewave.ir.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.interp import READS, WRITES
-from tilewave.ir.ops import ELEMENTWISE, Gather, Read, Scatter, Write, WriteThrough
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Add,
+    Const,
+    FloorDiv,
+    Gather,
+    Mod,
+    Mul,
+    Read,
+    Scatter,
+    Sub,
+    Write,
+    WriteThrough,
+)
 from tilewave.ir.placements import lies_in
 from tilewave.ir.positions import Positions
 from tilewave.ir.residues import Residue, Residues
@@ -126,6 +139,7 @@ class Conflicts:
     def __init__(self, kernel: Kernel, spreads: Spreads | None) -> None:
         self.spreads, self.residues = spreads, Residues(kernel)
         self.wave_lanes, self.waves = kernel.lanes, prod(kernel.waves)
+        self.worst = Meets.LANES if self.waves == 1 and kernel.waves else Meets.WAVES
         self._footprints: dict[int, Footprint | None] = {}
         self._known: dict[tuple[Visit, Visit], Meets] = {}
         positions = Positions(kernel.body)
@@ -141,20 +155,20 @@ class Conflicts:
     def _meet(self, first: Visit, second: Visit) -> Meets:
         one, other = self.footprint(first.op), self.footprint(second.op)
         if one is None or other is None:
-            return Meets.WAVES
+            return self.worst
         if not len(one.lanes) or not len(other.lanes):
             return Meets.NOBODY
         sides = zip(one.based(first), other.based(second), one.places.T, other.places.T, strict=True)
         shifts = [self._shifts(a, b, first.before, (mine, theirs)) for a, b, mine, theirs in sides]
         if prod(map(len, shifts)) > MOST_SHIFTS:
-            return Meets.WAVES
+            return self.worst
         moved = (replace(other, places=other.places + np.array(shift)) for shift in combinations(*shifts))
         return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOBODY)
 
     def _who(self, first: Op, one: Footprint, second: Op, other: Footprint) -> Meets:
         """Who meets where the bases of both are the same."""
         if self.spreads is None:
-            return Meets.WAVES if one.differs(other, 1) else Meets.NOBODY
+            return self.worst if one.differs(other, 1) else Meets.NOBODY
         if one.differs(other, self.wave_lanes):
             return Meets.WAVES
         if isinstance(second, WriteThrough):  # its lanes meet within their wave before they store
@@ -219,31 +233,76 @@ class Conflicts:
         return Footprint(tuple(self.residues.of(v, WHOLE) for v in at), lanes, places)
 
     def _scattered(self, where: Block, lanes: Array, found: Array) -> Footprint | None:
-        own = {arg.name: found[:, i] for i, arg in enumerate(where.args)}
-        makers = {v.name: op for op in walk(where) for v in op.results}
-        bases, places = [], []
-        for v in where.ops[-1].operands:
-            position = self.residues.of(v, WHOLE)
-            inside = [(name, f) for name, f in position.terms if name in own or name in makers]
-            values = [_evaluated(name, makers, own) for name, _ in inside]
-            if any(value is None for value in values):
+        known = {arg: Position(found[:, i], NOWHERE) for i, arg in enumerate(where.args)}
+        inside = {v: op for op in walk(where) for v in op.results}
+        positions = [self._position(v, inside, known) for v in where.ops[-1].operands]
+        if any(position is None for position in positions):
+            return None
+        own = [np.broadcast_to(position.own, lanes.shape) for position in positions if position]
+        return Footprint(tuple(position.base for position in positions if position), lanes, np.stack(own, axis=1))
+
+    def _position(self, v: Value, inside: Mapping[Value, Op], known: dict[Value, Position]) -> Position | None:
+        """A number that is computed in a mapping; None where bases and what lanes know of their own are mixed in it."""
+        if v not in known and v not in inside:
+            base = self.residues.of(v, WHOLE)
+            known[v] = Position(np.int64(_signed(base.offset)), replace(base, offset=0))
+        if v not in known:
+            op = inside[v]
+            parts = [self._position(x, inside, known) for x in op.operands]
+            if any(part is None for part in parts):
                 return None
-            parts = (value * _signed(f) for value, (_, f) in zip(values, inside, strict=True))
-            places.append(sum(parts, np.zeros(len(lanes), np.int64)))
-            rest = tuple(term for term in position.terms if term not in inside)
-            bases.append(Residue(rest, position.offset, WHOLE))
-        return Footprint(tuple(bases), lanes, np.stack(places, axis=1))
+            found = _computed(op, [part for part in parts if part])
+            if found is None:
+                return None
+            known[v] = found
+        return known[v]
 
 
-def _evaluated(name: str, makers: Mapping[str, Op], own: Mapping[str, Array]) -> Any:
-    """What lanes compute from their positions in the tile alone; None where anything else decides too."""
-    if name in own:
-        return own[name]
-    op = makers.get(name)
-    if not isinstance(op, ELEMENTWISE):
-        return getattr(op, "value", None)
-    operands = [_evaluated(v.name, makers, own) for v in op.operands]
-    return None if any(x is None for x in operands) else elementwise(op, operands)
+@dataclass(frozen=True, eq=False)
+class Position:
+    """What lanes know of their own, known numbers included, and a base that is the same for all of them."""
+
+    own: Any
+    base: Residue
+
+    @property
+    def constant(self) -> int | None:
+        return int(self.own) if not self.base.terms and np.ndim(self.own) == 0 else None
+
+    def times(self, factor: int) -> Position:
+        return Position(self.own * factor, self.base.times(factor))
+
+    def split(self, divisor: int) -> Residue | None:
+        """The base divided by a number, if that leaves nothing over."""
+        factors = {name: _signed(f) for name, f in self.base.terms}
+        if any(f % divisor for f in factors.values()):
+            return None
+        return Residue.of({name: f // divisor for name, f in factors.items()}, 0, WHOLE)
+
+
+NOWHERE = Residue((), 0, WHOLE)
+
+
+def _computed(op: Op, parts: list[Position]) -> Position | None:
+    """An op of two numbers; None where it is not known how much of the result all lanes agree on."""
+    match op, parts:
+        case Const(value), _:
+            return Position(np.int64(int(value)), NOWHERE)
+        case Add(), [a, b]:
+            return Position(a.own + b.own, a.base + b.base)
+        case Sub(), [a, b]:
+            return Position(a.own - b.own, a.base + b.base.times(-1))
+        case Mul(), [a, b] if b.constant is not None:
+            return a.times(b.constant)
+        case Mul(), [a, b] if a.constant is not None:
+            return b.times(a.constant)
+        case FloorDiv(), [a, b] if (b.constant or 0) > 0 and (base := a.split(b.constant or 1)) is not None:
+            return Position(a.own // b.own, base)
+        case Mod(), [a, b] if (b.constant or 0) > 0 and a.split(b.constant or 1) is not None:
+            return Position(a.own % b.own, NOWHERE)
+    if isinstance(op, ELEMENTWISE) and not any(part.base.terms for part in parts):
+        return Position(elementwise(op, [part.own for part in parts]), NOWHERE)
+    return None
 
 
 def _signed(factor: int) -> int:
