@@ -108,7 +108,7 @@ def _over_global(kernel: Kernel) -> Kernel:
 def _spreads(kernel: Kernel) -> Spreads | None:
     """How lanes will share tiles; None where that is not decided yet."""
     decided = all(op.instruction in ROWS for op in walk(kernel.body) if isinstance(op, Mma))
-    return Spreads(kernel, ROWS, GROUPS) if kernel.waves and decided else None
+    return Spreads(kernel, ROWS, GROUPS) if kernel.waves and kernel.lanes and decided else None
 
 
 class _Writer:
