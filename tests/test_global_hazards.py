@@ -11,8 +11,10 @@ from read_back import CASES, COLUMN_WISE, ROW_WISE, built, check
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.ir.lane_interp import interpret_lanes
-from tilewave.ir.ops import Barrier, CopyIn, CopyOut, Load, LoadEach, Store, StoreEach, WriteThrough
+from tilewave.ir.ops import Barrier, CopyIn, CopyOut, Load, LoadEach, Meet, Store, StoreEach, WriteThrough
+from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.verify import VerifyError, verify
 
 NONE, PREFETCH = SchedulingType.NONE, SchedulingType.PREFETCH
 ORDERS = [("in turn", 0), ("backwards", 0), ("random", 0), ("random", 1), ("random", 2)]
@@ -252,3 +254,52 @@ def test_widened_writes_in_place_need_nothing_more():
         np.testing.assert_array_equal(
             c, (a.astype(np.float32) @ b.astype(np.float32).T + start * 0.5).astype(np.float16)
         )
+
+
+@wave(
+    [
+        WorkgroupConstraint(M, 128, 0),
+        WorkgroupConstraint(N, 128, 1),
+        TilingConstraint(K, 64),
+        WaveConstraint(M, 32),
+        WaveConstraint(N, 64),
+    ]
+)
+def around_a_product(
+    a: Memory[M, K, G, f16],
+    b: Memory[N, K, G, f16],
+    d: Memory[M, N, G, f32],
+    s: Memory[M, N, G, f32],
+    c: Memory[M, N, G, f32],
+):
+    write(read(d), s)
+
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(x):
+        return mma(read(a), read(b), x)
+
+    write(total + read(s), c)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_barrier_behind_waves_that_take_turns_stays_where_it_hands_global_memory_over(chip):
+    """Eight waves meet in every turn, but nobody waits there for what was stored in front of the loop."""
+    subs = {M: 128, N: 128, K: 256}
+    compiled = wave_compile(WaveCompileOptions(subs=subs, target=chip, schedule=PREFETCH), around_a_product)
+    assert any(isinstance(op, Meet) for op in walk(compiled.ir().body))
+    assert over_global(compiled.ir())
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (128, 256)).astype(np.float16) for _ in range(2))
+    d = rng.integers(-9, 10, (128, 128)).astype(np.float32)
+    for order, seed in ORDERS:
+        s, c = (np.full_like(d, np.nan) for _ in range(2))
+        compiled.interpret(a, b, d, s, c, level="lane", order=order, seed=seed)
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T + d)
+
+
+def test_a_barrier_hands_over_shared_or_global_memory_and_nothing_else():
+    text = "kernel @k {workgroups = 1, waves = [2, 2]} () {\n  barrier() {over = OVER}\n}\n"
+    for over in ("shared", "global"):
+        verify(parse(text.replace("OVER", over), "k.ir"))
+    with pytest.raises(VerifyError, match="barrier: hands over shared or global memory, not 'packed'"):
+        verify(parse(text.replace("OVER", "packed"), "k.ir"))
