@@ -95,13 +95,25 @@ def test_a_race_is_found_with_both_lines(case, order, seed):
     pattern = re.escape(what).replace(r"\{\}", "{}").format("([01])", r"\[\d, \d\]", "([01])")
     assert (found := re.fullmatch(pattern, told)) and found[1] != found[2], told
     assert where == f"  k.ir:{line_of(text, 'second')}"
-    assert remedy == f"  {noun} stands at k.ir:{line_of(text, 'first')}; a barrier must stand between them"
+    barrier = "a barrier over global memory" if "global" in case else "a barrier"
+    assert remedy == f"  {noun} stands at k.ir:{line_of(text, 'first')}; {barrier} must stand between them"
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)
 @pytest.mark.parametrize("case", RACES)
 def test_a_barrier_removes_it(case, order, seed):
-    run_text(text_of(RACES[case][0].replace("MISSING", "  barrier()")), order, seed)
+    run_text(text_of(RACES[case][0].replace("MISSING", "  barrier() {over = global}")), order, seed)
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+@pytest.mark.parametrize("case", RACES)
+def test_a_barrier_over_shared_memory_hands_no_global_memory_over(case, order, seed):
+    text = text_of(RACES[case][0].replace("MISSING", "  barrier()"))
+    if "global" not in case:
+        run_text(text, order, seed)
+        return
+    with pytest.raises(InterpreterError, match="a barrier over global memory must stand between them"):
+        run_text(text, order, seed)
 
 
 def test_the_whole_message_is():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import check_product, poisoned, sizes
+from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
 from seeds import SEEDS
 from test_hopper_passes import biased, both, check_biased, check_both
 from test_lanes import ORDERS, operands
@@ -360,3 +360,27 @@ def test_every_op_keeps_the_line_of_the_author():
 def without():
     passes = [p for p in pipelines.hopper(SM_90A, Places(), 2, 4) if type(p).__name__ != "ShareCopies"]
     return run(tiles(MUTATED, (64, 64, 64), "grouped(5)"), passes)[0]
+
+
+@wave(tiling())
+def _in_place(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(x):
+        return mma(read(a), read(b), x)
+
+    write(total + read(c), c)
+
+
+@pytest.mark.parametrize(("rows", "shares_b"), [(256, True), (320, False)])
+def test_a_tile_in_place_is_not_computed_twice(rows, shares_b):
+    """Where the last tile has no partner, whoever computes it too would read what the other one writes."""
+    tiles = wave_compile(WaveCompileOptions(subs=sizes(rows, 64, 72, 64, 64, 64), target="numpy"), _in_place).kernel
+    kernel, _ = run(tiles, pipelines.hopper(SM_90A, Places(), 3, 132))
+    assert shares(kernel) == shares_b
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (size, 72)).astype(np.float16) for size in (rows, 64))
+    for order in ORDERS:
+        c = rng.integers(-9, 10, (rows, 64)).astype(np.float32)
+        want = c + a.astype(np.float32) @ b.astype(np.float32).T
+        interpret_lanes(kernel, [a, b, c], {}, order, 1)
+        np.testing.assert_array_equal(c, want)

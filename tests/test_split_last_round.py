@@ -490,3 +490,34 @@ def test_only_whole_tiles_are_written():
         [TakeOver],
         [Write],
     ]
+
+
+def _in_place(reads_first):
+    """c = c + a · b, where c is read in front of the loop, or behind it."""
+
+    @wave(tiling())
+    def in_place(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        old = read(c) if reads_first else None
+
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(x):
+            return mma(read(a), read(b), x)
+
+        write(total + (old if reads_first else read(c)), c)
+
+    return in_place
+
+
+@pytest.mark.parametrize("reads_first", [True, False])
+def test_whoever_has_a_part_of_a_tile_does_not_read_what_its_end_overwrites(reads_first):
+    shape = (192, 64, 128)
+    kernel = lanes_of(tiles_of(shape, kernel=_in_place(reads_first)), 2)
+    is_split = any(isinstance(op, HandOver) for op in walk(kernel.body))
+    assert is_split != reads_first
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (rows, 128)).astype(np.float16) for rows in shape[:2])
+    for order in ORDERS:
+        c = rng.integers(-9, 10, shape[:2]).astype(np.float32)
+        want = c + a.astype(np.float32) @ b.astype(np.float32).T
+        interpret_lanes(kernel, [a, b, c], {}, order, 1)
+        np.testing.assert_array_equal(c, want)

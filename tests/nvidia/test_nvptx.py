@@ -255,7 +255,12 @@ def test_waves_that_meet_in_groups_have_a_barrier_for_each():
 
 def test_more_groups_than_the_chip_has_barriers_are_an_error():
     with pytest.raises(TargetError, match="16 barriers"):
-        ptx_of("  barrier() {waves = 1}", waves=16)
+        ptx_of("  barrier() {waves = 2}", waves=32)
+
+
+def test_lanes_of_a_wave_meet_without_a_barrier_of_the_chip():
+    ptx = ptx_of("  barrier() {waves = 1}", waves=16)
+    assert count(r"bar\.warp\.sync", ptx) == 1 and "bar.sync" not in ptx
 
 
 PRODUCT = """  %sa = allocate() : memory<64x64xf16, shared{placed}>

@@ -32,10 +32,15 @@ class Stored(IntEnum):
 
 
 class Handovers:
-    """The barriers of a kernel in front of which one of these accesses to shared memory may still be under way."""
+    """The barriers of a kernel in front of which one of these accesses to shared memory may still be under way.
 
-    def __init__(self, kernel: Kernel, accesses: tuple[type[Op], ...] = WRITES) -> None:
-        self._accesses = accesses
+    What is brought from memories named in `by_hand` is loaded into registers and stored, as any other store.
+    """
+
+    def __init__(
+        self, kernel: Kernel, accesses: tuple[type[Op], ...] = WRITES, by_hand: frozenset[str] = frozenset()
+    ) -> None:
+        self._accesses, self._by_hand = accesses, by_hand
         self._found: dict[int, Stored] = {}
         self._walk(kernel.body, Stored.NOTHING)
 
@@ -52,9 +57,8 @@ class Handovers:
             if isinstance(op, Barrier) and op.waves != 1:  # one wave hands nothing over
                 self._found[id(op)] = max(stored, self._found.get(id(op), Stored.NOTHING))
                 stored = Stored.NOTHING
-            elif isinstance(op, self._accesses):
-                assert isinstance(op, (Store, StoreEach, Load, LoadEach))
-                stored = max(stored, Stored.AHEAD) if _is_shared(op.memory) else stored
+            elif self._is_access(op):
+                stored = max(stored, Stored.AHEAD)
             for inner in op.blocks:
                 behind = self._walk(inner, stored)
                 if isinstance(op, (Loop, While)) and behind:
@@ -63,6 +67,11 @@ class Handovers:
                     behind = Stored.AROUND  # it is left at its head, where every round comes by
                 stored = max(stored, behind)
         return stored
+
+    def _is_access(self, op: Op) -> bool:
+        if isinstance(op, BringChunks):
+            return op.memory.name in self._by_hand
+        return isinstance(op, self._accesses) and any(_is_shared(v) for v in op.operands)
 
 
 class Transits:

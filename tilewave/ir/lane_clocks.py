@@ -7,6 +7,9 @@ its own. What stands in a segment happened before whatever a wave does once it k
     wave 1   write │ barrier │ read           segment 2 │ 4: knows 1, 2
 
 so wave 1 may read what wave 0 wrote in segment 1, and segments 3 and 4 are not ordered.
+
+Shared and global memory are told apart: behind a barrier that hands over shared memory alone, a wave does not know what
+others did to global memory in front of it.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ from typing import Any
 import numpy as np
 
 Knowledge = np.ndarray[Any, np.dtype[np.bool_]]
-"""One truth value per segment: is it known to be over?"""
+"""Truth values, spaces x segments: is it known to be over, as far as memories of this space go?"""
+
+SPACES = {"shared": 0, "global": 1}
 
 BEFORE = 0
 """The segment of everything before the workgroup began; all know it."""
-NOTHING: Knowledge = np.zeros(0, bool)
+NOTHING: Knowledge = np.zeros((len(SPACES), 0), bool)
 
 
 class Clocks:
@@ -28,54 +33,56 @@ class Clocks:
 
     def __init__(self, waves: int) -> None:
         self.count = 1
-        self.table: Knowledge = np.zeros((waves, 64), bool)
-        self.table[:, BEFORE] = True
+        self.table: Knowledge = np.zeros((len(SPACES), waves, 64), bool)
+        self.table[:, :, BEFORE] = True
         self.current = [self.new_segment() for _ in range(waves)]
         self._know_themselves()
 
     def new_segment(self) -> int:
         """A segment that nobody knows yet."""
-        if self.count == self.table.shape[1]:
-            self.table = np.concatenate([self.table, np.zeros_like(self.table)], axis=1)
+        if self.count == self.table.shape[2]:
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)], axis=2)
         self.count += 1
         return self.count - 1
 
-    def known(self, wave: int) -> Knowledge:
-        known: Knowledge = self.table[wave]
+    def known(self, wave: int, space: str = "shared") -> Knowledge:
+        """By segment."""
+        known: Knowledge = self.table[SPACES[space], wave]
         return known
 
-    def known_by_all(self) -> Knowledge:
-        known: Knowledge = np.logical_and.reduce(self.table, axis=0)
+    def known_by_all(self, space: str) -> Knowledge:
+        known: Knowledge = np.logical_and.reduce(self.table[SPACES[space]], axis=0)
         return known
 
     def learn(self, wave: int, segments: list[int]) -> None:
-        self.table[wave, segments] = True
+        self.table[:, wave, segments] = True
 
     def release(self, wave: int) -> Knowledge:
         """All that a wave knows and did so far, for others to acquire; what it does next is not part of it."""
-        told: Knowledge = self.table[wave, : self.count].copy()
+        told: Knowledge = self.table[:, wave, : self.count].copy()
         self.current[wave] = self.new_segment()
-        self.table[wave, self.current[wave]] = True
+        self.table[:, wave, self.current[wave]] = True
         return told
 
     def acquire(self, wave: int, told: Knowledge) -> None:
-        self.table[wave, : len(told)] |= told
+        self.table[:, wave, : told.shape[1]] |= told
 
-    def barrier(self, waves: range) -> None:
-        """These waves tell each other all they know."""
+    def barrier(self, waves: range, over: str = "global") -> None:
+        """These waves tell each other all they know, of shared memory at least."""
         own = slice(waves.start, waves.stop)
-        self.table[own] = self.table[own].any(axis=0)
+        for table in self.table[: SPACES[over] + 1]:
+            table[own] = table[own].any(axis=0)
         self.current[own] = [self.new_segment() for _ in waves]
         self._know_themselves()
 
     def _know_themselves(self) -> None:
         for wave, segment in enumerate(self.current):
-            self.table[wave, segment] = True
+            self.table[:, wave, segment] = True
 
 
 def union(one: Knowledge, other: Knowledge) -> Knowledge:
     """What two know together; the longer one has seen more segments begin."""
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((one, other), key=lambda knowledge: knowledge.shape[1])
     both: Knowledge = long.copy()
-    both[: len(short)] |= short
+    both[:, : short.shape[1]] |= short
     return both

@@ -74,14 +74,14 @@ class Ledger:
         assert found is not None, "nobody touched this element"
         return found
 
-    def ordered(self, stamps: Array, wave: int) -> Array:
-        """Which of the stamped accesses a wave knows to be over."""
-        known: Array = self.clocks.known(wave).take(self.segments.take(stamps))
+    def ordered(self, stamps: Array, wave: int, space: str) -> Array:
+        """Which of the stamped accesses to a memory of this space a wave knows to be over."""
+        known: Array = self.clocks.known(wave, space).take(self.segments.take(stamps))
         return known
 
-    def settled(self, stamps: Array) -> Array:
+    def settled(self, stamps: Array, space: str) -> Array:
         """Which of the stamped accesses all waves know to be over."""
-        known: Array = self.clocks.known_by_all().take(self.segments.take(stamps))
+        known: Array = self.clocks.known_by_all(space).take(self.segments.take(stamps))
         return known
 
 
@@ -128,6 +128,10 @@ class LaneMemory:
         for other, table in self.overlaps:
             there = np.unique(table[flat])
             yield other, there[there != NONE]
+
+    @property
+    def space(self) -> str:
+        return "shared" if self.buffer is None else "global"
 
     @property
     def is_tracked(self) -> bool:
@@ -207,7 +211,7 @@ class LaneMemory:
     ) -> None:
         """Every stamp met was made before `access`, where it `matters`."""
         stamps = table.take(flat, axis=1)
-        ordered = ledger.ordered(stamps, access.wave)
+        ordered = ledger.ordered(stamps, access.wave, self.space)
         if ordered.all():
             return
         loose = ~ordered
@@ -220,10 +224,10 @@ class LaneMemory:
     def _remember_open(self, ledger: Ledger, access: Access, flat: Array, changes: Array) -> None:
         """Writes that this one covers, and that some wave does not know to be over, are still to be compared."""
         stamps = self.tables["writer"][0, flat]
-        settled = ledger.settled(stamps)
+        settled = ledger.settled(stamps, self.space)
         if settled.all():
             return
-        ordered = ledger.ordered(stamps, access.wave)
+        ordered = ledger.ordered(stamps, access.wave, self.space)
         covered = ~settled & ordered & changes
         if covered.any():
             self.table("overwritten", 1)[0, flat[covered]] = stamps[covered]
@@ -252,11 +256,12 @@ class LaneMemory:
                 remedy=f"the copy stands at {first.op.loc}; {missing}",
             )
         link = "await" if first.copied else "barrier"
+        over = "" if first.copied or self.buffer is None else " over global memory"
         noun = "copy" if first.copied else first.verb
         return Race(
             f"{second.who} {second.verb}s {at}, which {first.who} {PAST[first.verb]} with no {link} between",
             loc=second.op.loc,
-            remedy=f"the {noun} stands at {first.op.loc}; a{'n' * first.copied} {link} must stand between them",
+            remedy=f"the {noun} stands at {first.op.loc}; a{'n' * first.copied} {link}{over} must stand between them",
         )
 
 

@@ -44,8 +44,8 @@ class Signal:
     def land(self, segment: int, nbytes: int) -> None:
         """A copy has come in; whoever awaits this phase knows of it, and not of what else its wave did."""
         self.landed += nbytes
-        own = np.zeros(segment + 1, bool)
-        own[segment] = True
+        own = np.zeros((len(NOTHING), segment + 1), bool)
+        own[:, segment] = True
         self._gather(own)
 
     def _gather(self, knowledge: Knowledge) -> None:

@@ -95,7 +95,7 @@ class ClusterState:
 
     def reach_nobody_knows(self) -> Reach | None:
         """What came to a workgroup that had no wave which knew of it, and so may have ended before."""
-        table = self.ledger.clocks.table
+        (table, _) = self.ledger.clocks.table
         for reach in self.reaches:
             first = reach.there.first
             if not table[first : first + reach.there.waves, reach.segment].any():
@@ -171,7 +171,7 @@ class WorkgroupState:
         if all(other is op or (isinstance(op, Meet) and isinstance(other, Meet)) for other in others):
             for other in those:
                 del self.at_barrier[other]
-            self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop))
+            self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop), op.over)
 
 
 def argument_memory(buffer: Buffer, waves: int) -> LaneMemory:

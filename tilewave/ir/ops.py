@@ -379,6 +379,8 @@ class Barrier(Op):
 
     waves: int = 0
     """0: all waves of the workgroup; else so many neighbours, counted from wave 0 on: 4 are waves 0 to 3, 4 to 7, …"""
+    over: str = "shared"
+    """What it hands over: what waves did to shared memory in front of it, or, `global`, to global memory too."""
 
 
 # -- between workgroups: tiles that one computed a part of, and another ends -------------------------------------------

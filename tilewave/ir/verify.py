@@ -212,6 +212,8 @@ def _check(op: Op) -> None:
             _want(op, isinstance(made, Exchange) and len(made.shape) > 1, "makes slots for tiles")
         case HandOver() | TakeOver():
             _exchange(op)
+        case Barrier(over=over) if type(op) is Barrier:
+            _want(op, over in ("shared", "global"), f"hands over shared or global memory, not {over!r}")
         case _ if type(op) in (*LANE_OPS, Copy, Bring, AwaitBrought):
             check_lane_op(op, lambda holds, why: _want(op, holds, why))
         case Barrier() | Yield():

@@ -25,6 +25,7 @@ from tilewave.ir.ops import (
     While,
     Workgroup,
     Write,
+    WriteThrough,
     Yield,
 )
 from tilewave.ir.rewrite import walk
@@ -160,6 +161,42 @@ class _IndexRun:
         args = tuple(x[active] if isinstance(x, np.ndarray) and x.shape else x for x in args)
         new = self.block(body, narrow, w[active], *args)
         return tuple(_merge(active, n, o) for n, o in zip(new, old, strict=True))
+
+
+def written_again(kernel: Kernel) -> set[Value]:
+    """The memories of which a workgroup may write some place more than once.
+
+    Where symbols are known at the call only, a loop is taken to write elsewhere in each round if anything made in it
+    says where.
+    """
+    writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
+    found = {op.memory for op in writes if isinstance(op, Scatter)}
+    found |= {op.memory for i, op in enumerate(writes) if any(op.memory == other.memory for other in writes[:i])}
+    looped = {op for op in writes if isinstance(op, Write) and op not in kernel.body.ops and op.memory not in found}
+    if not looped:
+        return found
+    if any(isinstance(v.type, Scalar) for v in kernel.body.args):
+        outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
+        return found | {op.memory for op in looped if outside.issuperset(op.at)}
+    return found | _met_again(kernel, looped)
+
+
+def _met_again(kernel: Kernel, writes: set[Write]) -> set[Value]:
+    """The memories whose tiles, each where a tile of its grid begins, some workgroup comes to twice."""
+    places: dict[Write, list[Array]] = {}
+    found: set[Value] = set()
+    for visit in visits(kernel, {}, (Write,)):
+        op = visit.op
+        if isinstance(op, Write) and op in writes:
+            along = dict(zip(op.axes, op.tile.type.shape, strict=True))
+            extents = np.array([along.get(axis, 1) for axis in range(len(op.at))])
+            at = np.stack(visit.at, axis=1)
+            found |= {op.memory} if (at % extents).any() else set()
+            places.setdefault(op, []).append(np.concatenate([visit.workgroups[:, None], at], axis=1))
+    for op, there in places.items():
+        rows = np.concatenate(there)
+        found |= {op.memory} if len(np.unique(rows, axis=0)) < len(rows) else set()
+    return found
 
 
 def _tile_count(op: Write) -> int:

@@ -100,6 +100,10 @@ class LaneTarget(Protocol):
         """What this wave stores to shared memory has arrived there."""
         ...
 
+    def await_memory(self, f: Function) -> None:
+        """What this wave loads and stores, to shared and to global memory, has arrived."""
+        ...
+
     def priority(self, f: Function, level: int) -> None:
         """How urgent this wave is from here on."""
         ...

@@ -10,7 +10,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.faults import telling
-from tilewave.ir.handovers import READS_OR_WRITES, Handovers, Transits
+from tilewave.ir.handovers import READS_OR_WRITES, WRITES, Handovers, Transits
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -101,7 +101,8 @@ class _Body:
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
-        self.handovers, self.turnovers = Handovers(kernel), Handovers(kernel, READS_OR_WRITES)
+        self.handovers = Handovers(kernel, WRITES, anyhow)
+        self.turnovers = Handovers(kernel, READS_OR_WRITES, anyhow)
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.shared_bytes = 0
@@ -222,10 +223,13 @@ class _Body:
     def order(self, op: Op) -> None:
         """What decides when instructions run, not what they compute."""
         match op:
-            case ir.Barrier() if self.later:
-                self.later.barrier(op)
             case ir.Barrier(waves=1):
                 self.target.order_lanes(self.f)
+            case ir.Barrier() if self.later:
+                self.later.barrier(op)
+            case ir.Barrier(over="global"):
+                self.target.await_memory(self.f)
+                self.target.barrier(self.f)
             case ir.Barrier() if self.brought and op in self.transits:
                 if op in self.turnovers:
                     self.target.await_stores(self.f)

@@ -83,7 +83,7 @@ class InterleaveProducts:
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
-            if follows_turns and (type(op) is Barrier or isinstance(op, AwaitBrought)):
+            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitBrought)):
                 return []  # whoever took the last turn has met the others since, and awaited what it brought
             step = _Step.of(op, used) if isinstance(op, Loop) else None
             follows_turns = step is not None and waves == 2 * UNITS and not step.pending
@@ -114,7 +114,7 @@ class _Step:
     def of(loop: Loop, used: Mapping[Value, int]) -> _Step | None:
         """None where the loop does anything else, or in another order."""
         ops = loop.body.ops
-        barriers = [op for op in ops if type(op) is Barrier]
+        barriers = [op for op in ops if _hands_shared_over(op)]
         products = [op for op in ops if isinstance(op, Matrix)]
         brings = tuple(op for op in ops if isinstance(op, BringChunks))
         waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
@@ -169,6 +169,11 @@ class _Step:
 
     def load_instructions(self) -> int:
         return sum(op.shape[0] if isinstance(op, BringChunks) else _accesses(op.results) for op in self.loads)
+
+
+def _hands_shared_over(op: Op) -> bool:
+    """Whether it is a barrier that a layout may put elsewhere: it hands nothing else over."""
+    return type(op) is Barrier and op == Barrier()
 
 
 def _is_shared(op: Op) -> bool:

@@ -1,4 +1,4 @@
-"""Separate waves that touch the same shared memory by the fewest barriers.
+"""Separate waves that touch the same memory by the fewest barriers.
 
 The waves of a workgroup move a tile together, so a wave may read what any other wrote, and overwrite what another still
 reads. On every way from one access to a later one that conflicts with it there must be a barrier:
@@ -13,19 +13,21 @@ reads. On every way from one access to a later one that conflicts with it there 
 What is brought past the registers is written from when it is asked for until it has been awaited: a barrier in front
 of the one, and another behind the other.
 
-A barrier can stand before any access and before any loop that has some: a gap. The pass follows all ways through the
-program with what was touched on them, and the gaps since. Each pair that conflicts gives a set of gaps of which one
-must be taken; what is taken is the cheapest choice that meets all sets, where a gap costs as often as it is passed.
+Global memory is handed over where a kernel touches again what it wrote, and lanes share the tile in another way then
+(`conflicts.py`): such a barrier says so, since a machine waits longer there. A kernel that has none keeps its barriers.
+
+`ways.py` finds the gaps in which barriers could stand, and the sets of which one must be taken; what is taken here is
+the cheapest choice that meets all sets, where a gap costs as often as it is passed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from math import prod
 
+from tilewave.ir.conflicts import Conflicts, Meets, Visit, touched_again
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     AwaitBrought,
@@ -42,128 +44,133 @@ from tilewave.ir.ops import (
     WriteThrough,
 )
 from tilewave.ir.overlays import lower_memories
-from tilewave.ir.residues import Residue, Residues
+from tilewave.ir.placements import lies_in
+from tilewave.ir.residues import Residues
 from tilewave.ir.rewrite import map_blocks, walk
-from tilewave.ir.types import Memory
+from tilewave.ir.spreads import Spreads
+from tilewave.ir.ways import (
+    FEW_ROUNDS,
+    NO_GAP,
+    Access,
+    Arrival,
+    Gaps,
+    Meeting,
+    Place,
+    Round,
+    Step,
+    Walker,
+    without_needless,
+)
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
-FEW_ROUNDS = 8
-"""An inner loop that goes round no more often than this is followed round by round, its index known."""
 MANY_ROUNDS = 16
 """How often a loop is taken to go round where that is not written."""
-NO_GAP = -1
+ROWS = {name: instruction.rows for name, instruction in BY_NAME.items()}
+GROUPS = frozenset(name for name, instruction in BY_NAME.items() if isinstance(instruction, GroupInstruction))
 
-
-def place_barriers(kernel: Kernel) -> Kernel:
-    """The kernel with the barriers that it needs beside those it has; one wave needs none."""
-    if kernel.waves and prod(kernel.waves) == 1:
-        return kernel
-    reader = _Reader(kernel)
-    walker = _Walker(reader.residues)
-    walker.run(reader.steps(kernel.body, ()), {})
-    chosen = _cheapest(walker.ways, reader.costs)
-    return replace(kernel, body=_with_barriers(kernel.body, chosen, count())) if chosen else kernel
-
-
-def _with_barriers(block: Block, gaps: Gaps, numbers: Iterator[int]) -> Block:
-    ops: list[Op] = []
-    for op in block.ops:
-        if _has_gap(op) and gaps >> next(numbers) & 1:
-            ops.append(Barrier(loc=op.loc))
-        ops.append(map_blocks(op, lambda inner: _with_barriers(inner, gaps, numbers)) if _is_round(op) else op)
-    return replace(block, ops=tuple(ops))
-
-
-def _is_shared(memory: Value) -> bool:
-    return isinstance(memory.type, Memory) and memory.type.space == "shared"
-
-
-def _is_access(op: Op) -> bool:
-    always = isinstance(op, (Copy, Bring, WriteThrough))
-    return always or (isinstance(op, (Read, Write, Gather, Scatter)) and _is_shared(op.memory))
-
-
-def _touched(op: Op) -> Value:
-    """The shared memory of an access."""
-    match op:
-        case Copy(to=memory) | Bring(to=memory) | WriteThrough(shared=memory):
-            return memory
-        case Read(memory) | Gather(memory) | Write(_, memory) | Scatter(_, memory):
-            return memory
-        case _:
-            raise NotImplementedError(f"{op.loc}: {op.name} touches no shared memory")
-
-
-def _is_round(op: Op) -> bool:
-    """Whether it is a loop in which waves meet, or might."""
-    inside = (inner for block in op.blocks for inner in walk(block))
-    return isinstance(op, (Loop, While)) and any(_is_access(o) or isinstance(o, Barrier) for o in inside)
-
-
-def _has_gap(op: Op) -> bool:
-    return _is_access(op) or _is_round(op)
-
-
-# -- the accesses of a kernel, and the gaps before them ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Access:
-    """All waves touch a shared memory; `slot` is the part of it, where that is known."""
-
-    gap: int
-    """NO_GAP where no barrier may stand in front."""
-    memory: str
-    writes: bool
-    slot: Residue | None
-    comes_later: bool = False
-    """It is written at some time until it is awaited."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """What was brought has been awaited: all of it, or some."""
-
-    is_all: bool
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """A barrier that stands already."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """A loop: what is done again and again, between `least` and `most` times."""
-
-    gap: int
-    condition: tuple[Step, ...]
-    body: tuple[Step, ...]
-    index: str | None
-    trips: Value | None
-    least: int
-    most: int
-    made: frozenset[str]
-    """The names of values that are others in every round."""
-
-    def is_short(self) -> bool:
-        """Whether it is followed round by round: loops around loops only if there is no way back in them."""
-        return self.most <= (1 if self.index is None or any(isinstance(s, Round) for s in self.body) else FEW_ROUNDS)
-
-
-Step = Access | Arrival | Meeting | Round
-Gaps = int
-"""A set of gaps, one bit each."""
 Cost = tuple[int, int, int, int, int]
 """How often a gap is passed; then few barriers are better than many, those between reads and writes than those among
 them, outer than inner, late than early."""
 
 
+def place_barriers(kernel: Kernel) -> Kernel:
+    """The kernel with the barriers that it needs beside those it has: for shared memory first, then for global."""
+    return _over_global(_over_shared(kernel))
+
+
+def _over_shared(kernel: Kernel) -> Kernel:
+    """One wave hands no shared memory over."""
+    if kernel.waves and prod(kernel.waves) == 1:
+        return kernel
+    reader = _Reader(kernel, _Watched("shared"))
+    walker = Walker(reader.residues)
+    walker.run(reader.steps(kernel.body, ()), {})
+    chosen = _cheapest(walker.ways, reader.costs)
+    return _Writer(reader.watched, chosen, {gap: Barrier() for gap in _bits(chosen)}).kernel(kernel)
+
+
+def _over_global(kernel: Kernel) -> Kernel:
+    """Barriers that stand already are made to hand more over, where that is enough; a wave's lanes need less."""
+    again = touched_again(kernel)
+    if not again:
+        return kernel
+    reader, conflicts = _Reader(kernel, _Watched("global", frozenset(again))), Conflicts(kernel, _spreads(kernel))
+    steps = reader.steps(kernel.body, ())
+    waves, lanes = (Walker(reader.residues, who, conflicts) for who in (Meets.WAVES, Meets.LANES))
+    for walker in (waves, lanes):
+        walker.run(steps, {})
+    chosen = _cheapest(waves.ways | lanes.ways, reader.costs)
+    whole = sum(1 << gap for gap in _bits(chosen) if any(way >> gap & 1 for way in waves.ways))
+    kinds = {gap: Barrier(over="global") if whole >> gap & 1 else Barrier(waves=1) for gap in _bits(chosen)}
+    return _Writer(reader.watched, chosen, kinds).kernel(kernel)
+
+
+def _spreads(kernel: Kernel) -> Spreads | None:
+    """How lanes will share tiles; None where that is not decided yet."""
+    decided = all(op.instruction in ROWS for op in walk(kernel.body) if isinstance(op, Mma))
+    return Spreads(kernel, ROWS, GROUPS) if kernel.waves and kernel.lanes and decided else None
+
+
+class _Writer:
+    """Puts barriers into gaps, or in place of those that stand there."""
+
+    def __init__(self, watched: _Watched, chosen: Gaps, kinds: Mapping[int, Barrier]) -> None:
+        self.watched, self.chosen, self.kinds = watched, chosen, kinds
+        self.numbers = count()
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        return replace(kernel, body=self.block(kernel.body)) if self.chosen else kernel
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for op in block.ops:
+            kind = self.kinds.get(next(self.numbers)) if self.watched.has_gap(op) else None
+            if kind is not None:
+                ops.append(replace(kind, loc=op.loc))
+            if kind is None or not isinstance(op, Barrier):
+                ops.append(map_blocks(op, self.block) if self.watched.is_round(op) else op)
+        return replace(block, ops=tuple(ops))
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """Memories whose accesses are followed: all of a space, or some."""
+
+    space: str
+    some: frozenset[Value] = frozenset()
+
+    def touches(self, op: Op) -> tuple[Value, bool] | None:
+        """The memory of an access, and whether it writes it."""
+        found: list[tuple[Value, bool]] = []
+        match op:
+            case Copy(memory, to=to) | Bring(memory, to=to):
+                found = [(to, True), (memory, False)]
+            case WriteThrough(memory=memory, shared=shared):
+                found = [(shared, True), (memory, True)]
+            case Read(memory) | Gather(memory):
+                found = [(memory, False)]
+            case Write(_, memory) | Scatter(_, memory):
+                found = [(memory, True)]
+        return next(((m, w) for m, w in found if lies_in(m, self.space) and (not self.some or m in self.some)), None)
+
+    def is_round(self, op: Op) -> bool:
+        """Whether it is a loop in which waves meet, or might."""
+        inside = (inner for block in op.blocks for inner in walk(block))
+        return isinstance(op, (Loop, While)) and any(self.touches(o) or isinstance(o, Barrier) for o in inside)
+
+    def has_gap(self, op: Op) -> bool:
+        stands = isinstance(op, Barrier) and bool(self.some)
+        return stands or self.touches(op) is not None or self.is_round(op)
+
+
+# -- the accesses of a kernel, and the gaps before them ---------------------------------------------------------------
+
+
 class _Reader:
     """Finds the accesses and loops of a kernel, and numbers the gaps before them, in program order."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.residues = Residues(kernel)
+    def __init__(self, kernel: Kernel, watched: _Watched) -> None:
+        self.watched, self.residues = watched, Residues(kernel)
         self.lower = lower_memories(kernel.body)
         self.costs: list[Cost] = []
 
@@ -174,28 +181,33 @@ class _Reader:
         for op in block.ops:
             match op:
                 case Barrier():
-                    found.append(Meeting())
+                    gap = self.gap(around, new=0) if self.watched.has_gap(op) else NO_GAP
+                    found.append(Meeting(op, gap))
                 case AwaitBrought(pending):
                     found.append(Arrival(not pending))
-                case Loop() | While() if _is_round(op):
+                case Loop() | While() if self.watched.is_round(op):
                     found.append(self.round(op, around))
-                case Read() | Write() | WriteThrough() | Gather() | Scatter() | Copy() | Bring() if _is_access(op):
-                    writes = isinstance(op, (Write, WriteThrough, Scatter, Copy, Bring))
+                case _ if touches := self.watched.touches(op):
+                    memory, writes = touches
                     among = bool(found) and isinstance(found[-1], Access) and found[-1].writes == writes
-                    memory = self.lower.get(_touched(op), _touched(op))
                     gap = self.gap(around, int(among))
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
-                    found.append(Access(gap, memory.name, writes, self.slot(op), isinstance(op, Bring)))
+                    under = self.lower.get(memory, memory)
+                    place = Visit(op) if lies_in(memory, "global") else self.slot(op)
+                    found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
                 case _:
                     pass
         return tuple(found)
 
-    def gap(self, around: tuple[int, ...], among: int = 0) -> int:
+    def comes_later(self, op: Op) -> bool:
+        return isinstance(op, Bring) and self.watched.space == "shared"
+
+    def gap(self, around: tuple[int, ...], among: int = 0, new: int = 1) -> int:
         number = len(self.costs)
-        self.costs.append((prod(around), 1, among, len(around), -number))
+        self.costs.append((prod(around), new, among, len(around), -number))
         return number
 
-    def slot(self, op: Op) -> Residue | None:
+    def slot(self, op: Op) -> Place:
         """Which part along the first axis is touched; a position outside the memory touches nothing."""
         if isinstance(op, Bring):
             return self.residues.of(op.to_at[0], op.to.type.shape[0]) if op.to_at else None
@@ -240,145 +252,13 @@ def _made(block: Block) -> Iterator[Value]:
             yield from inner.args
 
 
-# -- all ways through a kernel ----------------------------------------------------------------------------------------
-
-READ, WRITTEN, COMING = "read", "written", "coming"
-Touched = tuple[str, str, Residue | None]
-"""Which memory, what happens to it, and which slot of it."""
-Pending = dict[Touched, frozenset[Gaps]]
-"""What was touched since the last barrier, and the gaps passed since, on each way that has no needless ones."""
-NOTHING: Pending = {}
-HERE: frozenset[Gaps] = frozenset((0,))
-"""No gap was passed."""
-
-
-class _Walker:
-    def __init__(self, residues: Residues) -> None:
-        self.residues = residues
-        self.ways: frozenset[Gaps] = frozenset()
-        """The gaps on each way between two accesses that conflict."""
-        self.rounds: dict[str, int] = {}
-        """The index of each loop that is followed round by round."""
-
-    def run(self, steps: Sequence[Step], pending: Pending) -> Pending:
-        for step in steps:
-            match step:
-                case Meeting():
-                    pending = {touched: ways for touched, ways in pending.items() if touched[1] == COMING}
-                case Access(gap):
-                    pending = self.touch(step, self.past(gap, pending))
-                case Arrival(is_all):
-                    pending = _arrived(pending, is_all)
-                case Round(gap):
-                    go_round = self.few_rounds if step.is_short() else self.many_rounds
-                    pending = go_round(step, self.past(gap, pending))
-        return pending
-
-    def past(self, gap: int, pending: Pending) -> Pending:
-        """What is pending behind a gap, without what some barrier will have come between, wherever it stands."""
-        if gap == NO_GAP:
-            return pending
-        found: Pending = {}
-        for touched, ways in pending.items():
-            if touched[1] == COMING:
-                found[touched] = ways
-            elif still := frozenset(way | 1 << gap for way in ways if not self.is_cut(way | 1 << gap)):
-                found[touched] = still
-        return found
-
-    def is_cut(self, way: Gaps) -> bool:
-        """Whether it passes all gaps of a way on which there must be a barrier."""
-        return any(way & known == known for known in self.ways)
-
-    def touch(self, access: Access, pending: Pending) -> Pending:
-        slot = access.slot
-        for index, i in self.rounds.items():
-            slot = slot and slot.replaced(index, partial(Residue.of, {}, i))
-        for (memory, kind, other), ways in pending.items():
-            apart = slot is not None and other is not None and slot.differs(other)
-            conflicts = kind == WRITTEN or (kind == READ and access.writes)
-            if memory == access.memory and conflicts and not apart:
-                self.ways = _without_needless(self.ways | ways)
-        kinds = [WRITTEN, COMING] if access.comes_later else [WRITTEN if access.writes else READ]
-        return {**pending, **{(access.memory, kind, slot): HERE for kind in kinds}}
-
-    def few_rounds(self, step: Round, pending: Pending) -> Pending:
-        """One after the other; the loop may end before any of those that it need not make."""
-        left = NOTHING
-        for i in range(step.most + 1):
-            pending = self.run(step.condition, pending)
-            if i >= step.least:
-                left = _joined(left, _renamed(pending, step, None))
-            if i < step.most:
-                self.rounds.update({step.index: i} if step.index else {})
-                pending = _renamed(self.run(step.body, pending), step, None)
-        self.rounds.pop(step.index or "", None)
-        return left
-
-    def many_rounds(self, step: Round, pending: Pending) -> Pending:
-        """As often as a round finds something pending that none before it has seen."""
-        before, seen = pending, None
-        while before != seen:
-            seen = before
-            checked = self.run(step.condition, before)
-            after = self.run(step.body, checked)
-            before = _joined(before, _renamed(after, step, _step_before(step.index)))
-        if step.trips is None:
-            return _renamed(checked, step, None)
-        left = _renamed(after, step, self.last_step(step.trips))
-        return left if step.least else _joined(pending, left)
-
-    def last_step(self, trips: Value) -> Callable[[int], Residue]:
-        return lambda modulus: self.residues.of(trips, modulus) + Residue.of({}, -1, modulus)
-
-
-def _arrived(pending: Pending, is_all: bool) -> Pending:
-    """What was on its way is written now, and whoever wants to read it must meet the others behind here."""
-    come = {(memory, WRITTEN, slot): HERE for memory, kind, slot in pending if kind == COMING}
-    return {touched: ways for touched, ways in pending.items() if touched[1] != COMING or not is_all} | come
-
-
-def _step_before(index: str | None) -> Callable[[int], Residue] | None:
-    """The index of an earlier round in terms of this one's."""
-    return None if index is None else partial(Residue.of, {index: 1}, -1)
-
-
-def _joined(a: Pending, b: Pending) -> Pending:
-    joined = dict(a)
-    for touched, ways in b.items():
-        joined[touched] = _without_needless(joined[touched] | ways) if touched in joined else ways
-    return joined
-
-
-def _without_needless(ways: Iterable[Gaps]) -> frozenset[Gaps]:
-    """Without ways that pass all gaps of another: whatever separates that separates these."""
-    kept: list[Gaps] = []
-    for way in sorted(ways, key=int.bit_count):
-        if not any(way & k == k for k in kept):
-            kept.append(way)
-    return frozenset(kept)
-
-
-def _renamed(pending: Pending, step: Round, index: Callable[[int], Residue] | None) -> Pending:
-    """What was touched in a round, seen from the next or from behind: another index, and other values."""
-    found: Pending = {}
-    for (memory, kind, slot), ways in pending.items():
-        if slot is not None and index is not None and step.index is not None:
-            slot = slot.replaced(step.index, index)
-        if slot is not None and any(name in step.made for name, _ in slot.terms):
-            slot = None
-        same = found.get((memory, kind, slot))
-        found[memory, kind, slot] = _without_needless(same | ways) if same else ways
-    return found
-
-
 # -- the cheapest choice ----------------------------------------------------------------------------------------------
 
 
 def _cheapest(ways: frozenset[Gaps], costs: Sequence[Cost]) -> Gaps:
     """Gaps of which every way passes one."""
-    ways = _without_needless(ways)
-    while (fewer := _without_needless(_without_worse_gaps(ways, costs))) != ways:
+    ways = without_needless(ways)
+    while (fewer := without_needless(_without_worse_gaps(ways, costs))) != ways:
         ways = fewer
     if not ways:
         return 0

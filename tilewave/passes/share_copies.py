@@ -23,6 +23,7 @@ from math import prod
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.interp import touched
 from tilewave.ir.ops import (
     ELEMENTWISE,
     And,
@@ -187,7 +188,13 @@ def _path(block: Block) -> list[Op] | None:
 
 
 def _is_repeatable(p: _Program) -> bool:
-    """Whether a turn can be run for another workgroup's number: nothing else that depends on it comes from outside."""
+    """Whether a turn can be run for another workgroup's number: nothing else that depends on it comes from outside.
+
+    What that workgroup writes in it, nobody else may read meanwhile.
+    """
+    written, read = touched(p.kernel)
+    if written & read:
+        return False
     if p.turns is None:
         return True
     twin = [op for op in p.consumer.body.ops if isinstance(op, Loop) and op.trips == p.turns.trips]

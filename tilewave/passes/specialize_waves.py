@@ -67,7 +67,8 @@ class SpecializeWaves:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         homes = [block for block in _blocks(kernel.body) if any(isinstance(op, Copy) for op in block.ops)]
-        if len(homes) != 1:
+        meets = any(isinstance(op, Barrier) and op.over == "global" for op in walk(kernel.body))
+        if len(homes) != 1 or meets:  # the producer runs ahead, and cannot meet the others where they hand memory over
             return kernel
         return _Split(kernel, homes[0], self.stages_for(kernel, homes[0])).kernel()
 

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.interp import READS, touched
 from tilewave.ir.ops import (
     WITH_EFFECT,
     Const,
@@ -167,6 +168,9 @@ class _Tile:
             return None
         if any(isinstance(op, WITH_EFFECT) for op in ops[:place]):
             return None
+        written, _ = touched(kernel)
+        if any(isinstance(op, READS) and op.memory in written for op in ops[:place]):
+            return None  # whoever has a part of the tile would read what the one who ends it writes
         step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in products)
         return _Tile(ops[:place], loop, ops[place + 1 :], int(trips.value), step_bytes)
 

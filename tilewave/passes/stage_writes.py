@@ -5,6 +5,8 @@
 
 Lanes hold a few neighbours of many rows, and would store them one by one; a chunk leaves in whole rows of 128 bytes.
 Every group of waves has chunks of its own, `BUFFERS` of them, and fills them again when they have been read.
+
+Copies arrive in any order, and nobody waits until they have: what is read again, or written twice, is stored by lanes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.spreads import Spreads
 from tilewave.ir.types import Memory, Swizzled
+from tilewave.ir.visits import written_again
 from tilewave.machine.lanes import CopyEngine, LaneMachine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
@@ -42,13 +45,13 @@ class StageWrites:
         if engine is None or len(kernel.waves) != 2 or prod(kernel.waves) % GROUP:
             return kernel
         spreads = Spreads(kernel, self.rows, frozenset(self.rows))
-        _, read = touched(kernel)
+        again = touched(kernel)[1] | written_again(kernel)
         builder = Builder(names(kernel))
         memories: dict[Memory, Value] = {}
         allocations: list[Op] = []
 
         def stage(op: Op) -> Sequence[Op] | None:
-            if not isinstance(op, Write) or not lies_in(op.memory, "global") or op.memory in read:
+            if not isinstance(op, Write) or not lies_in(op.memory, "global") or op.memory in again:
                 return None
             chunk = _chunk(op, engine)
             if not chunk or not _is_held_by_groups(op, spreads):

@@ -36,7 +36,7 @@ NOTES = (
 """LLVM takes each load into shared memory for a write that any read must wait for. Said to be apart, they are not
 waited for; fences and the awaits that stand in the kernel keep them in order."""
 NO_LOADS, NO_SHARED = 0x0F70, 0xC07F
-"""s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be."""
+"""s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be; both, where ANDed."""
 
 FRAGMENT = {
     ("f32", 1): "float",
@@ -140,6 +140,11 @@ class Amdgcn:
         # LLVM puts such a wait where a fence stands, and drops it where nothing is under way; but it decides that when
         # it first comes there, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
+
+    def await_memory(self, f: Function) -> None:
+        # Waves of a workgroup share one vector cache, which writes through: what has left it all of them see. For such
+        # waves LLVM's fences wait for shared memory alone, and take it that the cache serves them in order.
+        call(f, "s.waitcnt", ("i32", str(NO_LOADS & NO_SHARED)))
 
     # -- scheduling
 

@@ -55,6 +55,9 @@ class Nvptx:
     def await_stores(self, f: Function) -> None:
         pass  # bar.sync waits for them
 
+    def await_memory(self, f: Function) -> None:
+        pass  # bar.sync orders what lanes of a workgroup do to global memory too
+
     # -- scheduling: the chip and its assembler decide
 
     def priority(self, f: Function, level: int) -> None:

@@ -1,0 +1,66 @@
+"""Loops of few steps on both chips, whatever way arrays lie: one, two, three … steps, loaded ahead or not."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes
+from test_amd_kernels import with_waves
+
+from tilewave import *
+
+DEPTH = 32
+LAYOUTS = {
+    "rows": np.ascontiguousarray,
+    "columns": np.asfortranarray,
+    "padded": lambda x: np.pad(x, ((0, 0), (0, 3)))[:, :-3],
+    "every second": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "backwards": lambda x: np.ascontiguousarray(x[::-1])[::-1],
+}
+PAIRS = [(a, b) for a in LAYOUTS for b in LAYOUTS if "rows" in (a, b) or a == b]
+DTYPES = [(f32, f32), (f16, f32), (bf16, f32), (i8, i32), (f8e4m3fn, f32)]
+SCHEDULES = [SchedulingType.NONE, SchedulingType.PREFETCH]
+
+
+@cache
+def compiled(chip, steps, schedule, dtype, acc, buffers=1):
+    dtype = f8e4m3fnuz if dtype is f8e4m3fn and chip == "gfx942" else dtype
+    options = WaveCompileOptions(
+        subs=sizes(64, 64, steps * DEPTH, 64, 64, DEPTH), target=chip, schedule=schedule, buffers=buffers
+    )
+    return wave_compile(options, with_waves(gemm(dtype, acc, (M, K), (N, K)), (2, 2))), dtype
+
+
+def check(chip, steps, schedule, dtypes, layouts, buffers=1):
+    """Without a finding, in the emulator's own order and in others."""
+    found, dtype = compiled(chip, steps, schedule, *dtypes, buffers)
+    rng = np.random.default_rng(steps)
+    a, b = (LAYOUTS[layout](random_array(rng, (64, steps * DEPTH), dtype)) for layout in layouts)
+    for order, seed in (("barrier", 0), ("random", 1), ("random", 2)):
+        c = poisoned((64, 64), dtypes[1])
+        assert not found.emulate(a, b, c, order=order, seed=seed).findings
+        check_product(c, a, b, dtypes[1])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("layouts", [("columns", "rows"), ("rows", "padded")], ids=str)
+def test_few_steps_of_arrays_that_lie_otherwise(layouts, steps, chip, schedule):
+    check(chip, steps, schedule, (f32, f32), layouts)
+
+
+@pytest.mark.parametrize("dtypes", DTYPES[1:], ids=lambda d: str(d[0]))
+def test_two_steps_of_other_dtypes_of_which_one_operand_is_stored_by_lanes(dtypes):
+    check("gfx950", 2, SchedulingType.PREFETCH, dtypes, ("columns", "rows"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtypes", DTYPES, ids=lambda d: str(d[0]))
+@pytest.mark.parametrize("layouts", PAIRS, ids=str)
+def test_any_number_of_steps_of_arrays_that_lie_anyhow(layouts, dtypes, steps, chip, schedule, buffers):
+    check(chip, steps, schedule, dtypes, layouts, buffers)
