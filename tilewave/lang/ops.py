@@ -19,7 +19,7 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DT
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
-from tilewave.lang.values import Traced, describe, literal, scalar_of, spread, together
+from tilewave.lang.values import Traced, describe, index_of, literal, scalar_of, spread, together, want_number
 from tilewave.trace import Trace, Window, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -251,6 +251,7 @@ def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
 def scalar(x: Any, dtype: DType = INDEX) -> Traced:
     """A Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
     trace = current("scalar")
+    want_number("scalar", x, f"a tile stays a tile: write cast(x, {dtype}) for its elements in {dtype}")
     if isinstance(x, (Expression, Number)):
         return scalar_of(trace, x, dtype)
     return Traced(trace, trace.const_named(literal(x, dtype), Scalar(dtype)))
@@ -270,13 +271,22 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
 def set_symbol(symbol: Symbol, value: Any) -> None:
     """From here on, `symbol` is worth `value`."""
     trace = current("set_symbol")
+    if not isinstance(symbol, Symbol):
+        raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
+    want_number("set_symbol", value, PER_ELEMENT)
     if symbol in trace.symbols and symbol not in trace.settable:
         raise SymbolError(
             f"set_symbol: {symbol} has a value already: {_known(trace.symbols[symbol])}",
             loc=here(),
             remedy=f"leave {symbol} out of subs, or set another symbol",
         )
-    trace.set_symbol(symbol, trace.number(scalar_of(trace, value, INDEX).value))
+    trace.set_symbol(symbol, trace.number(index_of(trace, "set_symbol", value).value))
+
+
+PER_ELEMENT = (
+    "a symbol has one value for all elements of a tile, such as scalar(WORKGROUP_0) * 64; what differs from element to "
+    "element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0)"
+)
 
 
 def _known(x: Any) -> str:
