@@ -15,6 +15,7 @@ from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, Tilewa
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
 from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.reads import judged_schedule, reads_depend_on
 from tilewave.ir.rewrite import walk
 from tilewave.ir.schedule import Cut, Schedule, checked_schedule
 from tilewave.ir.visits import needed_values
@@ -37,6 +38,9 @@ AMD, NVIDIA = ("gfx942", "gfx950"), ("sm_90a",)
 TARGETS = ("cpu", *AMD, *NVIDIA, "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
 
+
+Schedules = dict[tuple[tuple[str, int], ...], Schedule]
+"""By the values of the dynamic symbols."""
 
 ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
 """The levels at which a kernel can be interpreted, and in which orders."""
@@ -81,7 +85,7 @@ class Compiled:
     dynamic_symbols: tuple[str, ...]
     build: CpuBuild | AmdBuild | NvidiaBuild | None
     _remedy: str
-    _schedules: dict[tuple[tuple[str, int], ...], Schedule] = field(default_factory=dict, repr=False)
+    _schedules: Schedules = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -218,14 +222,20 @@ class Compiled:
                 loc=here(),
                 remedy=f"write schedule_for({given})",
             )
-        return self.schedule_for(**dict.fromkeys(self.dynamic_symbols, 1))
+        values = dict.fromkeys(self.dynamic_symbols, 1)
+        if reads_depend_on(self.kernel):  # they are judged with the values of a call
+            return checked_schedule(self.kernel, values, self._remedy)
+        return self.schedule_for(**values)
 
     def schedule_for(self, **symbols: int) -> Schedule:
-        """The schedule for given dynamic symbols; an error if it loses a tile or computes one twice."""
+        """The schedule for given dynamic symbols.
+
+        An error if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile outside.
+        """
         values = self._symbols(symbols)
         key = tuple(sorted(values.items()))
         if key not in self._schedules:
-            self._schedules[key] = checked_schedule(self.kernel, values, self._remedy)
+            self._schedules[key] = judged_schedule(self.kernel, values, self._remedy)
         return self._schedules[key]
 
     @property
@@ -302,16 +312,22 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
-    schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
-    if not order_depends_on(final):
-        values = {s.name: 1 for s in dynamic}
-        schedules[tuple(sorted(values.items()))] = checked_schedule(final, values, remedy)
+    schedules = {} if order_depends_on(final) else _first_schedule(final, dynamic, remedy)
     build: CpuBuild | AmdBuild | NvidiaBuild | None = None
     if target == "cpu":
         build = _cpu_build(final, options)
     elif target in (*AMD, *NVIDIA):
         build = _gpu_build(final, target, traced.places, options)
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
+
+
+def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> Schedules:
+    """The schedule that no open symbol decides; where one decides what is read, the reads are judged at the call."""
+    values = {s.name: 1 for s in dynamic}
+    if reads_depend_on(kernel):
+        checked_schedule(kernel, values, remedy)
+        return {}
+    return {tuple(sorted(values.items())): judged_schedule(kernel, values, remedy)}
 
 
 def _buffers(options: WaveCompileOptions) -> int | None:
@@ -357,7 +373,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
 
 def order_depends_on(kernel: Kernel) -> list[str]:
     """The dynamic symbols that decide who computes which tiles, and when."""
-    deciding = needed_values(kernel.body, (Write, Scatter))
+    deciding = needed_values(kernel.body, lambda op: isinstance(op, (Write, Scatter)))
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 
 

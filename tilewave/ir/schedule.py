@@ -6,7 +6,7 @@ does, whoever wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -18,8 +18,12 @@ from tilewave.errors import CoverageError
 from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.ranges import Range
 from tilewave.ir.rewrite import walk
-from tilewave.ir.visits import Visit, visits
+from tilewave.ir.visits import Visit, WholeRun, element_places
+
+OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
+INJECTIVE = "a place in memory holds one element: let the mapping give every element of the tile a place of its own"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,18 +69,37 @@ class Schedule:
 
 
 def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "") -> Schedule:
-    """The schedule, if every element of every memory written is computed exactly once; else a counterexample."""
-    writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
-    if not writes:
-        raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
-    memories = list(dict.fromkeys(op.memory for op in writes))
-    covers = {memory: _Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
-    for visit in visits(kernel, symbols, (Write, Scatter)):
-        covers[visit.op.memory].add(visit, remedy)
-    for cover in covers.values():
-        cover.check(symbols, remedy)
-    first = covers[memories[0]]
-    return Schedule(kernel.workgroups, first.cut.grid, *first.pairs())
+    """The schedule, if every element of every memory written is computed by one workgroup; else a counterexample."""
+    return Covered.by(kernel, symbols, remedy).schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Covered:
+    """A kernel whose workgroups write every element of its outputs, each by one of them."""
+
+    schedule: Schedule
+    covers: Mapping[Value, Cover]
+    """Who writes which part of each memory."""
+    bounds: Mapping[Value, Range]
+    """Of the values that were watched, over all workgroups."""
+
+    @staticmethod
+    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
+        writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
+        if not writes:
+            raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
+        memories = list(dict.fromkeys(op.memory for op in writes))
+        covers = {memory: Cover([op for op in writes if op.memory == memory]) for memory in memories}
+        run = WholeRun(kernel, symbols, lambda op: isinstance(op, (Write, Scatter)), watched)
+        for visit in run.all():
+            covers[visit.op.memory].add(visit, remedy)
+        first = covers[memories[0]]
+        schedule = Schedule(kernel.workgroups, first.cut.grid, *first.pairs())
+        for memory, cover in covers.items():
+            if not cover.aligned:
+                covers[memory] = Cover.of_elements(kernel, symbols, cover.writes)
+            covers[memory].check(remedy)
+        return Covered(schedule, covers, run.bounds)
 
 
 @dataclass(frozen=True)
@@ -108,17 +131,31 @@ class Cut:
         return tuple(int(x) for x in np.unravel_index(number, self.grid))
 
 
-class _Cover:
-    """The tiles of one memory, and who computes them."""
+class Cover:
+    """The tiles of one memory, or its elements where its tiles are not those of a grid, and who computes them."""
 
-    def __init__(self, kernel: Kernel, writes: list[Write | Scatter]) -> None:
-        self.kernel, self.op = kernel, writes[0]
-        self.cut = Cut.by(self.op)
-        self.aligned = all(Cut.by(op) == self.cut for op in writes)
-        self.workgroups: list[Array] = []
-        self.tiles: list[Array] = []
+    def __init__(self, writes: list[Write | Scatter], cut: Cut | None = None) -> None:
+        self.writes, self.op = writes, writes[0]
+        self.cut = cut or Cut.by(self.op)
+        self.aligned = cut is not None or all(Cut.by(op) == self.cut for op in writes)
+        self.found: list[tuple[Write | Scatter, Array, Array]] = []
+        """(op, workgroups, tiles) of each visit."""
+
+    @staticmethod
+    def of_elements(kernel: Kernel, symbols: Mapping[str, int], writes: list[Write | Scatter]) -> Cover:
+        """For tiles that overlap, or begin where no tile of a grid does."""
+        cover, mine = Cover(writes, Cut.into_elements(writes[0].memory.type.shape)), set(map(id, writes))
+        for visit in WholeRun(kernel, symbols, lambda op: id(op) in mine).all():
+            if isinstance(visit.op, Scatter):
+                cover.add(visit, "")
+            else:
+                cover.found.append((visit.op, *_elements(visit)))  # type: ignore[arg-type]
+        return cover
 
     def add(self, visit: Visit, remedy: str) -> None:
+        if isinstance(visit.op, Scatter):
+            self.add_elements(visit)
+            return
         number: Any = 0
         outside = np.zeros(len(visit.workgroups), bool)
         for axis, size, count in zip(self.cut.axes, self.cut.tile, self.cut.grid, strict=True):
@@ -128,37 +165,83 @@ class _Cover:
             number = number * count + position
         if outside.any():
             self.report_outside(visit, int(np.argmax(outside)), remedy)
-        self.workgroups.append(visit.workgroups)
-        self.tiles.append(number)
+        self.found.append((visit.op, visit.workgroups, number))  # type: ignore[arg-type]
+
+    def add_elements(self, visit: Visit) -> None:
+        """Where each element of a scattered tile goes; those outside go nowhere."""
+        at = element_places(visit)
+        inside = np.all([(p >= 0) & (p < n) for p, n in zip(at, self.op.memory.type.shape, strict=True)], axis=0)
+        if not inside.any(1).all():
+            which = int(np.argmin(inside.any(1)))
+            first = ", ".join(str(int(p[which, 0])) for p in at)
+            what = f"writes {visit.op.memory.name}[{first}] and the rest of its tile, all of it outside"
+            raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=OUTSIDE)
+        places = tuple(at[a][inside] // size for a, size in zip(self.cut.axes, self.cut.tile, strict=True))
+        workgroups = np.broadcast_to(visit.workgroups[:, None], inside.shape)[inside]
+        self.found.append((visit.op, workgroups, np.ravel_multi_index(places, self.cut.grid)))  # type: ignore[arg-type]
+
+    @cached_property
+    def owner(self) -> Array:
+        """The workgroup of each tile."""
+        owner = np.full(prod(self.cut.grid), -1, np.int64)
+        for _, workgroups, tiles in self.found:
+            owner[tiles] = workgroups
+        return owner
 
     def pairs(self) -> tuple[Array, Array]:
         """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
-        workgroups, tiles = np.concatenate(self.workgroups), np.concatenate(self.tiles)
-        if (np.diff(workgroups) < 0).any():
-            order = np.argsort(workgroups, kind="stable")
-            workgroups, tiles = workgroups[order], tiles[order]
+        return _by_workgroup([(w, t) for _, w, t in self.found])
+
+    def check(self, remedy: str) -> None:
+        """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
+        seen = np.zeros(prod(self.cut.grid), bool)
+        count = 0
+        for _, _, tiles in self.found:
+            seen[tiles] = True
+            count += len(tiles)
+        if count == len(seen) and seen.all():
+            return
+        for op, workgroups, tiles in self.found:
+            if isinstance(op, Scatter):
+                self.refuse_two_in_one_place(op, workgroups, tiles)
+        self.report(*self.once_each(), remedy)
+
+    def refuse_two_in_one_place(self, op: Scatter, workgroups: Array, elements: Array) -> None:
+        order = np.lexsort((elements, workgroups))
+        same = (np.diff(elements[order]) == 0) & (np.diff(workgroups[order]) == 0)
+        if same.any():
+            which = order[int(np.argmax(same))]
+            place = ", ".join(map(str, self.cut.coordinates(elements[which])))
+            what = f"workgroup {workgroups[which]} writes two elements of one tile to {op.memory.name}[{place}]"
+            raise CoverageError(what, loc=op.loc, remedy=INJECTIVE)
+
+    def once_each(self) -> tuple[Array, Array]:
+        """(workgroup, tile) without those that a workgroup rewrites: where it stands, or by another write."""
+        count = prod(self.cut.grid)
+        keys, times = [], []
+        for op in dict.fromkeys(id(by) for by, _, _ in self.found):
+            workgroups, tiles = _by_workgroup([(w, t) for by, w, t in self.found if id(by) == op])
+            key = workgroups * count + tiles
+            key, often = np.unique(key[np.append(True, np.diff(key) != 0)], return_counts=True)
+            keys.append(key)
+            times.append(np.ones_like(often) if self.in_elements else often)
+        pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
+        most = np.zeros(len(pairs), np.int64)
+        np.maximum.at(most, which, np.concatenate(times))
+        workgroups, tiles = np.divmod(np.repeat(pairs, most), count)
         return workgroups, tiles
 
-    def check(self, symbols: Mapping[str, int], remedy: str) -> None:
-        """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
-        cut, (workgroups, tiles) = self.cut, self.pairs()
-        if not self.aligned:
-            cut = Cut.into_elements(self.op.memory.type.shape)
-            workgroups, tiles = _elements(self.kernel, symbols, self.op.memory)
-        seen = np.zeros(prod(cut.grid), bool)
-        seen[tiles] = True
-        if len(tiles) == len(seen) and seen.all():
-            return
-        again = np.zeros(len(tiles), bool)
-        again[1:] = (np.diff(tiles) == 0) & (np.diff(workgroups) == 0)  # a workgroup may rewrite the tile it is at
-        self.report(cut, workgroups[~again], tiles[~again], remedy)
+    @property
+    def in_elements(self) -> bool:
+        return any(isinstance(op, Scatter) or Cut.by(op) != self.cut for op in self.writes)
 
-    def report(self, cut: Cut, workgroups: Array, tiles: Array, remedy: str) -> None:
+    def report(self, workgroups: Array, tiles: Array, remedy: str) -> None:
+        cut = self.cut
         times = np.bincount(tiles, minlength=prod(cut.grid))
         lost, twice = np.flatnonzero(times == 0), np.flatnonzero(times > 1)
         if not len(lost) and not len(twice):
             return
-        one = "element" if cut != self.cut or isinstance(self.op, Scatter) else "tile"
+        one = "element" if self.in_elements else "tile"
         said = []
         if len(twice):
             who = np.unique(workgroups[tiles == twice[0]])
@@ -178,22 +261,23 @@ class _Cover:
         raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
 
 
-def _elements(kernel: Kernel, symbols: Mapping[str, int], memory: Value) -> tuple[Array, Array]:
-    """(workgroup, element) of all writes: for tiles that overlap, or begin where no tile of a grid does."""
-    shape = memory.type.shape
+def _by_workgroup(found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    workgroups, tiles = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if (np.diff(workgroups) < 0).any():
+        order = np.argsort(workgroups, kind="stable")
+        workgroups, tiles = workgroups[order], tiles[order]
+    return workgroups, tiles
+
+
+def _elements(visit: Visit) -> tuple[Array, Array]:
+    """(workgroup, element) of all tiles of a write."""
+    shape = visit.op.memory.type.shape
+    cut = Cut.by(visit.op)  # type: ignore[arg-type]
+    size = dict(zip(cut.axes, cut.tile, strict=True))
     who, what = [], []
-    for visit in visits(kernel, symbols, (Write, Scatter)):
-        if visit.op.memory != memory:
-            continue
-        if isinstance(visit.op, Scatter):
-            who.append(visit.workgroups)
-            what.append(np.ravel_multi_index(visit.at, shape))
-            continue
-        cut = Cut.by(visit.op)  # type: ignore[arg-type]
-        size = dict(zip(cut.axes, cut.tile, strict=True))
-        for w, *at in zip(visit.workgroups, *visit.at, strict=True):
-            axes = [np.arange(max(p, 0), min(p + size[a], shape[a])) for a, p in enumerate(at)]
-            flat = np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), shape).reshape(-1)
-            who.append(np.full(len(flat), w))
-            what.append(flat)
+    for w, *at in zip(visit.workgroups, *visit.at, strict=True):
+        axes = [np.arange(max(p, 0), min(p + size[a], shape[a])) for a, p in enumerate(at)]
+        flat = np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), shape).reshape(-1)
+        who.append(np.full(len(flat), w))
+        what.append(flat)
     return np.concatenate(who), np.concatenate(what)
