@@ -307,6 +307,7 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     """Compile a kernel; it is left as it was, and may be compiled again with other options."""
     _check_kinds(options, kernel)
     target = _known_target(set_default_run_config(options).target or "")
+    _check_options(options, target)
     dynamic = _open_symbols(options.dynamic_symbols)
     traced = trace_kernel(kernel, options.subs, dynamic)
     final, steps = run(traced.ir, _tile_level(traced.order))
@@ -330,13 +331,30 @@ def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> S
     return {tuple(sorted(values.items())): judged_schedule(kernel, values, remedy)}
 
 
-def _buffers(options: WaveCompileOptions) -> int | None:
+def _check_options(options: WaveCompileOptions, target: str) -> None:
+    """Refuse what would be taken and change nothing."""
+    schedule: object = options.schedule
+    if not isinstance(schedule, SchedulingType):
+        named = next(
+            (s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None
+        )
+        remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
+        raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
     buffers: object = options.buffers
-    if buffers is None:
-        return None
-    if isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1:
+    if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    return buffers
+    if target in AMD and (options.buffers or 1) > 1 and schedule is SchedulingType.NONE:
+        raise TilewaveError(
+            f"buffers is {buffers}, but without PREFETCH a loop on {target} fills one and waits for it",
+            loc=here(),
+            remedy="write schedule=SchedulingType.PREFETCH, or leave buffers out",
+        )
+    if options.instruction_set is not None and target != "cpu":
+        raise TilewaveError(
+            f"instruction_set is {options.instruction_set!r}, but the target is {target}",
+            loc=here(),
+            remedy='instruction sets are those of the CPU: write target="cpu", or leave instruction_set out',
+        )
 
 
 def _check_kinds(options: object, kernel: object) -> None:
@@ -389,7 +407,7 @@ def _tile_level(order: Order) -> tuple[Pass, ...]:
 
 
 def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileOptions) -> AmdBuild | NvidiaBuild:
-    buffers = _buffers(options)
+    buffers = options.buffers
     prefetched = (buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
     if target in AMD:
         from tilewave.amd import build_amd  # noqa: PLC0415  as above
