@@ -118,6 +118,33 @@ CASES = {
           leave it out: it has no effect
         """,
     ),
+    "a dimension walked twice": (
+        ConstraintError,
+        HEAD + "tiles += [TilingConstraint(K, 16)]" + GEMM + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
+        "",
+        """
+        K is walked by iterate twice
+          gemm.py:8
+              tiles += [TilingConstraint(K, 16)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^
+          the first is at gemm.py:6; keep one of them
+        """,
+    ),
+    "a dimension cut twice among waves": (
+        ConstraintError,
+        HEAD
+        + "tiles += [WaveConstraint(M, 32), WaveConstraint(M, 16)]"
+        + GEMM
+        + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
+        "",
+        """
+        M is cut among waves twice
+          gemm.py:8
+              tiles += [WaveConstraint(M, 32), WaveConstraint(M, 16)]
+                                               ^^^^^^^^^^^^^^^^^^^^^
+          the first is at gemm.py:8; keep one of them
+        """,
+    ),
     "elements that are no number": (
         TraceError,
         READ,
