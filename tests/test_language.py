@@ -216,11 +216,11 @@ def test_a_symbol_set_before_a_loop_and_changed_in_it_is_carried():
 
 
 def test_index_mappings_that_are_no_plain_windows():
-    """Every second row, and columns in reverse."""
+    """Every second row, where there is one, and columns in reverse."""
     i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
     source = IndexMapping(2, {M: 2 * i, N: 99 - j}, {M: i, N: j})
 
-    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 32, 1)])
+    @wave([WorkgroupConstraint(M, 128, 0), WorkgroupConstraint(N, 32, 1)])
     def pick(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
         write(read(a, mapping=source), c)
 

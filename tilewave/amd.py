@@ -15,6 +15,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
+from tilewave.ir.wishes import not_as_asked
 from tilewave.passes.runner import Step, run
 from tilewave.runtime.cache import compile_key
 
@@ -46,6 +47,8 @@ class LaneResources:
     spills: int
     waves_per_unit: int
     """How many waves share a matrix unit: registers and shared memory decide."""
+    not_as_asked: tuple[str, ...] = ()
+    """What the author wished and did not get, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,16 +100,17 @@ class AmdBuild:
         after = {step.name: step.after for step in self.steps}
         whole = after["guard_edges"]
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
-        products = [op.instruction for op in walk(whole.body) if isinstance(op, Mma)]
+        products = tuple(dict.fromkeys(op.instruction for op in walk(whole.body) if isinstance(op, Mma)))
         return LaneResources(
             self.chip,
             self.lanes.waves,
             self.lanes.lanes,
-            tuple(dict.fromkeys(products)),
+            products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(after["stage_shared"]),
             loads_per_lane(after["minimize_global_loads"]),
             *self.program.registers,
+            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip),
         )
 
 

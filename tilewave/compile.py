@@ -15,6 +15,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.interp import interpret, touched
 from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.reads import judged_schedule, reads_depend_on
 from tilewave.ir.rewrite import walk
 from tilewave.ir.schedule import Cut, Schedule, checked_schedule
 from tilewave.ir.visits import needed_values
@@ -37,6 +38,9 @@ AMD, NVIDIA = ("gfx942", "gfx950"), ("sm_90a",)
 TARGETS = ("cpu", *AMD, *NVIDIA, "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
 
+
+Schedules = dict[tuple[tuple[str, int], ...], Schedule]
+"""By the values of the dynamic symbols."""
 
 ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
 """The levels at which a kernel can be interpreted, and in which orders."""
@@ -81,7 +85,7 @@ class Compiled:
     dynamic_symbols: tuple[str, ...]
     build: CpuBuild | AmdBuild | NvidiaBuild | None
     _remedy: str
-    _schedules: dict[tuple[tuple[str, int], ...], Schedule] = field(default_factory=dict, repr=False)
+    _schedules: Schedules = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -228,14 +232,20 @@ class Compiled:
                 loc=here(),
                 remedy=f"write schedule_for({given})",
             )
-        return self.schedule_for(**dict.fromkeys(self.dynamic_symbols, 1))
+        values = dict.fromkeys(self.dynamic_symbols, 1)
+        if reads_depend_on(self.kernel):  # they are judged with the values of a call
+            return checked_schedule(self.kernel, values, self._remedy)
+        return self.schedule_for(**values)
 
     def schedule_for(self, **symbols: int) -> Schedule:
-        """The schedule for given dynamic symbols; an error if it loses a tile or computes one twice."""
+        """The schedule for given dynamic symbols.
+
+        An error if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile outside.
+        """
         values = self._symbols(symbols)
         key = tuple(sorted(values.items()))
         if key not in self._schedules:
-            self._schedules[key] = checked_schedule(self.kernel, values, self._remedy)
+            self._schedules[key] = judged_schedule(self.kernel, values, self._remedy)
         return self._schedules[key]
 
     @property
@@ -307,15 +317,13 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     """Compile a kernel; it is left as it was, and may be compiled again with other options."""
     _check_kinds(options, kernel)
     target = _known_target(set_default_run_config(options).target or "")
+    _check_options(options, target)
     dynamic = _open_symbols(options.dynamic_symbols)
     traced = trace_kernel(kernel, options.subs, dynamic)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
-    schedules: dict[tuple[tuple[str, int], ...], Schedule] = {}
-    if not order_depends_on(final):
-        values = {s.name: 1 for s in dynamic}
-        schedules[tuple(sorted(values.items()))] = checked_schedule(final, values, remedy)
+    schedules = {} if order_depends_on(final) else _first_schedule(final, dynamic, remedy)
     build: CpuBuild | AmdBuild | NvidiaBuild | None = None
     if target == "cpu":
         build = _cpu_build(final, options)
@@ -324,13 +332,39 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
 
 
-def _buffers(options: WaveCompileOptions) -> int | None:
+def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> Schedules:
+    """The schedule that no open symbol decides; where one decides what is read, the reads are judged at the call."""
+    values = {s.name: 1 for s in dynamic}
+    if reads_depend_on(kernel):
+        checked_schedule(kernel, values, remedy)
+        return {}
+    return {tuple(sorted(values.items())): judged_schedule(kernel, values, remedy)}
+
+
+def _check_options(options: WaveCompileOptions, target: str) -> None:
+    """Refuse what would be taken and change nothing."""
+    schedule: object = options.schedule
+    if not isinstance(schedule, SchedulingType):
+        named = next(
+            (s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None
+        )
+        remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
+        raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
     buffers: object = options.buffers
-    if buffers is None:
-        return None
-    if isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1:
+    if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    return buffers
+    if target in AMD and (options.buffers or 1) > 1 and schedule is SchedulingType.NONE:
+        raise TilewaveError(
+            f"buffers is {buffers}, but without PREFETCH a loop on {target} fills one and waits for it",
+            loc=here(),
+            remedy="write schedule=SchedulingType.PREFETCH, or leave buffers out",
+        )
+    if options.instruction_set is not None and target != "cpu":
+        raise TilewaveError(
+            f"instruction_set is {options.instruction_set!r}, but the target is {target}",
+            loc=here(),
+            remedy='instruction sets are those of the CPU: write target="cpu", or leave instruction_set out',
+        )
 
 
 def _check_kinds(options: object, kernel: object) -> None:
@@ -370,7 +404,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
 
 def order_depends_on(kernel: Kernel) -> list[str]:
     """The dynamic symbols that decide who computes which tiles, and when."""
-    deciding = needed_values(kernel.body, (Write, Scatter))
+    deciding = needed_values(kernel.body, lambda op: isinstance(op, (Write, Scatter)))
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 
 
@@ -387,7 +421,7 @@ def _tile_level(order: Order) -> tuple[Pass, ...]:
 
 
 def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileOptions) -> AmdBuild | NvidiaBuild:
-    buffers = _buffers(options)
+    buffers = options.buffers
     prefetched = (buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
     if target in AMD:
         with IMPORTING:

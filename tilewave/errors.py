@@ -90,6 +90,10 @@ class CoverageError(TilewaveError):
     """The workgroups do not compute every tile exactly once."""
 
 
+class AccessError(TilewaveError):
+    """A workgroup reads what another writes, or a tile that lies outside its memory altogether."""
+
+
 class DimensionError(TilewaveError):
     """A dimension is read or written that no constraint covers."""
 

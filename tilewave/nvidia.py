@@ -15,6 +15,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
+from tilewave.ir.wishes import not_as_asked
 from tilewave.nvidia_code import CHIP, NvidiaCode, Variant, kept
 from tilewave.passes.runner import Pass, Step, run
 from tilewave.runtime.cache import compile_key, key_of
@@ -47,6 +48,8 @@ class NvidiaResources:
     shared_bytes: int
     loads: tuple[LaneLoads, ...]
     assemble: Callable[[], Assembled | None] = field(repr=False, compare=False)
+    not_as_asked: tuple[str, ...] = ()
+    """What the author wished and did not get, and why."""
 
     @property
     def assembled(self) -> Assembled | None:
@@ -109,15 +112,17 @@ class NvidiaBuild:
     def resources(self) -> NvidiaResources:
         after = {step.name: step.after for step in self.steps}
         allocated = [op.result.type for op in walk(self.lanes.body) if isinstance(op, Allocate)]
-        products = [op.instruction for op in walk(after["choose_instructions"].body) if isinstance(op, Mma)]
+        chosen = after["choose_instructions"]
+        products = tuple(dict.fromkeys(op.instruction for op in walk(chosen.body) if isinstance(op, Mma)))
         return NvidiaResources(
             CHIP,
             self.lanes.waves,
             self.lanes.lanes,
-            tuple(dict.fromkeys(products)),
+            products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(after["guard_edges"]),
             lambda: self.program.assembled,
+            not_as_asked(self.tiles, chosen, self.lanes, products, CHIP),
         )
 
 

@@ -226,7 +226,7 @@ def test_single_elements_are_counted_by_their_lines():
     i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
     source = IndexMapping(2, {M: 2 * i, N: 99 - j}, {M: i, N: j})
 
-    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 32, 1)])
+    @wave([WorkgroupConstraint(M, 128, 0), WorkgroupConstraint(N, 32, 1)])
     def pick(a: Memory[M, N, GLOBAL, f32], c: Memory[M, N, GLOBAL, f32]):
         write(read(a, mapping=source), c)
 

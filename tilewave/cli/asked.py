@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import typer
+
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import DType
 from tilewave.view.extents import parse_extents
@@ -27,3 +31,16 @@ def known_dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
             return dtype
     remedy = f"here it is one of {', '.join(map(str, known))}"
     raise TilewaveError(text_error(f"{option}: `{text}` cannot stand here", text, 0, len(text), remedy))
+
+
+def given(context: typer.Context, *names: str) -> list[str]:
+    """Those of the options that stand on the command line, as they are written there."""
+    options = {p.name: p.opts[0] for p in context.command.params}
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return [options[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def refuse_given(context: typer.Context, names: Sequence[str], why: str, remedy: str) -> None:
+    """Refuse an option that was given and would change nothing."""
+    for option in given(context, *names):
+        raise TilewaveError(f"{option} {why}", remedy=remedy)

@@ -12,18 +12,20 @@ from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 
+from tilewave.cli.asked import given
 from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.errors import TilewaveError
 
-SUFFIX = {"cpu": ("s", "o"), "gfx942": ("s", "hsaco"), "gfx950": ("s", "hsaco")}
+SUFFIX = {"cpu": ("s", "o"), "gfx942": ("s", "hsaco"), "gfx950": ("s", "hsaco"), "sm_90a": ("ptx", "ptx")}
 """How the files with assembly and with object code end."""
 
 
 def compile_command(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
-    target: Annotated[str, typer.Option(help="cpu, gfx942 or gfx950.")] = "cpu",
+    target: Annotated[str, typer.Option(help="cpu, gfx942, gfx950 or sm_90a.")] = "cpu",
     set_: Annotated[
         list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
     ] = [],  # noqa: B006  typer reads the default
@@ -41,7 +43,8 @@ def compile_command(
 
     [bold]tilewave compile kernel.py --target gfx950 --set M=4096,N=4096,K=4096 --out build[/bold]
     """
-    found = named_kernels(compiled_in(file, parse_sizes(set_), target, _schedule(schedule)), kernel)
+    asked = given(context, "target", "schedule")
+    found = named_kernels(compiled_in(file, parse_sizes(set_), target, _schedule(schedule), asked), kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     records = {name: _record(c, stats) for name, c in found.items()}
@@ -68,7 +71,8 @@ def _record(c: Compiled, stats: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"target": c.target, "workgroups": c.kernel.workgroups, "code_bytes": len(c.code_object)}
     if c.target != "cpu":
         resources = c.resources
-        found |= {f.name: getattr(resources, f.name) for f in fields(resources) if not f.name.startswith("loads")}
+        told = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
+        found |= {name: getattr(resources, name) for name in told}
         found["loads"] = [str(x) for x in resources.loads]
     if stats:
         statistics = c.loop_statistics
@@ -89,8 +93,8 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
 def _print(name: str, record: dict[str, Any]) -> None:
     table = Table(box=SQUARE, title=name, show_header=False)
     for key, value in record.items():
-        if key not in ("loop", "machine"):
-            table.add_row(key.replace("_", " "), _text(value))
+        if key not in ("loop", "machine") and (key != "not_as_asked" or value):
+            table.add_row(key.replace("_", " "), "\n".join(value) if key == "not_as_asked" else _text(value))
     Console().print(table)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,9 @@ def diff_command(
 
     [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target gfx950[/bold]
     """
-    found = named_kernels(compiled_in(file, parse_sizes(set_), target or _target_with(only)), kernel)
+    asked = ["--target"] if target else []
+    compiled = compiled_in(file, parse_sizes(set_), target or _target_with(only), asked=asked)
+    found = named_kernels(compiled, kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     steps = {name: [s for s in c.steps if not only or s.name == only] for name, c in found.items()}
@@ -109,14 +111,19 @@ def compiled_in(
     sizes: dict[Symbol, Any],
     target: str = "cpu",
     schedule: SchedulingType = SchedulingType.PREFETCH,
+    asked: Sequence[str] = (),
 ) -> list[Compiled]:
-    """The compiled kernels of a file, or else its kernels compiled with `sizes` or with the file's own `subs`."""
+    """The compiled kernels of a file, or else its kernels compiled with `sizes` or with the file's own `subs`.
+
+    `asked` are the options on the command line that say how kernels are compiled.
+    """
     with _as_a_program(file):
         names = runpy.run_path(str(file), run_name="tilewave_diff")
         compiled = _each_once(x for x in names.values() if isinstance(x, Compiled))
-        if compiled and sizes:
+        if compiled and (sizes or asked):
+            option = "--set" if sizes else asked[0]
             raise TilewaveError(
-                f"{file} compiles its kernels itself", remedy="leave --set out: it would change nothing"
+                f"{file} compiles its kernels itself", remedy=f"leave {option} out: it would change nothing"
             )
         options = WaveCompileOptions(target=target, schedule=schedule)
         return compiled or _compile(file, names, sizes, options)

@@ -16,6 +16,7 @@ from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 
+from tilewave.cli.asked import refuse_given
 from tilewave.emulator import EmulationReport, Emulator, Finding, LoopStatistics
 from tilewave.emulator.findings import Check
 from tilewave.emulator.launch import Given
@@ -34,6 +35,8 @@ the like are numbers."""
 CHECKS: dict[str, Check] = {"strict": "strict", "warn": "warn", "off": "off"}
 ORDERS: dict[str, Order] = {"barrier": "barrier", "random": "random"}
 MOST_RESULT_BYTES = 1 << 32
+LAUNCHING = ("grid", "block", "arguments", "order", "seed", "check", "shared")
+"""Options that say how a kernel is run."""
 
 FileName = Annotated[Path, typer.Argument(metavar="FILE", help="Assembly of LLVM's (.s), or a code object (.hsaco).")]
 KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel; without it, the file's are listed.")]
@@ -56,6 +59,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print everything for machine
 
 
 def emulate_command(
+    context: typer.Context,
     file: FileName,
     kernel: KernelName = "",
     grid: GridText = "1",
@@ -89,11 +93,16 @@ def emulate_command(
     """
     emulator = _read(file)
     if not kernel:
+        named = "name the kernel behind the file, or leave it out"
+        refuse_given(context, (*LAUNCHING, "stats"), "has no effect without a kernel", named)
         _print_kernels(emulator, as_json)
         return
     if stats:
+        refuse_given(context, LAUNCHING, "has no effect on --stats", "code is counted without being run: leave it out")
         _print_statistics(module_statistics(emulator.module, kernel), as_json)
         return
+    if order != "random":
+        refuse_given(context, ("seed",), "has no effect without --order random", "add --order random, or leave it out")
     given = [_argument(text) for text in arguments or ()]
     report = emulator.launch(
         kernel,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tilewave.cli.asked import refuse_given
 from tilewave.view import Launch, Picture, Placement, parse_grid
 from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
@@ -32,6 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print everything for machine
 
 
 def map_command(
+    context: typer.Context,
     grid: GridText,
     mapping: MappingText = "linear()",
     xcds: Xcds = 8,
@@ -58,6 +60,8 @@ def map_command(
 
       tilewave map 8x8 "grouped(4)" --json
     """
+    if svg is None:
+        refuse_given(context, ("xcd",), "has no effect without --svg", "add --svg FILE, or leave it out")
     launch = Launch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent)
     picture = Picture(tuple(Placement.of(text, launch) for text in (mapping, *(compare or ()))))
     written = _write(picture, svg, html, xcd)

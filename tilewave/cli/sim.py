@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import compiled_in, parse_sizes
 from tilewave.errors import TilewaveError, text_error
 from tilewave.machine import Machine, find_or_load
@@ -26,6 +27,9 @@ from tilewave.view.traffic_page import traffic_page
 from tilewave.view.traffic_terminal import print_comparison, print_ranking, print_report
 
 MOST_TILES_TRIED = 64
+
+ALL_ORDERS = "the search tries every order with one workgroup on a unit, and the closed form; leave it out"
+ITS_OWN = "the kernel's constraints and --set say it, such as WorkgroupMapping(…) for the order of tiles; leave it out"
 
 KernelFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A Python file with one kernel, in place of a GEMM.", exists=True)
@@ -52,6 +56,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print everything for machine
 
 
 def sim_command(
+    context: typer.Context,
     file: KernelFile = None,
     shape: ShapeText = "4096x4096x4096",
     tile: TileText = "128x256x64",
@@ -86,15 +91,19 @@ def sim_command(
     chip, residency = find_or_load(machine), Residency(occupancy, skew)
     console = Console()
     if best_of:
-        _refuse({"FILE": file, "--compare": compare, "--html": html}, "--best")
+        _refuse({"FILE": file, "--compare": compare, "--html": html, "--set": sizes}, "--best")
+        refuse_given(context, ("mapping", "engine", "occupancy", "skew"), "has no effect on --best", ALL_ORDERS)
         ranked = _search(_gemms(shape, tile, dtype, out, workgroups, walk), chip)
         print(json.dumps(_ranking(ranked))) if as_json else print_ranking(console, ranked, top)
         return
+    refuse_given(context, ("top",), "has no effect without --best", "add --best, or leave it out")
     problem: Any
     orders: list[str | None]
     options: dict[str, Any] = {"engine": engine, "residency": residency}
     if file is not None:
         _refuse({"--compare": compare, "--walk": walk != WALKS[0]}, "FILE")
+        said = ("mapping", "shape", "tile", "dtype", "out", "workgroups")
+        refuse_given(context, said, "has no effect on a kernel from a file", ITS_OWN)
         problem, orders = _kernel(file, sizes or []), [None]
     else:
         _refuse({"--set": sizes}, "a GEMM")
@@ -151,6 +160,9 @@ def _doublings(text: str, part: str, at: int) -> list[int]:
     if not first.strip().isdecimal() or (dots and not last.strip().isdecimal()) or int(first) < 1:
         what = f"`{part}` is no size and no range of sizes"
         raise TilewaveError(text_error(what, text, at, at + len(part), "write 64..256x128..256x64"))
+    if dots and int(last) < int(first):
+        what = f"`{part}` goes down; a range goes up, by doubling"
+        raise TilewaveError(text_error(what, text, at, at + len(part), f"write {last.strip()}..{first.strip()}"))
     sides = [int(first)]
     while dots and 2 * sides[-1] <= int(last):
         sides.append(2 * sides[-1])

@@ -368,13 +368,13 @@ class _Interpreter(Launch):
         return window
 
     def gather(self, op: Gather, buffer: Buffer) -> Array:
-        where, inside = self.positions(op.where, op.result.type.shape, buffer.data.shape)
+        where, inside = self.positions(op, buffer, op.result.type.shape)
         self.note_read(op, buffer, tuple(p[inside] for p in where))
         tile: Array = np.where(inside, buffer.data[where], np.zeros((), buffer.data.dtype))
         return tile
 
     def scatter(self, op: Scatter, buffer: Buffer, tile: Array) -> None:
-        where, inside = self.positions(op.where, op.tile.type.shape, buffer.data.shape)
+        where, inside = self.positions(op, buffer, op.tile.type.shape)
         kept = tuple(p[inside] for p in where)
         flat = np.ravel_multi_index(kept, buffer.data.shape)
         numbers, counts = np.unique(flat, return_counts=True)
@@ -384,15 +384,16 @@ class _Interpreter(Launch):
         self.note_write(op, buffer, kept)
         buffer.data[kept] = tile[inside]
 
-    def positions(
-        self, where: Block, tile: tuple[int, ...], memory: tuple[int, ...]
-    ) -> tuple[tuple[Array, ...], Array]:
+    def positions(self, op: Gather | Scatter, buffer: Buffer, tile: tuple[int, ...]) -> tuple[tuple[Array, ...], Array]:
         """Where each element of a tile sits, clipped into the memory, and which of them are inside."""
-        found = self.block(where, *np.indices(tile))
-        where_to = [np.broadcast_to(np.asarray(p), tile) for p in found]
+        memory = buffer.data.shape
+        where_to = [np.broadcast_to(np.asarray(p), tile) for p in self.block(op.where, *np.indices(tile))]
         inside = np.ones(tile, bool)
         for p, extent in zip(where_to, memory, strict=True):
             inside &= (p >= 0) & (p < extent)
+        if not inside.any():
+            position = ", ".join(str(p.flat[0]) for p in where_to)
+            self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
 
 

@@ -6,7 +6,7 @@ does, whoever wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,8 +18,12 @@ from tilewave.forks import cached_property
 from tilewave.ir.arithmetic import Array
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.ranges import Range
 from tilewave.ir.rewrite import walk
-from tilewave.ir.visits import Visit, visits
+from tilewave.ir.visits import Visit, WholeRun, element_places
+
+OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
+INJECTIVE = "a place in memory holds one element: let the mapping give every element of the tile a place of its own"
 
 SEEN_AT_ONCE = 1 << 20
 MOST_TILES = 2**31 - 1
@@ -69,18 +73,37 @@ class Schedule:
 
 
 def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "") -> Schedule:
-    """The schedule, if every element of every memory written is computed exactly once; else a counterexample."""
-    writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
-    if not writes:
-        raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
-    memories = list(dict.fromkeys(op.memory for op in writes))
-    covers = {memory: _Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
-    for visit in visits(kernel, symbols, (Write, Scatter)):
-        covers[visit.op.memory].add(visit, remedy)
-    for cover in covers.values():
-        cover.check(symbols, remedy)
-    first = covers[memories[0]]
-    return Schedule(kernel.workgroups, first.cut.grid, *first.pairs)
+    """The schedule, if every element of every memory written is computed by one workgroup; else a counterexample."""
+    return Covered.by(kernel, symbols, remedy).schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Covered:
+    """A kernel whose workgroups write every element of its outputs, each by one of them."""
+
+    schedule: Schedule
+    covers: Mapping[Value, Cover]
+    """Who writes which part of each memory."""
+    bounds: Mapping[Value, Range]
+    """Of the values that were watched, over all workgroups."""
+
+    @staticmethod
+    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
+        writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
+        if not writes:
+            raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
+        memories = list(dict.fromkeys(op.memory for op in writes))
+        covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
+        run = WholeRun(kernel, symbols, lambda op: isinstance(op, (Write, Scatter)), watched)
+        for visit in run.all():
+            covers[visit.op.memory].add(visit, remedy)
+        first = covers[memories[0]]
+        schedule = Schedule(kernel.workgroups, first.cut.grid, *first.pairs)
+        for memory, cover in covers.items():
+            if not cover.aligned:
+                covers[memory] = Cover.of_elements(kernel, symbols, cover.writes)
+            covers[memory].check(remedy)
+        return Covered(schedule, covers, run.bounds)
 
 
 @dataclass(frozen=True)
@@ -112,22 +135,36 @@ class Cut:
         return tuple(int(x) for x in np.unravel_index(number, self.grid))
 
 
-class _Cover:
-    """The tiles of one memory, and who computes them."""
+class Cover:
+    """The tiles of one memory, or its elements where its tiles are not those of a grid, and who computes them."""
 
-    def __init__(self, kernel: Kernel, writes: list[Write | Scatter]) -> None:
-        self.kernel, self.op = kernel, writes[0]
-        self.cut = Cut.by(self.op)
-        self.aligned = all(Cut.by(op) == self.cut for op in writes)
+    def __init__(self, kernel: Kernel, writes: list[Write | Scatter], cut: Cut | None = None) -> None:
+        self.writes, self.op = writes, writes[0]
+        self.cut = cut or Cut.by(self.op)
+        self.aligned = cut is not None or all(Cut.by(op) == self.cut for op in writes)
         tiles = prod(self.cut.grid)
-        if tiles > MOST_TILES:
+        if cut is None and tiles > MOST_TILES:
             what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
             raise CoverageError(
                 what, loc=self.op.loc, remedy=f"make them larger: at most {MOST_TILES:,} can be numbered"
             )
-        self.found = _Pairs(min(tiles, kernel.workgroups), max(tiles, kernel.workgroups))
+        self.found = _Pairs(min(tiles, kernel.workgroups), max(tiles, kernel.workgroups), len(writes))
+
+    @staticmethod
+    def of_elements(kernel: Kernel, symbols: Mapping[str, int], writes: list[Write | Scatter]) -> Cover:
+        """For tiles that overlap, or begin where no tile of a grid does."""
+        cover, mine = Cover(kernel, writes, Cut.into_elements(writes[0].memory.type.shape)), set(map(id, writes))
+        for visit in WholeRun(kernel, symbols, lambda op: id(op) in mine).all():
+            if isinstance(visit.op, Scatter):
+                cover.add(visit, "")
+            else:
+                cover.note(visit, *_elements(visit))
+        return cover
 
     def add(self, visit: Visit, remedy: str) -> None:
+        if isinstance(visit.op, Scatter):
+            self.add_elements(visit)
+            return
         number: Any = 0
         outside = np.zeros(len(visit.workgroups), bool)
         for axis, size, count in zip(self.cut.axes, self.cut.tile, self.cut.grid, strict=True):
@@ -137,34 +174,91 @@ class _Cover:
             number = number * count + position
         if outside.any():
             self.report_outside(visit, int(np.argmax(outside)), remedy)
-        self.found.add(visit.workgroups, number)
+        self.note(visit, visit.workgroups, number)
+
+    def note(self, visit: Visit, workgroups: Array, tiles: Array) -> None:
+        self.found.add(workgroups, tiles, next(i for i, op in enumerate(self.writes) if op is visit.op))
+
+    def add_elements(self, visit: Visit) -> None:
+        """Where each element of a scattered tile goes; those outside go nowhere."""
+        at = element_places(visit)
+        inside = np.all([(p >= 0) & (p < n) for p, n in zip(at, self.op.memory.type.shape, strict=True)], axis=0)
+        if not inside.any(1).all():
+            which = int(np.argmin(inside.any(1)))
+            first = ", ".join(str(int(p[which, 0])) for p in at)
+            what = f"writes {visit.op.memory.name}[{first}] and the rest of its tile, all of it outside"
+            raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=OUTSIDE)
+        places = tuple(at[a][inside] // size for a, size in zip(self.cut.axes, self.cut.tile, strict=True))
+        workgroups = np.broadcast_to(visit.workgroups[:, None], inside.shape)[inside]
+        self.note(visit, workgroups, np.ravel_multi_index(places, self.cut.grid))
+
+    @cached_property
+    def owner(self) -> Array:
+        """The workgroup of each tile."""
+        owner = np.full(prod(self.cut.grid), -1, np.int64)
+        workgroups, tiles = self.pairs
+        owner[tiles] = workgroups
+        return owner
 
     @cached_property
     def pairs(self) -> tuple[Array, Array]:
         """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
         return self.found.sorted()
 
-    def check(self, symbols: Mapping[str, int], remedy: str) -> None:
+    def by_write(self) -> Iterator[tuple[Write | Scatter, Array, Array]]:
+        """The pairs of each write."""
+        workgroups, tiles = self.pairs
+        for i, op in enumerate(self.writes):
+            mine = self.found.of(i)
+            yield op, workgroups[mine], tiles[mine]
+
+    def check(self, remedy: str) -> None:
         """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
-        cut, (workgroups, tiles) = self.cut, self.pairs
-        if not self.aligned:
-            cut = Cut.into_elements(self.op.memory.type.shape)
-            workgroups, tiles = _elements(self.kernel, symbols, self.op.memory)
-        seen = np.zeros(prod(cut.grid), bool)
+        seen, tiles = np.zeros(prod(self.cut.grid), bool), self.pairs[1]
         for first in range(0, len(tiles), SEEN_AT_ONCE):
             seen[tiles[first : first + SEEN_AT_ONCE]] = True  # numpy makes each number 8 bytes first
         if len(tiles) == len(seen) and seen.all():
             return
-        again = np.zeros(len(tiles), bool)
-        again[1:] = (np.diff(tiles) == 0) & (np.diff(workgroups) == 0)  # a workgroup may rewrite the tile it is at
-        self.report(cut, workgroups[~again], tiles[~again], remedy)
+        for op, workgroups, elements in self.by_write():
+            if isinstance(op, Scatter):
+                self.refuse_two_in_one_place(op, workgroups, elements)
+        self.report(*self.once_each(), remedy)
 
-    def report(self, cut: Cut, workgroups: Array, tiles: Array, remedy: str) -> None:
+    def refuse_two_in_one_place(self, op: Scatter, workgroups: Array, elements: Array) -> None:
+        order = np.lexsort((elements, workgroups))
+        same = (np.diff(elements[order]) == 0) & (np.diff(workgroups[order]) == 0)
+        if same.any():
+            which = order[int(np.argmax(same))]
+            place = ", ".join(map(str, self.cut.coordinates(elements[which])))
+            what = f"workgroup {workgroups[which]} writes two elements of one tile to {op.memory.name}[{place}]"
+            raise CoverageError(what, loc=op.loc, remedy=INJECTIVE)
+
+    def once_each(self) -> tuple[Array, Array]:
+        """(workgroup, tile) without those that a workgroup rewrites: where it stands, or by another write."""
+        count = prod(self.cut.grid)
+        keys, times = [], []
+        for _, workgroups, tiles in self.by_write():
+            key = workgroups.astype(np.int64) * count + tiles
+            key, often = np.unique(key[np.append(True, np.diff(key) != 0)], return_counts=True)
+            keys.append(key)
+            times.append(np.ones_like(often) if self.in_elements else often)
+        pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
+        most = np.zeros(len(pairs), np.int64)
+        np.maximum.at(most, which, np.concatenate(times))
+        workgroups, tiles = np.divmod(np.repeat(pairs, most), count)
+        return workgroups, tiles
+
+    @property
+    def in_elements(self) -> bool:
+        return any(isinstance(op, Scatter) or Cut.by(op) != self.cut for op in self.writes)
+
+    def report(self, workgroups: Array, tiles: Array, remedy: str) -> None:
+        cut = self.cut
         times = np.bincount(tiles, minlength=prod(cut.grid))
         lost, twice = np.flatnonzero(times == 0), np.flatnonzero(times > 1)
         if not len(lost) and not len(twice):
             return
-        one = "element" if cut != self.cut or isinstance(self.op, Scatter) else "tile"
+        one = "element" if self.in_elements else "tile"
         said = []
         if len(twice):
             who = np.unique(workgroups[tiles == twice[0]])
@@ -187,16 +281,20 @@ class _Cover:
 class _Pairs:
     """Workgroups and their tiles, 8 bytes a pair where they fit; a launch may have 100 million of them."""
 
-    def __init__(self, expected: int, largest: int) -> None:
+    def __init__(self, expected: int, largest: int, writes: int) -> None:
         dtype = np.int32 if largest < 1 << 31 else np.int64
         self.workgroups, self.tiles = np.empty(expected, dtype), np.empty(expected, dtype)
+        self.writes = np.empty(expected, np.int32) if writes > 1 else None
+        """Which of several writes each is of."""
         self.count = 0
 
-    def add(self, workgroups: Array, tiles: Array) -> None:
+    def add(self, workgroups: Array, tiles: Array, write: int) -> None:
         end = self.count + len(workgroups)
         if end > len(self.tiles):
             self._resize(2 * end)
         self.workgroups[self.count : end], self.tiles[self.count : end] = workgroups, tiles
+        if self.writes is not None:
+            self.writes[self.count : end] = write
         self.count = end
 
     def sorted(self) -> tuple[Array, Array]:
@@ -205,29 +303,27 @@ class _Pairs:
         if (self.workgroups[1:] < self.workgroups[:-1]).any():
             order = np.argsort(self.workgroups, kind="stable")
             self.workgroups, self.tiles = self.workgroups[order], self.tiles[order]
+            self.writes = None if self.writes is None else self.writes[order]
         return self.workgroups, self.tiles
 
+    def of(self, write: int) -> Any:
+        """Where the pairs of one write are, once they are sorted."""
+        return slice(None) if self.writes is None else self.writes == write
+
     def _resize(self, count: int) -> None:
-        for numbers in (self.workgroups, self.tiles):
+        for numbers in (self.workgroups, self.tiles, *([] if self.writes is None else [self.writes])):
             numbers.resize(count, refcheck=False)  # in place: nothing is held twice
 
 
-def _elements(kernel: Kernel, symbols: Mapping[str, int], memory: Value) -> tuple[Array, Array]:
-    """(workgroup, element) of all writes: for tiles that overlap, or begin where no tile of a grid does."""
-    shape = memory.type.shape
+def _elements(visit: Visit) -> tuple[Array, Array]:
+    """(workgroup, element) of all tiles of a write."""
+    shape = visit.op.memory.type.shape
+    cut = Cut.by(visit.op)  # type: ignore[arg-type]
+    size = dict(zip(cut.axes, cut.tile, strict=True))
     who, what = [], []
-    for visit in visits(kernel, symbols, (Write, Scatter)):
-        if visit.op.memory != memory:
-            continue
-        if isinstance(visit.op, Scatter):
-            who.append(visit.workgroups)
-            what.append(np.ravel_multi_index(visit.at, shape))
-            continue
-        cut = Cut.by(visit.op)  # type: ignore[arg-type]
-        size = dict(zip(cut.axes, cut.tile, strict=True))
-        for w, *at in zip(visit.workgroups, *visit.at, strict=True):
-            axes = [np.arange(max(p, 0), min(p + size[a], shape[a])) for a, p in enumerate(at)]
-            flat = np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), shape).reshape(-1)
-            who.append(np.full(len(flat), w))
-            what.append(flat)
+    for w, *at in zip(visit.workgroups, *visit.at, strict=True):
+        axes = [np.arange(max(p, 0), min(p + size[a], shape[a])) for a, p in enumerate(at)]
+        flat = np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), shape).reshape(-1)
+        who.append(np.full(len(flat), w))
+        what.append(flat)
     return np.concatenate(who), np.concatenate(what)

@@ -9,13 +9,12 @@ A product decides how its sums are held, a staged read how it is loaded, and wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 from tilewave.errors import TargetError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment, GroupFragment
-from tilewave.ir.layouts import Layout, linear
+from tilewave.ir.layouts import linear
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Broadcast,
@@ -29,13 +28,10 @@ from tilewave.ir.ops import (
     While,
     Write,
     WriteThrough,
-    Yield,
 )
 from tilewave.ir.rewrite import walk
+from tilewave.ir.ties import Spread, Ties, bodies, carried, carried_args
 from tilewave.ir.types import Tile
-
-Spread = tuple[Layout, ...]
-"""Layouts that cover a tile together; one, unless its lanes do not divide it."""
 
 WIDEST_BYTES = 16
 
@@ -49,20 +45,21 @@ class Spreads:
         self.rows, self.groups = rows, groups
         self.needed: dict[Value, list[Spread]] = {}
         self._makers: dict[Value, Op] = {}
-        self._carried: dict[Value, tuple[Value, Value]] = {}
-        self._own: dict[Value, Spread | None] = {}
         for op in walk(kernel.body):
             self._makers.update(dict.fromkeys(op.results, op))
-            if isinstance(op, (Loop, While)):
-                self._note_carried(op)
         self._block_rows = next((rows[op.instruction] for op in walk(kernel.body) if isinstance(op, Mma)), 16)
+        self._tied = Ties(kernel, self.sums, self._wish).spread
         self._walk_back(kernel.body)
 
     # -- how a tile is held where it is made
 
     def held(self, v: Value) -> Spread:
-        """As its maker gives it, or, where nobody has a wish, in the widest chunks."""
-        return self._natural(v) or self._plain(v.type.shape, v.type.dtype.bytes)
+        """As what it is tied to, or, where it can be had in any layout, as suits it best."""
+        return self._tied[v] if v in self._tied else self._wish(v)
+
+    def _wish(self, v: Value) -> Spread:
+        """As what it is made of was read, or, where nobody has a wish, in the widest chunks."""
+        return self._as_read(v) or self._plain(v.type.shape, v.type.dtype.bytes)
 
     def maker(self, v: Value) -> Op | None:
         return self._makers.get(v)
@@ -81,29 +78,16 @@ class Spreads:
     def operand(self, op: Mma, side: int) -> Spread:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
 
-    def _natural(self, v: Value) -> Spread | None:
-        if v not in self._own:
-            self._own[v] = None  # what a loop carries is asked for again while the answer is sought
-            self._own[v] = self._find(v)
-        return self._own[v]
-
-    def _find(self, v: Value) -> Spread | None:
-        if v in self._carried:
-            init, yielded = self._carried[v]
-            return self._natural(yielded) or self._natural(init)
+    def _as_read(self, v: Value) -> Spread | None:
         op = self._makers.get(v)
         match op:
-            case Mma():
-                return self.sums(op)
             case Read(spread=spread) if spread:
                 return self._read(op)
-            case TakeOver(x):
-                return self._natural(x)
             case Permute(x, axes):
-                found = self._natural(x)
+                found = self._as_read(x)
                 return found and tuple(layout.permuted(axes) for layout in found)
             case _ if isinstance(op, ELEMENTWISE):
-                return next((s for x in op.operands if _is_tile(x) and (s := self._natural(x))), None)
+                return next((s for x in op.operands if _is_tile(x) and (s := self._as_read(x))), None)
         return None
 
     def _read(self, op: Read) -> Spread:
@@ -124,14 +108,6 @@ class Spreads:
         while shape[-1] % width or (width > 1 and prod(shape) // width < self.lanes):
             width //= 2
         return linear(shape, width, self.lanes)
-
-    def _note_carried(self, op: Loop | While) -> None:
-        bodies = [op.body] if isinstance(op, Loop) else [op.condition, op.body]
-        ends = op.body.ops[-1]
-        assert isinstance(ends, Yield)
-        for i, (init, yielded, result) in enumerate(zip(op.init, ends.values, op.results, strict=True)):
-            for v in (result, *(_carried_args(op, body)[i] for body in bodies)):
-                self._carried[v] = (init, yielded)
 
     # -- how it is needed, from the last use to the first
 
@@ -167,17 +143,13 @@ class Spreads:
                         self._need(x, spread)
 
     def _loop_needs(self, op: Loop | While) -> None:
-        ends = op.body.ops[-1]
-        assert isinstance(ends, Yield)
-        bodies = [op.body] if isinstance(op, Loop) else [op.condition, op.body]
-        for init, yielded, result in zip(op.init, ends.values, op.results, strict=True):
-            if _is_tile(result):
-                self._held_as(op, result, self.held(result))
-                self._need(yielded, self.held(result))
-                self._need(init, self.held(result))
-        for body in bodies:
+        for result, *_, yielded, init in carried(op):
+            self._held_as(op, result, self.held(result))
+            self._need(yielded, self.held(result))
+            self._need(init, self.held(result))
+        for body in bodies(op):
             self._walk_back(body)
-            for v in _carried_args(op, body):
+            for v in carried_args(op, body):
                 if _is_tile(v):
                     self._held_as(op, v, self.held(v))
 
@@ -194,10 +166,6 @@ class Spreads:
                 remedy="write it to a memory and read it from there in a kernel of its own",
             )
         self.needed[v] = [spread]
-
-
-def _carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
-    return body.args[1:] if isinstance(op, Loop) else body.args
 
 
 def _is_tile(v: Value) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NoReturn
@@ -37,9 +37,20 @@ FEWEST_ROUNDS = 1 << 12
 """A while loop that goes round more often than this, and than there are tiles to write, is taken to be endless."""
 
 
+FORMULA_CHUNK = 1 << 20
+"""Elements whose places a formula is asked for at a time."""
+
+Wanted = Callable[[Op], bool]
+"""Which ops are visited."""
+
+
 @dataclass(frozen=True)
 class Visit:
-    """One read or write, as some workgroups came to it: who, and where each one's tile begins."""
+    """One read or write, as some workgroups came to it: who, and where each one's tile begins.
+
+    Where a formula places each element, `at` says for one element of the tile where it is, for those workgroups for
+    which it is inside; in a `WholeRun`, for all of them: [workgroup, *element], of length 1 along what does not matter.
+    """
 
     op: Write | Scatter | Read | Gather
     workgroups: Array
@@ -48,21 +59,29 @@ class Visit:
 
 def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> Iterator[Visit]:
     """Every visit of the wanted ops: chunks of workgroups in launch order, and in each the program's order."""
-    run = _IndexRun(kernel, symbols, wanted)
-    for first in range(0, kernel.workgroups, CHUNK):
-        yield from run.chunk(np.arange(first, min(first + CHUNK, kernel.workgroups)))
+    return IndexRun(kernel, symbols, lambda op: isinstance(op, wanted)).all()
 
 
-class _IndexRun:
-    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made."""
+class IndexRun:
+    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made.
 
-    def __init__(self, kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> None:
-        self.kernel, self.wanted = kernel, wanted
+    `bounds` are what each of the `watched` values came to at least and at most, wherever it was computed.
+    """
+
+    def __init__(
+        self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted, watched: frozenset[Value] = frozenset()
+    ) -> None:
+        self.kernel, self.wanted, self.watched = kernel, wanted, watched
         self.symbols = {v: symbols[v.name] for v in kernel.body.args if isinstance(v.type, Scalar)}
-        self.needed = needed_values(kernel.body, wanted)
+        self.needed = needed_values(kernel.body, wanted, watched)
+        self.bounds: dict[Value, tuple[int, int]] = {}
         self.out: list[Visit] = []
         tiles = sum(_tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
         self.most_rounds = max(FEWEST_ROUNDS, 2 * tiles)
+
+    def all(self) -> Iterator[Visit]:
+        for first in range(0, self.kernel.workgroups, CHUNK):
+            yield from self.chunk(np.arange(first, min(first + CHUNK, self.kernel.workgroups)))
 
     def chunk(self, workgroups: Array) -> list[Visit]:
         self.out = []
@@ -71,14 +90,22 @@ class _IndexRun:
 
     def block(self, block: Block, env: dict[Value, Any], w: Array, *args: Any) -> tuple[Any, ...]:
         env.update(zip(block.args, args, strict=False))
+        self.watch(block.args, env)
         for op in block.ops:
             if isinstance(op, Yield):
                 return tuple(env.get(v) for v in op.values)
-            if isinstance(op, self.wanted):
+            if self.wanted(op):
                 self.visit(op, env, w)
             elif op.blocks or any(v in self.needed for v in op.results):
                 self.op(op, env, w)
+                self.watch(op.results, env)
         return ()
+
+    def watch(self, values: tuple[Value, ...], env: dict[Value, Any]) -> None:
+        for v in self.watched.intersection(values) if self.watched else ():
+            low, high = int(np.min(env[v])), int(np.max(env[v]))
+            before = self.bounds.get(v, (low, high))
+            self.bounds[v] = min(low, before[0]), max(high, before[1])
 
     def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
         match op:
@@ -98,20 +125,24 @@ class _IndexRun:
                 pass
 
     def matters(self, op: Loop) -> bool:
-        return any(v in self.needed for v in op.results) or any(isinstance(o, self.wanted) for o in walk(op.body))
+        if any(v in self.needed for v in op.results) or not self.watched.isdisjoint(op.body.args):
+            return True
+        return any(self.wanted(o) or not self.watched.isdisjoint(o.results) for o in walk(op.body))
 
     def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
         if isinstance(op, (Gather, Scatter)):
-            tile = op.tile.type.shape if isinstance(op, Scatter) else op.results[0].type.shape
-            for indices in np.ndindex(*tile):
-                where = self.block(op.where, dict(env), w, *indices)
-                inside = np.ones(len(w), bool)
-                for p, extent in zip(where, op.memory.type.shape, strict=True):
-                    inside &= (np.asarray(p) >= 0) & (np.asarray(p) < extent)
-                at = tuple(np.broadcast_to(np.asarray(p), w.shape)[inside] for p in where)
-                self.out.append(Visit(op, w[inside], at))
+            self.visit_formula(op, env, w)
         else:
             self.out.append(Visit(op, w, tuple(np.broadcast_to(np.asarray(env[v]), w.shape) for v in op.at)))
+
+    def visit_formula(self, op: Gather | Scatter, env: dict[Value, Any], w: Array) -> None:
+        for indices in np.ndindex(*tile_shape(op)):
+            where = self.block(op.where, dict(env), w, *indices)
+            inside = np.ones(len(w), bool)
+            for p, extent in zip(where, op.memory.type.shape, strict=True):
+                inside &= (np.asarray(p) >= 0) & (np.asarray(p) < extent)
+            at = tuple(np.broadcast_to(np.asarray(p), w.shape)[inside] for p in where)
+            self.out.append(Visit(op, w[inside], at))
 
     def loop(self, op: Loop, env: dict[Value, Any], w: Array) -> None:
         trips = np.broadcast_to(np.asarray(env[op.trips]), w.shape)
@@ -199,6 +230,39 @@ def _met_again(kernel: Kernel, writes: set[Write]) -> set[Value]:
     return found
 
 
+class WholeRun(IndexRun):
+    """Asks a formula for all elements of a tile at once, for so many workgroups at a time."""
+
+    def visit_formula(self, op: Gather | Scatter, env: dict[Value, Any], w: Array) -> None:
+        tile = tile_shape(op)
+        indices = [axis[np.newaxis] for axis in np.indices(tile, sparse=True)]
+        used = {v for o in walk(op.where) for v in o.operands if v in env}
+        step = max(1, FORMULA_CHUNK // prod(tile))
+        for first in range(0, len(w), step):
+            part = slice(first, first + step)
+            columns = {v: _column(env[v], part, len(tile)) for v in used}
+            where = (np.asarray(p) for p in self.block(op.where, columns, w[part], *indices))
+            at = tuple(p if p.ndim else p.reshape((1,) * (1 + len(tile))) for p in where)
+            self.out.append(Visit(op, w[part], at))
+
+
+def _column(x: Any, part: slice, rank: int) -> Any:
+    return x[part].reshape(-1, *(1,) * rank) if isinstance(x, np.ndarray) and x.shape else x
+
+
+def element_places(visit: Visit) -> tuple[Array, ...]:
+    """[workgroup, element]: where each element of a tile is that a formula places."""
+    tile = tile_shape(visit.op)
+    shape = (len(visit.workgroups), *tile)
+    return tuple(np.broadcast_to(p, shape).reshape(len(visit.workgroups), prod(tile)) for p in visit.at)
+
+
+def tile_shape(op: Write | Scatter | Read | Gather) -> tuple[int, ...]:
+    """Of the tile that is read or written."""
+    shape: tuple[int, ...] = (op.tile if isinstance(op, (Write, Scatter)) else op.result).type.shape
+    return shape
+
+
 def _tile_count(op: Write) -> int:
     tile = dict(zip(op.axes, op.tile.type.shape, strict=True))
     return prod(-(-extent // tile.get(axis, 1)) for axis, extent in enumerate(op.memory.type.shape))
@@ -212,18 +276,20 @@ def _merge(active: Array, new: Any, old: Any) -> Any:
     return merged
 
 
-def needed_values(body: Block, wanted: tuple[type[Op], ...]) -> set[Value]:
-    """The scalars that decide where the wanted ops go and which loops run how often."""
-    needed: set[Value] = set()
+def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = frozenset()) -> set[Value]:
+    """The scalars that decide where the wanted ops go and which loops run how often; and what is watched."""
+    needed: set[Value] = set(watched)
     ops = list(walk(body))
     size = -1
     while size != len(needed):
         size = len(needed)
         for op in reversed(ops):
-            if isinstance(op, (*wanted, Loop, While)) or any(v in needed for v in op.results):
+            chosen = wanted(op)
+            if chosen or isinstance(op, (Loop, While)) or any(v in needed for v in op.results):
                 needed.update(v for v in op.operands if isinstance(v.type, Scalar))
             if isinstance(op, (Gather, Scatter)):
-                needed.update(v for o in walk(op.where) for v in o.operands)
+                if chosen:
+                    needed.update(v for o in walk(op.where) for v in o.operands)
             elif op.blocks:
                 needed.update(v for b in op.blocks for v in b.ops[-1].operands if isinstance(v.type, Scalar))
     return needed

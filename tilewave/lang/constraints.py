@@ -20,6 +20,10 @@ HARDWARE = COORDINATES + LANES
 """The symbols that nobody gives a value to."""
 
 
+WAVE_LANES = (32, 64)
+"""What chips have."""
+
+
 class MMAType(Enum):
     """The matrix instructions that can be asked for: accumulator, rows x columns x depth, inputs.
 
@@ -153,3 +157,25 @@ class HardwareConstraint(Constraint):
     threads_per_wave: int = 64
     mma_type: MMAType | None = None
     vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)
+    """Accepted, and of no effect: how lanes share a tile follows from the matrix instruction."""
+
+    def __post_init__(self) -> None:
+        lanes: object = self.threads_per_wave
+        if isinstance(lanes, bool) or lanes not in WAVE_LANES:
+            raise ConstraintError(
+                f"a wave of {lanes!r} lanes does not exist",
+                loc=self.loc,
+                remedy="write threads_per_wave=64 (AMD) or 32 (NVIDIA); a target whose waves differ takes its own",
+            )
+        if self.mma_type is not None and not isinstance(self.mma_type, MMAType):
+            raise ConstraintError(
+                f"mma_type is {self.mma_type!r}, no MMAType",
+                loc=self.loc,
+                remedy="write mma_type=MMAType.F32_16x16x16_F16, or leave it out",
+            )
+        if self.vector_shapes is not None and not isinstance(self.vector_shapes, Mapping):
+            raise ConstraintError(
+                f"vector_shapes is {self.vector_shapes!r}, no dict",
+                loc=self.loc,
+                remedy="leave it out: it has no effect",
+            )

@@ -136,6 +136,8 @@ class Geometry:
 def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symbol]) -> Geometry:
     """The constraints with every size known; an error at the constraint that cannot hold."""
     cuts = _all(constraints, WorkgroupConstraint)
+    _refuse_twice(_all(constraints, TilingConstraint), "walked by iterate")
+    _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
     shares, counts = _shares(cuts, subs)
     grid = _grid(counts, cuts)
     walks = {
@@ -161,6 +163,15 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
         hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
     )
+
+
+def _refuse_twice(constraints: Sequence[TilingConstraint] | Sequence[WaveConstraint], how: str) -> None:
+    first: dict[Symbol, Loc] = {}
+    for c in constraints:
+        if c.dim in first:
+            remedy = f"the first is at {first[c.dim]}; keep one of them"
+            raise ConstraintError(f"{c.dim} is {how} twice", loc=c.loc, remedy=remedy)
+        first[c.dim] = c.loc
 
 
 def _refuse_order(constraints: Sequence[Constraint]) -> None:

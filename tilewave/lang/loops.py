@@ -10,9 +10,9 @@ from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveErr
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Value
 from tilewave.ir.rewrite import substitute_block
-from tilewave.ir.types import INDEX, INDEX_SCALAR
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.lang.values import Traced, describe, scalar_of
+from tilewave.lang.values import Traced, describe, index_of, want_number
 from tilewave.trace import Trace, Window, current
 
 
@@ -145,7 +145,8 @@ class _While(_Carrying):
                 remedy=f"write iterate({axis}, start=…, condition={axis} < LIMIT)",
             )
         self.axis, self.condition = axis, condition
-        first = scalar_of(trace, 0 if start is None else start, INDEX)
+        want_number("iterate", start, f"start is where {axis} begins, such as scalar(WORKGROUP_0)")
+        first = index_of(trace, "iterate", 0 if start is None else start)
         trace.set_symbol(axis, trace.number(first.value))
         super().__init__(trace, init, body)
 

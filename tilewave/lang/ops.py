@@ -19,7 +19,7 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DT
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
-from tilewave.lang.values import Traced, describe, literal, scalar_of, spread, together
+from tilewave.lang.values import Traced, describe, index_of, literal, scalar_of, spread, together, want_number
 from tilewave.trace import Trace, Window, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -29,13 +29,14 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     """The tile of `memory` that is this workgroup's here; 0 where it hangs over the edge."""
     trace = current("read")
     _want_memory("read", memory)
+    per_lane = _count(trace, "read", elements_per_thread)
     _want_mapping("read", mapping)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
     through = "shared" if memory.space is AddressSpace.SHARED else ""
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
-        value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, elements_per_thread, type=kind)
+        value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, per_lane, type=kind)
     else:
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
     trace.zero_outside.add(value)
@@ -49,12 +50,13 @@ def write(
     trace = current("write")
     _want_tile("write", tile)
     _want_memory("write", memory)
+    per_lane = _count(trace, "write", elements_per_thread)
     _want_mapping("write", mapping)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
     if place.is_window():
-        trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), elements_per_thread)
+        trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
 
@@ -149,6 +151,15 @@ def _want_mapping(op: str, x: object) -> None:
             loc=here(),
             remedy="write mapping=IndexMapping(num_iterators=2, inputs={M: …, N: …}, outputs={M: …, N: …})",
         )
+
+
+def _count(trace: Trace, op: str, given: Any) -> int:
+    """Elements for each lane; 0 where the author has no wish."""
+    x = given.evaluate(trace.symbols) if isinstance(given, Expression) else given
+    if isinstance(x, bool) or not isinstance(x, int) or x < 0:
+        remedy = "write elements_per_thread=8, say, or leave it out"
+        raise TraceError(f"{op}: elements_per_thread is {given!r}, no number of elements", loc=here(), remedy=remedy)
+    return x
 
 
 def _want_tile(op: str, x: object) -> None:
@@ -251,6 +262,7 @@ def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
 def scalar(x: Any, dtype: DType = INDEX) -> Traced:
     """A Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
     trace = current("scalar")
+    want_number("scalar", x, f"a tile stays a tile: write cast(x, {dtype}) for its elements in {dtype}")
     if isinstance(x, (Expression, Number)):
         return scalar_of(trace, x, dtype)
     return Traced(trace, trace.const_named(literal(x, dtype), Scalar(dtype)))
@@ -259,6 +271,7 @@ def scalar(x: Any, dtype: DType = INDEX) -> Traced:
 def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) -> Traced:
     """Where along `dim` we are: a number for a while loop's symbol, else a tile with the index of each element."""
     trace = current("self_index")
+    _count(trace, "self_index", elements_per_thread)
     if dim in trace.settable:
         return scalar_of(trace, trace.settable[dim], dtype)
     window = _window(trace, dim, "self_index")
@@ -270,13 +283,22 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
 def set_symbol(symbol: Symbol, value: Any) -> None:
     """From here on, `symbol` is worth `value`."""
     trace = current("set_symbol")
+    if not isinstance(symbol, Symbol):
+        raise SymbolError(f"set_symbol: {symbol!r} is no symbol", loc=here(), remedy="write set_symbol(sym.ROW, …)")
+    want_number("set_symbol", value, PER_ELEMENT)
     if symbol in trace.symbols and symbol not in trace.settable:
         raise SymbolError(
             f"set_symbol: {symbol} has a value already: {_known(trace.symbols[symbol])}",
             loc=here(),
             remedy=f"leave {symbol} out of subs, or set another symbol",
         )
-    trace.set_symbol(symbol, trace.number(scalar_of(trace, value, INDEX).value))
+    trace.set_symbol(symbol, trace.number(index_of(trace, "set_symbol", value).value))
+
+
+PER_ELEMENT = (
+    "a symbol has one value for all elements of a tile, such as scalar(WORKGROUP_0) * 64; what differs from element to "
+    "element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0)"
+)
 
 
 def _known(x: Any) -> str:

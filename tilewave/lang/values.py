@@ -179,6 +179,19 @@ def scalar_of(trace: Trace, x: Any, dtype: DType) -> Traced:
     return Traced(trace, trace.const(literal(x, dtype), Scalar(dtype)))
 
 
+def want_number(op: str, x: object, remedy: str) -> None:
+    """Refuse a tile where one number is needed for the whole workgroup."""
+    if isinstance(x, Traced) and x.dims:
+        raise ShapeError(f"{op} needs one number, not {describe(x)}", loc=here(), remedy=remedy)
+
+
+def index_of(trace: Trace, op: str, x: Any) -> Traced:
+    """A whole number as an index; a float is not cut off unasked."""
+    if isinstance(x, Traced) and x.dtype.is_float:
+        raise DTypeError(f"{op} needs a whole number, not {describe(x)}", loc=here(), remedy="write cast(x, index)")
+    return scalar_of(trace, x, INDEX)
+
+
 def literal(x: Any, dtype: DType) -> int | float | bool:
     if not hasattr(x, "__float__") or (isinstance(x, np.ndarray) and x.ndim):
         shown = "an array" if isinstance(x, np.ndarray) else repr(x)

@@ -55,7 +55,8 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
-from tilewave.ir.spreads import WIDEST_BYTES, Spread, Spreads
+from tilewave.ir.spreads import WIDEST_BYTES, Spreads
+from tilewave.ir.ties import Spread
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
 from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.matrix import BY_NAME

@@ -53,7 +53,7 @@ from tilewave.ir.ops import (
     Together,
     Yield,
 )
-from tilewave.ir.rewrite import names, rewrite, uses
+from tilewave.ir.rewrite import names, rewrite, substitute, uses
 from tilewave.ir.types import INDEX_SCALAR, Memory, Vector
 
 UNITS = 4
@@ -102,6 +102,9 @@ class _Step:
 
     loop: Loop
     numbers: tuple[Op, ...]
+    """What is computed from neither loads nor the product."""
+    rest: tuple[Op, ...]
+    """What is."""
     loads: tuple[Load | BringChunks, ...]
     """Or what is brought instead; then there are no stores."""
     reads: tuple[Load, ...]
@@ -131,9 +134,14 @@ class _Step:
         if brings:
             order = [*waits, barriers[0], *brings, *reads, products[0], *stores]
         known = {id(op) for op in (*order, ends)}
-        numbers = tuple(op for op in ops if id(op) not in known)
+        others = tuple(op for op in ops if id(op) not in known)
+        made = {v for op in order for v in op.results}
+        for op in others:
+            made.update(op.results if made.intersection(op.operands) else ())
+        rest = tuple(op for op in others if made.intersection(op.results))
+        numbers = tuple(op for op in others if not made.intersection(op.results))
         places = [next(i for i, other in enumerate(ops) if other is op) for op in order]
-        step = _Step(loop, numbers, loads, reads, products[0], stores, waits, ends)
+        step = _Step(loop, numbers, rest, loads, reads, products[0], stores, waits, ends)
         return step if places == sorted(places) and step.fits(used) else None
 
     def fits(self, used: Mapping[Value, int]) -> bool:
@@ -141,12 +149,19 @@ class _Step:
         return (
             bool(self.loads)
             and bool(self.stores) != bool(self.waits)
-            and all(isinstance(op, PURE) for op in self.numbers)
+            and all(isinstance(op, PURE) for op in (*self.numbers, *self.rest))
+            and not self.late().intersection((self.product.acc, *(v for op in self.stores for v in op.operands)))
             and all(_is_shared(op) for op in self.stores)
             and {op.result for op in self.reads} == {a, b}
             and used[a] == used[b] == 1
             and (self.depths % 2 == 0 or self.rows % 2 == 0)
         )
+
+    def late(self) -> set[Value]:
+        """What is computed from loads or the product, and must not be needed before."""
+        made = {v for op in self.rest for v in op.results}
+        stored = {v for op in self.stores for v in op.operands}
+        return made | {v for op in self.loads for v in op.results if v not in stored}
 
     @property
     def pending(self) -> int:
@@ -229,9 +244,8 @@ class _Layout:
     def loop(self) -> Loop:
         old = self.step.loop
         renamed = {self.step.product.result: self.sums}
-        yielded = tuple(renamed.get(v, v) for v in self.step.ends.values)
-        ends = replace(self.step.ends, values=yielded)
-        return replace(old, body=Block(old.body.args, (*self.out.ops, ends)))
+        rest = [substitute(op, renamed) for op in (*self.step.rest, self.step.ends)]
+        return replace(old, body=Block(old.body.args, (*self.out.ops, *rest)))
 
 
 class _PingPong(_Layout):

@@ -9,6 +9,7 @@ w % 48, where there are 48 of them   →  w
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any
 
 from tilewave.ir.arithmetic import elementwise
@@ -36,9 +37,10 @@ from tilewave.ir.ops import (
     TileOf,
     While,
     Workgroup,
+    Yield,
 )
 from tilewave.ir.ranges import ANY, Range, range_of
-from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses
+from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses, walk
 from tilewave.ir.types import Scalar
 
 PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
@@ -197,15 +199,60 @@ def _identity(op: Op) -> Any:
 
 
 def drop_unused(kernel: Kernel) -> Kernel:
-    """Without the ops that have no effect and whose results nobody uses."""
+    """Without the ops that have no effect and whose results nobody uses, nor what loops carry for nobody."""
     used = uses(kernel)
+    idle = any(not used[v] for op in walk(kernel.body) if isinstance(op, (Loop, While)) for v in op.results)
+    needed = _needed(kernel) if idle else None
 
     def drop(op: Op) -> list[Op] | None:
         keeps = isinstance(op, WITH_EFFECT) or any(used[v] for v in op.results) or _has_effect(op)
+        if keeps and needed is not None and isinstance(op, (Loop, While)):
+            return [_carrying_only(op, needed)]
         return None if keeps else []
 
     smaller = rewrite(kernel, drop)
     return smaller if smaller == kernel else drop_unused(smaller)
+
+
+def _needed(kernel: Kernel) -> set[Value]:
+    """What decides an effect; a value that a loop carries decides none if it serves only to compute itself."""
+    ops = list(reversed(list(walk(kernel.body))))
+    ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
+    needed: set[Value] = set()
+    size = -1
+    while size != len(needed):
+        size = len(needed)
+        for op in ops:
+            if isinstance(op, (Loop, While)):
+                needed.update(v for same in _carried(op) if not needed.isdisjoint(same[:-2]) for v in same)
+                needed.update((op.trips,) if isinstance(op, Loop) else ())
+            elif id(op) not in ends and (isinstance(op, WITH_EFFECT) or not needed.isdisjoint(op.results)):
+                needed.update(op.operands)
+    return needed
+
+
+def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
+    """For each value that a loop carries: the result, its names inside, what a round yields, what it begins with."""
+    inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
+    return list(zip(op.results, *inside, op.body.ops[-1].operands, op.init, strict=True))
+
+
+def _carrying_only(op: Loop | While, needed: set[Value]) -> Op:
+    kept = [result in needed for result in op.results]
+
+    def some(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(compress(values, kept))
+
+    if all(kept):
+        return op
+    *ops, end = op.body.ops
+    ends = Yield(some(end.operands), loc=end.loc)
+    own = () if isinstance(op, While) else op.body.args[:1]
+    body = Block((*own, *some(op.body.args[len(own) :])), (*ops, ends))
+    smaller = replace(op, init=some(op.init), body=body, results=some(op.results))
+    if isinstance(smaller, While):
+        return replace(smaller, condition=replace(smaller.condition, args=some(smaller.condition.args)))
+    return smaller
 
 
 def _has_effect(op: Op) -> bool:

@@ -111,6 +111,8 @@ class Report:
     xcds: tuple[XcdTraffic, ...]
     over_time: tuple[Beat, ...]
     fitted_on: str
+    warnings: tuple[str, ...] = ()
+    """What the machine could not do as simulated."""
 
     @property
     def tflops(self) -> float:

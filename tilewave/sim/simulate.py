@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
+from tilewave.ir.types import DTYPES
 from tilewave.machine import Machine, find
 from tilewave.mapping import as_mapping
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
@@ -169,6 +170,23 @@ class _Made:
             xcds=self._xcds(),
             over_time=self._over_time(),
             fitted_on=self.timing.fitted_on,
+            warnings=self._warnings(),
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        """Whether shared memory holds one step of the tiles of A and B, for all workgroups on a unit."""
+        tile, room = self.accesses.tile, self.machine.shared_bytes
+        if len(tile) != 3 or room is None or self.accesses.dtype not in DTYPES:
+            return ()
+        rows, cols, depth = tile
+        needed = (rows + cols) * depth * DTYPES[self.accesses.dtype].bytes * self.residency.occupancy
+        if needed <= room:
+            return ()
+        many = self.residency.occupancy
+        what = f"{many} workgroups with tiles" if many > 1 else "a workgroup with a tile"
+        return (
+            f"{what} of {'×'.join(map(str, tile))} {self.accesses.dtype} would need {needed:,} bytes of shared memory "
+            f"for one step, but a unit of {self.machine.name} has {room:,}",
         )
 
     def _levels(self, reads: float, missed: float, crossed: float, asked: float, hbm: float) -> tuple[Level, ...]:

@@ -23,6 +23,7 @@ def print_report(console: Console, report: Report, sensitivity: tuple[Sensitivit
     _say(console, report.breakdown_text)
     for sentence in explain(report):
         _say(console, sentence)
+    _warn(console, (report,))
     if sensitivity:
         console.print(_sensitivity(sensitivity))
 
@@ -46,6 +47,7 @@ def print_comparison(console: Console, reports: tuple[Report, ...]) -> None:
     console.print(table)
     for report in reports[1:]:
         _say(console, f"{report.mapping}: {compare(report, first)}")
+    _warn(console, reports)
     _say(console, f"Times are good to ± {100 * first.seconds_error:.0f} %; {first.fitted_on}.")
 
 
@@ -67,6 +69,7 @@ def print_ranking(console: Console, ranked: tuple[Ranked, ...], shown: int) -> N
             one.reason,
         )
     console.print(table)
+    _warn(console, tuple(one.report for one in ranked[:shown]))
     near = sum(one.report.seconds <= first.seconds * 1.005 for one in ranked)
     _say(console, f"{near} of {len(ranked)} lie within 0.5 % of the first.")
     _say(console, f"Times are good to ± {100 * first.seconds_error:.0f} %; {first.fitted_on}.")
@@ -112,6 +115,12 @@ def print_machine(console: Console, machine: Machine) -> None:
 def _say(console: Console, words: str | Text) -> None:
     """A sentence on one line, however wide: whoever reads a pipe need not put it together again."""
     console.print(words, highlight=False, markup=False, soft_wrap=True)
+
+
+def _warn(console: Console, reports: tuple[Report, ...]) -> None:
+    """Each warning once."""
+    for words in dict.fromkeys(words for report in reports for words in report.warnings):
+        _say(console, Text(f"warning: {words}", style="bold"))
 
 
 def _time(report: Report) -> str:

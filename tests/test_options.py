@@ -1,0 +1,308 @@
+# ruff: noqa: E501  (the messages stand here as a terminal shows them)
+"""No option is taken and ignored: it has its effect, is refused with a remedy, or the compiled kernel says what was taken."""
+
+import json
+import sys
+
+import pytest
+from kernels import *
+from test_messages import GEMM, HEAD, said, same
+
+from tilewave.cli.main import main
+from tilewave.errors import ConstraintError, TilewaveError, TraceError
+from tilewave.sim import Gemm, simulate
+from tilewave.sim.dispatch import Residency
+
+COMPILE = HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=sizes, OPTIONS), gemm)"
+HARDWARE = HEAD + "hardware = HardwareConstraint(OPTIONS)"
+READ = (
+    HEAD
+    + GEMM.replace("read(a)", "read(a, elements_per_thread=OPTIONS)")
+    + "wave_compile(WaveCompileOptions(subs=sizes), gemm)"
+)
+
+CASES = {
+    "a schedule by its name": (
+        TilewaveError,
+        COMPILE,
+        "schedule='prefetch'",
+        """
+        schedule is 'prefetch', no SchedulingType
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, schedule='prefetch'), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write schedule=SchedulingType.PREFETCH
+        """,
+    ),
+    "a schedule by its other name": (
+        TilewaveError,
+        COMPILE,
+        "schedule='NONE'",
+        """
+        schedule is 'NONE', no SchedulingType
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, schedule='NONE'), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write schedule=SchedulingType.NONE
+        """,
+    ),
+    "buffers that nothing fills": (
+        TilewaveError,
+        COMPILE,
+        "target='gfx942', buffers=2",
+        """
+        buffers is 2, but without PREFETCH a loop on gfx942 fills one and waits for it
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', buffers=2), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write schedule=SchedulingType.PREFETCH, or leave buffers out
+        """,
+    ),
+    "no buffers, whatever the target": (
+        TilewaveError,
+        COMPILE,
+        "target='numpy', buffers=0",
+        """
+        buffers is 0
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, target='numpy', buffers=0), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          a loop needs one buffer at least
+        """,
+    ),
+    "an instruction set of another machine": (
+        TilewaveError,
+        COMPILE,
+        "target='gfx942', instruction_set='avx2'",
+        """
+        instruction_set is 'avx2', but the target is gfx942
+          gemm.py:19
+              wave_compile(WaveCompileOptions(subs=sizes, target='gfx942', instruction_set='avx2'), gemm)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          instruction sets are those of the CPU: write target="cpu", or leave instruction_set out
+        """,
+    ),
+    "a wave of 33 lanes": (
+        ConstraintError,
+        HARDWARE,
+        "threads_per_wave=33",
+        """
+        a wave of 33 lanes does not exist
+          gemm.py:8
+              hardware = HardwareConstraint(threads_per_wave=33)
+                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write threads_per_wave=64 (AMD) or 32 (NVIDIA); a target whose waves differ takes its own
+        """,
+    ),
+    "an instruction by its name": (
+        ConstraintError,
+        HARDWARE,
+        "mma_type='f32_16x16x16_f16'",
+        """
+        mma_type is 'f32_16x16x16_f16', no MMAType
+          gemm.py:8
+              hardware = HardwareConstraint(mma_type='f32_16x16x16_f16')
+                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write mma_type=MMAType.F32_16x16x16_F16, or leave it out
+        """,
+    ),
+    "vector shapes that are none": (
+        ConstraintError,
+        HARDWARE,
+        "vector_shapes=16",
+        """
+        vector_shapes is 16, no dict
+          gemm.py:8
+              hardware = HardwareConstraint(vector_shapes=16)
+                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          leave it out: it has no effect
+        """,
+    ),
+    "a dimension walked twice": (
+        ConstraintError,
+        HEAD + "tiles += [TilingConstraint(K, 16)]" + GEMM + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
+        "",
+        """
+        K is walked by iterate twice
+          gemm.py:8
+              tiles += [TilingConstraint(K, 16)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^
+          the first is at gemm.py:6; keep one of them
+        """,
+    ),
+    "a dimension cut twice among waves": (
+        ConstraintError,
+        HEAD
+        + "tiles += [WaveConstraint(M, 32), WaveConstraint(M, 16)]"
+        + GEMM
+        + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
+        "",
+        """
+        M is cut among waves twice
+          gemm.py:8
+              tiles += [WaveConstraint(M, 32), WaveConstraint(M, 16)]
+                                               ^^^^^^^^^^^^^^^^^^^^^
+          the first is at gemm.py:8; keep one of them
+        """,
+    ),
+    "elements that are no number": (
+        TraceError,
+        READ,
+        "-8",
+        """
+        read: elements_per_thread is -8, no number of elements
+          gemm.py:15
+              return mma(read(a, elements_per_thread=-8), read(b), acc)
+                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write elements_per_thread=8, say, or leave it out
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_would_change_nothing_is_refused(case, tmp_path, monkeypatch):
+    error, source, options, wanted = CASES[case]
+    same(said(tmp_path, monkeypatch, source.replace("OPTIONS", options), error), wanted)
+
+
+@pytest.mark.parametrize("lanes", [True, 0, 63, 128, 64.5, "64"])
+def test_other_numbers_of_lanes(lanes):
+    with pytest.raises(ConstraintError, match="lanes does not exist"):
+        HardwareConstraint(threads_per_wave=lanes)
+    assert [HardwareConstraint(threads_per_wave=n).threads_per_wave for n in (32, 64)] == [32, 64]
+
+
+def test_elements_per_thread_may_be_a_symbol():
+    @wave(tiling())
+    def copy(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+        write(read(a, elements_per_thread=sym.WIDTH), c, elements_per_thread=sym.WIDTH)
+
+    assert str(compiled(copy, subs=sizes(64, 64, 32, WIDTH=4)).kernel).count("per_lane = 4") == 2
+
+
+# -- what was taken instead --------------------------------------------------------------------------------------------
+
+
+def cut(m, n, *more):
+    return gemm(constraints=[WaveConstraint(M, m), WaveConstraint(N, n), *more])
+
+
+def test_a_compiled_kernel_says_which_waves_were_taken_and_why():
+    resources = compiled(cut(32, 64), subs=sizes(512, 512, 256, 128, 256, 64), target="sm_90a").resources
+    assert resources.waves == (12, 1)
+    assert resources.not_as_asked == (
+        "waves: 4x4 were asked for, 12x1 were taken: f32_64xNx16_f16 is computed by groups of waves, one below the "
+        "other, and 4 more bring the tiles",
+    )
+
+
+def test_a_compiled_kernel_says_which_instruction_was_taken_and_why():
+    wish = HardwareConstraint(mma_type=MMAType.F32_16x16x16_F16)
+    subs = sizes(64, 64, 32)
+    taken = {t: compiled(gemm(constraints=[wish]), subs=subs, target=t).resources for t in ("sm_90a", "gfx942")}
+    assert taken["sm_90a"].not_as_asked == (
+        "mma_type: f32_16x16x16_f16 was asked for, f32_64xNx16_f16 was taken: sm_90a multiplies these dtypes so",
+    )
+    assert taken["gfx942"].not_as_asked == ()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "sm_90a"])
+def test_what_nobody_asked_for_is_not_told(target):
+    assert compiled(gemm(), subs=sizes(64, 64, 32), target=target).resources.not_as_asked == ()
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+FILE = (
+    HEAD
+    + GEMM.replace("@wave(tiles)", "@wave([*tiles, WaveConstraint(M, 32), WaveConstraint(N, 16)])")
+    + "subs = lambda *_: sizes\n"
+)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    (tmp_path / "gemm.py").write_text(FILE)
+    (tmp_path / "itself.py").write_text(FILE + "compiled = wave_compile(WaveCompileOptions(subs=sizes), gemm)\n")
+
+    def run(words):
+        monkeypatch.setattr(sys, "argv", ["tilewave", *words.split()])
+        try:
+            main()
+            code = 0
+        except SystemExit as leave:
+            code = leave.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+ITS_OWN = "the kernel's constraints and --set say it, such as WorkgroupMapping(…) for the order of tiles; leave it out"
+SEARCHED = "the search tries every order with one workgroup on a unit, and the closed form; leave it out"
+REFUSED = {
+    **{f"sim gemm.py {option}": (f"{option.split()[0]} has no effect on a kernel from a file", ITS_OWN) for option in
+       ("--map grouped(4)", "--shape 64x64x64", "--tile 64x64x64", "--dtype f16", "--out f32", "--workgroups 4")},
+    **{f"sim --best {option}": (f"{option.split()[0]} has no effect on --best", SEARCHED) for option in
+       ("--map linear()", "--engine closed", "--occupancy 1", "--skew 0")},
+    "sim --best --set M=4": ("--set cannot stand beside --best", "leave one of the two out"),
+    "sim --top 3": ("--top has no effect without --best", "add --best, or leave it out"),
+    "map 8x8 --xcd 3": ("--xcd has no effect without --svg", "add --svg FILE, or leave it out"),
+    "compile itself.py --target cpu": ("itself.py compiles its kernels itself", "leave --target out: it would change nothing"),
+    "compile itself.py --schedule none": ("itself.py compiles its kernels itself", "leave --schedule out: it would change nothing"),
+    "diff itself.py --target gfx942": ("itself.py compiles its kernels itself", "leave --target out: it would change nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_commands_refuse_what_would_change_nothing(call, words):
+    what, remedy = REFUSED[words]
+    assert call(words) == (2, "", f"error: {what}\n  {remedy}\n")
+
+
+def test_the_same_commands_without_it(call):
+    for words in ("sim gemm.py --json", "map 8x8 --xcd 3 --svg map.svg", "compile itself.py --json", "diff itself.py"):
+        assert call(words)[0] == 0
+
+
+@pytest.mark.parametrize(("tile", "marks"), [("256..64x128x64", "^^^^^^^"), ("64x256..128x64", "   ^^^^^^^^")])
+def test_a_range_that_goes_down_is_refused(call, tile, marks):
+    part = next(p for p in tile.split("x") if ".." in p)
+    first, last = part.split("..")
+    code, out, error = call(f"sim --best --tile {tile}")
+    what = f"error: `{part}` goes down; a range goes up, by doubling\n      {tile}\n      {marks}\n  write {last}..{first}\n"
+    assert (code, out, error) == (2, "", what)
+
+
+TOO_LARGE = (
+    "a workgroup with a tile of 512×512×512 f16 would need 1,048,576 bytes of shared memory for one step, "
+    "but a unit of MI300X has 65,536"
+)
+
+
+def test_a_tile_that_does_not_fit_is_told(call):
+    small = "sim --shape 2048x2048x2048 --machine MI300X"
+    assert f"\nwarning: {TOO_LARGE}\n" in call(f"{small} --tile 512x512x512")[1]
+    assert f"\nwarning: {TOO_LARGE}\n" in call(f"{small} --tile 512x512x512 --compare grouped(2)")[1]
+    assert json.loads(call(f"{small} --tile 512x512x512 --json")[1])[0]["warnings"] == [TOO_LARGE]
+    assert "warning" not in call(small)[1]
+    assert json.loads(call(f"{small} --json")[1])[0]["warnings"] == []
+
+
+def test_workgroups_that_do_not_fit_together_are_told():
+    problem = Gemm(2048, 2048, 2048, (128, 256, 64))
+    assert simulate(problem, "MI300X").warnings == ()
+    (told,) = simulate(problem, "MI300X", residency=Residency(2, 0.0)).warnings
+    assert told.startswith("2 workgroups with tiles of 128×256×64 f16 would need 98,304 bytes")
+
+
+def test_the_compile_command_says_what_was_taken(call, tmp_path):
+    _, out, _ = call("compile gemm.py --target sm_90a --out build")
+    assert "waves: 2x4 were asked for, 8x1 were taken: f32_64xNx16_f16 is computed by groups of waves" in out
+    assert "function" not in out
+    assert sorted(p.name for p in (tmp_path / "build").iterdir()) == ["gemm.ll", "gemm.ptx"]
+    record = json.loads(call("compile gemm.py --target sm_90a --json")[1])["gemm"]
+    assert record["not_as_asked"][0].startswith("waves: 2x4 were asked for")
+    assert "not as asked" not in call("compile gemm.py --target gfx942")[1]

@@ -1,0 +1,122 @@
+"""Which tiles must be held in one and the same layout, and in which.
+
+Constants and what is read can be had in any layout: they are made anew in each that is needed. A product's sums cannot,
+nor what a loop carries, nor whatever is computed from these. Such tiles are tied to each other by the ops between them:
+
+    %total = loop(%trips, [%zero]) … do (%i, %x) {
+      %p = mma(%a, %b, %zero)       %p is held as the matrix instruction gives its sums
+      %y = add(%x, %p)              %x and %y are tied to %p, in whatever order they stand
+      yield([%y])                   … and %total to %x and %y
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.layouts import Layout
+from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, TakeOver, While, Yield
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Tile
+
+Spread = tuple[Layout, ...]
+"""Layouts that cover a tile together; one, unless its lanes do not divide it."""
+
+Passed = Callable[[Spread], Spread]
+"""What a spread at one end of a tie becomes at the other."""
+
+
+class Ties:
+    """`spread[v]` is how v is held, for every tile that cannot be had in any layout.
+
+    `sums` says how a product gives its sums, `wish` how a tile that nothing else binds had best be held.
+    """
+
+    def __init__(self, kernel: Kernel, sums: Callable[[Mma], Spread], wish: Callable[[Value], Spread]) -> None:
+        self.spread: dict[Value, Spread] = {}
+        self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
+        """From a tile to those that it decides."""
+        ops = list(walk(kernel.body))
+        self.bound = _bound(ops)
+        for op in ops:
+            self.tie(op)
+        for op in ops:
+            if isinstance(op, Mma):
+                self.hold(op.result, sums(op))
+                self.hold(op.acc, sums(op))
+        for v in sorted(
+            self.bound, key=lambda v: -len(v.type.shape)
+        ):  # what is repeated follows what it is repeated in
+            if v not in self.spread:
+                self.hold(v, wish(v))
+
+    def hold(self, v: Value, spread: Spread) -> None:
+        """`v` and what is tied to it; what was decided before stays."""
+        waiting = [(v, spread)]
+        while waiting:
+            v, spread = waiting.pop()
+            if v in self.bound and v not in self.spread:
+                self.spread[v] = spread
+                waiting += [(other, passed(spread)) for other, passed in self.ties.get(v, ())]
+
+    def tie(self, op: Op) -> None:
+        match op:
+            case Loop() | While():
+                for same in carried(op):
+                    self.tie_all(same)
+            case TakeOver(x):
+                self.tie_all((x, op.result))
+            case Permute(x, axes):
+                back = tuple(axes.index(i) for i in range(len(axes)))
+                self.one_way(x, op.result, lambda s: tuple(layout.permuted(axes) for layout in s))
+                self.one_way(op.result, x, lambda s: tuple(layout.permuted(back) for layout in s))
+            case Broadcast(x, axes):
+                self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
+            case _ if isinstance(op, ELEMENTWISE):
+                self.tie_all((*op.results, *op.operands))
+
+    def tie_all(self, values: Sequence[Value]) -> None:
+        mine = [v for v in dict.fromkeys(values) if v in self.bound]
+        for one in mine:
+            for other in mine:
+                if other is not one:
+                    self.one_way(one, other, lambda s: s)
+
+    def one_way(self, one: Value, other: Value, passed: Passed) -> None:
+        self.ties.setdefault(one, []).append((other, passed))
+
+
+def carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
+    """For each tile that a loop carries: what it begins with, its names inside, what a round yields, and the result."""
+    ends = op.body.ops[-1]
+    assert isinstance(ends, Yield)
+    inside = [carried_args(op, body) for body in bodies(op)]
+    for i, result in enumerate(op.results):
+        if isinstance(result.type, Tile):
+            yield (result, *(args[i] for args in inside), ends.values[i], op.init[i])
+
+
+def bodies(op: Loop | While) -> list[Block]:
+    return [op.body] if isinstance(op, Loop) else [op.condition, op.body]
+
+
+def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
+    return body.args[1:] if isinstance(op, Loop) else body.args
+
+
+def _bound(ops: Sequence[Op]) -> dict[Value, None]:
+    """Sums, what loops carry, and all that is computed from them, in the program's order."""
+    found: dict[Value, None] = {}
+    for op in ops:
+        match op:
+            case Mma() | TakeOver():
+                found[op.result] = None
+            case Loop() | While():
+                found.update(dict.fromkeys(v for same in carried(op) for v in same[:-2]))
+            case Permute() | Broadcast():
+                if any(v in found for v in op.operands):
+                    found[op.result] = None
+            case _ if isinstance(op, ELEMENTWISE) and any(v in found for v in op.operands):
+                found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
+    return found

@@ -1,0 +1,25 @@
+"""What the author asked of the machine and did not get: the waves and instruction taken instead, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import dims
+
+
+def not_as_asked(
+    asked: Kernel, chosen: Kernel, taken: Kernel, instructions: Sequence[str], chip: str
+) -> tuple[str, ...]:
+    """Sentences; `chosen` is the kernel behind the choice of instructions, `taken` what each lane does."""
+    said = []
+    used = ", ".join(instructions)
+    if asked.waves and prod(asked.waves) > 1 and asked.waves != taken.waves:
+        more = prod(taken.waves) - prod(chosen.waves)
+        why = f"{used} is computed by groups of waves, one below the other" if instructions else f"{chip} has no other"
+        also = f", and {more} more bring the tiles" if more > 0 else ""
+        said.append(f"waves: {dims(asked.waves)} were asked for, {dims(taken.waves)} were taken: {why}{also}")
+    if asked.matrix and instructions and asked.matrix not in instructions:
+        said.append(f"mma_type: {asked.matrix} was asked for, {used} was taken: {chip} multiplies these dtypes so")
+    return tuple(said)
