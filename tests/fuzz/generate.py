@@ -19,18 +19,16 @@ from .program import (
     Number,
     Place,
     Program,
-    Read,
     Scope,
-    SelfIndex,
-    Type,
     Write,
     check,
     multiply,
 )
-from .reference import WrongProgram, expected
+from .ownership import WrongProgram
+from .reference import expected
 
 TILES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 64)
-MAPPINGS = ("grouped({n})", "snake()", "morton()", "hilbert()", "linear(along='n')", "xcd_contiguous({n})")
+MAPPINGS = ("grouped({n})", "snake({n})", "morton()", "hilbert()", "linear(along='n')", "xcd_contiguous({n})")
 MAPPINGS += ("xcd_contiguous({n}) >> grouped({m})", "xcd_chunked({n}, {m})", "supertiles({n}, {m})")
 MOST_WORKGROUPS, MOST_ELEMENTS = 48, 6000
 PRODUCT_TILES = {
@@ -76,7 +74,7 @@ class Maker:
         self.opens: dict[str, int] = {}
         self.dealt = rng.random() < 0.08
         self.mood = rng.choice(["small", "small", "normal", "special", "extreme"])
-        self.is_product = False
+        self.is_product = self.is_while = False
 
     def dim(self, name: str) -> Dim:
         return self.dims[name]
@@ -230,15 +228,14 @@ class Maker:
         dtype = self.rng.choice(DTYPES)
         x = block.made(dims, dtype)
         array = self.new_array(self.some_dims((), dims), dtype, "poison", "c")
-        block.add(Write(x, array, self.write_mapping(self.array(array).dims)))
+        stored = self.array(array).dims
+        mapping = self.write_mapping(stored)
+        block.add(Write(x, array, mapping))
         if self.rng.random() < 0.15:
             block.grow(1)
             y = block.made(dims, dtype)
-            own = set(self.owned(dims)) == set(dims)
-            block.add(Write(y, array, self.write_mapping(self.array(array).dims) if own else block.statements[-1 - 0].mapping if isinstance(block.statements[-1], Write) else self.same_mapping(block, array)))
-
-    def same_mapping(self, block: Block, array: str) -> Mapping | None:
-        return next(s.mapping for s in reversed(block.statements) if isinstance(s, Write) and s.array == array)
+            owns_all = set(self.owned(dims)) == set(dims)
+            block.add(Write(y, array, self.write_mapping(stored) if owns_all else mapping))
 
     def exchange(self, block: Block, dims) -> None:
         """Through memory: written, then read back by the same workgroup, as it is or from other places of its own."""
@@ -358,7 +355,7 @@ class Maker:
     def whiled(self, block: Block) -> None:
         """A loop by a symbol of its own, of 0 to 5 rounds; memories are read at places that it decides."""
         dims = self.grid_dims(self.rng.randint(1, 2))
-        self.dealt = False
+        self.dealt, self.is_while = False, True
         self.read_input(block, self.some_dims(dims))
         start, step, rounds = self.rng.randint(0, 3), self.rng.randint(1, 3), self.rng.randint(0, 5)
         stop = start + step * rounds - (self.rng.randrange(step) if rounds else 0)
@@ -368,8 +365,7 @@ class Maker:
         params = [block.fresh("p") for _ in init]
         inner = block.inner(**{p: block.type(x) for p, x in zip(params, init, strict=True)})
         self.read_by_symbol(inner, dims, symbol, last)
-        number = inner.add_number(symbol) if hasattr(inner, "add_number") else self.symbol_number(inner, symbol)
-        inner.scope.types[number] = inner.type(number)
+        inner.add(Number(inner.fresh(), symbol, self.rng.choice(["i32", "i64", "index"])))
         inner.grow(self.rng.randint(1, 4))
         if self.rng.random() < 0.3:
             self.exchange(inner, dims)
@@ -381,10 +377,6 @@ class Maker:
         self.close_loop(block, inner, symbol, init, params, returns, start=start, stop=bound, step=step)
         block.grow(self.rng.randint(0, 2))
         self.write_output(block, dims)
-
-    def symbol_number(self, inner: Block, symbol: str) -> str:
-        """The loop's symbol as a number."""
-        return inner.add(Number(inner.fresh(), symbol, self.rng.choice(["i32", "i64", "index"])))
 
     def read_by_symbol(self, inner: Block, dims, symbol: str, last: int) -> None:
         d = self.rng.choice(dims)
@@ -541,6 +533,10 @@ class Maker:
             return f"ReorderingConstraint({d.tiles - 1} - WORKGROUP_{d.axis}, {d.axis})"
         return f"WorkgroupMapping({r.choice(MAPPINGS).format(n=r.randint(1, 9), m=r.randint(1, 4))})"
 
+    def is_persistent(self, order: str) -> bool:
+        """With a loop of its own symbol, the kernel's author would have to deal the tiles."""
+        return self.rng.random() < 0.15 and not self.is_while and "Reordering" not in order
+
     def finished(self, seed: int, block: Block) -> Program:
         r = self.rng
         dealt = self.dealt and any(d.axis is not None for d in self.dims.values())
@@ -550,7 +546,7 @@ class Maker:
             tuple(self.arrays.values()),
             tuple(block.statements),
             seed,
-            workgroups=r.randint(1, 6) if dealt or (r.random() < 0.15 and "Reordering" not in order) else 0,
+            workgroups=r.randint(1, 6) if dealt or self.is_persistent(order) else 0,
             dealt=dealt,
             mapping=order,
             opens=tuple(self.opens.items()),
@@ -560,5 +556,3 @@ class Maker:
             named_tiles=r.random() < 0.2,
         )
 
-
-assert Read and SelfIndex and Type

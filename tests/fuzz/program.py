@@ -16,6 +16,10 @@ Operand = Any
 """The name of a value, or a Python number as the author writes it."""
 
 
+class IllTyped(Exception):
+    """The statement is none of the language's."""
+
+
 @dataclass(frozen=True)
 class Type:
     dims: tuple[str, ...]
@@ -187,10 +191,10 @@ class Program:
     """Tile sizes are symbols too."""
 
     def dim(self, name: str) -> Dim:
-        return next(d for d in self.dims if d.name == name)
+        return _named(self.dims, name)
 
     def array(self, name: str) -> Array:
-        return next(a for a in self.arrays if a.name == name)
+        return _named(self.arrays, name)
 
     def walk(self) -> list[Statement]:
         return walk(self.body)
@@ -215,8 +219,11 @@ def walk(body: tuple[Statement, ...]) -> list[Statement]:
     return found
 
 
-class IllTyped(Exception):
-    """The statement is none of the language's."""
+def _named(all_of, name: str):
+    for x in all_of:
+        if x.name == name:
+            return x
+    raise IllTyped(f"nothing is called {name}")
 
 
 @dataclass

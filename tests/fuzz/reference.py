@@ -13,13 +13,10 @@ import numpy as np
 from . import exact
 from .data import content
 from .exact import Value
+from .ownership import Ownership, WrongProgram
 from .program import FLOATS, Array, Cast, Compute, Fill, Loop, Mapping, Mma, Number, Place, Program, Read, SelfIndex, Write
 
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-52
-
-
-class WrongProgram(Exception):
-    """The generator made what the language forbids."""
 
 
 @dataclass
@@ -35,6 +32,7 @@ class Held:
 class Run:
     program: Program
     arrays: dict[str, Held]
+    owners: Ownership
     f8_unit: float = F32_UNIT
     values: dict[str, Value] = field(default_factory=dict)
     windows: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -111,6 +109,7 @@ class Run:
 
     def read(self, held: Held, mapping: Mapping | None) -> Value:
         tile, where, inside = self.places(held.array, mapping)
+        self.note(held, tile, where, inside, writes=False)
         at = tuple(np.clip(p, 0, n - 1) for p, n in zip(where, held.x.shape, strict=True))
         zero = np.zeros((), held.x.dtype)
         return Value(np.where(inside, held.x[at], zero), np.where(inside, held.err[at], 0.0), tile, held.array.dtype)
@@ -122,8 +121,14 @@ class Run:
         flat = np.ravel_multi_index(at, held.x.shape)
         if len(np.unique(flat)) != flat.size:
             raise WrongProgram(f"{held.array.name}: two elements at one place")
+        self.note(held, tile, where, inside, writes=True)
         held.x[at] = v.x.transpose(axes)[inside]
         held.err[at] = v.err.transpose(axes)[inside]
+
+    def note(self, held: Held, tile, where, inside: np.ndarray, writes: bool) -> None:
+        self.owners.check_inside(tile, [self.window(d)[0] for d in tile], inside)
+        who = self.owners.workgroups(tile, inside.shape)
+        self.owners.note(held.array.name, who[inside], tuple(p[inside] for p in where), writes)
 
     # -- values
 
@@ -180,8 +185,9 @@ class Run:
 def expected(program: Program, f8_unit: float = F32_UNIT) -> dict[str, Held]:
     """What every array holds after the call."""
     arrays = {a.name: held(program, a) for a in program.arrays}
-    run = Run(program, arrays, f8_unit, symbols=dict(program.opens))
+    run = Run(program, arrays, Ownership(program), f8_unit, symbols=dict(program.opens))
     run.block(program.body)
+    run.owners.check_all_written()
     return arrays
 
 

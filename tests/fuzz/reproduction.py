@@ -1,0 +1,87 @@
+"""A finding as a file that runs alone: the kernel, the data, what was expected, and the command."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import source
+from .data import given
+from .judge import Outcome
+from .program import FLOATS, Array, Program
+from .reference import F32_UNIT, expected
+from .text import text_of
+
+RUNS = {
+    "tiles": "compiled.interpret({arrays})",
+    "tiles shuffled": 'compiled.interpret({arrays}, order="shuffled", seed={seed})',
+    "lanes": 'compiled.interpret({arrays}, level="lane", order="random", seed={seed})',
+    "emulated": "compiled.emulate({arrays})",
+    "emulated at random": 'compiled.emulate({arrays}, order="random", seed={seed})',
+    "call": "compiled({arrays})",
+}
+
+LAID_OUT = '''
+def laid_out(x, order, steps, before, after):
+    """The same numbers in memory that lies as asked."""
+    spans = [abs(s) * (n - 1) + 1 + b + a for n, s, b, a in zip(x.shape, steps, before, after)]
+    memory = np.zeros([spans[n] for n in order], x.dtype).transpose(np.argsort(order))
+    for axis, (n, s, b) in enumerate(zip(x.shape, steps, before)):
+        last = b + abs(s) * (n - 1)
+        part = slice(b, last + 1, s) if s > 0 else slice(last, b - 1 if b else None, s)
+        memory = memory[(slice(None),) * axis + (part,)]
+    memory[...] = x
+    return memory
+'''
+
+
+def reproduction(program: Program, target: str, outcome: Outcome) -> str:
+    held = expected(program, F32_UNIT)
+    arrays = given(program)
+    lines = [f'"""{outcome.way}: {outcome.kind}', "", *outcome.text.split("\n")[:12], "", "Run it with", "    python THIS_FILE"]
+    lines += ['"""', "", "import ml_dtypes  # noqa: F401  it names dtypes for numpy"]
+    lines += [source.kernel_source(program).rstrip(), "", ""]
+    if any(a.layout for a in program.arrays):
+        lines += [LAID_OUT.strip(), "", ""]
+    lines += ["def check():"]
+    lines += ["    " + line for a in program.arrays for line in _array(a, arrays[a.name].view)]
+    lines += ["    " + line for line in _call(program, target, outcome)]
+    for name in (a.name for a in program.arrays if a.name in program.written()):
+        lines += ["    " + line for line in _expected(program.array(name), held[name])]
+    lines += ["", "", 'if __name__ == "__main__":', "    check()", "", f"PROGRAM = {text_of(program)!r}", ""]
+    return "\n".join(lines)
+
+
+def _literal(x: np.ndarray) -> str:
+    text = repr(x.tolist())
+    return text.replace("nan", 'float("nan")').replace("inf", 'float("inf")')
+
+
+def _array(a: Array, x: np.ndarray) -> list[str]:
+    wide = x.astype(np.float64) if a.dtype in FLOATS else x
+    plain = f'np.array({_literal(wide)}).astype(np.dtype("{x.dtype.name}"))'
+    if a.layout is None:
+        return [f"{a.name} = {plain}"]
+    layout = a.layout
+    return [f"{a.name} = laid_out({plain}, {layout.order}, {layout.steps}, {layout.before}, {layout.after})"]
+
+
+def _call(program: Program, target: str, outcome: Outcome) -> list[str]:
+    fields = {**source.options(program), "target": repr(target)}
+    if outcome.way.startswith("cpu "):
+        fields["instruction_set"] = repr(outcome.way.removeprefix("cpu "))
+    names = ", ".join([a.name for a in program.arrays] + [f"{name}={v}" for name, v in program.opens])
+    way = outcome.way.removeprefix(f"{target} ")
+    run = RUNS.get(way, RUNS["call"]).format(arrays=names, seed=program.seed)
+    options = ", ".join(f"{key}={text}" for key, text in fields.items())
+    return [f"compiled = wave_compile(WaveCompileOptions({options}), kernel)", run]
+
+
+def _expected(a: Array, held) -> list[str]:
+    if (held.err == 0).all():
+        return [f"np.testing.assert_array_equal({_plain(a)}, np.array({_literal(held.x)}))"]
+    off = f"abs({_plain(a)} - np.array({_literal(held.x)}))"
+    return [f"assert ({off} <= np.array({_literal(np.broadcast_to(held.err, held.x.shape))})).all(), {a.name}"]
+
+
+def _plain(a: Array) -> str:
+    return f"{a.name}.astype(np.float64)" if a.dtype in FLOATS else a.name
