@@ -84,7 +84,7 @@ class Block:
             made += 1
 
     def step(self) -> None:
-        recent = self.tiles()[-6:] if self.rng.random() < 0.7 else list(self.scope.types)
+        recent = self.tiles()[-2:] if self.rng.random() < 0.7 else list(self.scope.types)
         x = self.rng.choice(recent)
         self.rng.choices(
             [self.with_another, self.with_literal, self.unary, self.casted, self.chosen, self.index],
@@ -127,9 +127,7 @@ class Block:
     def partner(self, x: str) -> str:
         """Another value that goes with x, cast to its dtype."""
         t = self.type(x)
-        fit = [
-            y for y, u in self.scope.types.items() if set(u.dims) <= set(t.dims) or set(t.dims) <= set(u.dims)
-        ]
+        fit = [y for y, u in self.scope.types.items() if set(u.dims) <= set(t.dims) or set(t.dims) <= set(u.dims)]
         return self.cast(self.rng.choice(fit), t.dtype)
 
     def with_another(self, x: str) -> None:

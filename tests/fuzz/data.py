@@ -10,7 +10,25 @@ import numpy as np
 from .exact import NUMPY
 from .program import FLOATS, Array, Layout, Program
 
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 3.0, -7.25, 100.0, 127.0, 128.0, 300.0, -129.5, 65504.0, 65520.0, 1e10, -3e38, 1e-7)
+SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    3.0,
+    -7.25,
+    100.0,
+    127.0,
+    128.0,
+    300.0,
+    -129.5,
+    65504.0,
+    65520.0,
+    1e10,
+    -3e38,
+    1e-7,
+)
 SPECIAL += (float("inf"), float("-inf"), float("nan"), 2.0**-24, 2.0**-14 - 2.0**-25, 1 + 2.0**-11 + 2.0**-40, 448.0)
 
 
@@ -44,9 +62,20 @@ def _normal(rng, shape, dtype):
 
 def _special(rng, shape, dtype):
     if dtype in FLOATS:
-        ordinary = rng.standard_normal(shape) * 2.0 ** rng.integers(-3, 8, shape)
-        return np.where(rng.random(shape) < 0.5, rng.choice(np.array(SPECIAL), shape), ordinary)
+        return np.select(
+            [rng.random(shape) < 0.4, rng.random(shape) < 0.4],
+            [rng.choice(np.array(SPECIAL), shape), _near_ties(rng, shape)],
+            rng.standard_normal(shape) * 2.0 ** rng.integers(-3, 8, shape),
+        )
     return _extreme(rng, shape, dtype)
+
+
+def _near_ties(rng, shape):
+    """Halfway between two numbers of a narrower float, or a little beside it."""
+    digits = rng.choice(np.array([2, 3, 7, 10, 23]), shape)
+    odd = 2 * rng.integers(2.0**digits, 2.0 ** (digits + 1)) + 1
+    beside = rng.choice(np.array([0.0, 0.0, 1.0, -1.0]), shape) * 2.0 ** -rng.choice(np.array([5, 20, 28]), shape)
+    return (odd + beside) * 2.0 ** (rng.integers(-18, 10, shape) - digits) * rng.choice(np.array([-1, 1]), shape)
 
 
 def _extreme(rng, shape, dtype):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from .block import DTYPES, Block, Names
+from .ownership import WrongProgram
 from .program import (
     FLOAT8,
     FLOATS,
@@ -19,12 +21,12 @@ from .program import (
     Number,
     Place,
     Program,
+    Read,
     Scope,
     Write,
     check,
     multiply,
 )
-from .ownership import WrongProgram
 from .reference import expected
 
 TILES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 64)
@@ -41,6 +43,13 @@ PRODUCT_DTYPES = {
     "gfx942": ("f16", "bf16", "f32", "i8", "f8e4m3fnuz", "f8e5m2fnuz"),
     "gfx950": ("f16", "bf16", "f32", "i8", "f8e4m3fn", "f8e5m2"),
     "sm_90a": ("f16", "bf16", "i8", "f8e4m3fn", "f8e5m2", "f32"),
+}
+MATRIX = {
+    ("gfx942", "f16"): ("F32_16x16x16_F16", "F32_32x32x8_F16"),
+    ("gfx950", "f16"): ("F32_16x16x16_F16", "F32_16x16x32_F16"),
+    ("gfx942", "bf16"): ("F32_16x16x16_BF16",),
+    ("gfx942", "f32"): ("F32_16x16x4_F32",),
+    ("gfx942", "i8"): ("I32_16x16x32_I8",),
 }
 DEPTHS = {"f32": (4, 8, 16, 32), "f16": (16, 32), "bf16": (16, 32), "i8": (32, 64), "f64": (4, 8, 16)}
 
@@ -89,8 +98,9 @@ class Maker:
         return dim in self.dims and not (self.dealt and self.dims[dim].axis is not None)
 
     def program(self, seed: int) -> Program:
-        kinds = [self.pointwise, self.walked, self.whiled, self.product, self.chain, self.read_back]
-        make = self.rng.choices(kinds, [30, 14, 10, 28, 8, 14])[0]
+        kinds = [self.pointwise, self.conversions, self.walked, self.whiled, self.product, self.chain, self.read_back]
+        kinds += [self.product_of_what_was_written]
+        make = self.rng.choices(kinds, [26, 10, 14, 10, 28, 7, 12, 5])[0]
         block = Block(self, self.rng, Scope(self))  # type: ignore[arg-type]  # it asks for dims and arrays alone
         make(block)
         return self.finished(seed, block)
@@ -98,7 +108,17 @@ class Maker:
     # -- dims and arrays
 
     def size_for(self, tile: int) -> int:
-        near = [1, tile - 1, tile, tile, tile + 1, 2 * tile, 2 * tile + 1, 3 * tile - 1, self.rng.choice([2, 3, 5, 7, 11, 13])]
+        near = [
+            1,
+            tile - 1,
+            tile,
+            tile,
+            tile + 1,
+            2 * tile,
+            2 * tile + 1,
+            3 * tile - 1,
+            self.rng.choice([2, 3, 5, 7, 11, 13]),
+        ]
         return self.rng.choice([n for n in near if n >= 1])
 
     def grid_dims(self, count: int, tiles=TILES) -> tuple[str, ...]:
@@ -167,13 +187,25 @@ class Maker:
 
     def read_input(self, block: Block, dims, dtype: str | None = None) -> str:
         """A read of a new array, or of one that is there."""
-        known = [a for a in self.arrays.values() if set(a.dims) == set(dims) and a.content != "poison" and dtype in (None, a.dtype)]
+        known = [
+            a
+            for a in self.arrays.values()
+            if set(a.dims) == set(dims) and a.content != "poison" and dtype in (None, a.dtype)
+        ]
         if known and self.rng.random() < 0.2:
             return block.read(self.rng.choice(known).name)
         dtype = dtype or self.rng.choice(DTYPES)
+        if self.rng.random() < 0.05:
+            self.open_number(block)
         if self.rng.random() < 0.25:
             return self.read_mapped(block, dims, dtype)
         return block.read(self.new_array(dims, dtype, self.mood))
+
+    def open_number(self, block: Block) -> None:
+        """A number that the call gives."""
+        name = self.names("S")
+        self.opens[name] = self.rng.randint(1, 9)
+        block.add(Number(block.fresh(), name, self.rng.choice(["index", "i32", "i64"])))
 
     def read_mapped(self, block: Block, dims, dtype: str) -> str:
         """A read through a mapping from an array that fits it."""
@@ -284,6 +316,22 @@ class Maker:
         for _ in range(self.rng.choice([1, 1, 1, 2])):
             self.write_output(block, dims)
 
+    def conversions(self, block: Block) -> None:
+        """Casts of hard numbers, one after the other."""
+        dims = self.grid_dims(self.rng.randint(1, 2))
+        self.mood = self.rng.choice(["special", "special", "extreme"])
+        x = self.read_input(block, dims)
+        for _ in range(self.rng.randint(1, 3)):
+            x = block.cast(x, self.rng.choice(DTYPES))
+        if self.rng.random() < 0.3:
+            block.unary(x)
+        self.write_last(block, dims)
+
+    def write_last(self, block: Block, dims) -> None:
+        x = list(block.scope.types)[-1]
+        array = self.new_array(self.some_dims((), dims), block.type(x).dtype, "poison", "c")
+        block.add(Write(x, array))
+
     def read_back(self, block: Block) -> None:
         """Kernels whose workgroups own whole dims, and pass things to themselves through memory."""
         dims = self.grid_dims(self.rng.randint(1, 2), tiles=(4, 8, 16, 32, 64))
@@ -336,7 +384,7 @@ class Maker:
 
     def write_inside(self, inner: Block, dims) -> None:
         """A write in a loop: each step its own part; perhaps to an array that is read in place."""
-        if not set(d for d in self.dims if self.dims[d].walked) <= set(dims):
+        if not {d for d in self.dims if self.dims[d].walked} <= set(dims):
             return
         dtype = self.rng.choice(DTYPES)
         in_place = self.rng.random() < 0.4 and dtype != "bool"
@@ -344,7 +392,9 @@ class Maker:
         if in_place:
             inner.read(array, self.own_mapping(dims, self.array(array).dims) if self.rng.random() < 0.5 else None)
             inner.grow(1)
-        inner.add(Write(inner.made(dims, dtype), array, None if in_place else self.write_mapping(self.array(array).dims)))
+        inner.add(
+            Write(inner.made(dims, dtype), array, None if in_place else self.write_mapping(self.array(array).dims))
+        )
 
     def close_loop(self, block: Block, inner: Block, dim: str, init, params, returns, **rounds) -> list[str]:
         results = [block.fresh("r") for _ in init]
@@ -431,7 +481,9 @@ class Maker:
                 return block.compute("neg", x)
             if op == "exp" and dtype in FLOATS and self.has_functions(dtype):
                 return block.compute("exp", x)
-            return block.compute("+" if op == "exp" else op, x, block.rng.choice([1.0, 0.5, 2.0] if dtype in FLOATS else [1, 2, -3]))
+            return block.compute(
+                "+" if op == "exp" else op, x, block.rng.choice([1.0, 0.5, 2.0] if dtype in FLOATS else [1, 2, -3])
+            )
         return x
 
     def calm(self) -> None:
@@ -501,6 +553,36 @@ class Maker:
         self.close_loop(block, outer, length, [out], [p], [total])
         self.epilogue(block, ("M", "N"))
 
+    def product_of_what_was_written(self, block: Block) -> None:
+        """A product, written to memory, is an operand of the next, walked in other steps."""
+        self.calm()
+        self.product_dims(False)
+        cols = self.dims["N"]
+        self.dims["N"] = cols = Dim("N", min(cols.size, cols.tile), cols.tile, cols.axis)
+        self.add_waves(("M", "N"))
+        a, _, acc = self.product_dtypes()
+        first = self.summed(block, "M", "N", self.depth_dim("K", a), a, acc)
+        width = self.memory_dim(cols.size)
+        array = self.new_array(self.some_dims((), ("M", width)), a, "poison", "s")
+        places = (("M", Place("M")), (width, Place("N", self.rng.choice([1, 1, -1]))))
+        places = (places[0], (width, Place("N", -1, cols.size - 1)) if places[1][1].sign < 0 else places[1])
+        block.add(Write(block.cast(first, a), array, Mapping(("M", "N"), places)))
+        length = self.depth_dim("L", a)
+        self.dims[length] = Dim(length, cols.size, self.dims[length].tile)
+        back = Mapping(("M", length), (("M", Place("M")), (width, Place(length))))
+        self.summed(block, "M", "N", length, a, acc, lambda inner: inner.read(array, back))
+        self.epilogue(block, ("M", "N"))
+
+    def summed(self, block: Block, rows: str, cols: str, depth: str, dtype: str, acc: str, left=None) -> str:
+        """The sum over a loop of products."""
+        zero = block.add(Fill(block.fresh(), (rows, cols), acc, 0 if acc == "i32" else 0.0))
+        p = block.fresh("p")
+        inner = block.inner(**{p: block.type(zero)})
+        x = left(inner) if left else self.operand(inner, (rows, depth), dtype)
+        total = inner.add(Mma(inner.fresh(), x, self.operand(inner, (cols, depth), dtype), p))
+        (result,) = self.close_loop(block, inner, depth, [zero], [p], [total])
+        return result
+
     def chain_length(self, dtype: str) -> str:
         tiles = (16, 32, 64) if self.target not in ("numpy", "cpu") else (2, 4, 8, 16)
         return self.walked_dim("L", tiles if dtype not in ("i8", *FLOAT8) else (32, 64))
@@ -537,6 +619,23 @@ class Maker:
         """With a loop of its own symbol, the kernel's author would have to deal the tiles."""
         return self.rng.random() < 0.15 and not self.is_while and "Reordering" not in order
 
+    def with_vectors(self, body: tuple) -> tuple:
+        """Some reads and writes say how many elements a lane should take."""
+        found = []
+        for s in body:
+            if isinstance(s, Loop):
+                s = replace(s, body=self.with_vectors(s.body))
+            elif isinstance(s, (Read, Write)) and self.rng.random() < 0.1:
+                s = replace(s, per_thread=self.rng.choice([1, 2, 4, 8]))
+            found.append(s)
+        return tuple(found)
+
+    def wish(self) -> str:
+        """A matrix instruction by name, where the dtypes have one."""
+        left = next((a.dtype for a in self.arrays.values() if "K" in a.dims), "")
+        names = MATRIX.get((self.target, left), ())
+        return self.rng.choice(names) if names and self.is_product and self.rng.random() < 0.2 else ""
+
     def finished(self, seed: int, block: Block) -> Program:
         r = self.rng
         dealt = self.dealt and any(d.axis is not None for d in self.dims.values())
@@ -544,15 +643,15 @@ class Maker:
         return Program(
             tuple(self.dims.values()),
             tuple(self.arrays.values()),
-            tuple(block.statements),
+            self.with_vectors(tuple(block.statements)),
             seed,
             workgroups=r.randint(1, 6) if dealt or self.is_persistent(order) else 0,
             dealt=dealt,
             mapping=order,
             opens=tuple(self.opens.items()),
             threads_per_wave=r.choice([0, 0, 0, 64]),
+            mma_type=self.wish(),
             prefetch=r.random() < 0.35,
             buffers=r.choice([None, None, None, 1, 2, 3]),
             named_tiles=r.random() < 0.2,
         )
-

@@ -173,8 +173,10 @@ def attempt(program: Program, way: Way, compiled: Any, wanted: dict[str, Held]) 
             found.bring_back()
     except TilewaveError as error:
         kind = type(error).__name__
-        return Outcome("refused", way.name, str(error)) if kind == "CallError" else Outcome(
-            f"{kind}: {plain(str(error))}", way.name, str(error)
+        return (
+            Outcome("refused", way.name, str(error))
+            if kind == "CallError"
+            else Outcome(f"{kind}: {plain(str(error))}", way.name, str(error))
         )
     except Exception as error:
         return Outcome(f"running raised {type(error).__name__}", way.name, plain(str(error)) + "\n" + str(error))

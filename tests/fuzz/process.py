@@ -23,7 +23,7 @@ class Child:
     def __init__(self, on_card: bool = False) -> None:
         self.on_card = on_card
         self.process: subprocess.Popen[str] | None = None
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the child
 
     def start(self) -> subprocess.Popen[str]:
         if self.process is None:

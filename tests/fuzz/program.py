@@ -47,7 +47,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a call's array lies: its axes from the slowest to the fastest; a step, and elements before and after, each."""
+    """How a call's array lies: its axes, slowest first; for each a step, and elements before and after."""
 
     order: tuple[int, ...]
     steps: tuple[int, ...]
@@ -89,6 +89,7 @@ class Read:
     name: str
     array: str
     mapping: Mapping | None = None
+    per_thread: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ class Write:
     x: str
     array: str
     mapping: Mapping | None = None
+    per_thread: int = 0
 
 
 @dataclass(frozen=True)

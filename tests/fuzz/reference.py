@@ -14,7 +14,22 @@ from . import exact
 from .data import content
 from .exact import Value
 from .ownership import Ownership, WrongProgram
-from .program import FLOATS, Array, Cast, Compute, Fill, Loop, Mapping, Mma, Number, Place, Program, Read, SelfIndex, Write
+from .program import (
+    FLOATS,
+    Array,
+    Cast,
+    Compute,
+    Fill,
+    Loop,
+    Mapping,
+    Mma,
+    Number,
+    Place,
+    Program,
+    Read,
+    SelfIndex,
+    Write,
+)
 
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-52
 

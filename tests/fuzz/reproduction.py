@@ -37,7 +37,14 @@ def laid_out(x, order, steps, before, after):
 def reproduction(program: Program, target: str, outcome: Outcome) -> str:
     held = expected(program, F32_UNIT)
     arrays = given(program)
-    lines = [f'"""{outcome.way}: {outcome.kind}', "", *outcome.text.split("\n")[:12], "", "Run it with", "    python THIS_FILE"]
+    lines = [
+        f'"""{outcome.way}: {outcome.kind}',
+        "",
+        *outcome.text.split("\n")[:12],
+        "",
+        "Run it with",
+        "    python THIS_FILE",
+    ]
     lines += ['"""', "", "import ml_dtypes  # noqa: F401  it names dtypes for numpy"]
     lines += [source.kernel_source(program).rstrip(), "", ""]
     if any(a.layout for a in program.arrays):

@@ -183,7 +183,9 @@ class Runner:
             lines += [f"{len(seen):>6}  {kind}  ({seen[0]})" for kind, seen in _most(t.refusals)]
         if t.findings:
             lines += ["", "found:"]
-            lines += [f"{len(seen):>6}  {': '.join(kind)}\n          {seen[0][:300]}" for kind, seen in _most(t.findings)]
+            lines += [
+                f"{len(seen):>6}  {': '.join(kind)}\n          {seen[0][:300]}" for kind, seen in _most(t.findings)
+            ]
         return "\n".join(lines)
 
 

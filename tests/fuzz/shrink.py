@@ -81,7 +81,9 @@ def _plainer_loop(p: Program, s: Loop) -> Iterator[Program]:
         without = _renamed(without, old, new)
     yield replace(p, body=without)
     for n in range(len(s.init)):
-        kept = {f: tuple(x for i, x in enumerate(getattr(s, f)) if i != n) for f in ("init", "params", "returns", "results")}
+        kept = {
+            f: tuple(x for i, x in enumerate(getattr(s, f)) if i != n) for f in ("init", "params", "returns", "results")
+        }
         body = _renamed(s.body, s.params[n], s.init[n])
         smaller = replace(s, body=body, **kept)
         yield replace(p, body=_renamed(_replaced(p.body, s, smaller), s.results[n], s.init[n]))
@@ -133,7 +135,9 @@ def _renamed(body: tuple, old: str, new: str) -> tuple:
                 found.append(replace(s, a=other(s.a), b=other(s.b), acc=other(s.acc)))
             case Loop():
                 inner = _renamed(s.body, old, new)
-                found.append(replace(s, init=tuple(map(other, s.init)), returns=tuple(map(other, s.returns)), body=inner))
+                found.append(
+                    replace(s, init=tuple(map(other, s.init)), returns=tuple(map(other, s.returns)), body=inner)
+                )
             case _:
                 found.append(s)
     return tuple(found)
@@ -199,11 +203,15 @@ def _plainer_parts(p: Program) -> Iterator[Program]:
     for s in p.walk():
         if isinstance(s, (Read, Write)) and s.mapping:
             yield replace(p, body=_replaced(p.body, s, replace(s, mapping=None)))
+        if isinstance(s, (Read, Write)) and s.per_thread:
+            yield replace(p, body=_replaced(p.body, s, replace(s, per_thread=0)))
         if isinstance(s, Loop) and isinstance(s.stop, str):
             stop = dict(p.opens)[s.stop]
             yield replace(p, body=_replaced(p.body, s, replace(s, stop=stop)))
-    for dtype in sorted({a.dtype for a in p.arrays} | {s.dtype for s in p.walk() if isinstance(s, (Cast, Fill, Number))}):
-        for plainer in (("f32",) if dtype in FLOATS else ("i32",)):
+    for dtype in sorted(
+        {a.dtype for a in p.arrays} | {s.dtype for s in p.walk() if isinstance(s, (Cast, Fill, Number))}
+    ):
+        for plainer in ("f32",) if dtype in FLOATS else ("i32",):
             if dtype not in ("bool", "f32", "i32"):
                 yield _with_dtype(p, dtype, plainer)
 

@@ -123,7 +123,7 @@ def _block(p: Program, body, depth: int) -> list[str]:
 def _statement(p: Program, s) -> list[str]:
     match s:
         case Read(name, array, mapping):
-            return [f"{name} = read({array}{_mapping(p, p.array(array), mapping, reads=True)})"]
+            return [f"{name} = read({array}{_how(s)}{_mapping(p, p.array(array), mapping, reads=True)})"]
         case Fill(name, dims, kind, value):
             return [f"{name} = Register[{', '.join(dims)}, {dtype(kind)}]({number(value)})"]
         case Number(name, value, kind):
@@ -137,10 +137,14 @@ def _statement(p: Program, s) -> list[str]:
         case Mma(name, a, b, acc):
             return [f"{name} = mma({a}, {b}, {acc})"]
         case Write(x, array, mapping):
-            return [f"write({x}, {array}{_mapping(p, p.array(array), mapping, reads=False)})"]
+            return [f"write({x}, {array}{_how(s)}{_mapping(p, p.array(array), mapping, reads=False)})"]
         case Loop():
             return _loop(p, s)
     raise NotImplementedError(s)
+
+
+def _how(s: Read | Write) -> str:
+    return f", elements_per_thread={s.per_thread}" if s.per_thread else ""
 
 
 def _loop(p: Program, s: Loop) -> list[str]:
