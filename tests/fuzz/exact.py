@@ -312,7 +312,7 @@ def product(a: Value, b: Value, acc: Value, spec: str, unit: float) -> Value:
         if not (a.err.any() or b.err.any() or acc.err.any()) and no_sum_is_rounded(a, b, acc, magnitude, unit):
             return Value(rounded(exact, acc.dtype), np.zeros_like(exact), acc.dims, acc.dtype)
         gamma = terms * unit / (1 - terms * unit)
-        spread = widest - magnitude + 2 * gamma * widest + terms * 2.0**-126
+        spread = widest - magnitude + gamma * widest + terms * 2.0**-126
         spread = np.where(np.isnan(spread) | ~np.isfinite(widest), np.inf, spread)
         return finish(exact, spread, acc.dims, acc.dtype)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .generate import generate
 from .judge import Outcome, plain
-from .nets import NETS, TARGETED
+from .nets import TARGETED
 from .process import Child, now
 from .program import Program
 from .reproduction import reproduction
@@ -95,7 +95,6 @@ class Runner:
         self.tally, self.lock = Tally(), threading.Lock()
         self.cases = plan.cases()
         self.began = self.said = now()
-        self.on_card = plan.targets == ("sm_90a",)
 
     @property
     def left(self) -> float:
@@ -119,7 +118,7 @@ class Runner:
                 self.say(traceback.format_exc())
 
     def run_cases(self) -> None:
-        with Child(self.on_card) as child:
+        with Child() as child:
             while (case := self.next()) is not None:
                 answer = child.ask(case.asked(), self.plan.limit)
                 with self.lock:
@@ -191,6 +190,3 @@ class Runner:
 
 def _most(kinds: dict) -> list:
     return sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
-
-
-assert NETS

@@ -34,7 +34,15 @@ def shrink(program: Program, still_wrong: Wanted) -> Program:
     changed = True
     while changed:
         changed = False
-        for way in (_fewer_statements, _plainer_program, _fewer_arrays, _smaller_dims, _plainer_arrays, _plainer_parts):
+        for way in (
+            _without_what_is_unused,
+            _fewer_statements,
+            _plainer_program,
+            _fewer_arrays,
+            _smaller_dims,
+            _plainer_arrays,
+            _plainer_parts,
+        ):
             found = _first(program, way, still_wrong)
             while found is not None:
                 program, changed = found, True
@@ -72,6 +80,26 @@ def _fewer_statements(p: Program) -> Iterator[Program]:
                     yield replace(p, body=_renamed(_without(p.body, s), name, other))
         if isinstance(s, Loop):
             yield from _plainer_loop(p, s)
+
+
+def _without_what_is_unused(p: Program) -> Iterator[Program]:
+    """All at once: statements whose values nobody takes."""
+    taken: set[str] = set()
+    for s in p.walk():
+        match s:
+            case Compute():
+                taken |= {x for x in s.args if isinstance(x, str)}
+            case Cast() | Write():
+                taken.add(s.x)
+            case Mma():
+                taken |= {s.a, s.b, s.acc}
+            case Loop():
+                taken |= {*s.init, *s.returns}
+    body = p.body
+    for s in p.walk():
+        if not isinstance(s, (Loop, Write)) and s.name not in taken:
+            body = _without(body, s)
+    yield replace(p, body=body)
 
 
 def _plainer_loop(p: Program, s: Loop) -> Iterator[Program]:
@@ -166,6 +194,8 @@ def _smaller_dims(p: Program) -> Iterator[Program]:
     for d in p.dims:
         for change in _smaller_dim(d):
             yield replace(p, dims=tuple(change if e is d else e for e in p.dims))
+    for size in {d.size for d in p.dims}:
+        yield replace(p, dims=tuple(replace(d, size=1) if d.size == size else d for d in p.dims))
 
 
 def _smaller_dim(d: Dim) -> Iterator[Dim]:
