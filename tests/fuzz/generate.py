@@ -176,6 +176,10 @@ class Maker:
         self.arrays[name] = Array(name, tuple(dims), dtype, content, space, self.layout(len(dims)))
         return name
 
+    def output_letter(self) -> str:
+        """Seldom one that compilers like for names of their own."""
+        return self.rng.choice(["o"] * 40 + ["c", "t"])
+
     def some_dims(self, dims, must=()) -> tuple[str, ...]:
         """A part of the dims, in some order."""
         others = [d for d in dims if d not in must]
@@ -259,7 +263,7 @@ class Maker:
         """Something of these dims, written to a new array; perhaps twice, the second time something else."""
         dtype = self.rng.choice(DTYPES)
         x = block.made(dims, dtype)
-        array = self.new_array(self.some_dims((), dims), dtype, "poison", "c")
+        array = self.new_array(self.some_dims((), dims), dtype, "poison", self.output_letter())
         stored = self.array(array).dims
         mapping = self.write_mapping(stored)
         block.add(Write(x, array, mapping))
@@ -329,7 +333,7 @@ class Maker:
 
     def write_last(self, block: Block, dims) -> None:
         x = list(block.scope.types)[-1]
-        array = self.new_array(self.some_dims((), dims), block.type(x).dtype, "poison", "c")
+        array = self.new_array(self.some_dims((), dims), block.type(x).dtype, "poison", self.output_letter())
         block.add(Write(x, array))
 
     def read_back(self, block: Block) -> None:
@@ -388,7 +392,9 @@ class Maker:
             return
         dtype = self.rng.choice(DTYPES)
         in_place = self.rng.random() < 0.4 and dtype != "bool"
-        array = self.new_array(self.some_dims((), dims), dtype, self.mood if in_place else "poison", "c")
+        array = self.new_array(
+            self.some_dims((), dims), dtype, self.mood if in_place else "poison", self.output_letter()
+        )
         if in_place:
             inner.read(array, self.own_mapping(dims, self.array(array).dims) if self.rng.random() < 0.5 else None)
             inner.grow(1)

@@ -99,7 +99,7 @@ def _without_what_is_unused(p: Program) -> Iterator[Program]:
     for s in p.walk():
         if not isinstance(s, (Loop, Write)) and s.name not in taken:
             body = _without(body, s)
-    yield replace(p, body=body)
+    yield _without_idle_arrays(replace(p, body=body))
 
 
 def _plainer_loop(p: Program, s: Loop) -> Iterator[Program]:
@@ -184,9 +184,16 @@ def _plainer_program(p: Program) -> Iterator[Program]:
     yield replace(p, opens=tuple((name, v) for name, v in p.opens if name in used or name in p.mapping))
 
 
-def _fewer_arrays(p: Program) -> Iterator[Program]:
+def _without_idle_arrays(p: Program) -> Program:
+    """Without arrays that nobody touches, and dims that only they had."""
     used = {s.array for s in p.walk() if isinstance(s, (Read, Write))}
-    yield replace(p, arrays=tuple(a for a in p.arrays if a.name in used))
+    arrays = tuple(a for a in p.arrays if a.name in used)
+    had = {d for a in arrays for d in a.dims}
+    return replace(p, arrays=arrays, dims=tuple(d for d in p.dims if d.tile or d.name in had))
+
+
+def _fewer_arrays(p: Program) -> Iterator[Program]:
+    yield _without_idle_arrays(p)
     yield from (replace(p, dims=tuple(d for d in p.dims if d is not gone)) for gone in p.dims)
 
 
