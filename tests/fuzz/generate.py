@@ -131,11 +131,13 @@ class Maker:
         return tuple(names)
 
     def check_size(self) -> None:
-        workgroups = elements = 1
+        workgroups = elements = tile = 1
         for d in self.dims.values():
             workgroups *= d.tiles if d.axis is not None else 1
             elements *= d.size if d.axis is not None else 1
-        if workgroups > MOST_WORKGROUPS or elements > MOST_ELEMENTS * (4 if self.is_product else 1):
+            tile *= d.tile if d.axis is not None else 1
+        most = MOST_ELEMENTS * (4 if self.is_product else 1)
+        if workgroups > MOST_WORKGROUPS or elements > most or tile > most:
             raise TooLarge
 
     def walked_dim(self, name: str, tiles=(1, 2, 3, 4, 5, 8, 16, 17)) -> str:
@@ -172,7 +174,8 @@ class Maker:
 
     def new_array(self, dims, dtype: str, content: str, prefix: str = "a") -> str:
         name = self.names(prefix)
-        space = self.rng.choice(["GLOBAL_ADDRESS_SPACE"] * 4 + ["SHARED_ADDRESS_SPACE", "SPACE"])
+        spaces = ["GLOBAL_ADDRESS_SPACE"] * (2 if self.is_product else 4) + ["SHARED_ADDRESS_SPACE", "SPACE"]
+        space = self.rng.choice(spaces)
         self.arrays[name] = Array(name, tuple(dims), dtype, content, space, self.layout(len(dims)))
         return name
 
@@ -324,7 +327,7 @@ class Maker:
         """Casts of hard numbers, one after the other."""
         dims = self.grid_dims(self.rng.randint(1, 2))
         self.mood = self.rng.choice(["special", "special", "extreme"])
-        x = self.read_input(block, dims)
+        x = self.read_input(block, dims, self.rng.choice(["f64", "f64", *DTYPES]))
         for _ in range(self.rng.randint(1, 3)):
             x = block.cast(x, self.rng.choice(DTYPES))
         if self.rng.random() < 0.3:
@@ -459,6 +462,11 @@ class Maker:
             self.dims["B"] = Dim("B", self.rng.randint(1, 3), self.rng.choice([1, 1, 2]), axes[2])
         self.check_size()
 
+    def rows_and_columns(self) -> list[str]:
+        """M and N, either of them first where the target's instruction takes its tile as rows."""
+        smallest = 64 if self.target == "sm_90a" else 1
+        return self.rng.sample(["M", "N"], 2) if self.dims["N"].tile % smallest == 0 else ["M", "N"]
+
     def product_dtypes(self) -> tuple[str, str, str]:
         a = self.rng.choice(PRODUCT_DTYPES.get(self.target, (*FLOATS, "i8", "f16", "f32")))
         b = self.rng.choice([d for d in FLOAT8 if d in PRODUCT_DTYPES.get(self.target, FLOAT8)]) if a in FLOAT8 else a
@@ -504,7 +512,7 @@ class Maker:
         a, b, acc = self.product_dtypes()
         depth = self.depth_dim("K", a)
         lead = ("B",) if batch else ()
-        dims = (*lead, *self.rng.sample(["M", "N"], 2))
+        dims = (*lead, *self.rows_and_columns())
         self.add_waves(dims)
         init = [block.add(Fill(block.fresh(), dims, acc, 0 if acc == "i32" else 0.0))]
         if self.rng.random() < 0.2:
@@ -657,7 +665,7 @@ class Maker:
             opens=tuple(self.opens.items()),
             threads_per_wave=r.choice([0, 0, 0, 64]),
             mma_type=self.wish(),
-            prefetch=r.random() < 0.35,
+            prefetch=r.random() < (0.5 if self.is_product else 0.2),
             buffers=r.choice([None, None, None, 1, 2, 3]),
             named_tiles=r.random() < 0.2,
         )
