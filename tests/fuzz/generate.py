@@ -42,7 +42,7 @@ PRODUCT_TILES = {
 PRODUCT_DTYPES = {
     "gfx942": ("f16", "bf16", "f32", "i8", "f8e4m3fnuz", "f8e5m2fnuz"),
     "gfx950": ("f16", "bf16", "f32", "i8", "f8e4m3fn", "f8e5m2"),
-    "sm_90a": ("f16", "bf16", "i8", "f8e4m3fn", "f8e5m2", "f32"),
+    "sm_90a": ("f16", "bf16", "i8", "f8e4m3fn", "f8e5m2"),
 }
 MATRIX = {
     ("gfx942", "f16"): ("F32_16x16x16_F16", "F32_32x32x8_F16"),
@@ -136,14 +136,17 @@ class Maker:
             workgroups *= d.tiles if d.axis is not None else 1
             elements *= d.size if d.axis is not None else 1
             tile *= d.tile if d.axis is not None else 1
+        step = max((d.tile for d in self.dims.values() if d.walked), default=1)
         most = MOST_ELEMENTS * (4 if self.is_product else 1)
-        if workgroups > MOST_WORKGROUPS or elements > most or tile > most:
+        step = 1 if self.is_product else step  # a product's tiles have two of the three dims
+        if workgroups > MOST_WORKGROUPS or elements > most or tile * step > most:
             raise TooLarge
 
     def walked_dim(self, name: str, tiles=(1, 2, 3, 4, 5, 8, 16, 17)) -> str:
         tile = self.rng.choice(tiles)
         size = self.rng.choice([1, tile, 2 * tile, 2 * tile, 2 * tile + 1, 3 * tile, 5 * tile - 1, tile + 1])
         self.dims[name] = Dim(name, size, tile)
+        self.check_size()
         return name
 
     def memory_dim(self, size: int) -> str:

@@ -58,12 +58,15 @@ def reproduction(program: Program, target: str, outcome: Outcome) -> str:
         "    python THIS_FILE",
     ]
     lines += ['"""', "", "import base64", "import zlib", "", "import ml_dtypes  # it names dtypes for numpy"]
-    lines += [source.kernel_source(program).rstrip(), "", "", LAID_OUT.strip(), "", "", FROM_TEXT.strip(), "", ""]
-    lines += ["def check():"]
-    lines += ["    " + line for a in program.arrays for line in _array(a, arrays[a.name].view)]
-    lines += ["    " + line for line in _call(program, target, outcome)]
+    lines += [source.kernel_source(program).rstrip(), "", ""]
+    check = ["def check():"]
+    check += ["    " + line for a in program.arrays for line in _array(a, arrays[a.name].view)]
+    check += ["    " + line for line in _call(program, target, outcome)]
     for name in (a.name for a in program.arrays if a.name in program.written()):
-        lines += ["    " + line for line in _expected(program.array(name), held[name])]
+        check += ["    " + line for line in _expected(program.array(name), held[name])]
+    for needed, text in (("laid_out(", LAID_OUT), ("from_text(", FROM_TEXT)):
+        lines += [text.strip(), "", ""] if any(needed in line for line in check) else []
+    lines += check
     lines += ["", "", 'if __name__ == "__main__":', "    check()", "", f"PROGRAM = {text_of(program)!r}", ""]
     return "\n".join(lines)
 
