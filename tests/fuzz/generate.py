@@ -58,7 +58,7 @@ def generate(seed: int, target: str) -> Program:
     """The first valid program that the seed gives."""
     rng = random.Random(f"{target} {seed}")
     while True:
-        maker = Maker(rng, target)
+        maker = Maker(rng, target, large=seed % 4 == 3)
         try:
             program = maker.program(seed)
             check(program)
@@ -75,8 +75,8 @@ class TooLarge(Exception):
 class Maker:
     """One program in the making: its dims and arrays, and the choices that hold for all of it."""
 
-    def __init__(self, rng: random.Random, target: str) -> None:
-        self.rng, self.target = rng, target
+    def __init__(self, rng: random.Random, target: str, large: bool) -> None:
+        self.rng, self.target, self.large = rng, target, large
         self.names = Names()
         self.dims: dict[str, Dim] = {}
         self.arrays: dict[str, Array] = {}
@@ -457,6 +457,8 @@ class Maker:
     def product_dims(self, batch: bool) -> None:
         self.is_product = True
         rows, cols = PRODUCT_TILES.get(self.target, (TILES[3:], TILES[3:]))
+        if self.large:  # such tiles are brought to shared memory in other ways than small ones
+            rows = cols = (64,)
         axes = self.rng.sample(range(3), 3)
         for name, tiles, axis in zip("MN", (rows, cols), axes, strict=False):
             tile = self.rng.choice(tiles)
@@ -482,7 +484,7 @@ class Maker:
     def depth_dim(self, name: str, dtype: str) -> str:
         if self.target in ("numpy", "cpu"):
             return self.walked_dim(name, (1, 2, 3, 4, 5, 8, 16, 17, 32))
-        return self.walked_dim(name, DEPTHS.get(dtype, (32, 64)))
+        return self.walked_dim(name, (32, 64) if self.large else DEPTHS.get(dtype, (32, 64)))
 
     def operand(self, block: Block, dims, dtype: str) -> str:
         """What is multiplied: just read, or changed after it was read, or cast from another dtype."""

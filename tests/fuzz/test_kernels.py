@@ -5,14 +5,8 @@ import pytest
 from .judge import TARGETS
 from .kernels import case_on
 
-SEEDS = {
-    "numpy": range(60),
-    "cpu": range(6),
-    "gfx942": range(5),
-    "gfx950": range(5),
-    "sm_90a": range(20),
-}
-"""As many as take some eight seconds of one core each."""
+SEEDS = {"numpy": range(150), "cpu": range(24), "gfx942": range(10, 32), "gfx950": range(16), "sm_90a": range(22)}
+"""As many as take some seven seconds of one core each."""
 
 
 @pytest.mark.parametrize("target", TARGETS)
