@@ -98,7 +98,7 @@ class AnyKernel(Products):
             opens=tuple(self.opens.items()),
             threads_per_wave=r.choice([0, 0, 0, 64]),
             mma_type=self.wish(),
-            prefetch=r.random() < (0.5 if self.is_product else 0.2),
+            prefetch=r.random() < (0.6 if self.is_product else 0.2),
             buffers=r.choice([None, None, None, 1, 2, 3]),
             named_tiles=r.random() < 0.2,
         )

@@ -42,7 +42,14 @@ class Maker:
 
     # -- dims and arrays
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Large products are mostly what people write: whole steps, plain reads, rows or columns without gaps."""
+        return self.large and self.is_product
+
     def size_for(self, tile: int) -> int:
+        if self.is_ordinary:
+            return self.rng.choice([tile - 1, tile, tile, tile + 1, 2 * tile])
         near = [
             1,
             tile - 1,
@@ -80,6 +87,8 @@ class Maker:
     def walked_dim(self, name: str, tiles=(1, 2, 3, 4, 5, 8, 16, 17)) -> str:
         tile = self.rng.choice(tiles)
         size = self.rng.choice([1, tile, 2 * tile, 2 * tile, 2 * tile + 1, 3 * tile, 5 * tile - 1, tile + 1])
+        if self.is_ordinary:
+            size = tile * self.rng.choice([1, 2, 2, 3, 4, 5])
         self.dims[name] = Dim(name, size, tile)
         self.check_size()
         return name
@@ -102,6 +111,9 @@ class Maker:
         r = self.rng
         if r.random() < 0.5:
             return None
+        if self.is_ordinary:
+            order = tuple(r.sample(range(rank), rank))
+            return Layout(order, (1,) * rank, (0,) * rank, tuple(r.choice([0, 0, 4]) for _ in range(rank)))
         steps = [1, 1, 1, 2] if self.target == "sm_90a" else [1, 1, 1, 2, -1, -2]
         return Layout(
             tuple(r.sample(range(rank), rank)),
@@ -142,7 +154,7 @@ class Maker:
         dtype = dtype or self.rng.choice(DTYPES)
         if self.rng.random() < 0.05:
             self.open_number(block)
-        if self.rng.random() < 0.25:
+        if self.rng.random() < (0.05 if self.is_ordinary else 0.25):
             return self.read_mapped(block, dims, dtype)
         return block.read(self.new_array(dims, dtype, self.mood))
 
