@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-slow test-gpu check format bench validate clean
+.PHONY: setup demo test test-slow test-gpu fuzz check format bench validate clean
 
 setup: $(READY)
 
@@ -24,6 +24,12 @@ test-slow: $(READY)
 
 test-gpu: $(READY)
 	$(BIN)/pytest -n 0 -m gpu tests/gpu
+
+# Random kernels and damaged inputs, until FUZZ_SECONDS are over; what is found is written below build/fuzz.
+FUZZ_SECONDS ?= 3600
+FUZZ_SEED ?= $(shell date +%s)
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED) --out build/fuzz
 
 check: $(READY)
 	$(BIN)/ruff format --check .

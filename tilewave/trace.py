@@ -54,7 +54,7 @@ class Trace(Builder):
     settable: dict[Any, Number] = field(default_factory=dict)
     """The symbols that the kernel has set, with their values here."""
     made_at: dict[Value, Loc] = field(default_factory=dict)
-    zero_outside: set[Value] = field(default_factory=set)
+    zero_outside: dict[Value, frozenset[Any]] = field(default_factory=dict)
     """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
     product: tuple[Hashable, Hashable] | None = None
     """The dims of the rows and columns of the first matrix product."""

@@ -18,7 +18,7 @@ def cast(x: Any, dtype: DType) -> Any:
     given = np.asarray(x)
     with np.errstate(all="ignore"):
         result = _converted(given, dtype)
-    return int(result) if dtype.is_int and result.ndim == 0 else result[()]
+    return result[()] if dtype.is_float or result.ndim else result.item()
 
 
 def _converted(given: Array, dtype: DType) -> Array:

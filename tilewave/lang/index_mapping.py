@@ -54,6 +54,10 @@ class IndexMapping:
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise TraceError(what, loc=self.loc, remedy=remedy)
 
+    def keeps(self, dim: Expression) -> bool:
+        """Whether what has an index along this dim has the same one in memory."""
+        return isinstance(dim, Symbol) and dim in self.inputs and self.inputs[dim] == self.outputs.get(dim)
+
     def tile_dims(self, name: str) -> tuple[Symbol, ...]:
         """The dims of the tile that one side names, each by an iterator of its own."""
         side, other = (getattr(self, n) for n in ((name, "inputs") if name == "outputs" else (name, "outputs")))

@@ -39,7 +39,7 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
         value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, per_lane, type=kind)
     else:
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
-    trace.zero_outside.add(value)
+    trace.zero_outside[value] = frozenset(d for d in tile_dims if not mapping or mapping.keeps(d))
     return Traced(trace, value, tile_dims)
 
 
@@ -194,14 +194,14 @@ def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
     kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
     turned = trace.emit(ir.Permute, x.value, axes, type=kind, name=ir.Permute.word())  # not the author's variable
     if x.value in trace.zero_outside:
-        trace.zero_outside.add(turned)
+        trace.zero_outside[turned] = trace.zero_outside[x.value]
     return Traced(trace, turned, order)
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
     """x with zeros beyond the end of the depth, where it may hold something else there."""
     walk = trace.walks.get(depth)
-    if walk is None or walk.length % walk.step == 0 or x.value in trace.zero_outside:
+    if walk is None or walk.length % walk.step == 0 or depth in trace.zero_outside.get(x.value, ()):
         return x
     inside = spread(trace, self_index(depth) < walk.length, x)
     zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)
@@ -349,7 +349,7 @@ def cast(x: Traced, dtype: DType) -> Traced:
     value = x.builder.cast(x.value, dtype)
     trace = current("cast")
     if x.value in trace.zero_outside:
-        trace.zero_outside.add(value)
+        trace.zero_outside[value] = trace.zero_outside[x.value]
     return x.make(value)
 
 

@@ -43,6 +43,8 @@ class GlobalPlace:
     anyhow: bool
     alignment: int = 1
     """Bytes that its address, and each of its strides but the last, are multiples of."""
+    is_written: bool = False
+    """By this kernel too, so that nobody may look at an element that is not its own."""
 
     @property
     def bytes(self) -> int:
@@ -206,11 +208,18 @@ class GlobalMemory:
 
     def load_anyhow(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
+        if condition and place.is_written:
+            return self.load_if(condition, kind, lambda: self.load_anyhow(place, kind, offset, ""))
         if condition:  # the array's first element is always there to be loaded, and thrown away
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
         where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
         x = f.value(f"load {kind}, {self.target.global_pointer} {where}, align {place.bytes}")
         return f.value(f"select i1 {condition}, {kind} {x}, {kind} {_zero(kind)}") if condition else x
+
+    def load_if(self, condition: str, kind: str, load: Callable[[], str]) -> str:
+        """What is loaded where the condition holds; else 0, and nothing is looked at."""
+        ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
+        return x
 
     def _store_anyhow(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
         f = self.f

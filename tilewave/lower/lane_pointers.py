@@ -35,10 +35,15 @@ class Pointers:
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
         f, condition, where = self.f, self._condition(at), self._pointer(at)
+        if condition and self.place.is_written:
+            return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
         if condition:  # the array's first element is always there to be loaded, and thrown away
             where = f.value(f"select i1 {condition}, {self.kind} {where}, {self.kind} {self.place.pointer}")
-        x = f.value(f"load {raw}, {self.kind} {where}, align {_bytes(raw)}")
+        x = self._loaded(raw, where)
         return f.value(f"select i1 {condition}, {raw} {x}, {raw} zeroinitializer") if condition else x
+
+    def _loaded(self, raw: str, where: str) -> str:
+        return self.f.value(f"load {raw}, {self.kind} {where}, align {_bytes(raw)}")
 
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None:
         condition, where = self._condition(at), self._pointer(at)

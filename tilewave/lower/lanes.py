@@ -105,6 +105,7 @@ class _Body:
         self.turnovers = Handovers(kernel, READS_OR_WRITES, anyhow)
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
+        self.written = {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyOut))}
         self.shared_bytes = 0
         self.leader = 0
         """The first wave of those that run the block that is being written."""
@@ -146,7 +147,8 @@ class _Body:
         if isinstance(v.type, Memory):
             strides = tuple(f"%{v.name}.{axis}" for axis in range(len(v.type.shape)))
             anyhow, aligned = v.name in self.anyhow, self.alignments.get(v.name, 1)
-            self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, anyhow, aligned)
+            written = v in self.written
+            self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, anyhow, aligned, written)
             return
         kind = _parameter_kind(v)
         name = f"%{v.name}"

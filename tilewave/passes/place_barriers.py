@@ -79,14 +79,13 @@ def place_barriers(kernel: Kernel) -> Kernel:
 
 
 def _over_shared(kernel: Kernel) -> Kernel:
-    """One wave hands no shared memory over."""
-    if kernel.waves and prod(kernel.waves) == 1:
-        return kernel
+    """Lanes of one wave go in step, but no compiler behind us knows that they look at what others stored."""
+    barrier = Barrier(waves=1) if kernel.waves and prod(kernel.waves) == 1 else Barrier()
     reader = _Reader(kernel, _Watched("shared"))
     walker = Walker(reader.residues)
     walker.run(reader.steps(kernel.body, ()), {})
     chosen = _cheapest(walker.ways, reader.costs)
-    return _Writer(reader.watched, chosen, {gap: Barrier() for gap in _bits(chosen)}).kernel(kernel)
+    return _Writer(reader.watched, chosen, dict.fromkeys(_bits(chosen), barrier)).kernel(kernel)
 
 
 def _over_global(kernel: Kernel) -> Kernel:

@@ -1,0 +1,34 @@
+"""python -m tests.fuzz: the nets, for as long as it is told."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from .judge import TARGETS
+from .nets import NETS
+from .runner import Plan, Runner
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    p.add_argument("--seconds", type=float, help="stop after this time")
+    p.add_argument("--count", type=int, help="stop after so many seeds")
+    p.add_argument("--seed", type=int, default=0, help="the first seed")
+    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once")
+    p.add_argument("--net", action="append", choices=sorted(NETS), help="a net; all of them where none is named")
+    p.add_argument("--target", action="append", choices=TARGETS, help="a target of random kernels; all of them")
+    p.add_argument("--out", type=Path, help="the folder that reproductions are written to")
+    p.add_argument("--limit", type=float, default=60.0, help="seconds that one case may take")
+    given = p.parse_args()
+    nets, targets = tuple(given.net or NETS), tuple(given.target or TARGETS)
+    seconds = given.seconds if given.seconds or given.count else 60.0
+    plan = Plan(nets, targets, given.seed, given.count, seconds, given.jobs, given.out, given.limit)
+    tally = Runner(plan, say=lambda text: print(text, flush=True)).run()
+    return 1 if tally.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,359 @@
+"""A random kernel as data: what it is given, how it is cut, and its statements, each a name for one op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+FLOAT8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+FLOATS = (*FLOAT8, "f16", "bf16", "f32", "f64")
+INTEGERS = ("i8", "i32", "i64")
+BITS = {"i8": 8, "i32": 32, "i64": 64, "index": 64}
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
+
+Operand = Any
+"""The name of a value, or a Python number as the author writes it."""
+
+
+class IllTyped(Exception):
+    """The statement is none of the language's."""
+
+
+@dataclass(frozen=True)
+class Type:
+    dims: tuple[str, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbol and its size. `axis` says where on the grid it is cut; with a tile and no axis it is walked."""
+
+    name: str
+    size: int
+    tile: int = 0
+    axis: int | None = None
+    wave: int = 0
+
+    @property
+    def walked(self) -> bool:
+        return self.tile > 0 and self.axis is None
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.size // self.tile) if self.tile else 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a call's array lies: its axes, slowest first; for each a step, and elements before and after."""
+
+    order: tuple[int, ...]
+    steps: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An argument. `content` is what it holds before the call; "poison" is what only a write replaces."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    content: str = "poison"
+    space: str = "GLOBAL_ADDRESS_SPACE"
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position along one dim of a memory: sign * iterator + offset + symbols, modulo a number where one is given."""
+
+    along: str | None
+    sign: int = 1
+    offset: int = 0
+    symbols: tuple[tuple[str, int], ...] = ()
+    modulo: int = 0
+
+
+@dataclass(frozen=True)
+class Mapping:
+    tile: tuple[str, ...]
+    places: tuple[tuple[str, Place], ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    name: str
+    array: str
+    mapping: Mapping | None = None
+    per_thread: int = 0
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A tile in registers that holds one number."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number, given as such or as a symbol that has a value when the kernel runs."""
+
+    name: str
+    value: Any
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SelfIndex:
+    name: str
+    dim: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Compute:
+    """An op on values and numbers; `op` is as the author writes it."""
+
+    name: str
+    op: str
+    args: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Cast:
+    name: str
+    x: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Mma:
+    name: str
+    a: str
+    b: str
+    acc: str
+
+
+@dataclass(frozen=True)
+class Write:
+    x: str
+    array: str
+    mapping: Mapping | None = None
+    per_thread: int = 0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """iterate over a walked dim, or as long as `symbol` is below `stop` where there is one."""
+
+    name: str
+    dim: str
+    init: tuple[str, ...]
+    params: tuple[str, ...]
+    body: tuple[Any, ...]
+    returns: tuple[str, ...]
+    results: tuple[str, ...]
+    start: int = 0
+    stop: int | str = 0
+    step: int = 0
+
+    @property
+    def is_while(self) -> bool:
+        return self.step > 0
+
+
+Statement = Read | Fill | Number | SelfIndex | Compute | Cast | Mma | Write | Loop
+
+
+@dataclass(frozen=True)
+class Program:
+    dims: tuple[Dim, ...]
+    arrays: tuple[Array, ...]
+    body: tuple[Statement, ...]
+    seed: int = 0
+    workgroups: int = 0
+    dealt: bool = False
+    """With `workgroups`: the author's own loop deals the tiles."""
+    mapping: str = ""
+    opens: tuple[tuple[str, int], ...] = ()
+    """Symbols that get their values at the call."""
+    threads_per_wave: int = 0
+    mma_type: str = ""
+    prefetch: bool = False
+    buffers: int | None = None
+    named_tiles: bool = False
+    """Tile sizes are symbols too."""
+
+    def dim(self, name: str) -> Dim:
+        return _named(self.dims, name)
+
+    def array(self, name: str) -> Array:
+        return _named(self.arrays, name)
+
+    def walk(self) -> list[Statement]:
+        return walk(self.body)
+
+    def written(self) -> set[str]:
+        return {s.array for s in self.walk() if isinstance(s, Write)}
+
+    @property
+    def grid(self) -> int:
+        count = 1
+        for d in self.dims:
+            count *= d.tiles if d.axis is not None else 1
+        return count
+
+
+def walk(body: tuple[Statement, ...]) -> list[Statement]:
+    found: list[Statement] = []
+    for s in body:
+        found.append(s)
+        if isinstance(s, Loop):
+            found += walk(s.body)
+    return found
+
+
+def _named(all_of, name: str):
+    for x in all_of:
+        if x.name == name:
+            return x
+    raise IllTyped(f"nothing is called {name}")
+
+
+@dataclass
+class Scope:
+    """The types of the values at hand, as statements are added."""
+
+    program: Program
+    types: dict[str, Type] = field(default_factory=dict)
+
+    def add(self, s: Statement) -> None:
+        match s:
+            case Write():
+                self.check_write(s)
+            case Loop():
+                self.check_loop(s)
+            case _:
+                self.types[s.name] = self.type_of(s)
+
+    def type_of(self, s: Statement) -> Type:
+        match s:
+            case Read(_, array, mapping):
+                a = self.program.array(array)
+                return Type(mapping.tile if mapping else a.dims, a.dtype)
+            case Fill(_, dims, dtype) if dims:
+                return Type(dims, dtype)
+            case Number(_, _, dtype):
+                return Type((), dtype)
+            case SelfIndex(_, dim, dtype):
+                return Type((dim,) if self.program.dim(dim).tile else (), dtype)
+            case Cast(_, x, dtype):
+                return Type(self.of(x).dims, dtype)
+            case Mma(_, a, b, acc):
+                return self.product(*map(self.of, (a, b, acc)))
+            case Compute(_, op, args):
+                return self.computed(op, [self.of(x) if isinstance(x, str) else None for x in args])
+        raise IllTyped(s)
+
+    def of(self, name: str) -> Type:
+        if name not in self.types:
+            raise IllTyped(name)
+        return self.types[name]
+
+    def product(self, a: Type, b: Type, acc: Type) -> Type:
+        *batch, rows, cols = acc.dims
+        shared = [d for d in a.dims if d in b.dims and d not in acc.dims]
+        if len(shared) != 1 or set(a.dims) != {*batch, rows, *shared} or set(b.dims) != {*batch, cols, *shared}:
+            raise IllTyped("mma")
+        if not multiply(a.dtype, b.dtype, acc.dtype):
+            raise IllTyped("mma")
+        return acc
+
+    def computed(self, op: str, args: list[Type | None]) -> Type:
+        given = [t for t in args if t is not None]
+        if op == "select":
+            return self.selected(*args)
+        if not given or len({t.dtype for t in given}) != 1:
+            raise IllTyped(op)
+        dtype, dims = given[0].dtype, self.joined([t.dims for t in given])
+        self.check_op(op, dtype)
+        return Type(dims, "bool" if op in COMPARISONS else dtype)
+
+    def check_op(self, op: str, dtype: str) -> None:
+        is_float, is_int = dtype in FLOATS, dtype in BITS
+        fits = {
+            "/": is_float,
+            "//": is_int,
+            "%": is_int,
+            "&": dtype == "bool",
+            "|": dtype == "bool",
+            "~": dtype == "bool",
+            "==": True,
+            "!=": True,
+            **dict.fromkeys(FUNCTIONS, is_float),
+        }
+        if not fits.get(op, is_float or is_int):
+            raise IllTyped(op)
+
+    def selected(self, condition: Type | None, a: Type | None, b: Type | None) -> Type:
+        given = [t for t in (a, b) if t is not None]
+        if condition is None or condition.dtype != "bool" or not given or len({t.dtype for t in given}) != 1:
+            raise IllTyped("select")
+        dims = self.joined([t.dims for t in given])
+        if not dims:
+            return Type(condition.dims, given[0].dtype)
+        if not set(condition.dims) <= set(dims):
+            raise IllTyped("select")
+        return Type(dims, given[0].dtype)
+
+    def joined(self, all_dims: list[tuple[str, ...]]) -> tuple[str, ...]:
+        first, *rest = all_dims
+        for dims in rest:
+            if set(dims) <= set(first):
+                continue
+            if not set(first) <= set(dims):
+                raise IllTyped("dims")
+            first = dims
+        return first
+
+    def check_write(self, s: Write) -> None:
+        a, t = self.program.array(s.array), self.of(s.x)
+        if t.dtype != a.dtype or sorted(t.dims) != sorted(s.mapping.tile if s.mapping else a.dims):
+            raise IllTyped(s)
+
+    def check_loop(self, s: Loop) -> None:
+        inner = Scope(self.program, dict(self.types))
+        inner.types.update({p: self.of(x) for p, x in zip(s.params, s.init, strict=True)})
+        for each in s.body:
+            inner.add(each)
+        for x, y in zip(s.init, s.returns, strict=True):
+            if inner.of(y) != self.of(x):
+                raise IllTyped(s.name)
+        self.types.update({r: self.of(x) for r, x in zip(s.results, s.init, strict=True)})
+
+
+def multiply(a: str, b: str, acc: str) -> bool:
+    """Whether the language multiplies these."""
+    if a == b == "i8":
+        return acc == "i32"
+    if a not in FLOATS or b not in FLOATS:
+        return False
+    same = a == b or (a in FLOAT8 and b in FLOAT8)
+    return same and (acc == "f64" if a == "f64" else acc in ("f32", "f64"))
+
+
+def check(program: Program) -> None:
+    """IllTyped where it is no program of the language."""
+    scope = Scope(program)
+    for s in program.body:
+        scope.add(s)
+    if not program.written():
+        raise IllTyped("nothing is written")

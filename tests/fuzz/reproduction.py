@@ -1,0 +1,115 @@
+"""A finding as a file that runs alone: the kernel, the data, what was expected, and the command."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+import numpy as np
+
+from . import source
+from .data import given
+from .judge import Outcome
+from .program import FLOATS, Array, Program
+from .reference import F32_UNIT, expected
+from .text import text_of
+
+RUNS = {
+    "tiles": "compiled.interpret({arrays})",
+    "tiles shuffled": 'compiled.interpret({arrays}, order="shuffled", seed={seed})',
+    "lanes": 'compiled.interpret({arrays}, level="lane", order="random", seed={seed})',
+    "emulated": "compiled.emulate({arrays})",
+    "emulated at random": 'compiled.emulate({arrays}, order="random", seed={seed})',
+    "call": "compiled({arrays})",
+}
+
+LAID_OUT = '''
+def laid_out(x, order, steps, before, after):
+    """The same numbers in memory that lies as asked."""
+    spans = [abs(s) * (n - 1) + 1 + b + a for n, s, b, a in zip(x.shape, steps, before, after)]
+    memory = np.zeros([spans[n] for n in order], x.dtype).transpose(np.argsort(order))
+    for axis, (n, s, b) in enumerate(zip(x.shape, steps, before)):
+        last = b + abs(s) * (n - 1)
+        part = slice(b, last + 1, s) if s > 0 else slice(last, b - 1 if b else None, s)
+        memory = memory[(slice(None),) * axis + (part,)]
+    memory[...] = x
+    return memory
+'''
+
+
+FROM_TEXT = '''
+def from_text(text, dtype, shape):
+    """An array from its compressed bytes."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype).reshape(shape)
+'''
+MOST_IN_FULL = 64
+"""Arrays of more elements are compressed."""
+
+
+def reproduction(program: Program, target: str, outcome: Outcome) -> str:
+    held = expected(program, F32_UNIT)
+    arrays = given(program)
+    lines = [
+        f'"""{outcome.way}: {outcome.kind}',
+        "",
+        *outcome.text.split("\n")[:12],
+        "",
+        "Run it with",
+        "    python THIS_FILE",
+    ]
+    lines += ['"""', "", "import base64", "import zlib", "", "import ml_dtypes  # it names dtypes for numpy"]
+    lines += [source.kernel_source(program).rstrip(), "", ""]
+    check = ["def check():"]
+    check += ["    " + line for a in program.arrays for line in _array(a, arrays[a.name].view)]
+    check += ["    " + line for line in _call(program, target, outcome)]
+    for name in (a.name for a in program.arrays if a.name in program.written()):
+        check += ["    " + line for line in _expected(program.array(name), held[name])]
+    for needed, text in (("laid_out(", LAID_OUT), ("from_text(", FROM_TEXT)):
+        lines += [text.strip(), "", ""] if any(needed in line for line in check) else []
+    lines += check
+    lines += ["", "", 'if __name__ == "__main__":', "    check()", "", f"PROGRAM = {text_of(program)!r}", ""]
+    return "\n".join(lines)
+
+
+def _literal(x: np.ndarray) -> str:
+    """An array of float64, int64 or bool as an expression."""
+    if x.size > MOST_IN_FULL:
+        text = base64.b64encode(zlib.compress(np.ascontiguousarray(x).tobytes(), 9)).decode()
+        return f'from_text("{text}", "{x.dtype.name}", {x.shape})'
+    text = repr(x.tolist()).replace("nan", 'float("nan")').replace("inf", 'float("inf")')
+    return f"np.array({text})"
+
+
+def _array(a: Array, x: np.ndarray) -> list[str]:
+    wide = x.astype(np.float64) if a.dtype in FLOATS else x
+    plain = f'{_literal(wide)}.astype(np.dtype("{x.dtype.name}"))'
+    if a.layout is None:
+        return [f"{a.name} = {plain}"]
+    layout = a.layout
+    return [f"{a.name} = laid_out({plain}, {layout.order}, {layout.steps}, {layout.before}, {layout.after})"]
+
+
+def _call(program: Program, target: str, outcome: Outcome) -> list[str]:
+    fields = {**source.options(program), "target": repr(target)}
+    if outcome.way.startswith("cpu "):
+        fields["instruction_set"] = repr(outcome.way.removeprefix("cpu "))
+    names = ", ".join([a.name for a in program.arrays] + [f"{name}={v}" for name, v in program.opens])
+    way = outcome.way.removeprefix(f"{target} ")
+    run = RUNS.get(way, RUNS["call"]).format(arrays=names, seed=program.seed)
+    options = ", ".join(f"{key}={text}" for key, text in fields.items())
+    return [f"compiled = wave_compile(WaveCompileOptions({options}), kernel)", run]
+
+
+def _expected(a: Array, held) -> list[str]:
+    if (held.err == 0).all():
+        return [f"np.testing.assert_array_equal({_plain(a)}, {_literal(held.x)})"]
+    bound = _literal(np.broadcast_to(held.err, held.x.shape).astype(np.float64))
+    return [
+        f"wanted, bound = {_literal(held.x)}, {bound}",
+        f"same = ({_plain(a)} == wanted) | (np.isnan({_plain(a)}) & np.isnan(wanted)) | (bound == np.inf)",
+        f"assert (same | (abs({_plain(a)} - wanted) <= bound)).all(), {a.name}",
+    ]
+
+
+def _plain(a: Array) -> str:
+    return f"{a.name}.astype(np.float64)" if a.dtype in FLOATS else a.name

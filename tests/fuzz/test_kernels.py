@@ -1,0 +1,19 @@
+"""A share of the random kernels in every test run: fixed seeds, every target, against the reference."""
+
+import pytest
+
+from .judge import TARGETS
+from .kernels import case_on
+
+SEEDS = {"numpy": range(150), "cpu": range(24), "gfx942": range(10, 32), "gfx950": range(16), "sm_90a": range(22)}
+"""As many as take some seven seconds of one core each."""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_kernels_agree_with_the_reference(target):
+    found = []
+    for seed in SEEDS[target]:
+        outcome = case_on(seed, target)
+        if outcome.wrong:
+            found.append(f"python -m tests.fuzz --net kernels --target {target} --seed {seed} --count 1\n{outcome}")
+    assert not found, "\n\n".join(found)
