@@ -162,6 +162,7 @@ def loaded_nvidia(contents: Contents, kernel: Kernel) -> LoadedNvidia:
         r.number("shared_bytes"),
         tuple(restored(LaneLoads, one) for one in r.records("loads")),
         lambda: None,
+        r.texts("not_as_asked"),
     )
     loaded = LoadedNvidia(kernel, UNKNOWN, lambda: (lanes, ()), (lambda: plain) if plain else None, codes, counted)
     if lanes.name != kernel.name or not {Variant(), _for_any(loaded.program)} <= codes.keys():

@@ -391,7 +391,7 @@ class _Interpreter(Launch):
         inside = np.ones(tile, bool)
         for p, extent in zip(where_to, memory, strict=True):
             inside &= (p >= 0) & (p < extent)
-        if not inside.any():
+        if not inside.any() and not op.part:
             position = ", ".join(str(p.flat[0]) for p in where_to)
             self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside

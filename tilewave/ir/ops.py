@@ -261,6 +261,8 @@ class Gather(Op):
     memory: Value
     where: Block
     through: str = ""
+    part: bool = False
+    """Of a tile that was cut, so that all of it may lie outside."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,8 @@ class Scatter(Op):
     tile: Value
     memory: Value
     where: Block
+    part: bool = False
+    """Of a tile that was cut, so that all of it may lie outside."""
 
 
 @dataclass(frozen=True)

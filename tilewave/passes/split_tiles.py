@@ -312,9 +312,9 @@ class _Splitter:
             case Write(tile=tile, at=at, axes=axes):
                 self.append(replace(op, at=self.moved(at, axes, self.plan.axes.of(tile))))
             case Gather(where=where):
-                self.append(replace(op, where=self.where(where, self.plan.axes.of(op.result))))
+                self.append(replace(op, where=self.where(where, self.plan.axes.of(op.result)), part=True))
             case Scatter(tile=tile, where=where):
-                self.append(replace(op, where=self.where(where, self.plan.axes.of(tile))))
+                self.append(replace(op, where=self.where(where, self.plan.axes.of(tile)), part=True))
             case Iota():
                 self.count(op)
             case Loop() | While():
