@@ -213,5 +213,9 @@ _previous_hook = sys.excepthook
 sys.excepthook = _print_for_the_author
 
 
-class SpillWarning(UserWarning):
+class SlowCodeWarning(UserWarning):
+    """Machine code that is right, and slower than it could be."""
+
+
+class SpillWarning(SlowCodeWarning):
     """A kernel needs more registers than a lane has."""

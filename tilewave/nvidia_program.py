@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from tilewave.errors import SpillWarning, TargetError, here
+from tilewave.errors import SlowCodeWarning, SpillWarning
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
@@ -90,19 +90,15 @@ class NvidiaProgram:
         code = self.code_for(variant)
         return CudaCode(self.name, CHIP, code.ptx.encode(), _launch(code, self.tiles), parameters)
 
-    def check_registers(self, program: CudaProgram, number: int) -> None:
-        """Products that wait for registers are refused, and so are spills where tiles are copied to be fast.
-
-        Lanes that load are there for arrays of any kind; they would rather spill than fail.
-        """
-        told = read_log(program.log(number))
-        spilled = program.resources(number).local_bytes
-        if not spilled and not told.serialized:
-            return
-        what = f"{self.name}: {told.serialized[0] if told.serialized else f'{spilled} bytes of a lane are spilled'}"
-        if told.serialized or any(isinstance(slot, TiledArray) for slot in program.code.launch.slots):
-            raise TargetError(what, loc=here(), remedy="use smaller tiles, whose sums leave more registers")
-        warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=6)
+    def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
+        """What the assembler could not do well is said; the code is right all the same."""
+        told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
+        if told.serialized:
+            what = f"{self.name}: products wait for each other: {told.serialized[0]}"
+            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=6)
+        if spilled:
+            what = f"{self.name}: {spilled} bytes of a lane are spilled"
+            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=6)
 
     # -- which code
 
@@ -140,7 +136,7 @@ class Chooser(CudaProgram):
 
     def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
         program = self.owner.program_for(self.owner.variant_for(views), self.code.parameters)
-        self.owner.check_registers(program, number)
+        self.owner.warn_of_slow_code(program, number)
         return program.prepare(views, numbers, number, stream)
 
 

@@ -8,7 +8,7 @@ from one_op import FLOAT_NAMES, INTEGER_NAMES, NAMES, M, kernel_of, pairs_of, wo
 from tilewave import *
 from tilewave.ir.types import DTYPES
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::tilewave.errors.SlowCodeWarning")]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from read_back import CASES, COLUMN_WISE, ROW_WISE, built
 
 from tilewave import *
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::tilewave.errors.SpillWarning")]
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::tilewave.errors.SlowCodeWarning")]
 RUNS = int(os.environ.get("TILEWAVE_READ_BACK_RUNS", "100"))
 WORKGROUPS = 264
 """Two for each processor of an H200."""

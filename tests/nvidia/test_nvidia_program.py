@@ -7,7 +7,7 @@ import pytest
 from ptx_code import half_gemm
 
 from tilewave import *
-from tilewave.errors import CallError, SpillWarning, TargetError
+from tilewave.errors import CallError, SlowCodeWarning, SpillWarning
 from tilewave.ir.types import F16, F32
 from tilewave.nvidia_code import Variant
 from tilewave.nvidia_program import alignment
@@ -142,23 +142,18 @@ def spilling(fake, monkeypatch):
     monkeypatch.setattr(fake, "do_cuFuncGetAttribute", spilling)
 
 
-def test_a_kernel_that_copies_and_spills_is_refused(gemm, fake, torch, spilling):
-    with pytest.raises(TargetError, match="64 bytes of a lane are spilled"):
-        gemm(*tensors(torch))
-    assert fake.launches == []
-
-
-def test_lanes_that_load_would_rather_spill_than_fail(gemm, fake, torch, spilling):
+@pytest.mark.parametrize("strides", [{}, {"a_strides": (K + 2, 1)}], ids=["copies", "loads"])
+def test_a_kernel_that_spills_says_so_and_runs(gemm, fake, torch, spilling, strides):
     with pytest.warns(SpillWarning, match="64 bytes of a lane are spilled; smaller tiles need fewer registers"):
-        gemm(*tensors(torch, a_strides=(K + 2, 1)))
+        gemm(*tensors(torch, **strides))
     assert len(fake.launches) == 1
 
 
-def test_products_that_wait_for_each_other_are_refused(gemm, fake, torch, monkeypatch):
+def test_products_that_wait_for_each_other_are_told_and_run(gemm, fake, torch, monkeypatch):
     monkeypatch.setattr("tilewave.runtime.cuda.CudaProgram.log", lambda *given: "ptxas info : (C7510) serialized")
-    with pytest.raises(TargetError, match="C7510"):
+    with pytest.warns(SlowCodeWarning, match="products wait for each other: .*C7510"):
         gemm(*tensors(torch))
-    assert fake.launches == []
+    assert len(fake.launches) == 1
 
 
 def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
