@@ -247,7 +247,7 @@ def test_more_bytes_than_expected_are_noticed_when_all_have_come():
 THROUGH = """  %s = allocate() : memory<8x8xf32, shared>
   %full = make_signals() {arrivals = 1} : signals<1>
   barrier()
-  %minus = sub(%zero, %one) : index
+  %minus = sub(%zero, %four) : index
   role() {first = 0, last = 1} do () {
     arrive(%full, %zero) {expect = 256}
     copy_in(%a, [%four, %minus], %s, [], %full, %zero) {axes = [1, 0]}
@@ -264,9 +264,16 @@ THROUGH = """  %s = allocate() : memory<8x8xf32, shared>
 def test_a_box_is_zero_outside_and_nothing_is_copied_out_there(order, seed):
     a, c = run_text(text_of(THROUGH), order, seed)
     box = np.zeros((8, 8), np.float32)
-    box[1:, :4] = a[4:, :7].T
-    np.testing.assert_array_equal(c[:7, 4:], box[1:, :4])
-    assert np.isnan(c[7]).all() and np.isnan(c[:, :4]).all()
+    box[4:, :4] = a[4:, :4].T
+    np.testing.assert_array_equal(c[:4, 4:], box[4:, :4])
+    assert np.isnan(c[4:]).all() and np.isnan(c[:, :4]).all()
+
+
+def test_a_box_that_begins_off_the_grain_is_found():
+    """A copy engine faults there, on the card alone."""
+    text = text_of(THROUGH.replace("copy_in(%a, [%four, %minus]", "copy_in(%a, [%four, %one]"))
+    with pytest.raises(InterpreterError, match=r"copies from a\[4, 1\] on, off the grain of 16 bytes"):
+        run_text(text, "in turn", 0)
 
 
 @pytest.mark.parametrize(("order", "seed"), ORDERS)

@@ -39,6 +39,9 @@ from tilewave.ir.windows import Window
 
 Waiting = Generator[None, None, tuple[Any, ...]]
 
+GRAIN_BYTES = 16
+"""Copy engines begin a box at a multiple of this in its rows; said here once more, since this judges the passes."""
+
 
 class LaterOps:
     """The part of a wave that waits, and asks for what comes later."""
@@ -209,7 +212,7 @@ class LaterOps:
         target: LaneMemory = self.env[op.to]
         *others, rows, row = target.shape[len(op.to_at) :]
         box, flat = (*others, rows // 2, row), self.box(op, target, op.to_at)
-        at = [self.uniform(op, v) for v in op.at]
+        at = self.begin(op, op.at, self.env[op.memory])
         together, size = self.uniform(op, op.together), len(flat) // 2
         self.ask(op, tuple(at) if together else None)
         for half in (self.state.rank,) if together else (0, 1):
@@ -374,7 +377,17 @@ class LaterOps:
     def window(
         self, op: Op, at: tuple[Value, ...], axes: tuple[int, ...], box: tuple[int, ...], memory: LaneMemory
     ) -> Window | None:
-        return Window.of([self.uniform(op, v) for v in at], axes, box, memory.shape)
+        return Window.of(self.begin(op, at, memory), axes, box, memory.shape)
+
+    def begin(self, op: Op, at: tuple[Value, ...], memory: LaneMemory) -> list[int]:
+        """Where a box begins in a global memory."""
+        found = [self.uniform(op, v) for v in at]
+        if found[-1] * memory.data.itemsize % GRAIN_BYTES:
+            where = ", ".join(map(str, found))
+            self.fail(
+                op, f"wave {self.number} copies from {memory.name}[{where}] on, off the grain of {GRAIN_BYTES} bytes"
+            )
+        return found
 
 
 def boxed(source: LaneMemory, window: Window | None, box: tuple[int, ...]) -> Array:

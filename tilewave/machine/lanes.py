@@ -50,7 +50,8 @@ class CopyEngine:
     """What moves boxes between global and shared memory by itself."""
 
     grain_bytes: int
-    """Rows of an array begin a whole multiple of this apart."""
+    """Rows of an array begin a whole multiple of this apart, and a box at a multiple of it in its rows: a copy that
+    begins elsewhere ends in an illegal instruction, as an H200 showed."""
     widest_row_bytes: int
     """Of a box; its other sides have `longest_side` elements at most."""
     longest_side: int

@@ -21,6 +21,7 @@ from tilewave.ir.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.ir.interp import touched
 from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
+from tilewave.ir.positions import Positions
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.spreads import Spreads
 from tilewave.ir.types import Memory, Swizzled
@@ -44,7 +45,7 @@ class StageWrites:
         engine = self.machine.copy_engine
         if engine is None or len(kernel.waves) != 2 or prod(kernel.waves) % GROUP:
             return kernel
-        spreads = Spreads(kernel, self.rows, frozenset(self.rows))
+        spreads, positions = Spreads(kernel, self.rows, frozenset(self.rows)), Positions(kernel.body)
         again = touched(kernel)[1] | written_again(kernel)
         builder = Builder(names(kernel))
         memories: dict[Memory, Value] = {}
@@ -53,7 +54,7 @@ class StageWrites:
         def stage(op: Op) -> Sequence[Op] | None:
             if not isinstance(op, Write) or not lies_in(op.memory, "global") or op.memory in again:
                 return None
-            chunk = _chunk(op, engine)
+            chunk = _chunk(op, engine, positions)
             if not chunk or not _is_held_by_groups(op, spreads):
                 return None
             size = op.tile.type.dtype.bytes
@@ -73,12 +74,13 @@ _ROWS = GROUP_INSTRUCTIONS[0]
 """Rows of a chunk lie as those of an operand do: the engine has the same words for both."""
 
 
-def _chunk(op: Write, engine: CopyEngine) -> int:
+def _chunk(op: Write, engine: CopyEngine, positions: Positions) -> int:
     """Columns of a chunk: the longest rows that divide the tile; 0 where the engine cannot write this memory."""
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == len(memory.shape) - 1 and len(op.axes) > 1
-    apart = memory.shape[-1] * size % engine.grain_bytes == 0
-    if not rows or not apart or len(memory.shape) > engine.most_axes or prod(op.tile.type.shape[:-2]) != 1:
+    begins = positions.divisor(op.at[-1])
+    grains = memory.shape[-1] * size % engine.grain_bytes == 0 and begins * size % engine.grain_bytes == 0
+    if not rows or not grains or len(memory.shape) > engine.most_axes or prod(op.tile.type.shape[:-2]) != 1:
         return 0
     return next((row // size for row in _ROWS.row_bytes if columns * size % row == 0), 0)
 

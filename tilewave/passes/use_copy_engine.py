@@ -15,6 +15,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.interp import touched
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import lies_in
+from tilewave.ir.positions import Positions
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.lanes import CopyEngine, LaneMachine
 
@@ -29,8 +30,8 @@ class UseCopyEngine:
     def __call__(self, kernel: Kernel) -> Kernel:
         staged = {op.result for op in walk(kernel.body) if isinstance(op, Allocate) and lies_in(op.result, "shared")}
         homes = [found for block in _blocks(kernel.body) if (found := tuple(_moves(block, kernel, staged)))]
-        engine = self.machine.copy_engine
-        if engine is None or not homes or not all(move.suits(engine) for move in homes[0]):
+        engine, positions = self.machine.copy_engine, Positions(kernel.body)
+        if engine is None or not homes or not all(move.suits(engine, positions) for move in homes[0]):
             return kernel
         moves = {move.write: move for move in homes[0]}
         if [op.memory for op in moves] != [*_order(kernel, staged)]:
@@ -52,13 +53,14 @@ class Move:
     read: Read
     write: Write
 
-    def suits(self, engine: CopyEngine) -> bool:
+    def suits(self, engine: CopyEngine, positions: Positions) -> bool:
         memory, box = self.read.memory.type, self.read.result.type.shape
         size = memory.dtype.bytes
         rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == len(memory.shape) - 1
         row_bytes, apart = box[-1] * size, memory.shape[-1] * size
         sides = row_bytes <= engine.widest_row_bytes and max(box) <= engine.longest_side
         grains = row_bytes % engine.grain_bytes == 0 and (apart % engine.grain_bytes == 0 or len(memory.shape) == 1)
+        grains = grains and positions.divisor(self.read.at[-1]) * size % engine.grain_bytes == 0
         return rows and sides and grains and len(memory.shape) <= engine.most_axes
 
     def copy(self) -> Copy:
