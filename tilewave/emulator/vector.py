@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tilewave.emulator.float_table import (
     COMPARED,
     COMPARISONS,
+    IN_IEEE_MODE,
     PACKED16,
     PACKED32,
     ROWS,
@@ -23,6 +26,8 @@ from tilewave.emulator.vector_table import Formula, saturating_add, saturating_s
 
 SUFFIXES = ("_e32", "_e64_dpp", "_e64", "_sdwa", "_dpp")
 BY_HALVES = ("lshl_add_u64", "lshlrev_b64", "mov_b64", "mad_u64_u32", "mad_i64_i32")
+DX10_CLAMP, IEEE_MODE = 1 << 8, 1 << 9
+"""Bits of the mode register."""
 NO_FLAGS, ALL_FLAGS = (0, 0, 0), (1, 1, 1)
 
 
@@ -67,13 +72,13 @@ def _by_row(draft: Draft, name: str) -> Execute:
     readers = [selected_source(draft, at, draft.operands[1 + at], letter) for at, letter in enumerate(types)]
     if accumulates:
         readers.append(draft.source(draft.operands[0], result))
-    return _computed(draft, result, formula, readers)
+    return _computed(draft, result, formula, readers, IN_IEEE_MODE.get(name, formula))
 
 
-def _computed(draft: Draft, result: str, formula: Formula, readers: list[Reader]) -> Execute:
-    """Read, compute, round and clamp as the modifiers say, and write."""
-    if "clamp" in draft.modifiers and result in "fhF":
-        formula = _clamped(formula)
+def _computed(
+    draft: Draft, result: str, formula: Formula, readers: list[Reader], in_ieee_mode: Formula | None = None
+) -> Execute:
+    """Read, compute, round and clamp as the modifiers and the mode say, and write."""
     write = _destination(draft, result, len(readers))
     scale = _output_scale(draft)
     if scale is not None:
@@ -82,6 +87,10 @@ def _computed(draft: Draft, result: str, formula: Formula, readers: list[Reader]
         write = lambda c, v, where=None: plain(  # noqa: E731
             c, v if (c.machine.mode >> shift) & 2 else v * v.dtype.type(scale), where
         )
+    clamps = "clamp" in draft.modifiers and result in "fhF"
+    if clamps or in_ieee_mode not in (None, formula):
+        by_mode = _by_mode(formula, in_ieee_mode or formula, _clamped if clamps else None)
+        return lambda c: write(c, by_mode(c.machine.mode)(*(read(c) for read in readers)))
     match readers:
         case [a]:
             return lambda c: write(c, formula(a(c)))
@@ -105,14 +114,20 @@ def _output_scale(draft: Draft) -> float | None:
             return None
 
 
-def _clamped(formula: Formula) -> Formula:
-    def clamp(*operands: Array) -> Array:
-        value = formula(*operands)
-        whole = np.nan_to_num(value, nan=0.0, posinf=np.inf, neginf=-np.inf)
-        result: Array = np.clip(whole, 0, 1).astype(value.dtype)
-        return result
+def _by_mode(
+    formula: Formula, in_ieee_mode: Formula, finish: Callable[[Array, int], Array] | None
+) -> Callable[[int], Formula]:
+    def of_mode(mode: int) -> Formula:
+        chosen = in_ieee_mode if mode & IEEE_MODE else formula
+        return chosen if finish is None else lambda *operands: finish(chosen(*operands), mode)
 
-    return clamp
+    return of_mode
+
+
+def _clamped(value: Array, mode: int) -> Array:
+    """Between 0 and 1; what is no number becomes 0 where the mode says so."""
+    result: Array = np.clip(value, value.dtype.type(0), value.dtype.type(1))
+    return np.where(np.isnan(value), value.dtype.type(0), result) if mode & DX10_CLAMP else result
 
 
 def _destination(draft: Draft, letter: str, sources: int) -> Writer:
@@ -205,7 +220,7 @@ def _packed16(draft: Draft, types: str, formula: Formula) -> Execute:
         lower = formula(*[half(v, low[at], negate_low[at]) for at, v in enumerate(values)])
         upper = formula(*[half(v, high[at], negate_high[at]) for at, v in enumerate(values)])
         if clamps:
-            lower, upper = np.clip(lower, F16(0), F16(1)), np.clip(upper, F16(0), F16(1))
+            lower, upper = (_clamped(x, c.machine.mode) for x in (lower, upper))
         write(c, two_halves(np.ascontiguousarray(lower).view(U16), np.ascontiguousarray(upper).view(U16)))
 
     return execute

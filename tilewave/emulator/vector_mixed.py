@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewave.emulator.fused import fma
 from tilewave.emulator.instruction import Operand
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import (
@@ -27,7 +28,6 @@ from tilewave.emulator.numbers import (
 )
 from tilewave.emulator.sources import plain
 from tilewave.emulator.step import Draft, Execute, Reader, signed_reader
-from tilewave.emulator.vector_table import fma
 
 NO_FLAGS = (0, 0, 0)
 
