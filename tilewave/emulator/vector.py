@@ -17,6 +17,7 @@ from tilewave.emulator.float_table import (
     classes,
 )
 from tilewave.emulator.instruction import EXEC, Operand, parse_operand
+from tilewave.emulator.kernel import DX10_CLAMP, IEEE_MODE
 from tilewave.emulator.machine import Convoy, lanes_of, mask_of
 from tilewave.emulator.numbers import F16, LETTERS, U16, U32, Array, constant_bits
 from tilewave.emulator.sources import dpp_pattern, is_dpp, selected_source, written_lanes
@@ -26,8 +27,6 @@ from tilewave.emulator.vector_table import Formula, saturating_add, saturating_s
 
 SUFFIXES = ("_e32", "_e64_dpp", "_e64", "_sdwa", "_dpp")
 BY_HALVES = ("lshl_add_u64", "lshlrev_b64", "mov_b64", "mad_u64_u32", "mad_i64_i32")
-DX10_CLAMP, IEEE_MODE = 1 << 8, 1 << 9
-"""Bits of the mode register."""
 NO_FLAGS, ALL_FLAGS = (0, 0, 0), (1, 1, 1)
 
 
@@ -78,15 +77,11 @@ def _by_row(draft: Draft, name: str) -> Execute:
 def _computed(
     draft: Draft, result: str, formula: Formula, readers: list[Reader], in_ieee_mode: Formula | None = None
 ) -> Execute:
-    """Read, compute, round and clamp as the modifiers and the mode say, and write."""
+    """Read, compute, round and clamp as the modifiers and the mode say, and write.
+
+    `mul:2` and its like have no effect: the hardware scales results only where denormals are flushed.
+    """
     write = _destination(draft, result, len(readers))
-    scale = _output_scale(draft)
-    if scale is not None:
-        # The hardware scales results only where denormals are flushed.
-        shift, plain = (4 if result == "f" else 6), write
-        write = lambda c, v, where=None: plain(  # noqa: E731
-            c, v if (c.machine.mode >> shift) & 2 else v * v.dtype.type(scale), where
-        )
     clamps = "clamp" in draft.modifiers and result in "fhF"
     if clamps or in_ieee_mode not in (None, formula):
         by_mode = _by_mode(formula, in_ieee_mode or formula, _clamped if clamps else None)
@@ -100,18 +95,6 @@ def _computed(
             return lambda c: write(c, formula(a(c), b(c), third(c)))
         case _:
             raise AssertionError(draft.instruction.text)
-
-
-def _output_scale(draft: Draft) -> float | None:
-    match draft.modifiers:
-        case {"mul": "2"}:
-            return 2.0
-        case {"mul": "4"}:
-            return 4.0
-        case {"div": "2"}:
-            return 0.5
-        case _:
-            return None
 
 
 def _by_mode(

@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewave.emulator.fused import fma
 from tilewave.emulator.instruction import Operand
+from tilewave.emulator.kernel import FP16_OVERFLOW
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import (
     F16,
@@ -128,7 +129,7 @@ def _to_float8(format_name: str) -> Callable[[Draft], Execute]:
         draft.shifts_result = bool(upper)
 
         def execute(c: Convoy) -> None:
-            limit = largest if c.machine.mode >> 14 & 1 else None
+            limit = largest if c.machine.mode & FP16_OVERFLOW else None
             low, high = (to_float8(read(c), dtype, largest=limit) for read in (a, b))
             write(c, (low | (high << U32(8))).astype(U16))
 
