@@ -323,10 +323,12 @@ def test_the_middle_of_three_is_the_larger_one_of_those_behind_the_largest():
 
 @pytest.mark.parametrize("directive", ["float_denorm_mode_32 0", "float_denorm_mode_16_64 1", "float_round_mode_32 3"])
 def test_a_kernel_that_flushes_denormals_or_rounds_otherwise_is_refused(directive):
-    text = re.sub(rf"\.amdhsa_{directive[:-2]} \d\n", "", kernel_text("\tv_mov_b32_e32 v1, v0"))
+    text = re.sub(rf"\.amdhsa_{directive[:-2]} \d\n", "", kernel_text("\tv_add_f32_e32 v1, v0, v0"))
     text = text.replace("\t.end_amdhsa_kernel", f"\t\t.amdhsa_{directive}\n\t.end_amdhsa_kernel")
     with pytest.raises(UnsupportedCode, match="k flushes denormals, or does not round to nearest"):
         Emulator.from_assembly(text).launch("k", (1,), (64,), [np.zeros(1), np.zeros(1)])
+    integers = text.replace("v_add_f32_e32", "v_add_u32_e32")
+    assert Emulator.from_assembly(integers).launch("k", (1,), (64,), [np.zeros(1), np.zeros(1)]).findings == ()
 
 
 @pytest.mark.parametrize(

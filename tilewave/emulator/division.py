@@ -4,14 +4,14 @@ v_div_scale moves dividend and divisor away from the ends of the format, so that
 denormal or overflows; where that changes the quotient, it says so in a mask, and v_div_fmas, the last correction,
 scales back before it rounds. v_div_fixup puts the sign and the special cases in.
 
-AMD's documents of CDNA3 and CDNA4 are the source, but for three lines with which no division would be right:
+AMD's document of CDNA4 is the source, but for three lines with which no division would be right:
 
 - v_div_fmas is said to multiply by 2^32 (2^64 for f64). What it undoes is a factor of 2^64 (2^128), either way, and
-  the size of the quotient tells which; AMD's document of RDNA4 says it so.
+  the size of the quotient tells which.
 - Where both the quotient and the divisor's inverse are denormal, the divisor is said to be multiplied by 2^64, which
   makes it infinite. It is divided by it.
-- v_div_fixup is said to overflow where the divisor's exponent is that of infinity, which was dealt with before. Here
-  it does where the quotient is too large for any rounding.
+- v_div_fixup is said to overflow where the divisor's exponent is that of infinity, which was dealt with before. It
+  does where the quotient is no number: in the corrections of an infinite one, infinity is subtracted from itself.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from tilewave.emulator.step import SCALAR_ROWS, Draft, Early, Execute
 
 
 class Format(NamedTuple):
-    """Exponents: of the smallest normal number, of what overflows, of half the smallest number; and of scaling."""
+    """Exponents: of the smallest normal number, of half the smallest number; and of scaling."""
 
     smallest: int
-    overflow: int
     underflow: int
     far: int = 0
     tiny: int = 0
@@ -40,9 +39,9 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    np.dtype(F16): Format(-14, 16, -25),
-    np.dtype(F32): Format(-126, 128, -150, far=96, tiny=23 - 127, scaling=64),
-    np.dtype(F64): Format(-1022, 1024, -1075, far=768, tiny=53 - 1023, scaling=128),
+    np.dtype(F16): Format(-14, -25),
+    np.dtype(F32): Format(-126, -150, far=96, tiny=23 - 127, scaling=64),
+    np.dtype(F64): Format(-1022, -1075, far=768, tiny=53 - 1023, scaling=128),
 }
 
 
@@ -86,7 +85,7 @@ def fixed_quotient(quotient: Array, divisor: Array, dividend: Array) -> Array:
         [
             (divisor == 0) | np.isinf(dividend),
             np.isinf(divisor) | (dividend == 0) | (distance < format_.underflow),
-            distance > format_.overflow,
+            np.isnan(quotient),
         ],
         [number(np.inf), number(0), number(np.inf)],
         np.abs(quotient),

@@ -127,9 +127,10 @@ class Emulator:
         if launch.shared_bytes > limit:
             what = f"{launch.shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}"
             raise UnsupportedCode(what, remedy="smaller tiles need less")
-        if not is_usual(launch.kernel.descriptor.mode):
+        if not is_usual(launch.kernel.descriptor.mode) and self._program.has_floats():
             what = f"{launch.kernel.name} flushes denormals, or does not round to nearest: the emulator does neither"
-            raise UnsupportedCode(what, remedy="compile it with denormals of every format, as LLVM does by default")
+            remedy = "compile it with denormals, as LLVM does by default; in assembly: .amdhsa_float_denorm_mode_32 3"
+            raise UnsupportedCode(what, remedy=remedy)
         if private > MOST_PRIVATE_BYTES:
             what = f"{launch.kernel.name} asks for {private} bytes of private memory per lane"
             raise UnsupportedCode(what, remedy=f"{self.chip} has {MOST_PRIVATE_BYTES}; large arrays belong to memory")
