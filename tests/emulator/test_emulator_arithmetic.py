@@ -82,16 +82,18 @@ def products_and_sums(dtype):
     other = np.ldexp(rng.uniform(-2, 2, count), rng.integers(least // 2, highest // 2 - 1, count)).astype(dtype)
     with np.errstate(all="ignore"):
         product = one * other
-    tie = np.ldexp(dtype(1), -digits)
     near = np.ldexp(rng.uniform(1, 2, count), rng.integers(least // 2 - 6, least // 2 + 6, count)).astype(dtype)
-    return [
-        np.concatenate(parts)
-        for parts in (
-            (random_numbers(dtype, count, 2), one, one, near, np.full(count, 1 + 2 * tie, dtype)),
-            (random_numbers(dtype, count, 3), other, other, near[::-1], np.resize(np.array([tie, -tie], dtype), count)),
-            (random_numbers(dtype, count, 4), -product, np.spacing(product) / 2, -near * dtype(0), one),
-        )
+    half = np.ldexp(dtype(1), -digits)  # of a unit of 1: nearly a tie, and a tie where more digits were rounded before
+    above, below = 1 + 2 * half, 1 - 2 * half
+    halves = np.resize(np.array([half * below, half * above, -half * below, -half * above], dtype), count)
+    parts = [
+        (random_numbers(dtype, count, 2), random_numbers(dtype, count, 3), random_numbers(dtype, count, 4)),
+        (one, other, -product),
+        (one, other, np.spacing(product) / 2),
+        (near, near[::-1], -near * dtype(0)),
+        (np.full(count, above), halves, np.resize(np.repeat(np.array([above, 1, 1 + 4 * half], dtype), 4), count)),
     ]
+    return [np.concatenate(values).astype(dtype) for values in zip(*parts, strict=True)]
 
 
 @pytest.mark.parametrize("dtype", [F64, F32, F16])
@@ -202,6 +204,8 @@ def test_quotients_of_what_is_no_usual_number(dtype):
         (2.0**-10, 1.5 * 2.0**126, 0, -64, True),  # a denormal quotient and a denormal inverse
         (2.0**10, 1.5 * 2.0**126, -64, -64, False),  # a denormal inverse
         (2.0**-100, 2.0**40, 64, 0, True),  # a denormal quotient
+        (2.0**-100, 1.5 * 2.0**26, 64, 0, True),  # the largest denormal quotients
+        (1.5 * 2.0**-100, 2.0**26, 0, 0, False),
         (2.0**-104, 2.0**10, 64, 64, False),  # a tiny dividend
         (2.0**-103, 2.0**10, 0, 0, False),
         (2.0**-126, 1.0, 64, 64, False),  # the smallest quotient that is not denormal
@@ -231,6 +235,15 @@ def test_the_last_step_of_a_division_rounds_after_it_has_scaled(dtype):
     assert (up == np.ldexp(dtype(2), scaling)).all()
     plain = body.replace("vcc, -1", "vcc, 0")
     assert (results_of(plain, dtype, bit, np.ones(64, dtype), quotient) == quotient).all()
+
+
+@pytest.mark.parametrize("dtype", DIVISION)
+def test_a_quotient_below_half_the_smallest_number_is_zero_whatever_the_steps_made_of_it(dtype):
+    least = FORMATS[dtype][1]
+    divisor = np.array([4, -4, 4, -4], dtype)
+    dividend = np.ldexp(dtype(1), np.array([least, least, least + 1, least + 1]))
+    found = results_of(_three("div_fixup", dtype), dtype, np.full(4, 7, dtype), divisor, dividend)
+    assert len(differing(found, np.array([0.0, -0.0, 7, -7], dtype))) == 0
 
 
 def test_a_quotient_of_halves_gets_its_sign_and_its_special_cases():
