@@ -309,6 +309,29 @@ def test_a_quiet_nan_is_passed_over_and_a_signaling_one_is_not(name, dtype):
     assert np.isnan(results_of(body, dtype, a, b)).tolist() == [False, False, True, True]
 
 
+def test_pairs_and_mixed_formats_are_clamped_too():
+    a = np.resize(np.array([np.nan, -3, 0.25, 7], F32), (64, 1))
+    wanted = np.resize(np.array([0, 0, 0.25, 1], F32), 64)
+    body = "\tv_mov_b32_e32 v11, v10\n\tv_pk_mul_f32 v[100:101], v[10:11], 1.0 op_sel_hi:[1,0] clamp"
+    assert (compute(body, a, results=2).view(F32) == wanted[:, None]).all()
+    assert (compute("\tv_fma_mix_f32 v100, v10, 1.0, 0 clamp", a).view(F32)[:, 0] == wanted).all()
+
+
+@pytest.mark.parametrize("line", ["v_add_i32 v100, v10, v10 clamp", "v_pk_add_u16 v100, v10, v10 clamp"])
+def test_a_clamp_without_a_meaning_is_refused(line):
+    with pytest.raises(UnsupportedCode, match="this instruction is known without clamp"):
+        compute(f"\t{line}", np.zeros(64, U32))
+
+
+@pytest.mark.parametrize("name", ["min", "max"])
+def test_pairs_of_halves_treat_nans_alike(name):
+    quiet, signaling = NAN[F16]
+    pair = np.full(64, quiet | signaling << 16, U32)
+    body = f"\tv_mov_b32_e32 v3, 0x3c003c00\n\tv_pk_{name}_f16 v100, v10, v3"
+    assert np.isnan(compute(body, pair).view(F16)).tolist() == [[False, True]] * 64
+    assert not np.isnan(compute(body, pair, mode=".amdhsa_ieee_mode 0").view(F16)).any()
+
+
 def test_without_ieee_mode_every_nan_is_passed_over():
     quiet, signaling = NAN[F32]
     a = np.resize(np.array([quiet, signaling], U32), 64)

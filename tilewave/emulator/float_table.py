@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewave.emulator.division import fixed_quotient
 from tilewave.emulator.fused import fma
+from tilewave.emulator.kernel import DX10_CLAMP
 from tilewave.emulator.numbers import F32, F64, I16, I32, U16, Array
 from tilewave.emulator.vector_table import (
     CONVERSIONS,
@@ -54,6 +55,12 @@ def sine_of_turns(a: Array) -> Array:
 def cosine_of_turns(a: Array) -> Array:
     result: Array = np.sin((0.25 - np.abs(a - np.rint(a))) * 2 * np.pi)
     return result
+
+
+def clamped(value: Array, mode: int) -> Array:
+    """Between 0 and 1; what is no number becomes 0 where the mode says so."""
+    result: Array = np.clip(value, value.dtype.type(0), value.dtype.type(1))
+    return np.where(np.isnan(value), value.dtype.type(0), result) if mode & DX10_CLAMP else result
 
 
 def smaller(least: Formula) -> Formula:
@@ -115,10 +122,10 @@ def _selections(least: Formula, most: Formula) -> dict[str, Formula]:
 
 
 SELECTIONS = _selections(smaller(np.fmin), larger(np.fmax))
+_IEEE_SELECTIONS = _selections(quieting(smaller(np.fmin)), quieting(larger(np.fmax)))
 IN_IEEE_MODE = {
-    f"{instruction}_{name}": formula
-    for name in ("f16", "f32", "f64")
-    for instruction, formula in _selections(quieting(smaller(np.fmin)), quieting(larger(np.fmax))).items()
+    **{f"{name}_{kind}": formula for kind in ("f16", "f32", "f64") for name, formula in _IEEE_SELECTIONS.items()},
+    **{f"pk_{name}_f16": _IEEE_SELECTIONS[name] for name in ("min", "max")},
 }
 """What these compute where the mode register says IEEE."""
 
@@ -184,8 +191,8 @@ PACKED16: dict[str, tuple[str, Formula]] = {
     "pk_add_f16": ("hh", lambda a, b: a + b),
     "pk_mul_f16": ("hh", lambda a, b: a * b),
     "pk_fma_f16": ("hhh", fma),
-    "pk_min_f16": ("hh", smaller(np.fmin)),
-    "pk_max_f16": ("hh", larger(np.fmax)),
+    "pk_min_f16": ("hh", SELECTIONS["min"]),
+    "pk_max_f16": ("hh", SELECTIONS["max"]),
     "pk_minimum3_f16": ("hhh", of_three(smaller(np.minimum))),
     "pk_maximum3_f16": ("hhh", of_three(larger(np.maximum))),
     "pk_add_u16": ("ss", lambda a, b: a + b),
