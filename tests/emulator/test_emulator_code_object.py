@@ -7,8 +7,11 @@ import pytest
 from emulated_code import DATA
 
 from tilewave.emulator import EmulationError, Emulator
+from tilewave.emulator.code_object import mode_at_start
 from tilewave.emulator.disassembly import find_objdump, read_disassembly
+from tilewave.emulator.elf import Elf
 from tilewave.emulator.findings import UnsupportedCode
+from tilewave.emulator.kernel import DX10_CLAMP, FP16_OVERFLOW, IEEE_MODE
 from tilewave.emulator.metadata import read_msgpack, read_yaml
 
 OBJECT = DATA / "kernels_gfx942.hsaco"
@@ -83,6 +86,14 @@ def test_kernels_are_described_by_descriptor_and_metadata():
         256,
         0,
     )
+
+
+def test_a_descriptor_says_the_mode_that_waves_start_in():
+    elf = Elf.of(OBJECT.read_bytes())
+    for name in (symbol for symbol in elf.symbols if symbol.endswith(".kd")):
+        resources = int.from_bytes(elf.read(elf.symbols[name], 64)[48:52], "little")
+        assert mode_at_start(resources) == 0xF0 | DX10_CLAMP | IEEE_MODE
+        assert mode_at_start(resources & ~(1 << 23) | 1 << 26) == 0xF0 | DX10_CLAMP | FP16_OVERFLOW
 
 
 def test_what_is_no_code_object_is_refused():

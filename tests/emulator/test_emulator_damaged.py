@@ -30,6 +30,19 @@ def changed(layout, at, *values):
     return data
 
 
+# -- assembly ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", ["neg(", "-neg(", "abs(", "sext(", "lit(", "|", "-", "("])
+def test_signs_within_signs_are_refused_however_deep(sign):
+    closing = ")" if "(" in sign else sign.strip("-")
+    for depth in (2, 100_000):
+        operand = sign * depth + "v1" + closing * depth
+        with pytest.raises(UnsupportedCode, match="the emulator has no meaning for: v_add_f32_e64"):
+            emulator = Emulator.from_assembly(kernel_text(f"\tv_add_f32_e64 v3, {operand}, v1", pointers=("a",)))
+            emulator.launch("k", (1,), (64,), [WORDS])
+
+
 # -- code objects ------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, split_text
-from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel
+from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
 from tilewave.emulator.numbers import CHIPS, Chip
 from tilewave.errors import NOWHERE, Loc
@@ -124,20 +124,22 @@ class _Reader:
         return Instruction(i.text, i.mnemonic, i.operands, i.modifiers, i.line, i.loc, self.labels[found[1]])
 
 
+DEFAULTS = {"float_denorm_mode_16_64": "3", "dx10_clamp": "1", "ieee_mode": "1"}
+"""What LLVM's assembler takes for directives that are not there; for all others it is 0."""
+
+
 def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapping[str, Any]) -> Kernel:
     def number(key: str) -> int:
-        text = directives.get(key, "0")
+        text = directives.get(key, DEFAULTS.get(key, "0"))
         return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else 0
 
-    mode = (
+    float_mode = (
         number("float_round_mode_32")
         | number("float_round_mode_16_64") << 2
         | number("float_denorm_mode_32") << 4
         | number("float_denorm_mode_16_64") << 6
-        | number("dx10_clamp") << 8
-        | number("ieee_mode") << 9
-        | number("fp16_overflow") << 14
     )
+    mode = mode_register(float_mode, number("dx10_clamp"), number("ieee_mode"), number("fp16_overflow"))
     descriptor = Descriptor(
         number("group_segment_fixed_size"),
         number("private_segment_fixed_size") + (16384 if number("uses_dynamic_stack") else 0),

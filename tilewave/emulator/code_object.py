@@ -11,7 +11,7 @@ from tilewave.emulator.disassembly import disassemble, read_disassembly
 from tilewave.emulator.elf import Elf
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import CODE_BASE
-from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel
+from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, resources_of
 
 MACHINES = {0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950"}
@@ -48,10 +48,15 @@ def _kernel(name: str, elf: Elf, metadata: Mapping[str, Any], positions: Mapping
         preload & 0x7F,
         preload >> 7,
         (bool(second >> 7 & 1), bool(second >> 8 & 1), bool(second >> 9 & 1)),
-        (first >> 12) & 0x7FFF,
+        mode_at_start(first),
         8 * ((first & 63) + 1),
     )
     start = CODE_BASE + at + entry + (AFTER_PRELOAD if descriptor.preloaded else 0)
     if start not in positions:
         raise UnsupportedCode(f"the code of {name} is not where its descriptor says", remedy="build it again")
     return Kernel(name, positions[start], descriptor, arguments_of(metadata), resources_of(metadata))
+
+
+def mode_at_start(resources: int) -> int:
+    """The mode that the first word of resources in a kernel's descriptor asks for."""
+    return mode_register(resources >> 12 & 0xFF, resources >> 21 & 1, resources >> 23 & 1, resources >> 26 & 1)

@@ -13,7 +13,7 @@ import numpy as np
 from tilewave.emulator.assembly import Module, read_assembly
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
-from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.kernel import Kernel, is_usual
 from tilewave.emulator.launch import Extent, Given, Launch, known_at_start, make_machine, prepare
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.memory import GlobalMemory
@@ -101,7 +101,7 @@ class Emulator:
         launch = prepare(
             self.module, kernel, _extent("grid", grid), _extent("block", block), args, dynamic_shared, memory
         )
-        self._check_size(launch)
+        self._check_needs(launch)
         limit = instruction_limit(memory) if limit is None else limit
         executed, rng, paths, races = 0, random.Random(seed), None, Races(memory.buffers, memory.places)
         workgroups = launch.workgroups()
@@ -122,11 +122,15 @@ class Emulator:
             kernel_name, self.chip, order, seed, len(workgroups), waves, executed, seconds, tuple(findings.found)
         )
 
-    def _check_size(self, launch: Launch) -> None:
+    def _check_needs(self, launch: Launch) -> None:
         limit, private = SHARED_LIMIT[self.chip], launch.kernel.descriptor.private_bytes
         if launch.shared_bytes > limit:
             what = f"{launch.shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}"
             raise UnsupportedCode(what, remedy="smaller tiles need less")
+        if not is_usual(launch.kernel.descriptor.mode) and self._program.has_floats():
+            what = f"{launch.kernel.name} flushes denormals, or does not round to nearest: the emulator does neither"
+            remedy = "compile it with denormals, as LLVM does by default; in assembly: .amdhsa_float_denorm_mode_32 3"
+            raise UnsupportedCode(what, remedy=remedy)
         if private > MOST_PRIVATE_BYTES:
             what = f"{launch.kernel.name} asks for {private} bytes of private memory per lane"
             raise UnsupportedCode(what, remedy=f"{self.chip} has {MOST_PRIVATE_BYTES}; large arrays belong to memory")

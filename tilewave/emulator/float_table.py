@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewave.emulator.division import fixed_quotient
+from tilewave.emulator.fused import fma
+from tilewave.emulator.kernel import DX10_CLAMP
 from tilewave.emulator.numbers import F32, F64, I16, I32, U16, Array
 from tilewave.emulator.vector_table import (
     CONVERSIONS,
@@ -13,14 +16,9 @@ from tilewave.emulator.vector_table import (
     MOVES,
     Formula,
     Row,
-    division_fixup,
     exponent,
-    fma,
     fraction,
-    in_double,
     mantissa,
-    median_float,
-    turns,
 )
 
 
@@ -30,6 +28,39 @@ def scaled(a: Array, power: Array) -> Array:
 
 def multiply_legacy(a: Array, b: Array) -> Array:
     return np.where((a == 0) | (b == 0), F32(0), a * b)
+
+
+def in_double(function: Callable[[Array], Array]) -> Formula:
+    """Correctly rounded: the hardware's transcendental units may differ in the last place."""
+    return lambda a: function(a.astype(F64)).astype(a.dtype)
+
+
+def without_denormals(function: Callable[[Array], Array]) -> Formula:
+    """These units take denormal float32 for zeros, and make zeros of denormal results; the other formats are whole."""
+    rounded = in_double(function)
+    return lambda a: flushed(rounded(flushed(a))) if a.dtype == F32 else rounded(a)
+
+
+def flushed(x: Array) -> Array:
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+
+
+def sine_of_turns(a: Array) -> Array:
+    """Multiples of a quarter turn are exact."""
+    part = a - np.rint(a)
+    near = np.where(np.abs(part) > 0.25, np.copysign(0.5, part) - part, part)
+    return np.where(a == 0, a, np.sin(near * 2 * np.pi))
+
+
+def cosine_of_turns(a: Array) -> Array:
+    result: Array = np.sin((0.25 - np.abs(a - np.rint(a))) * 2 * np.pi)
+    return result
+
+
+def clamped(value: Array, mode: int) -> Array:
+    """Between 0 and 1; what is no number becomes 0 where the mode says so."""
+    result: Array = np.clip(value, value.dtype.type(0), value.dtype.type(1))
+    return np.where(np.isnan(value), value.dtype.type(0), result) if mode & DX10_CLAMP else result
 
 
 def smaller(least: Formula) -> Formula:
@@ -45,6 +76,60 @@ def of_three(two: Formula) -> Formula:
     return lambda a, b, c: two(two(a, b), c)
 
 
+def quieting(two: Formula) -> Formula:
+    """In IEEE mode a signaling NaN is not passed over: it comes out, quiet."""
+    return lambda a, b: np.where(is_signaling(a), quiet(a), np.where(is_signaling(b), quiet(b), two(a, b)))
+
+
+def is_signaling(x: Array) -> Array:
+    result: Array = np.isnan(x) & (_bits(x) & _quiet_bit(x) == 0)
+    return result
+
+
+def quiet(x: Array) -> Array:
+    result: Array = (_bits(x) | _quiet_bit(x)).view(x.dtype)
+    return result
+
+
+def _bits(x: Array) -> Array:
+    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
+
+
+def _quiet_bit(x: Array) -> Array:
+    """The highest digit behind the point."""
+    return np.array(1 << (np.finfo(x.dtype).nmant - 1), f"u{x.dtype.itemsize}")
+
+
+def median(least: Formula, most: Formula) -> Formula:
+    """The middle of three; the smallest where one is no number."""
+
+    def middle(a: Array, b: Array, c: Array) -> Array:
+        largest = most(most(a, b), c)
+        rest = np.where(largest == a, most(b, c), np.where(largest == b, most(a, c), most(a, b)))
+        return np.where(np.isnan(a) | np.isnan(b) | np.isnan(c), least(least(a, b), c), rest)
+
+    return middle
+
+
+def _selections(least: Formula, most: Formula) -> dict[str, Formula]:
+    return {
+        "min": least,
+        "max": most,
+        "min3": of_three(least),
+        "max3": of_three(most),
+        "med3": median(least, most),
+    }
+
+
+SELECTIONS = _selections(smaller(np.fmin), larger(np.fmax))
+_IEEE_SELECTIONS = _selections(quieting(smaller(np.fmin)), quieting(larger(np.fmax)))
+IN_IEEE_MODE = {
+    **{f"{name}_{kind}": formula for kind in ("f16", "f32", "f64") for name, formula in _IEEE_SELECTIONS.items()},
+    **{f"pk_{name}_f16": _IEEE_SELECTIONS[name] for name in ("min", "max")},
+}
+"""What these compute where the mode register says IEEE."""
+
+
 def _floats(name: str, letter: str) -> dict[str, Row]:
     """The instructions that every float format has."""
     one, two, three, plus = letter, letter * 2, letter * 3, letter * 2 + "+"
@@ -53,29 +138,29 @@ def _floats(name: str, letter: str) -> dict[str, Row]:
         "sub": Row(letter, two, lambda a, b: a - b),
         "subrev": Row(letter, two, lambda a, b: b - a),
         "mul": Row(letter, two, lambda a, b: a * b),
-        "min": Row(letter, two, smaller(np.fmin)),
-        "max": Row(letter, two, larger(np.fmax)),
+        "min": Row(letter, two, SELECTIONS["min"]),
+        "max": Row(letter, two, SELECTIONS["max"]),
         "fma": Row(letter, three, fma),
         "fmac": Row(letter, plus, fma),
-        "rcp": Row(letter, one, in_double(lambda a: 1.0 / a)),
-        "rsq": Row(letter, one, in_double(lambda a: 1.0 / np.sqrt(a))),
-        "sqrt": Row(letter, one, in_double(np.sqrt)),
-        "exp": Row(letter, one, in_double(np.exp2)),
-        "log": Row(letter, one, in_double(np.log2)),
-        "sin": Row(letter, one, turns(np.sin)),
-        "cos": Row(letter, one, turns(np.cos)),
+        "rcp": Row(letter, one, without_denormals(lambda a: 1.0 / a)),
+        "rsq": Row(letter, one, without_denormals(lambda a: 1.0 / np.sqrt(a))),
+        "sqrt": Row(letter, one, without_denormals(np.sqrt)),
+        "exp": Row(letter, one, without_denormals(np.exp2)),
+        "log": Row(letter, one, without_denormals(np.log2)),
+        "sin": Row(letter, one, in_double(sine_of_turns)),
+        "cos": Row(letter, one, in_double(cosine_of_turns)),
         "floor": Row(letter, one, np.floor),
         "ceil": Row(letter, one, np.ceil),
         "trunc": Row(letter, one, np.trunc),
         "rndne": Row(letter, one, np.rint),
         "fract": Row(letter, one, fraction),
-        "min3": Row(letter, three, of_three(smaller(np.fmin))),
-        "max3": Row(letter, three, of_three(larger(np.fmax))),
+        "min3": Row(letter, three, SELECTIONS["min3"]),
+        "max3": Row(letter, three, SELECTIONS["max3"]),
         "minimum3": Row(letter, three, of_three(smaller(np.minimum))),
         "maximum3": Row(letter, three, of_three(larger(np.maximum))),
-        "med3": Row(letter, three, median_float),
+        "med3": Row(letter, three, SELECTIONS["med3"]),
         "frexp_mant": Row(letter, one, mantissa),
-        "div_fixup": Row(letter, three, division_fixup),
+        "div_fixup": Row(letter, three, fixed_quotient),
     }
     return {f"{instruction}_{name}": row for instruction, row in rows.items()}
 
@@ -91,7 +176,7 @@ FLOATS = {
     "mac_f16": Row("h", "hh+", fma),
     "fmaak_f32": Row("f", "fff", fma),
     "fmamk_f32": Row("f", "fff", fma),
-    "rcp_iflag_f32": Row("f", "f", in_double(lambda a: 1.0 / a)),
+    "rcp_iflag_f32": Row("f", "f", without_denormals(lambda a: 1.0 / a)),
     "ldexp_f32": Row("f", "fi", scaled),
     "ldexp_f64": Row("F", "Fi", scaled),
     "ldexp_f16": Row("h", "hw", scaled),
@@ -106,8 +191,8 @@ PACKED16: dict[str, tuple[str, Formula]] = {
     "pk_add_f16": ("hh", lambda a, b: a + b),
     "pk_mul_f16": ("hh", lambda a, b: a * b),
     "pk_fma_f16": ("hhh", fma),
-    "pk_min_f16": ("hh", smaller(np.fmin)),
-    "pk_max_f16": ("hh", larger(np.fmax)),
+    "pk_min_f16": ("hh", SELECTIONS["min"]),
+    "pk_max_f16": ("hh", SELECTIONS["max"]),
     "pk_minimum3_f16": ("hhh", of_three(smaller(np.minimum))),
     "pk_maximum3_f16": ("hhh", of_three(larger(np.maximum))),
     "pk_add_u16": ("ss", lambda a, b: a + b),

@@ -45,6 +45,24 @@ class Resources:
     largest_workgroup: int
 
 
+ROUNDS_TO_NEAREST, KEEPS_DENORMALS = 0x00, 0xF0
+"""What the low byte of the mode register says of all formats."""
+DX10_CLAMP, IEEE_MODE, FP16_OVERFLOW = 1 << 8, 1 << 9, 1 << 23
+"""Bits of the mode register: clamping makes 0 of NaN; signaling NaNs are not passed over; conversions saturate."""
+
+MODE_OF_RESULTS = 0xFF | DX10_CLAMP | IEEE_MODE | FP16_OVERFLOW
+
+
+def mode_register(float_mode: int, dx10_clamp: int, ieee_mode: int, fp16_overflow: int) -> int:
+    """The mode that a wave starts in: a byte of rounding and denormals, and three bits."""
+    return float_mode | dx10_clamp * DX10_CLAMP | ieee_mode * IEEE_MODE | fp16_overflow * FP16_OVERFLOW
+
+
+def is_usual(mode: int) -> bool:
+    """Whether results are rounded to nearest even and denormals kept, which is all that the emulator knows."""
+    return mode & 0xFF == ROUNDS_TO_NEAREST | KEEPS_DENORMALS
+
+
 @dataclass(frozen=True)
 class Descriptor:
     """How the hardware starts a wave."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,6 +31,7 @@ FAMILIES: tuple[tuple[str, Callable[[Draft], Execute | None]], ...] = (
 )
 Ending = Literal["falls through", "branches", "may branch", "barrier", "ends", "jumps"]
 NARROW_SHARED = ("b8", "u8", "i8", "b16", "u16", "i16")
+FLOATS = re.compile(r"_b?f(16|32|64)(_|$)")
 
 
 def make_step(instruction: Instruction, chip: Chip) -> Step:
@@ -120,6 +122,10 @@ class Program:
         """The smallest piece of shared memory that an instruction touches, up to a word."""
         names = [i.mnemonic for i in self.instructions if i.mnemonic.startswith("ds_")]
         return 1 if any(part in NARROW_SHARED for name in names for part in name.split("_")) else 4
+
+    def has_floats(self) -> bool:
+        """Whether it may compute with floats, which is where the mode matters."""
+        return any(FLOATS.search(i.mnemonic) for i in self.instructions)
 
     def loads_directly(self) -> bool:
         return any("load_lds" in i.mnemonic or "lds" in i.modifiers for i in self.instructions)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewave.emulator.access import load_scalar
 from tilewave.emulator.instruction import EXEC, VCC
+from tilewave.emulator.kernel import MODE_OF_RESULTS
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.numbers import I64, MASK32, MASK64, U64, Array, signed
 from tilewave.emulator.scalar_table import BRANCHES, COMPARISONS, LOGIC, ONE_OPERAND, TWO_OPERANDS
@@ -17,9 +18,10 @@ from tilewave.emulator.step import Draft, Execute, Traffic, nothing, unsupported
 NOTHING = (
     "sleep", "setprio", "sethalt", "icache_inv", "dcache_inv", "dcache_wb", "dcache_inv_vol", "dcache_wb_vol",
     "sendmsg", "inst_prefetch", "set_gpr_idx_off", "incperflevel", "decperflevel", "ttracedata", "code_end",
-    "setreg_b32", "setreg_imm32_b32", "endpgm", "barrier", "nop", "waitcnt", "branch",
+    "endpgm", "barrier", "nop", "waitcnt", "branch",
 )  # fmt: skip
 LONGEST_WAITS = (63, 15)
+HARDWARE_REGISTER = re.compile(r"hwreg\((\w+)(?:, *(\d+), *(\d+))?\)")
 
 
 def build_scalar(draft: Draft) -> Execute | None:
@@ -260,12 +262,32 @@ def _others(draft: Draft, name: str) -> Execute | None:
             write = draft.scalar_target(operands[0], 32)
             is_mode = "MODE" in draft.instruction.text
             return lambda c: write(c, np.full(c.count, c.machine.mode if is_mode else 0, U64))
+        case "setreg_b32" | "setreg_imm32_b32":
+            return _set_register(draft)
         case "trap":
             raise unsupported(draft.instruction, "the kernel asks for the trap handler")
         case "getpc_b64" | "setpc_b64" | "swappc_b64" | "call_b64":
             return _calls(draft, name)
         case _:
             return None
+
+
+def _set_register(draft: Draft) -> Execute:
+    """Of the hardware's registers only the mode changes results, and it must stay as it is."""
+    found = HARDWARE_REGISTER.search(draft.instruction.text)
+    if found is None:
+        raise unsupported(draft.instruction, "write the register as hwreg(name, first bit, bits)")
+    value = draft.scalar_source(draft.operands[1], 32)
+    if found[1] not in ("HW_REG_MODE", "1"):
+        return nothing
+    shift, width = int(found[2] or 0), int(found[3] or 32)
+    mask = ((1 << width) - 1) << shift & MODE_OF_RESULTS
+
+    def execute(c: Convoy) -> None:
+        if any((c.machine.mode ^ int(given) << shift) & mask for given in np.unique(value(c))):
+            raise unsupported(draft.instruction, "a wave keeps the mode that it starts in")
+
+    return execute
 
 
 def _calls(draft: Draft, name: str) -> Execute:

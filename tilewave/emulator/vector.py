@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tilewave.emulator.float_table import (
     COMPARED,
     COMPARISONS,
+    IN_IEEE_MODE,
     PACKED16,
     PACKED32,
     ROWS,
     TRANSCENDENTAL,
+    clamped,
     classes,
 )
 from tilewave.emulator.instruction import EXEC, Operand, parse_operand
+from tilewave.emulator.kernel import IEEE_MODE
 from tilewave.emulator.machine import Convoy, lanes_of, mask_of
 from tilewave.emulator.numbers import F16, LETTERS, U16, U32, Array, constant_bits
 from tilewave.emulator.sources import dpp_pattern, is_dpp, selected_source, written_lanes
-from tilewave.emulator.step import SCALAR_ROWS, Draft, Execute, Reader, Writer
+from tilewave.emulator.step import SCALAR_ROWS, Draft, Execute, Reader, Writer, unsupported
+from tilewave.emulator.vector_mixed import MIXES
 from tilewave.emulator.vector_special import SPECIAL
 from tilewave.emulator.vector_table import Formula, saturating_add, saturating_subtract, two_halves
 
 SUFFIXES = ("_e32", "_e64_dpp", "_e64", "_sdwa", "_dpp")
 BY_HALVES = ("lshl_add_u64", "lshlrev_b64", "mov_b64", "mad_u64_u32", "mad_i64_i32")
+SATURATING = {
+    **{f"add_{kind}": saturating_add for kind in ("u32", "u16")},
+    **{f"sub_{kind}": saturating_subtract for kind in ("u32", "u16")},
+}
+"""What clamping makes of sums of integers."""
 NO_FLAGS, ALL_FLAGS = (0, 0, 0), (1, 1, 1)
 
 
@@ -30,10 +41,21 @@ def build_vector(draft: Draft) -> Execute | None:
     """The meaning of a vector instruction; None where there is none."""
     name = base_name(draft.instruction.mnemonic)
     draft.unit = "transcendental" if name.rsplit("_", 1)[0] in TRANSCENDENTAL else "vector"
+    if "clamp" in draft.modifiers and not _clamps(name):
+        raise unsupported(draft.instruction, "this instruction is known without clamp")
     execute = _built(draft, name)
     if name in BY_HALVES:
         draft.split_by_halves()
     return execute
+
+
+def _clamps(name: str) -> bool:
+    """Whether it is known with `clamp`; where conversions and comparisons have it, it is about exceptions."""
+    if name in ROWS:
+        return ROWS[name].result in "fhF" or name in SATURATING or name.startswith("cvt_")
+    if name in PACKED16:
+        return PACKED16[name][0].startswith("h")
+    return name in PACKED32 or name in MIXES or name.startswith("cmp") or name == "cndmask_b32"
 
 
 def _built(draft: Draft, name: str) -> Execute | None:
@@ -42,7 +64,7 @@ def _built(draft: Draft, name: str) -> Execute | None:
     if name.startswith(("cmp_", "cmpx_")):
         return _compare(draft, name)
     if name in PACKED16:
-        return _packed16(draft, *PACKED16[name])
+        return _packed16(draft, *PACKED16[name], IN_IEEE_MODE.get(name))
     if name in PACKED32:
         return _packed32(draft, *PACKED32[name])
     if name == "cndmask_b32":
@@ -62,26 +84,26 @@ def base_name(mnemonic: str) -> str:
 def _by_row(draft: Draft, name: str) -> Execute:
     result, types, formula = ROWS[name]
     accumulates, types = types.endswith("+"), types.rstrip("+")
-    if "clamp" in draft.modifiers and name in ("add_u32", "add_u16", "sub_u32", "sub_u16"):
-        formula = saturating_add if name.startswith("add") else saturating_subtract
+    if "clamp" in draft.modifiers:
+        formula = SATURATING.get(name, formula)
     readers = [selected_source(draft, at, draft.operands[1 + at], letter) for at, letter in enumerate(types)]
     if accumulates:
         readers.append(draft.source(draft.operands[0], result))
-    return _computed(draft, result, formula, readers)
+    return _computed(draft, result, formula, readers, IN_IEEE_MODE.get(name))
 
 
-def _computed(draft: Draft, result: str, formula: Formula, readers: list[Reader]) -> Execute:
-    """Read, compute, round and clamp as the modifiers say, and write."""
-    if "clamp" in draft.modifiers and result in "fhF":
-        formula = _clamped(formula)
+def _computed(
+    draft: Draft, result: str, formula: Formula, readers: list[Reader], in_ieee_mode: Formula | None = None
+) -> Execute:
+    """Read, compute, round and clamp as the modifiers and the mode say, and write.
+
+    `mul:2` and its like have no effect: the hardware scales results only where denormals are flushed.
+    """
     write = _destination(draft, result, len(readers))
-    scale = _output_scale(draft)
-    if scale is not None:
-        # The hardware scales results only where denormals are flushed.
-        shift, plain = (4 if result == "f" else 6), write
-        write = lambda c, v, where=None: plain(  # noqa: E731
-            c, v if (c.machine.mode >> shift) & 2 else v * v.dtype.type(scale), where
-        )
+    clamps = "clamp" in draft.modifiers and result in "fhF"
+    if clamps or in_ieee_mode:
+        by_mode = _by_mode(formula, in_ieee_mode or formula, clamped if clamps else None)
+        return lambda c: write(c, by_mode(c.machine.mode)(*(read(c) for read in readers)))
     match readers:
         case [a]:
             return lambda c: write(c, formula(a(c)))
@@ -93,26 +115,14 @@ def _computed(draft: Draft, result: str, formula: Formula, readers: list[Reader]
             raise AssertionError(draft.instruction.text)
 
 
-def _output_scale(draft: Draft) -> float | None:
-    match draft.modifiers:
-        case {"mul": "2"}:
-            return 2.0
-        case {"mul": "4"}:
-            return 4.0
-        case {"div": "2"}:
-            return 0.5
-        case _:
-            return None
+def _by_mode(
+    formula: Formula, in_ieee_mode: Formula, finish: Callable[[Array, int], Array] | None
+) -> Callable[[int], Formula]:
+    def of_mode(mode: int) -> Formula:
+        chosen = in_ieee_mode if mode & IEEE_MODE else formula
+        return chosen if finish is None else lambda *operands: finish(chosen(*operands), mode)
 
-
-def _clamped(formula: Formula) -> Formula:
-    def clamp(*operands: Array) -> Array:
-        value = formula(*operands)
-        whole = np.nan_to_num(value, nan=0.0, posinf=np.inf, neginf=-np.inf)
-        result: Array = np.clip(whole, 0, 1).astype(value.dtype)
-        return result
-
-    return clamp
+    return of_mode
 
 
 def _destination(draft: Draft, letter: str, sources: int) -> Writer:
@@ -188,24 +198,23 @@ def _chosen(a: Array, b: Array, second: Array) -> Array:
     return np.where(second, b, a)
 
 
-def _packed16(draft: Draft, types: str, formula: Formula) -> Execute:
+def _packed16(draft: Draft, types: str, formula: Formula, in_ieee_mode: Formula | None) -> Execute:
     count, dtype = len(types), LETTERS[types[0]]
     flags = draft.instruction.flags
     low, high = flags("op_sel", NO_FLAGS), flags("op_sel_hi", ALL_FLAGS)
     negate_low, negate_high = flags("neg_lo", NO_FLAGS), flags("neg_hi", NO_FLAGS)
     readers = [_pair_of_halves(draft, operand) for operand in draft.operands[1 : 1 + count]]
     write, clamps = draft.target(draft.operands[0], "u"), "clamp" in draft.modifiers and dtype is F16
+    by_mode = _by_mode(formula, in_ieee_mode or formula, clamped if clamps else None)
 
     def half(value: Array, upper: int, negated: int) -> Array:
         bits: Array = (value >> U32(16) if upper else value).astype(U16).view(dtype)
         return -bits if negated else bits
 
     def execute(c: Convoy) -> None:
-        values = [read(c) for read in readers]
-        lower = formula(*[half(v, low[at], negate_low[at]) for at, v in enumerate(values)])
-        upper = formula(*[half(v, high[at], negate_high[at]) for at, v in enumerate(values)])
-        if clamps:
-            lower, upper = np.clip(lower, F16(0), F16(1)), np.clip(upper, F16(0), F16(1))
+        values, compute = [read(c) for read in readers], by_mode(c.machine.mode)
+        lower = compute(*[half(v, low[at], negate_low[at]) for at, v in enumerate(values)])
+        upper = compute(*[half(v, high[at], negate_high[at]) for at, v in enumerate(values)])
         write(c, two_halves(np.ascontiguousarray(lower).view(U16), np.ascontiguousarray(upper).view(U16)))
 
     return execute
@@ -228,6 +237,7 @@ def _packed32(draft: Draft, count: int, formula: Formula) -> Execute:
     lows = [_word(draft, operand, low[at], row) for at, operand in enumerate(operands)]
     highs = [_word(draft, operand, high[at], row + 1) for at, operand in enumerate(operands)]
     draft.vector_writes += [row, row + 1]
+    clamps = "clamp" in draft.modifiers
 
     def side(c: Convoy, readers: list[Reader], signs: tuple[int, ...]) -> Array:
         values = [read(c) for read in readers]
@@ -235,6 +245,8 @@ def _packed32(draft: Draft, count: int, formula: Formula) -> Execute:
 
     def execute(c: Convoy) -> None:
         lower, upper = side(c, lows, negate_low), side(c, highs, negate_high)
+        if clamps:
+            lower, upper = (clamped(x, c.machine.mode) for x in (lower, upper))
         c.put(c.vf, row, lower)
         c.put(c.vf, row + 1, upper)
 

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewave.emulator.float_table import clamped
+from tilewave.emulator.fused import fma
 from tilewave.emulator.instruction import Operand
+from tilewave.emulator.kernel import FP16_OVERFLOW
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import (
     F16,
@@ -27,7 +30,6 @@ from tilewave.emulator.numbers import (
 )
 from tilewave.emulator.sources import plain
 from tilewave.emulator.step import Draft, Execute, Reader, signed_reader
-from tilewave.emulator.vector_table import fma
 
 NO_FLAGS = (0, 0, 0)
 
@@ -40,6 +42,8 @@ def _mixed(draft: Draft) -> Reader:
     from_half = draft.instruction.flags("op_sel_hi", NO_FLAGS)
     upper = draft.instruction.flags("op_sel", NO_FLAGS)
     readers = [_mixed_source(draft, o, from_half[at], upper[at]) for at, o in enumerate(draft.operands[1:4])]
+    if "clamp" in draft.modifiers:
+        return lambda c: clamped(fma(*[read(c).astype(F32) for read in readers]), c.machine.mode)
     return lambda c: fma(*[read(c).astype(F32) for read in readers])
 
 
@@ -128,7 +132,7 @@ def _to_float8(format_name: str) -> Callable[[Draft], Execute]:
         draft.shifts_result = bool(upper)
 
         def execute(c: Convoy) -> None:
-            limit = largest if c.machine.mode >> 14 & 1 else None
+            limit = largest if c.machine.mode & FP16_OVERFLOW else None
             low, high = (to_float8(read(c), dtype, largest=limit) for read in (a, b))
             write(c, (low | (high << U32(8))).astype(U16))
 
@@ -137,10 +141,13 @@ def _to_float8(format_name: str) -> Callable[[Draft], Execute]:
     return build
 
 
-MIXED: dict[str, Callable[[Draft], Execute]] = {
+MIXES: dict[str, Callable[[Draft], Execute]] = {
     **{f"{name}_mix_f32": _mix for name in ("fma", "mad")},
     **{f"{name}_mixlo_f16": _mix_low for name in ("fma", "mad")},
     **{f"{name}_mixhi_f16": _mix_high for name in ("fma", "mad")},
+}
+MIXED: dict[str, Callable[[Draft], Execute]] = {
+    **MIXES,
     "dot2_f32_f16": _dot(_pieces(F16, F64), "f", accumulates=False),
     "dot2c_f32_f16": _dot(_pieces(F16, F64), "f", accumulates=True),
     "dot2_f32_bf16": _dot(_bfloat_pieces, "f", accumulates=False),

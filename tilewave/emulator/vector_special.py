@@ -1,4 +1,4 @@
-"""Vector instructions with a shape of their own: carries, lanes, divisions, dot products, 8-bit floats."""
+"""Vector instructions with a shape of their own: carries, lanes; divisions and mixed formats join them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewave.emulator.instruction import EXEC, VCC, Operand
+from tilewave.emulator.division import DIVISION
+from tilewave.emulator.instruction import EXEC, Operand
 from tilewave.emulator.machine import LANES, Convoy, lanes_of, mask_of
 from tilewave.emulator.numbers import (
     I64,
@@ -19,7 +20,7 @@ from tilewave.emulator.numbers import (
 from tilewave.emulator.sources import selected_source
 from tilewave.emulator.step import SCALAR_ROWS, Draft, Early, Execute, nothing
 from tilewave.emulator.vector_mixed import MIXED
-from tilewave.emulator.vector_table import count_ones, fma
+from tilewave.emulator.vector_table import count_ones
 
 LANE = np.arange(LANES)
 
@@ -217,65 +218,6 @@ def _multiply_add_wide(letter: str, wide_letter: str) -> Callable[[Draft], Execu
     return build
 
 
-# -- division ----------------------------------------------------------------------------------------------------------
-
-
-def _division_scale(letter: str) -> Callable[[Draft], Execute]:
-    limit, tiny_exponent, power, bias = (96, 23, 64, 126) if letter == "f" else (768, 53, 128, 1022)
-
-    def scaled(value: Array, divisor: Array, dividend: Array) -> tuple[Array, Array]:
-        one, smallest = value.dtype.type, np.finfo(value.dtype).tiny
-        up, down = np.ldexp(value, power), np.ldexp(value, -power)
-        zero = (dividend == 0) | (divisor == 0)
-        far = ~zero & (np.frexp(dividend)[1] - np.frexp(divisor)[1] >= limit)
-        denormal = ~zero & ~far & (np.abs(divisor) < smallest)
-        rest = ~zero & ~far & ~denormal
-        quotient = np.abs(dividend.astype(np.longdouble) / divisor.astype(np.longdouble))
-        small_inverse = np.abs(1 / divisor.astype(np.longdouble)) < smallest
-        small_quotient = quotient < smallest
-        both, inverse = rest & small_inverse & small_quotient, rest & small_inverse & ~small_quotient
-        only = rest & ~small_inverse & small_quotient
-        tiny = rest & ~small_inverse & ~small_quotient & (np.frexp(dividend)[1] + bias <= tiny_exponent)
-        goes_up = ((far | both) & (value == divisor)) | denormal | (only & (value == dividend)) | tiny
-        result = np.where(goes_up, up, np.where(inverse, down, value))
-        return np.where(zero, one(np.nan), result), far | both | only
-
-    def build(draft: Draft) -> Execute:
-        a, b, third = (draft.source(o, letter) for o in draft.operands[2:5])
-        write, write_mask = draft.target(draft.operands[0], letter), draft.scalar_target(draft.operands[1], 64)
-
-        def execute(c: Convoy) -> None:
-            result, adjusted = scaled(*np.broadcast_arrays(a(c), b(c), third(c)))
-            write(c, result)
-            write_mask(c, mask_of(_spread(c, adjusted) & c.on))
-
-        return execute
-
-    return build
-
-
-def _division_step(letter: str) -> Callable[[Draft], Execute]:
-    """A fused multiply-add that undoes what v_div_scale did, where vcc says so."""
-    power = 2.0**64 if letter == "f" else 2.0**128
-
-    def build(draft: Draft) -> Execute:
-        a, b, third = (draft.source(o, letter) for o in draft.operands[1:4])
-        draft.scalar_reads += [VCC, VCC + 1]
-        draft.early.append(Early(SCALAR_ROWS + VCC, 4, "undoes a division's scaling"))
-        write = draft.target(draft.operands[0], letter)
-
-        def execute(c: Convoy) -> None:
-            addend = third(c)
-            result = fma(a(c), b(c), addend)
-            one = result.dtype.type
-            undone = np.where(np.abs(addend) >= 2.0, result * one(power), result * one(1 / power))
-            write(c, np.where(lanes_of(c.scalar64(VCC)), undone, result))
-
-        return execute
-
-    return build
-
-
 SPECIAL: dict[str, Callable[[Draft], Execute]] = {
     "nop": _nop,
     "pk_mov_b32": _move_pair,
@@ -297,9 +239,6 @@ SPECIAL: dict[str, Callable[[Draft], Execute]] = {
     "subbrev_co_u32": _carrying(lambda a, b, c: b - a - c, carry_in=True),
     "mad_u64_u32": _multiply_add_wide("u", "U"),
     "mad_i64_i32": _multiply_add_wide("i", "I"),
-    "div_scale_f32": _division_scale("f"),
-    "div_scale_f64": _division_scale("F"),
-    "div_fmas_f32": _division_step("f"),
-    "div_fmas_f64": _division_step("F"),
+    **DIVISION,
     **MIXED,
 }

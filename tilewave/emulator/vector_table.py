@@ -35,24 +35,6 @@ class Row(NamedTuple):
     formula: Formula
 
 
-def fma(a: Array, b: Array, c: Array) -> Array:
-    """One rounding for float32 and float16; float64 has no wider type to be exact in."""
-    if a.dtype == F64:
-        return a * b + c
-    return _sum_to_odd(a.astype(F64) * b.astype(F64), c.astype(F64)).astype(a.dtype)
-
-
-def _sum_to_odd(a: Array, b: Array) -> Array:
-    """A sum of float64, its last digit odd where some are lost: rounded to float32 it is as if rounded once."""
-    total = np.asarray(a + b)
-    part = total - a
-    lost = (a - (total - part)) + (b - part)
-    bits = total.view(I64)
-    odd = np.where(np.signbit(lost) == np.signbit(total), bits + 1, bits - 1)
-    inexact = np.isfinite(total) & (lost != 0) & (bits % 2 == 0)
-    return np.where(inexact, odd, bits).view(F64)
-
-
 def multiply_high(a: Array, b: Array) -> Array:
     wide = I64 if a.dtype == I32 else U64
     result: Array = ((a.astype(wide) * b.astype(wide)) >> wide(32)).astype(a.dtype)
@@ -133,12 +115,6 @@ def median(a: Array, b: Array, c: Array) -> Array:
     return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
-def median_float(a: Array, b: Array, c: Array) -> Array:
-    middle = np.fmax(np.fmin(a, b), np.fmin(np.fmax(a, b), c))
-    any_nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
-    return np.where(any_nan, np.fmin(np.fmin(a, b), c), middle)
-
-
 def exponent(x: Array) -> Array:
     return np.where(np.isfinite(x), np.frexp(x)[1], 0).astype(I32)
 
@@ -150,31 +126,6 @@ def mantissa(x: Array) -> Array:
 def fraction(x: Array) -> Array:
     result: Array = np.minimum(x - np.floor(x), np.nextafter(x.dtype.type(1), x.dtype.type(0)))
     return result
-
-
-def division_fixup(quotient: Array, divisor: Array, dividend: Array) -> Array:
-    """The special cases of a division whose plain result is `quotient`."""
-    one = quotient.dtype.type
-    negative = np.signbit(divisor) ^ np.signbit(dividend)
-    size = np.where(np.isnan(quotient), one(np.inf), np.abs(quotient))
-    tiny = np.frexp(dividend)[1] - np.frexp(divisor)[1] < (-150 if quotient.dtype == F32 else -1075)
-    size = np.where(tiny, one(0), size)
-    result = np.where(negative, -size, size)
-    result = np.where(np.isinf(divisor) | (dividend == 0), np.where(negative, one(-0.0), one(0)), result)
-    result = np.where((divisor == 0) | np.isinf(dividend), np.where(negative, one(-np.inf), one(np.inf)), result)
-    undefined = ((divisor == 0) & (dividend == 0)) | (np.isinf(divisor) & np.isinf(dividend))
-    result = np.where(undefined, one(np.nan), result)
-    return np.where(np.isnan(divisor), divisor, np.where(np.isnan(dividend), dividend, result))
-
-
-def in_double(function: Callable[[Array], Array]) -> Formula:
-    """Correctly rounded: the hardware's transcendental units may differ in the last place."""
-    return lambda a: function(a.astype(F64)).astype(a.dtype)
-
-
-def turns(function: Callable[[Array], Array]) -> Formula:
-    """Sine and cosine of turns rather than radians."""
-    return in_double(lambda a: function((a - np.rint(a)) * 2 * np.pi))
 
 
 def two_halves(low: Array, high: Array) -> Array:
