@@ -255,6 +255,20 @@ def test_another_wave_reading_what_a_direct_load_brings_needs_the_wait_and_the_b
 # -- registers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("operands", "count"), [("v1, v7", 0), ("v7, v1", 1)])
+def test_of_a_packed_pair_the_low_half_is_followed(operands, count):
+    """LLVM packs one number with whatever register is at hand, and stores half of it."""
+    body = f"\tv_cvt_pk_bf16_f32 v3, {operands}\n\tglobal_store_short v1, v3, s[6:7]"
+    found = findings_of(kernel_text(START + body, chip="gfx950"), *(np.zeros(64, np.uint32) for _ in range(2)))
+    assert [f.kind for f in found] == ["unwritten register"] * count
+
+
+def test_scalars_that_lanes_keep_may_have_unwritten_neighbours():
+    keep = "\tv_writelane_b32 v9, s6, 0\n\tv_writelane_b32 v9, s7, 1\n\tv_writelane_b32 v9, s20, 2\n"
+    back = "\tv_readlane_b32 s10, v9, 0\n\tv_readlane_b32 s11, v9, 1\n\ts_nop 4\n\tglobal_store_dword v1, v1, s[10:11]"
+    assert not findings_of(kernel_text(START + keep + back), *(np.zeros(64, np.uint32) for _ in range(2)))
+
+
 def test_storing_what_was_computed_from_nothing_is_found():
     found = only(kernel_text(START + "\tv_add_u32_e32 v3, v1, v7\n\tglobal_store_dword v1, v3, s[6:7]"))
     assert str(found) == (

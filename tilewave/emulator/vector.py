@@ -89,6 +89,8 @@ def _by_row(draft: Draft, name: str) -> Execute:
     readers = [selected_source(draft, at, draft.operands[1 + at], letter) for at, letter in enumerate(types)]
     if accumulates:
         readers.append(draft.source(draft.operands[0], result))
+    if name.startswith("cvt_pk"):
+        draft.follow_first()
     return _computed(draft, result, formula, readers, IN_IEEE_MODE.get(name))
 
 

@@ -134,6 +134,7 @@ def _write_lane(draft: Draft) -> Execute:
     draft.vector_reads.append(row)
     draft.vector_writes.append(row)
     draft.keeps_rest = True
+    draft.flows[row] = ()  # paths know registers, not lanes, and LLVM keeps whole tuples there, unwritten parts too
     _takes_lanes(draft, None, draft.operands[2])
 
     def execute(c: Convoy) -> None:
