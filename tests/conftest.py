@@ -3,6 +3,7 @@
 import io
 import os
 import re
+from zlib import crc32
 
 import kernels
 import pytest
@@ -151,3 +152,12 @@ class IrItem(pytest.Item):
 
     def repr_failure(self, excinfo):
         return str(excinfo.value)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test marked share(n), one case in n belongs to every run, always the same ones; the rest is slow."""
+    for item in items:
+        share = item.get_closest_marker("share")
+        if share and crc32(item.nodeid.encode()) % share.args[0]:
+            item.add_marker(pytest.mark.slow)

@@ -264,7 +264,7 @@ def test_of_a_packed_pair_the_low_half_is_followed(operands, count):
 
 
 def test_scalars_that_lanes_keep_may_have_unwritten_neighbours():
-    keep = "\tv_writelane_b32 v9, s6, 0\n\tv_writelane_b32 v9, s7, 1\n\tv_writelane_b32 v9, s20, 2\n"
+    keep = "\tv_writelane_b32 v9, s6, 0\n\tv_writelane_b32 v9, s7, 1\n\tv_writelane_b32 v9, s20, 2\n\ts_nop 4\n"
     back = "\tv_readlane_b32 s10, v9, 0\n\tv_readlane_b32 s11, v9, 1\n\ts_nop 4\n\tglobal_store_dword v1, v1, s[10:11]"
     assert not findings_of(kernel_text(START + keep + back), *(np.zeros(64, np.uint32) for _ in range(2)))
 

@@ -163,7 +163,7 @@ class Draft:
         self.flows[self.vector_writes[0]] = tuple(row for row in rows if row not in self.upper_reads)
 
     def follow_first(self) -> None:
-        """Of a pair that is packed, only what becomes the low half is followed: LLVM packs with any register at hand."""
+        """Of a packed pair only what becomes the low half is followed: LLVM packs with any register at hand."""
         first = self.operands[1]
         row = first.row + (SCALAR_ROWS if first.kind == "scalar" else 0)
         self.flows[self.operands[0].row] = () if first.is_constant else (row,)
