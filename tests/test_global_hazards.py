@@ -309,3 +309,22 @@ def test_a_barrier_hands_over_shared_or_global_memory_and_nothing_else():
         verify(parse(text.replace("OVER", over), "k.ir"))
     with pytest.raises(VerifyError, match="barrier: hands over shared or global memory, not 'packed'"):
         verify(parse(text.replace("OVER", "packed"), "k.ir"))
+
+
+@wave([WorkgroupConstraint(M, 32, 0)])
+def turned_twice(s: Memory[M, GLOBAL_ADDRESS_SPACE, f32], o: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+    backwards = IndexMapping(1, inputs={M: 31 - IndexMapping.iterator(0)}, outputs={M: IndexMapping.iterator(0)})
+    write(read(s, mapping=backwards), s)
+    write(read(s, mapping=backwards), o)
+
+
+@pytest.mark.parametrize("target", GPUS)
+def test_what_was_loaded_is_loaded_again_behind_a_barrier(target):
+    """One lane alone would find what it loaded before: it stores that very number in between."""
+    compiled = wave_compile(WaveCompileOptions(subs={M: 32}, target=target), turned_twice)
+    if target == "sm_90a":
+        assert compiled.asm.count("ld.global") == 2
+        return
+    s, o = np.arange(32, dtype=np.float32), np.full(32, np.nan, np.float32)
+    compiled.emulate(s, o, order="random", seed=1)
+    assert (s == np.arange(32)[::-1]).all() and (o == np.arange(32)).all()

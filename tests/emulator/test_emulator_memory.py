@@ -307,3 +307,12 @@ def test_arguments_must_fit_the_metadata():
         emulator.launch("gemm", (1,), (64,), [])
     with pytest.raises(CallError, match="a workgroup has 1 to 1024 lanes, not 2048"):
         emulator.launch("k", (1,), (2048,), [WORDS, WORDS])
+
+
+def test_a_base_in_shared_memory_may_be_negative():
+    """Base and offset are added in 32 bits; compilers fold constants into the offset."""
+    body = (
+        "\tv_lshlrev_b32_e32 v3, 2, v0\n\tds_write_b32 v3, v0\n\ts_waitcnt lgkmcnt(0)\n\ts_barrier\n"
+        "\tv_subrev_u32_e32 v3, 0x200, v3\n\tds_read_b32 v100, v3 offset:512\n\ts_waitcnt lgkmcnt(0)"
+    )
+    assert (compute(body, shared=256)[:, 0] == np.arange(64)).all()

@@ -226,7 +226,10 @@ def on_floats(op: str, args: list[Value]) -> Value:
             return Value(np.abs(args[0].x), args[0].err, dims, dtype)
         case "minimum" | "maximum":
             a, b = args
-            return Value(getattr(np, op)(a.x, b.x), np.maximum(a.err, b.err), dims, dtype)
+            found = getattr(np, op)(a.x, b.x)
+            lower = np.signbit(a.x) | np.signbit(b.x) if op == "minimum" else np.signbit(a.x) & np.signbit(b.x)
+            zero = np.where(lower, -0.0, 0.0)  # -0 is below 0
+            return Value(np.where(found == 0, zero, found), np.maximum(a.err, b.err), dims, dtype)
         case "+" | "-" | "*" | "/":
             return arithmetic(op, *args)
         case _ if op.startswith("**"):

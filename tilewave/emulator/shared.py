@@ -13,7 +13,7 @@ from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, U8, U16, U32, Array
 from tilewave.emulator.shared_state import SEVERAL, Access, Conflict
-from tilewave.emulator.step import Draft, Execute, Reader, Traffic
+from tilewave.emulator.step import Draft, Execute, Traffic
 from tilewave.emulator.swizzle import swizzled_lanes
 
 LANE = np.arange(LANES)
@@ -112,9 +112,10 @@ def store_shared(c: Convoy, instruction: Instruction, at: Array, data: Array) ->
         shared.bytes[places[:, None] + np.arange(size)] = data
 
 
-def _address(draft: Draft, index: int) -> Reader:
+def _address(draft: Draft, index: int) -> Callable[[Convoy, int], Array]:
+    """Where each lane's bytes lie, given the offset; the sum has 32 bits, so that a base may be negative."""
     read = draft.source(draft.operands[index], "u")
-    return lambda c: c.active(read(c)).astype(I64)
+    return lambda c, offset: (c.active(read(c)) + U32(offset)).astype(I64)
 
 
 # -- reads and writes --------------------------------------------------------------------------------------------------
@@ -131,14 +132,14 @@ def _plain(draft: Draft, found: Match) -> Execute:
 
         def write(c: Convoy) -> None:
             data = c.active_rows(row, words).view(U8)
-            store_shared(c, instruction, address(c) + offset, data[:, start : start + size])
+            store_shared(c, instruction, address(c, offset), data[:, start : start + size])
 
         return write
     address, row = _address(draft, 1), draft.operands[0].row
     draft.vector_writes += range(row, row + words)
 
     def read(c: Convoy) -> None:
-        values = load_shared(c, instruction, address(c) + offset, size)
+        values = load_shared(c, instruction, address(c, offset), size)
         if size >= 4:
             for word in range(words):
                 c.put_active(row + word, values[:, word])
@@ -163,18 +164,16 @@ def _double(draft: Draft, found: Match) -> Execute:
             draft.vector_reads += range(row, row + words)
 
         def write(c: Convoy) -> None:
-            at = address(c)
             for row, offset in zip(rows, (first, second), strict=True):
-                store_shared(c, instruction, at + offset, c.active_rows(row, words).view(U8))
+                store_shared(c, instruction, address(c, offset), c.active_rows(row, words).view(U8))
 
         return write
     address, row = _address(draft, 1), operands[0].row
     draft.vector_writes += range(row, row + 2 * words)
 
     def read(c: Convoy) -> None:
-        at = address(c)
         for start, offset in ((row, first), (row + words, second)):
-            values = load_shared(c, instruction, at + offset, 4 * words)
+            values = load_shared(c, instruction, address(c, offset), 4 * words)
             for word in range(words):
                 c.put_active(start + word, values[:, word])
 
@@ -190,7 +189,7 @@ def _transposed(draft: Draft, found: Match) -> Execute:
 
     def execute(c: Convoy) -> None:
         raw = np.zeros((c.count, LANES, 2), U32)
-        raw[c.on] = load_shared(c, instruction, address(c) + offset, 8)
+        raw[c.on] = load_shared(c, instruction, address(c, offset), 8)
         block = raw.view(dtype).reshape(c.count, 4, each, 16)
         turned = np.ascontiguousarray(block.transpose(0, 1, 3, 2)).reshape(c.count, LANES, each).view(U32)
         for word in range(2):
@@ -265,7 +264,7 @@ def _atomic(draft: Draft, found: Match) -> Execute:
 
     def execute(c: Convoy) -> None:
         shared, waves = c.machine.shared, c.active_waves
-        places, inside = _places(c, instruction, address(c) + offset, waves, 4 * words)
+        places, inside = _places(c, instruction, address(c, offset), waves, 4 * words)
         if c.machine.checking:
             granules = shared.granules(places, 4 * words)
             *races, unwritten = shared.touch(granules, waves)

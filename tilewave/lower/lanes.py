@@ -31,6 +31,7 @@ from tilewave.lower.llvm import Module, Typed
 from tilewave.lower.numbers import in_memory, literal
 
 SHARED_ALIGNMENT = 16
+LOADS = (ir.Load, ir.LoadEach, ir.BringChunks, ir.Copy, ir.CopyIn, ir.CopyTogether)
 IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
 """What may be computed earlier than where it stands."""
 
@@ -105,7 +106,7 @@ class _Body:
         self.turnovers = Handovers(kernel, READS_OR_WRITES, anyhow)
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
-        self.written = {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyOut))}
+        self.written = _stored(kernel)
         self.shared_bytes = 0
         self.leader = 0
         """The first wave of those that run the block that is being written."""
@@ -412,12 +413,21 @@ def _parameter_kind(v: Value) -> str:
     return "i64" if v.type.dtype == INDEX else in_memory(v.type.dtype)
 
 
+def _stored(kernel: Kernel) -> set[Value]:
+    """The memories that some lane, or the copy engine, writes."""
+    return {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyOut))}
+
+
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
-    # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on.
-    alone = "" if any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body)) else " noalias"
+    # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on, and keeps
+    # what it loaded over every barrier.
+    starts_early = any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body))
+    loaded = {op.memory for op in walk(kernel.body) if isinstance(op, LOADS)}
+    shared_with_others = loaded & _stored(kernel)
     found: list[Typed] = []
     for v in kernel.body.args:
         if isinstance(v.type, Memory):
+            alone = "" if starts_early or v in shared_with_others else " noalias"
             found.append((f"{target.global_pointer}{alone}", f"%{v.name}"))
             found += [("i64", f"%{v.name}.{axis}") for axis in range(len(v.type.shape))]
         else:

@@ -54,6 +54,7 @@ from tilewave.ir.ops import (
     Scatter,
     Sub,
     TileOf,
+    While,
     Workgroup,
     Write,
     Yield,
@@ -230,13 +231,21 @@ class _Finder:
         length = tile[op.axes.index(axis)] if axis in op.axes else 1
         return None if first is None else (max(first, 0), min(first + length, op.memory.type.shape[axis]))
 
+    def own_waits(self) -> set[int]:
+        """Where the loop awaits what it brings itself; a loop inside it has waits of its own, which stay."""
+        found, brings = set(), False
+        for p, op in enumerate(self.ops):
+            brings = isinstance(op, Bring) or (brings and not isinstance(op, (Loop, While)))
+            if brings and isinstance(op, AwaitBrought):
+                found.add(p)
+        return found
+
     def parted(self, memories: list[Value]) -> Staging:
         writes = {p for m in memories for p in self.writes_to(m)}
         bring = {p for w in writes for p in self.needs(w)}
         begins = [p for p in (*bring, *writes) if isinstance(self.ops[p], (Read, Gather, Bring))]
         loads = {p for m in begins for p in (m, *self.needs(m))}
-        waits = {p for p, op in enumerate(self.ops) if isinstance(op, AwaitBrought)}
-        own = set(range(len(self.ops))) - writes - bring - waits
+        own = set(range(len(self.ops))) - writes - bring - self.own_waits()
         compute = {p for o in own for p in (o, *self.needs(o))}
         parts = (tuple(self.ops[p] for p in sorted(part)) for part in (loads, (bring | writes) - loads, compute))
         return Staging(self.loop, tuple(memories), *parts)
