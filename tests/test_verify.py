@@ -1,7 +1,9 @@
 """What verify refuses: whatever no lowering can take, with the op and its line."""
 
+import kernels
 import pytest
 
+from tilewave import *
 from tilewave.errors import TilewaveError
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import VerifyError, verify, verify_part
@@ -192,3 +194,12 @@ def test_a_stage_that_fails_names_the_op_and_its_line():
         lower(verify(parse(f"{HEAD}{ABOVE}}}\n")), INSTRUCTION_SETS["avx2"])
     assert raised.value.what == "k: the CPU's lowering cannot take allocate: <text>:6: cannot lower allocate"
     assert raised.value.loc.line == 6
+
+
+@pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])
+def test_what_large_problems_need_is_within_all_limits(target):
+    """Packed operands of a CPU are as large as the arrays; none of this is run."""
+    compiled = wave_compile(
+        WaveCompileOptions(subs=kernels.sizes(32768, 16384, 8192, 128, 256, 64), target=target), kernels.gemm(f16, f32)
+    )
+    assert compiled.llvm_ir

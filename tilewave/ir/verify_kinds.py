@@ -173,7 +173,7 @@ def _type_fault(kind: Type) -> str:
         return ""
     if not 0 < len(kind.shape) <= MOST_AXES or not all(0 < n < FARTHEST for n in kind.shape):
         return f"{kind} has an axis without elements, or more than {MOST_AXES} axes"
-    most = MOST_SHARED if isinstance(kind, Memory) and kind.space != "global" else MOST_ELEMENTS[type(kind)]
+    most = MOST_SHARED if isinstance(kind, Memory) and kind.space == "shared" else MOST_ELEMENTS[type(kind)]
     if prod(kind.shape) > most:
         return f"{kind} has more than {most:,} elements"
     if isinstance(kind, Memory) and kind.placement and not _rows_can_lie_so(kind):
