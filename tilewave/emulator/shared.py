@@ -172,8 +172,9 @@ def _double(draft: Draft, found: Match) -> Execute:
     draft.vector_writes += range(row, row + 2 * words)
 
     def read(c: Convoy) -> None:
-        for start, offset in ((row, first), (row + words, second)):
-            values = load_shared(c, instruction, address(c, offset), 4 * words)
+        places = address(c, first), address(c, second)  # the first load may overwrite the register that says where
+        for start, at in zip((row, row + words), places, strict=True):
+            values = load_shared(c, instruction, at, 4 * words)
             for word in range(words):
                 c.put_active(start + word, values[:, word])
 
