@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from seeds import SEEDS
 
 from tilewave.lang.kernel import trace_kernel
-from tilewave.passes.runner import run
-from tilewave.passes.tile_level import tile_level
+from tilewave.pipeline.runner import run
+from tilewave.pipeline.tile_level import tile_level
 
 WAVE_SECONDS = "1.4 to 19"
 """Wave 3.9 compiling these kernels without a GPU, measured 2026-11 on a two-core machine."""

@@ -33,8 +33,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TILE
 import numpy as np  # noqa: E402
 
 import tilewave as tw  # noqa: E402
+from tilewave.backend.cpu.instruction_sets import host_instruction_set  # noqa: E402
 from tilewave.kernels import accumulator, gemm  # noqa: E402
-from tilewave.targets.cpu import host_instruction_set  # noqa: E402
 
 try:
     import torch

@@ -1,7 +1,7 @@
 """Judges barriers by running a kernel's index arithmetic and listing what touches shared memory, in order."""
 
+from tilewave.interp.arithmetic import elementwise
 from tilewave.ir import ops
-from tilewave.ir.arithmetic import elementwise
 from tilewave.ir.rewrite import rewrite
 from tilewave.ir.types import Scalar
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tilewave.errors import TilewaveError
-from tilewave.ir.lane_interp import interpret_lanes
+from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 

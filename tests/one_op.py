@@ -11,8 +11,8 @@ import numpy as np
 
 import tilewave
 from tilewave import *
+from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.ir.types import DTYPES, DType
-from tilewave.targets.cpu import INSTRUCTION_SETS, runs_here
 
 M = sym.M
 TILE = 512

@@ -13,13 +13,13 @@ import pytest
 from kernels import gemm, sizes
 
 from tilewave import WaveCompileOptions, f32, wave_compile
+from tilewave.backend.assembler import assemble
+from tilewave.backend.cpu.instruction_sets import host_instruction_set
+from tilewave.backend.nvidia.ptxas import PtxasFailed, assemble_ptx
 from tilewave.children import run_child
 from tilewave.emulator.disassembly import disassemble
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TargetError, TilewaveError
-from tilewave.targets.assembler import assemble
-from tilewave.targets.cpu import host_instruction_set
-from tilewave.targets.ptxas import PtxasFailed, assemble_ptx
 
 IR = "define i64 @f(i64 %x) {\n  %y = add i64 %x, 1\n  ret i64 %y\n}\n"
 MACHINE = host_instruction_set().machine
@@ -53,8 +53,8 @@ def refusal():
 
 COMPILES = """
 from tilewave import *
-from tilewave.targets.assembler import assemble
-from tilewave.targets.cpu import host_instruction_set
+from tilewave.backend.assembler import assemble
+from tilewave.backend.cpu.instruction_sets import host_instruction_set
 import importlib.util, sys
 print(len(assemble({ir!r}, host_instruction_set().machine).code) > 0)
 """
@@ -73,12 +73,12 @@ def test_llvmlite_may_lie_on_pythonpath_alone(tmp_path):
 
 def test_a_module_beside_llvmlite_does_not_stand_in_for_python_s_own(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('this is not the json that was meant')")
-    monkeypatch.setattr("tilewave.targets.assembler._NEEDS", [str(tmp_path), *_needs()])
+    monkeypatch.setattr("tilewave.backend.assembler._NEEDS", [str(tmp_path), *_needs()])
     assert assemble(IR, MACHINE).code
 
 
 def _needs():
-    from tilewave.targets import assembler
+    from tilewave.backend import assembler
 
     return assembler._NEEDS
 

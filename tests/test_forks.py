@@ -17,10 +17,10 @@ from kernels import gemm, sizes
 from llvmlite.binding import ffi
 
 from tilewave import WaveCompileOptions, f32, wave_compile
+from tilewave.backend.assembler import assemble
+from tilewave.backend.cpu.instruction_sets import host_instruction_set
 from tilewave.forks import cached_property
 from tilewave.runtime.cpu import Launch, Program
-from tilewave.targets.assembler import assemble
-from tilewave.targets.cpu import host_instruction_set
 
 # Python's own, about any fork with threads.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -142,7 +142,7 @@ begun = threading.Event()
 
 class Slow:
     def find_spec(self, name, *_):
-        if name == "tilewave.targets.amx":
+        if name == "tilewave.backend.cpu.amx":
             begun.set()
             time.sleep(0.2)
 

@@ -61,7 +61,7 @@ from tilewave.lang.ops import (
 )
 from tilewave.lang.symbols import Eq, Max, Min, Ne, ceiling, floor, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, Memory, Register
-from tilewave.saved import load
+from tilewave.saved.loading import load
 
 # `bool` and `abs` are here as tilewave.bool and tilewave.abs; a star import leaves Python's own alone.
 __all__ = [

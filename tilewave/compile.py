@@ -10,28 +10,28 @@ from enum import Enum
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
+from tilewave.analysis.reads import judged_schedule, reads_depend_on
+from tilewave.analysis.schedule import Cut, Schedule, checked_schedule
+from tilewave.analysis.visits import needed_values
 from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
 from tilewave.forks import IMPORTING, cached_property
+from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.core import Kernel
-from tilewave.ir.interp import interpret, touched
 from tilewave.ir.ops import Scatter, Write
-from tilewave.ir.reads import judged_schedule, reads_depend_on
 from tilewave.ir.rewrite import walk
-from tilewave.ir.schedule import Cut, Schedule, checked_schedule
-from tilewave.ir.visits import needed_values
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.passes.runner import Pass, Step, numbered, run
+from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
 if TYPE_CHECKING:
-    from tilewave.amd import AmdBuild, LaneResources
-    from tilewave.cpu import CpuBuild
+    from tilewave.backend.amd.build import AmdBuild, LaneResources
+    from tilewave.backend.cpu.build import CpuBuild
+    from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.ir.places import Places
-    from tilewave.nvidia import NvidiaBuild, NvidiaResources
     from tilewave.passes.map_workgroups import Order
 
 AMD, NVIDIA = ("gfx942", "gfx950"), ("sm_90a",)
@@ -136,7 +136,7 @@ class Compiled:
 
     def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
         with IMPORTING:
-            from tilewave.ir.lane_interp import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
+            from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
         if self.gpu is None:
             raise TargetError(
@@ -187,7 +187,7 @@ class Compiled:
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
         with IMPORTING:
-            from tilewave.saved_code import SavedKernel, write_kernel  # noqa: PLC0415  LLVM is heavy, as in _cpu_build
+            from tilewave.saved.kernel import SavedKernel, write_kernel  # noqa: PLC0415  LLVM is heavy, as in _cpu_build
 
         facts = self.kernel, self.target, self.parameters, self.dynamic_symbols, self._remedy
         write_kernel(path, SavedKernel(*facts, self.build))
@@ -415,7 +415,7 @@ def grid_of(kernel: Kernel) -> tuple[int, ...]:
 
 def _tile_level(order: Order) -> tuple[Pass, ...]:
     with IMPORTING:
-        from tilewave.passes.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
+        from tilewave.pipeline.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
 
     return tile_level(order)
 
@@ -425,18 +425,18 @@ def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileO
     prefetched = (buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
     if target in AMD:
         with IMPORTING:
-            from tilewave.amd import build_amd  # noqa: PLC0415  as above
+            from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  as above
 
         return build_amd(tiles, target, places, prefetched)
     with IMPORTING:
-        from tilewave.nvidia import build_nvidia  # noqa: PLC0415
+        from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415
 
     return build_nvidia(tiles, places, prefetched, buffers)
 
 
 def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:
     with IMPORTING:
-        from tilewave.cpu import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
+        from tilewave.backend.cpu.build import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
     return build_cpu(tiles, options.instruction_set)
 

@@ -103,7 +103,7 @@ def _f8_unit(target: str) -> float:
 @cache
 def instruction_sets() -> list[str]:
     """Those of this machine that take every kernel."""
-    from tilewave.targets.cpu import INSTRUCTION_SETS, runs_here
+    from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 
     return [name for name, s in INSTRUCTION_SETS.items() if runs_here(s) and not s.matrix_unit]
 

@@ -10,24 +10,24 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from tilewave import *
-from tilewave.cpu import run_passes
+from tilewave.backend.amd.spelling import AMDGCN
+from tilewave.backend.cpu.build import run_passes
+from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
+from tilewave.backend.nvidia.build import copying_passes
+from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.compiler import lowered_for
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import VOCABULARY
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.types import DTYPES
 from tilewave.ir.verify import verify
-from tilewave.lower.kernel import lower
-from tilewave.lower.lanes import lower_lanes
+from tilewave.lower.cpu.kernel import lower
+from tilewave.lower.gpu.kernel import lower_lanes
 from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.machine.matrix import BY_NAME
-from tilewave.nvidia import copying_passes
-from tilewave.nvidia_code import Variant
-from tilewave.nvidia_ptx import lowered_for
-from tilewave.passes import pipelines
-from tilewave.passes.runner import run
-from tilewave.targets.amdgcn import AMDGCN
-from tilewave.targets.cpu import INSTRUCTION_SETS
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import run
 
 from .mutations import damaged_text
 
@@ -94,7 +94,7 @@ def _cpu(kernel: Kernel, name: str) -> str:
 def _amd(kernel: Kernel, chip: str) -> str:
     lanes = kernel
     if kernel.level == "tile":
-        lanes, _ = run(kernel, pipelines.lanes(LANE_MACHINES[chip], Places(), ()))
+        lanes, _ = run(kernel, lists.lanes(LANE_MACHINES[chip], Places(), ()))
     return lower_lanes(lanes, AMDGCN[chip]).llvm_ir
 
 

@@ -7,8 +7,8 @@ import seeds
 
 from tilewave import *
 from tilewave import kernels as shipped
-from tilewave.cli.bench_epilogue import BIAS_GELU, EPILOGUES
-from tilewave.cli.bench_gpu import Arena, error_bound
+from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
+from tilewave.bench.gpu import Arena, error_bound
 
 pytestmark = pytest.mark.gpu
 WAYS = ("copies", "loads")

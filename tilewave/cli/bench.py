@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tilewave.bench.ablation import Rung, checked_rung, ladder_rungs, rung_named
+from tilewave.bench.contestants import PACKAGES, RIVALS, TARGET, compile_ahead, of_rung, ours
+from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
+from tilewave.bench.gpu import Arena, Bursts, Contestant, Launching, first_line, torch_on_the_gpu
+from tilewave.bench.result import Checked, Failed, Machine, Report, Result, Settings, Shape
+from tilewave.bench.rounds import MODES, Rounds, play
+from tilewave.bench.trial import Advance
 from tilewave.cli.asked import known_dtype, sizes
-from tilewave.cli.bench_contestants import PACKAGES, RIVALS, TARGET, compile_ahead, of_rung, ours
-from tilewave.cli.bench_epilogue import BIAS_GELU, EPILOGUES
-from tilewave.cli.bench_gpu import Arena, Bursts, Contestant, Launching, first_line, torch_on_the_gpu
-from tilewave.cli.bench_ladder import Rung, checked_rung, ladder_rungs, rung_named
-from tilewave.cli.bench_print import bars_of, caption_of, print_report, to_json
-from tilewave.cli.bench_result import Checked, Failed, Machine, Report, Result, Settings, Shape
-from tilewave.cli.bench_rounds import MODES, Rounds, play
-from tilewave.cli.trial import Advance
+from tilewave.cli.bench_report import bars_of, caption_of, print_report, to_json
 from tilewave.errors import TargetError, TilewaveError, text_error
 from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
 from tilewave.mapping import as_mapping

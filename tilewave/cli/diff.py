@@ -24,9 +24,9 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.machine.lanes import GFX942
-from tilewave.passes import pipelines
-from tilewave.passes.runner import Step, pass_name, told_apart
-from tilewave.passes.tile_level import tile_level
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import Step, pass_name, told_apart
+from tilewave.pipeline.tile_level import tile_level
 
 T = TypeVar("T")
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
@@ -74,8 +74,8 @@ def diff_command(
 
 def _target_with(only: str) -> str:
     """A target whose list has this pass; the CPU where any has it."""
-    lanes = pipelines.lanes(GFX942, Places(), pipelines.prefetch(1))
-    here = (*tile_level(None), *pipelines.cpu_with_matrix_unit(1, 1, 1, {}))  # type: ignore[arg-type]
+    lanes = lists.lanes(GFX942, Places(), lists.prefetch(1))
+    here = (*tile_level(None), *lists.cpu_with_matrix_unit(1, 1, 1, {}))  # type: ignore[arg-type]
     named = {pass_name(p) for p in here}
     return GFX942.name if only not in named and only in {pass_name(p) for p in lanes} else "cpu"
 

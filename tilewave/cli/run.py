@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave._version import __version__
+from tilewave.bench.problem import Check, Problem
+from tilewave.bench.rivals import RIVALS, Absent, Rival
+from tilewave.bench.trial import Advance, Setup, Standings, Trial
 from tilewave.cli.asked import known_dtype, sizes
-from tilewave.cli.problem import Check, Problem
-from tilewave.cli.rivals import RIVALS, Absent, Rival
-from tilewave.cli.trial import Advance, Setup, Standings, Trial
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, DTYPES, F16, F32, F64, I8, I32, dims
 from tilewave.kernels import accumulator
@@ -122,7 +122,7 @@ def _libraries(text: str) -> tuple[str, ...]:
 
 
 def _instruction_set(name: str | None) -> str | None:
-    from tilewave.targets.cpu import INSTRUCTION_SETS, runs_here  # noqa: PLC0415  LLVM is heavy
+    from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here  # noqa: PLC0415  LLVM is heavy
 
     here = ", ".join(s.name for s in INSTRUCTION_SETS.values() if runs_here(s))
     if name is not None and name not in INSTRUCTION_SETS:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewave.analysis.ranges import Range, bounds, divides_safely
 from tilewave.ir import casts
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ranges import Range, bounds, divides_safely
 from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
 from tilewave.lower.llvm import Function, Module, vector
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, While, Yield
 from tilewave.ir.rewrite import map_blocks, names, substitute_block
-from tilewave.ir.tile_programs import only_adds_up
 from tilewave.ir.types import INDEX_SCALAR
 
 

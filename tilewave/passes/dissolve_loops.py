@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewave.analysis.residues import Residues
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, Yield
-from tilewave.ir.residues import Residues
 from tilewave.ir.rewrite import replace_values, rewrite
 
 

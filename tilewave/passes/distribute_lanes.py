@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tilewave.analysis.layouts_needed import WIDEST_BYTES, Spreads
+from tilewave.analysis.ties import Spread
+from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import GROUP, GroupFragment
@@ -55,10 +58,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
-from tilewave.ir.spreads import WIDEST_BYTES, Spreads
-from tilewave.ir.ties import Spread
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
-from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.matrix import BY_NAME
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilewave.analysis.positions import Positions
+from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Bring, Read, Write, WriteThrough
-from tilewave.ir.positions import Positions
-from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Memory
 

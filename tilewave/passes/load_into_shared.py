@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.positions import Positions
+from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.interp import touched
 from tilewave.ir.ops import Allocate, AwaitBrought, Bring, Read, Write, Yield
 from tilewave.ir.placements import elements, lies_in
-from tilewave.ir.positions import Positions
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory, Padded, Swizzled
 from tilewave.machine.lanes import LaneMachine

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.tile_programs import computes_one_tile
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.ops import Loop, Workgroup, Yield
 from tilewave.ir.rewrite import names, substitute_block
-from tilewave.ir.tile_programs import computes_one_tile
 from tilewave.ir.types import INDEX_SCALAR
 
 

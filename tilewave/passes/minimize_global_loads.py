@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.loads import memory_order, widest_chunk
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.lane_loads import memory_order, widest_chunk
 from tilewave.ir.ops import ELEMENTWISE, Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+from tilewave.analysis.ranges import Ranges
 from tilewave.errors import InterpreterError
-from tilewave.ir.arithmetic import elementwise
+from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import ARITHMETIC, Binary, Const, Div, Equal, FloorDiv, Mul, Select
-from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 

@@ -27,7 +27,22 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
-from tilewave.ir.conflicts import Conflicts, Meets, Visit, touched_again
+from tilewave.analysis.conflicts import Conflicts, Meets, Visit, touched_again
+from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.residues import Residues
+from tilewave.analysis.ways import (
+    FEW_ROUNDS,
+    NO_GAP,
+    Access,
+    Arrival,
+    Gaps,
+    Meeting,
+    Place,
+    Round,
+    Step,
+    Walker,
+    without_needless,
+)
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     AwaitBrought,
@@ -45,22 +60,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.overlays import lower_memories
 from tilewave.ir.placements import lies_in
-from tilewave.ir.residues import Residues
 from tilewave.ir.rewrite import map_blocks, walk
-from tilewave.ir.spreads import Spreads
-from tilewave.ir.ways import (
-    FEW_ROUNDS,
-    NO_GAP,
-    Access,
-    Arrival,
-    Gaps,
-    Meeting,
-    Place,
-    Round,
-    Step,
-    Walker,
-    without_needless,
-)
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 MANY_ROUNDS = 16

@@ -17,12 +17,12 @@ from math import lcm
 
 import numpy as np
 
+from tilewave.analysis.positions import PURE, Positions
 from tilewave.errors import Loc
+from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.interp import touched
 from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
-from tilewave.ir.positions import PURE, Positions
 from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
 from tilewave.ir.types import DTYPES, DType, Memory, Scalar, Tile
 

@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.pairs import Pairs, compare, following
+from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.interp import touched
 from tilewave.ir.ops import (
     ELEMENTWISE,
     And,
@@ -43,7 +44,6 @@ from tilewave.ir.ops import (
     StoreEach,
     Workgroup,
 )
-from tilewave.ir.pairs import Pairs, compare, following
 from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, Memory, Scalar

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
-from tilewave.ir.arithmetic import elementwise
+from tilewave.analysis.ranges import ANY, Range, range_of
+from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     ELEMENTWISE,
@@ -39,7 +40,6 @@ from tilewave.ir.ops import (
     Workgroup,
     Yield,
 )
-from tilewave.ir.ranges import ANY, Range, range_of
 from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses, walk
 from tilewave.ir.types import Scalar
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, MatrixShared, NotEqual, Unset
-from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import names, rewrite, uses, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Vector
 

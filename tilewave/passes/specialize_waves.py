@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.excerpts import excerpt, renamed
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.excerpts import excerpt, renamed
 from tilewave.ir.fragments import GROUP
 from tilewave.ir.ops import (
     ELEMENTWISE,

@@ -24,9 +24,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from tilewave.analysis.splits import Cut, Split
+from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
+from tilewave.interp.tiles import READS, touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.interp import READS, touched
 from tilewave.ir.ops import (
     WITH_EFFECT,
     Const,
@@ -42,8 +44,6 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import lies_on_lines
 from tilewave.ir.rewrite import names, substitute, substitute_block, walk
-from tilewave.ir.splits import Cut, Split
-from tilewave.ir.tile_programs import computes_one_tile, only_adds_up
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 
 HAND_OVER_BYTES = 512

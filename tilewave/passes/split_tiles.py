@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.axes import Axes, Label, own_leaves
+from tilewave.analysis.positions import Positions
 from tilewave.errors import Loc
-from tilewave.ir.axes import Axes, Label, own_leaves
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -44,7 +45,6 @@ from tilewave.ir.ops import (
     Write,
     Yield,
 )
-from tilewave.ir.positions import Positions
 from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 

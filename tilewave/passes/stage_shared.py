@@ -18,11 +18,11 @@ from math import prod
 
 import numpy as np
 
+from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment
-from tilewave.ir.lane_loads import memory_order, power_of_two, widest_chunk
 from tilewave.ir.layouts import LANES
 from tilewave.ir.ops import ELEMENTWISE, Allocate, Broadcast, Const, Gather, Iota, Mma, Permute, Read, Write
 from tilewave.ir.placements import elements, offset

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.positions import Positions
+from tilewave.analysis.visits import written_again
+from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, GroupFragment
-from tilewave.ir.interp import touched
 from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
-from tilewave.ir.positions import Positions
 from tilewave.ir.rewrite import names, rewrite
-from tilewave.ir.spreads import Spreads
 from tilewave.ir.types import Memory, Swizzled
-from tilewave.ir.visits import written_again
 from tilewave.machine.lanes import CopyEngine, LaneMachine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, BringChunks, Const, Loop, Mod, Mul, Yield
-from tilewave.ir.ranges import Ranges
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
 from tilewave.ir.types import INDEX_SCALAR
 

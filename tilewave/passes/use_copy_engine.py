@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewave.analysis.positions import Positions
+from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.interp import touched
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import lies_in
-from tilewave.ir.positions import Positions
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.lanes import CopyEngine, LaneMachine
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd, prod
 
+from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import NEIGHBOURS, Fragment
@@ -25,9 +27,7 @@ from tilewave.ir.ops import Allocate, Bring, Overlay, Write, WriteThrough
 from tilewave.ir.overlays import size_bytes
 from tilewave.ir.placements import lies_in, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.spreads import Spreads
 from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
-from tilewave.ir.wave_chunks import WaveChunks
 from tilewave.machine.banks import Kind, Ports, ports
 from tilewave.machine.lanes import LaneMachine
 from tilewave.machine.matrix import NAMED

@@ -20,7 +20,7 @@ import numpy as np
 from tilewave.errors import CallError, Loc
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
-from tilewave.runtime.guests import cuda_interface, look
+from tilewave.runtime.foreign_arrays import cuda_interface, look
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 

@@ -11,8 +11,8 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_num
 from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Frame, Launcher
 from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.foreign_arrays import key_of, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, ScratchMemory
-from tilewave.runtime.guests import key_of, stream_of
 
 KEPT_CALLS = 1024
 """Calls that a program remembers; more different ones in turn, and it starts afresh."""

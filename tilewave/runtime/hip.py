@@ -18,8 +18,8 @@ from tilewave.errors import NOWHERE, CallError, TargetError, here
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.driver import ANYWHERE, Driver, Vendor, as_text, of, open_library
+from tilewave.runtime.foreign_arrays import stream_of
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
-from tilewave.runtime.guests import stream_of
 
 _SIGNATURES: dict[str, tuple[object, ...]] = {
     "hipInit": (c_uint,),

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from tilewave.ir.types import DTYPES, DType
 from tilewave.runtime.dlpack import Refused
-from tilewave.runtime.guests import library
+from tilewave.runtime.foreign_arrays import library
 
 
 class Wanted(Protocol):

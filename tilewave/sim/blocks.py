@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewave.analysis.visits import Visit
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Gather, Read, Scatter, Write
-from tilewave.ir.visits import Visit
 from tilewave.sim.accesses import NO_STREAM, Array
 
 LINE_BYTES = 128

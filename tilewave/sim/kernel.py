@@ -14,11 +14,11 @@ from typing import Protocol
 
 import numpy as np
 
+from tilewave.analysis.visits import CHUNK, Visit, visits
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Gather, Mma, Read, Scatter, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
-from tilewave.ir.visits import CHUNK, Visit, visits
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
 from tilewave.sim.problem import SimError

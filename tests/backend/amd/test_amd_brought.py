@@ -1,0 +1,369 @@
+"""Tiles that lanes bring into shared memory past their registers: on whole tiles, on lanes, and as machine code."""
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes
+from machine_code import MachineCode
+from test_amd_deletions import finding
+from test_amd_kernels import with_waves
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.interp.tiles import interpret
+from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Load, Loop, Matrix
+from tilewave.ir.parse import parse
+from tilewave.ir.places import Places
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.verify import VerifyError, verify
+from tilewave.machine.lanes import GFX942, GFX950
+from tilewave.passes.load_into_shared import LoadIntoShared
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import run
+
+ORDERS = [("in turn", 0), ("backwards", 0), ("random", 0), ("random", 1)]
+NONE, PREFETCH = SchedulingType.NONE, SchedulingType.PREFETCH
+
+
+@cache
+def compiled(
+    shape, tile, waves, schedule=PREFETCH, dtype=f16, acc=f32, chip="gfx950", buffers=1, grid=0, a_dims=(M, K)
+):
+    kernel = gemm(dtype, acc, a_dims, (N, K), constraints=(GridConstraint(grid),) if grid else ())
+    options = WaveCompileOptions(subs=sizes(*shape, *tile), target=chip, schedule=schedule, buffers=buffers)
+    return wave_compile(options, with_waves(kernel, waves))
+
+
+def operands(shape, dtype=f16):
+    m, n, k = shape
+    rng = np.random.default_rng(11)
+    return random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype)
+
+
+def check_emulated(found, shape, dtype=f16, acc=f32):
+    a, b = operands(shape, dtype)
+    for order in ("barrier", "random"):
+        c = poisoned(shape[:2], acc)
+        assert not found.emulate(a, b, c, order=order, seed=2).findings
+        check_product(c, a, b, acc)
+
+
+def direct_loads(found):
+    return len(re.findall(r"buffer_load_dwordx4 .* lds$", found.asm, re.MULTILINE))
+
+
+# -- machine code ---------------------------------------------------------------------------------------------------
+
+FAST = [
+    ((100, 72, 200), (64, 64, 64), (2, 2), f16, f32),
+    ((256, 256, 320), (128, 128, 64), (4, 2), bf16, f32),
+    ((100, 200, 192), (64, 64, 64), (2, 2), f8e4m3fn, f32),
+    ((128, 100, 256), (128, 128, 64), (4, 2), i8, i32),
+    ((64, 100, 100), (64, 64, 32), (2, 2), f32, f32),
+    ((64, 100, 264), (64, 64, 128), (2, 2), f16, f32),
+]
+
+
+@pytest.mark.parametrize("schedule", [NONE, PREFETCH], ids=lambda s: s.name)
+@pytest.mark.parametrize(("shape", "tile", "waves", "dtype", "acc"), FAST, ids=str)
+def test_brought_tiles_give_the_product(shape, tile, waves, dtype, acc, schedule):
+    found = compiled(shape, tile, waves, schedule, dtype, acc)
+    assert direct_loads(found) and "ds_write" not in found.asm
+    check_emulated(found, shape, dtype, acc)
+
+
+@pytest.mark.parametrize(
+    "shape", [(300, 300, 304), (300, 300, 300), (129, 257, 65), (129, 257, 72), (1, 1, 1)], ids=str
+)
+@pytest.mark.parametrize("tile", [(128, 128, 64), (128, 128, 128), (64, 128, 32)], ids=str)
+@pytest.mark.parametrize("waves", [(2, 2), (4, 2), (1, 2)], ids=str)
+@pytest.mark.parametrize("schedule", [NONE, PREFETCH], ids=lambda s: s.name)
+@pytest.mark.parametrize("dtype", [f16, f8e4m3fn, f32], ids=str)
+@pytest.mark.slow
+def test_ragged_shapes_give_the_product(shape, tile, waves, schedule, dtype):
+    check_emulated(compiled(shape, tile, waves, schedule, dtype), shape, dtype)
+
+
+def test_the_k_loop_writes_nothing_to_shared_memory_by_lanes():
+    found = compiled((256, 256, 512), (128, 128, 64), (4, 2)).loop_statistics
+    assert (found.shared_write_bytes, found.global_load_bytes) == ((), (16,))
+    assert (found.vector_instructions, found.accumulator_moves, found.nops, found.spills) == (0, 0, 0, 0)
+    assert found.bank_conflict_cycles == 0
+
+
+@pytest.mark.parametrize("buffers", [2, 3, 4])
+def test_more_buffers_leave_later_tiles_on_their_way(buffers):
+    shape = (64, 64, 448)
+    found = compiled(shape, (64, 64, 64), (2, 2), buffers=buffers)
+    check_emulated(found, shape)
+    waits = [op.pending for op in walk(found.build.lanes.body) if isinstance(op, AwaitBrought)]
+    assert max(waits) == (buffers - 2) * 2 * 64 * 64 * 2 // 4
+    assert f"s_waitcnt vmcnt({4 * (buffers - 2)})" in found.asm
+
+
+def test_a_persistent_kernel_brings_its_tiles():
+    shape = (256, 192, 192)
+    found = compiled(shape, (64, 64, 64), (2, 2), grid=3)
+    assert direct_loads(found) and found.kernel.workgroups == 3
+    check_emulated(found, shape)
+
+
+OTHERWISE = [
+    (
+        "the chip has no such loads of 16 bytes",
+        {"shape": (64, 64, 128), "tile": (64, 64, 64), "waves": (2, 2), "chip": "gfx942"},
+    ),
+    ("rows are no multiple of 16 bytes", {"shape": (64, 64, 300), "tile": (64, 64, 64), "waves": (2, 2)}),
+    ("a wave would have less than a stretch", {"shape": (64, 64, 128), "tile": (32, 64, 32), "waves": (2, 2)}),
+    ("a is transposed", {"shape": (64, 64, 128), "tile": (64, 64, 64), "waves": (2, 2), "a_dims": (K, M)}),
+    ("two steps do not fit", {"shape": (128, 128, 256), "tile": (128, 128, 128), "waves": (2, 2), "dtype": f32}),
+]
+
+
+@pytest.mark.parametrize(("why", "case"), OTHERWISE, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_cannot_be_brought_goes_through_registers(why, case):
+    found = compiled(**case)
+    assert not direct_loads(found) and "ds_write" in found.asm
+    shape, dtype = case["shape"], case.get("dtype", f16)
+    a, b = operands(shape, dtype)
+    c = poisoned(shape[:2], f32)
+    given = np.ascontiguousarray(a.T) if "a_dims" in case else a
+    assert not found.emulate(given, b, c).findings
+    check_product(c, a, b)
+
+
+def test_without_the_pass_tiles_go_through_registers():
+    found = compiled((64, 64, 256), (64, 64, 64), (2, 2))
+    passes = lists.lanes(GFX950, Places(), lists.prefetch(1))
+    lanes, _ = run(found.build.tiles, [p for p in passes if not isinstance(p, LoadIntoShared)])
+    assert not any(isinstance(op, (BringChunks, AwaitBrought)) for op in walk(lanes.body))
+    a, b = operands((64, 64, 256))
+    c = poisoned((64, 64), f32)
+    MachineCode(lanes, "gfx950").run(a, b, c)
+    check_product(c, a, b)
+
+
+@pytest.mark.parametrize("view", [np.s_[:, 1:129], np.s_[:, 2:258:2], np.s_[::-1, :128]], ids=str)
+def test_arrays_that_lie_off_the_grain_are_brought_by_hand(view):
+    shape = (64, 64, 128)
+    wide, b = operands((64, 64, 264))[0], operands(shape)[1]
+    a, c = wide[view], poisoned((64, 64), f32)
+    found = compiled(shape, (64, 64, 64), (2, 2))
+    assert not found.emulate(a, b, c).findings
+    check_product(c, a, b)
+
+
+def test_chunks_must_begin_at_multiples_of_their_size():
+    """Nobody says what the hardware does otherwise, and the emulator takes it as it comes."""
+    reaches = compiled((64, 64, 128), (64, 64, 64), (2, 2)).build.program.code.reaches
+    assert {reach.name: reach.grain for reach in reaches} == {"a": 16, "b": 16, "c": 1}
+    reach = reaches[0]
+    assert reach.allows((128, 1), 4096) and reach.allows((136, 1), 16) and reach.allows((0, 1))
+    assert not reach.allows((128, 1), 4098) and not reach.allows((132, 1), 4096)
+
+
+def test_taking_the_wait_out_of_the_code_is_found_at_the_authors_line():
+    shape = (64, 64, 256)
+    found = compiled(shape, (64, 64, 64), (2, 2))
+    lines = found.asm.splitlines()
+    waits = [i for i, line in enumerate(lines) if "s_waitcnt vmcnt(0)" in line]
+    assert len(waits) == 4
+    for i in waits:
+        kept = re.sub(r"vmcnt\(0\)", "", lines[i])
+        text = "\n".join([*lines[:i], *([kept] if "lgkmcnt" in kept else []), *lines[i + 1 :]]) + "\n"
+        error = finding(found, text, shape)
+        assert error is not None, f"line {i} can be deleted unnoticed"
+        assert error.loc.file.endswith("kernels.py")
+
+
+# -- lanes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", [NONE, PREFETCH], ids=lambda s: s.name)
+@pytest.mark.parametrize("waves", [(2, 2), (4, 2)], ids=str)
+def test_every_await_is_needed(schedule, waves):
+    shape = (128, 128, 320)
+    lanes = compiled(shape, (128, 128, 64), waves, schedule).build.lanes
+    assert parse(str(lanes)) == lanes
+    a, b = operands(shape)
+    for order, seed in ORDERS:
+        c = poisoned(shape[:2], f32)
+        interpret_lanes(lanes, [a, b, c], {}, order, seed)
+        check_product(c, a, b)
+    awaits = [op for op in walk(lanes.body) if isinstance(op, AwaitBrought)]
+    assert awaits
+    for gone in awaits:
+        less = rewrite(lanes, lambda op, gone=gone: [] if op is gone else None)
+        with pytest.raises(InterpreterError, match=r"before the copy of wave . has arrived") as raised:
+            interpret_lanes(less, [a, b, poisoned(shape[:2], f32)], {}, "random", 1)
+        assert raised.value.loc.file.endswith("kernels.py")
+
+
+def test_of_four_meetings_of_a_step_two_hand_tiles_over():
+    """The others keep turns: waves multiply while their neighbours read, and nothing is wrong without them."""
+    shape = (128, 128, 320)
+    lanes = compiled(shape, (128, 128, 64), (4, 2)).build.lanes
+    a, b = operands(shape)
+    meetings = [op for op in walk(lanes.body) if isinstance(op, Barrier)]
+    found = []
+    for gone in meetings:
+        less = rewrite(lanes, lambda op, gone=gone: [] if op is gone else None)
+        try:
+            interpret_lanes(less, [a, b, poisoned(shape[:2], f32)], {}, "random", 1)
+        except InterpreterError:
+            found.append(gone)
+    assert len(meetings) == 11 and len(meetings) - len(found) == 4
+
+
+HEAD = "kernel @k {workgroups = 1, level = lane, waves = [2, 1], lanes = 4}"
+BROUGHT = (
+    f"{HEAD} (%a: memory<8x16xf16, global>, %c: memory<8x16xf16, global>)"
+    + """ {
+  %lane = lane() : index
+  %wave = wave() : index
+  %c0 = const() {value = 0} : index
+  %c1 = const() {value = 1} : index
+  %c2 = const() {value = 2} : index
+  %c4 = const() {value = 4} : index
+  %c8 = const() {value = 8} : index
+  %first = mul(%wave, %c4) : index
+  %of_two = floor_div(%lane, %c2) : index
+  %row = add(%first, %of_two) : index
+  %place = mod(%lane, %c2) : index
+  %turn = mod(%row, %c2) : index
+  %chunk = xor(%place, %turn) : index
+  %column = mul(%chunk, %c8) : index
+  %s = allocate() : memory<8x16xf16, shared, xor(8, 2, 1)>
+  bring_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}
+  await_brought() {pending = 0}
+  barrier()
+  %last = sub(%c8, %c1) : index
+  %other = sub(%last, %row) : index
+  %x = load(%s, [%other, %column], []) {steps = [[-2, 0], [0, 1]]} : vector<2x8xf16>
+  store(%x, %c, [%row, %column], []) {steps = [[2, 0], [0, 1]]}
+}
+"""
+)
+
+
+def run_brought(text, order="in turn", seed=0):
+    a, c = np.arange(128, dtype=np.float16).reshape(8, 16), np.full((8, 16), np.nan, np.float16)
+    interpret_lanes(verify(parse(text)), [a, c], {}, order, seed)
+    return a, c
+
+
+@pytest.mark.parametrize(("order", "seed"), ORDERS)
+def test_chunks_arrive_where_their_rows_stand(order, seed):
+    a, c = run_brought(BROUGHT, order, seed)
+    np.testing.assert_array_equal(c, a[::-1])
+    assert str(parse(BROUGHT)) == str(parse(str(parse(BROUGHT))))
+
+
+def test_lanes_that_take_the_wrong_chunk_are_seen():
+    """Without the exclusive or, odd rows come with their halves exchanged."""
+    a, c = run_brought(BROUGHT.replace("xor(%place, %turn)", "add(%place, %c0)"))
+    np.testing.assert_array_equal(c[::2], np.roll(a[::-1][::2], 8, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("  await_brought() {pending = 0}\n", "", r"reads s\[\d, \d\] before the copy of wave \d has arrived"),
+        ("await_brought() {pending = 0}\n  barrier()", "barrier()\n  await_brought() {pending = 0}", "before the copy"),
+        ("pending = 0", "pending = 128", "before the copy of wave"),
+        ("  barrier()\n", "", "before the copy of wave"),
+        ("[%first]) {shape", "[%c8]) {shape", r"brings 64 elements to s\[8\], outside memory<8x16xf16, shared, xor"),
+    ],
+    ids=["no await", "await too late", "too little awaited", "no barrier", "outside"],
+)  # fmt: skip
+def test_what_is_missing_is_found_in_every_order(old, new, what):
+    text = BROUGHT.replace(old, new)
+    assert text != BROUGHT
+    for order, seed in ORDERS:
+        with pytest.raises(InterpreterError, match=what):
+            run_brought(text, order, seed)
+
+
+def test_too_little_memory_between_two_steps_is_a_race():
+    """A tile that is brought while others still read the one before."""
+    twice = BROUGHT.replace(
+        "  store(%x",
+        "  bring_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}\n  store(%x",
+    )
+    for order, seed in ORDERS:
+        with pytest.raises(InterpreterError, match=r"the copy of wave . writes s|before the copy"):
+            run_brought(twice, order, seed)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("shape = [2, 8]", "shape = [2]", "are not rounds and neighbours"),
+        ("steps = [[2, 0], [0, 1]]}\n  await", "steps = [[2, 0], [1, 0]]}\n  await", "chunks run along the last axis"),
+        ("%s, [%first])", "%s, [%first, %c0])", "needs the index of a row"),
+        ("xor(8, 2, 1)", "pad(8)", "brings memory<8x16xf16, global> to memory<8x16xf16, shared, pad"),
+        ("shape = [2, 8]", "shape = [2, 12]", "chunks of 12 do not fit rows"),
+        ("pending = 0", "pending = -1", "pending is from 0 to"),
+    ],
+)
+def test_chunks_that_make_no_sense_are_refused(old, new, why):
+    with pytest.raises(VerifyError, match=re.escape(why)):
+        verify(parse(BROUGHT.replace(old, new, 1)))
+
+
+# -- whole tiles ----------------------------------------------------------------------------------------------------
+
+TILES = """
+kernel @k {workgroups = 1} (%a: memory<8x8xf32, global>, %c: memory<8x8xf32, global>) {
+  %c0 = const() {value = 0} : index
+  %c4 = const() {value = 4} : index
+  %s = allocate() : memory<2x4x8xf32, shared>
+  %c1 = const() {value = 1} : index
+  bring(%a, [%c0, %c4], %s, [%c0]) {axes = [0, 1]}
+  bring(%a, [%c4, %c0], %s, [%c1]) {axes = [0, 1]}
+  await_brought() {pending = 128}
+  %x = read(%s, [%c0, %c0, %c0]) {axes = [1, 2]} : tile<4x8xf32>
+  write(%x, %c, [%c0, %c0]) {axes = [0, 1]}
+  await_brought() {pending = 0}
+  %y = read(%s, [%c1, %c0, %c0]) {axes = [1, 2]} : tile<4x8xf32>
+  write(%y, %c, [%c4, %c0]) {axes = [0, 1]}
+}
+"""
+
+
+def run_tiles(text):
+    a, c = np.arange(64, dtype=np.float32).reshape(8, 8), poisoned((8, 8), f32)
+    interpret(verify(parse(text)), [a, c], {})
+    return a, c
+
+
+def test_a_box_comes_when_it_was_awaited_and_is_zero_outside():
+    a, c = run_tiles(TILES)
+    np.testing.assert_array_equal(c, np.block([[a[:4, 4:], np.zeros((4, 4))], [a[4:]]]))
+    assert str(parse(TILES)) == str(parse(str(parse(TILES))))
+
+
+def test_a_box_that_was_not_awaited_is_not_there():
+    for gone in ("pending = 128", "pending = 0"):
+        with pytest.raises(InterpreterError, match=r"reads s\[., 0, 0\] before what is brought there has arrived"):
+            run_tiles(TILES.replace(gone, "pending = 256"))
+
+
+# -- the pass -------------------------------------------------------------------------------------------------------
+
+
+def test_chips_say_what_they_can_load_into_shared_memory():
+    assert max(GFX942.direct_load_bytes) == 4 and max(GFX950.direct_load_bytes) == 16
+
+
+def test_a_step_meets_once_and_takes_turns_in_slots():
+    lanes = compiled((64, 64, 512), (64, 64, 64), (2, 2)).build.lanes
+    (loop,) = (op for op in walk(lanes.body) if isinstance(op, Loop))
+    kinds = [type(op) for op in loop.body.ops]
+    assert [kinds.count(kind) for kind in (AwaitBrought, Barrier, BringChunks, Matrix)] == [2, 2, 4, 4]
+    constants = {op.result: op.value for op in walk(lanes.body) if hasattr(op, "value")}
+    slots = [constants[op.at[0]] for op in loop.body.ops if isinstance(op, Load)]
+    assert slots == [0] * 4 + [1] * 4

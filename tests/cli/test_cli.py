@@ -1,0 +1,363 @@
+"""The command line: `tilewave diff` and `tilewave doctor`, and how mistakes are answered."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import typer
+from kernels import *
+from typer.models import OptionInfo
+
+import tilewave
+from tilewave.cli.diff import parse_sizes
+from tilewave.cli.main import app, main
+from tilewave.errors import TilewaveError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+KERNEL = """
+from tilewave import *
+M, N, SPACE = sym.M, sym.N, sym.SPACE
+
+@wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1)])
+def double(a: Memory[M, N, SPACE, f32], c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+    write(read(a) * 2.0, c)
+
+@wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1), WorkgroupMapping("grouped(2)")])
+def copy(a: Memory[M, N, SPACE, f32], c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+    write(read(a), c)
+"""
+SIZES = "M=64,N=48,SPACE=shared"
+PROGRAM = Path(sys.executable).parent / "tilewave"
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty directory; its exit code, what it printed, and what it said of errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*words, **files):
+        for name, text in files.items():
+            (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        monkeypatch.setattr(sys, "argv", ["tilewave", *map(str, words)])
+        try:
+            main()
+            code = 0
+        except SystemExit as leave:
+            code = leave.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+# -- diff -----------------------------------------------------------------------------------------------------------
+
+
+def test_diff_shows_every_pass_of_every_kernel(call):
+    code, out, err = call("diff", "k.py", "--set", SIZES, k=KERNEL)
+    assert (code, err) == (0, "")
+    lines = [line.strip() for line in out.splitlines()]
+    assert [line.strip("─ ") for line in lines if "──" in line] == ["double", "copy"]
+    assert sum(line.startswith("orient_reads  orient_reads") for line in lines) == 2
+    assert any(line.startswith("map_workgroups  MapWorkgroups(grouped(2))") for line in lines)
+    assert "(unchanged)" in lines
+    assert any(line.startswith("-  %tile_b, %tile_m, %tile_n = tile_of(%workgroup)") for line in lines)
+
+
+def test_diff_can_show_one_pass_of_one_kernel(call):
+    code, out, _ = call(
+        "diff", "k.py", "-s", "M=64,N=48", "-s", "SPACE=global", "--kernel", "copy", "--only", "simplify", k=KERNEL
+    )
+    assert code == 0
+    assert "double" not in out
+    assert "map_workgroups" not in out
+    assert "simplify" in out
+
+
+def test_diff_for_machines(call):
+    code, out, _ = call("diff", "k.py", "--set", SIZES, "--json", k=KERNEL)
+    found = json.loads(out)
+    assert code == 0
+    assert list(found) == ["double", "copy"]
+    assert [step["pass"] for step in found["copy"]][:3] == ["map_workgroups", "orient_reads", "simplify"]
+    mapped, oriented, *_ = found["copy"]
+    assert mapped["decision"] == "MapWorkgroups(grouped(2))"
+    assert mapped["changed"]
+    assert mapped["diff"].startswith("@@ ")
+    assert (oriented["changed"], oriented["diff"]) == (False, "")
+    assert oriented["seconds"] >= 0
+
+
+def test_diff_context_lines(call):
+    _, wide, _ = call("diff", "k.py", "--set", SIZES, "--only", "map_workgroups", k=KERNEL)
+    _, none, _ = call("diff", "k.py", "--set", SIZES, "--only", "map_workgroups", "--context", 0)
+    assert "   %workgroup = workgroup() : index" not in none
+    assert len(none.splitlines()) < len(wide.splitlines())
+
+
+def test_diff_shows_kernels_that_the_file_compiles_as_they_are(call):
+    more = (
+        KERNEL
+        + "\ncompiled = wave_compile(WaveCompileOptions(subs={M: 32, N: 32, SPACE: GLOBAL_ADDRESS_SPACE}), copy)\n"
+    )
+    code, out, _ = call("diff", "k.py", "--json", k=more)
+    assert code == 0
+    assert list(json.loads(out)) == ["copy"]
+
+
+def test_diff_takes_sizes_from_the_files_own_subs_and_lets_set_change_them(call):
+    _, plain, _ = call("diff", EXAMPLES / "gemm.py")
+    _, changed, _ = call("diff", EXAMPLES / "gemm.py", "--set", "M=128,BLOCK_K=64")
+    assert "%a: memory<512x512xf16, global>" in plain
+    assert "%a: memory<128x512xf16, global>" in changed
+    assert "tile<64x64xf16>" in changed
+
+
+def test_diff_does_not_run_what_is_guarded_by_main(call):
+    code, out, _ = call(
+        "diff", "k.py", "--set", SIZES, k=KERNEL + "\nif __name__ == '__main__':\n    print('as a program')\n"
+    )
+    assert code == 0
+    assert "as a program" not in out
+
+
+MISTAKES = {
+    "a file without a kernel": (["diff", "empty.py"], "error: empty.py defines no kernel\n"),
+    "a kernel that is not there": (
+        ["diff", "k.py", "--set", SIZES, "--kernel", "tripel"],
+        "error: k.py defines no kernel 'tripel'\n",
+    ),
+    "a size that is none": (
+        ["diff", "k.py", "--set", "M=many"],
+        "error: --set: 'M=many' is no size\n  write M=512 or ADDRESS_SPACE=shared\n",
+    ),
+    "a size that no kernel has": (
+        ["diff", "k.py", "--set", SIZES + ",BLOCK=3"],
+        "error: --set: no kernel of k.py has a symbol BLOCK\n  its symbols are M, N, SPACE\n",
+    ),
+    "sizes for a file that has its own": (
+        ["diff", "compiled.py", "--set", SIZES],
+        "error: compiled.py compiles its kernels itself\n  leave --set out: it would change nothing\n",
+    ),
+    "a size that is never evaluated": (
+        ["diff", "k.py", "--set", "M=__import__('os')"],
+        "error: --set: \"M=__import__('os')\" is no size\n  write M=512 or ADDRESS_SPACE=shared\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_answered_in_words(case, call):
+    words, text = MISTAKES[case]
+    compiled = KERNEL + "k = wave_compile(WaveCompileOptions(subs={M: 8, N: 8, SPACE: SHARED_ADDRESS_SPACE}), copy)\n"
+    assert call(*words, k=KERNEL, empty="x = 1", compiled=compiled) == (2, "", text)
+
+
+def test_a_pass_that_is_not_there_is_told_with_those_that_are(call):
+    code, out, err = call("diff", "k.py", "--set", SIZES, "--only", "simplfy", k=KERNEL)
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "error: no pass is called 'simplfy'\n  the passes of double are map_workgroups, orient_reads,"
+    )
+
+
+def test_a_kernel_that_does_not_compile_says_why(call):
+    code, out, err = call("diff", "k.py", "--set", "N=48,SPACE=shared", k=KERNEL)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: M has no value\n  k.py:5\n")
+    assert err.endswith("  give it a value: --set M=…\n")
+
+
+def test_sizes_are_read_with_blanks_and_several_times():
+    assert parse_sizes(["M=512, N = 64", "K=3,"]) == {M: 512, N: 64, K: 3}
+    assert parse_sizes(["SPACE=global"]) == {sym.SPACE: GLOBAL_ADDRESS_SPACE}
+    assert parse_sizes([]) == {}
+    for wrong in ("M", "M=", "=3", "M=-1", "M=1.5", "M N=3"):
+        with pytest.raises(TilewaveError, match="is no size"):
+            parse_sizes([wrong])
+
+
+# -- doctor ---------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_says_what_is_here(call):
+    code, out, err = call("doctor")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"tilewave {tilewave.__version__}, Python {sys.version.split()[0]}")
+    assert f"numpy     │ {importlib.metadata.version('numpy')}" in out
+
+
+def test_doctor_for_machines_knows_what_is_missing(call, monkeypatch):
+    def version(package):
+        if package == "torch":
+            raise importlib.metadata.PackageNotFoundError
+        return "1.2.3"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    code, out, _ = call("doctor", "--json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["tilewave"] == tilewave.__version__
+    assert report["packages"]["torch"] is None
+    assert report["packages"]["numpy"] == "1.2.3"
+    assert report["cores"] >= 1
+    assert "not here" in call("doctor")[1]
+
+
+# -- the program ----------------------------------------------------------------------------------------------------
+
+
+def test_help_lists_the_commands(call):
+    code, out, _ = call("--help")
+    assert code == 0
+    for command in ("map", "diff", "doctor"):
+        assert command in out
+
+
+def test_the_installed_program_fails_without_a_traceback(tmp_path):
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    done = subprocess.run([PROGRAM, "diff", "empty.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: empty.py defines no kernel\n")
+
+
+USAGE = {
+    "a file that is not there": ["diff", "nowhere.py"],
+    "a missing argument": ["diff"],
+    "an unknown command": ["dif", "k.py"],
+    "an unknown option": ["diff", "k.py", "--onli", "simplify"],
+    "a negative context": ["diff", "k.py", "--context", "-1"],
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_usage_is_told_and_exits_with_2(case, call):
+    code, _, err = call(*USAGE[case], k=KERNEL)
+    assert code == 2
+    assert "Usage: tilewave" in err
+    assert "Traceback" not in err
+
+
+def test_a_file_may_import_its_neighbours(call):
+    code, out, _ = call("diff", "k.py", "--set", SIZES, "--json", k="from other import *\n" + KERNEL, other="x = 1")
+    assert code == 0
+    assert list(json.loads(out)) == ["double", "copy"]
+
+
+def test_two_kernels_of_one_name_are_both_shown(call):
+    twice = "".join(
+        f"k{m} = wave_compile(WaveCompileOptions(subs={{M: {m}, N: 32, SPACE: GLOBAL_ADDRESS_SPACE}}), copy)\n"
+        for m in (32, 64)
+    )
+    _, out, _ = call("diff", "k.py", "--json", k=KERNEL + twice + "again = k32\n")
+    assert list(json.loads(out)) == ["copy", "copy_2"]
+    _, out, _ = call("diff", "k.py", "--context", 99)
+    assert "memory<32x32xf32, global>" in out
+    assert "memory<64x32xf32, global>" in out
+    _, out, _ = call("diff", "k.py", "--kernel", "copy_2", "--context", 99)
+    assert "memory<32x32xf32, global>" not in out
+    assert "memory<64x32xf32, global>" in out
+
+
+BROKEN = {
+    "an import that fails": (
+        "import nowhere_to_be_found",
+        """
+        Traceback (most recent call last):
+          File "k.py", line 1, in <module>
+            import nowhere_to_be_found
+        ModuleNotFoundError: No module named 'nowhere_to_be_found'
+        """,
+    ),
+    "no Python": (
+        "x = = 1",
+        """
+          File "k.py", line 1
+            x = = 1
+                ^
+        SyntaxError: invalid syntax
+        """,
+    ),
+    "a mistake inside a kernel": (
+        KERNEL.replace("read(a) * 2.0", "read(a) * nothing"),
+        """
+        Traceback (most recent call last):
+          File "k.py", line 7, in double
+            write(read(a) * nothing, c)
+                            ^^^^^^^
+        NameError: name 'nothing' is not defined
+        """,
+    ),
+    "an error behind an error": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise ValueError('no') from None\n",
+        """
+        Traceback (most recent call last):
+          File "k.py", line 4, in <module>
+            raise ValueError('no') from None
+        ValueError: no
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_file_that_breaks_is_told_with_its_own_frames_alone(case, call):
+    source, wanted = BROKEN[case]
+    code, out, err = call("diff", "k.py", "--set", SIZES, k=source)
+    assert (code, out) == (1, "")
+    told = [line for line in err.replace(str(Path.cwd()) + "/", "").splitlines() if set(line.strip()) != {"^"}]
+    assert told == [line for line in textwrap.dedent(wanted).strip("\n").splitlines() if set(line.strip()) != {"^"}]
+
+
+def test_the_programs_path_and_arguments_come_back(call):
+    before = list(sys.path)
+    call("diff", "k.py", "--set", SIZES, k="import sys\nassert sys.argv == ['k.py']\n" + KERNEL)
+    assert sys.path == before
+    assert sys.argv[:2] == ["tilewave", "diff"]
+
+
+def test_version(call):
+    assert call("--version") == (0, f"tilewave {tilewave.__version__}\n", "")
+
+
+def test_exit_codes_are_kept(call, monkeypatch):
+    def leave(error):
+        def grid(text):
+            raise error
+
+        return grid
+
+    for error, code in [(typer.Exit(7), 7), (KeyboardInterrupt(), 130)]:
+        monkeypatch.setattr("tilewave.cli.map.parse_grid", leave(error))
+        assert call("map", "2x2") == (code, "", "")
+
+
+def test_a_terminal_without_our_characters_gets_question_marks(tmp_path):
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([PROGRAM, "map", "2x2"], capture_output=True, text=True, timeout=60, env=ascii_only)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["--version"], ["map", "2x2", "--json"], ["map", "60x60"], ["doctor"]], ids=str)
+def test_a_reader_who_leaves_is_not_complained_to(words):
+    """Whatever is said goes to the first pipe, and what is printed to one that nobody reads."""
+    line = ["bash", "-c", 'exec 3>&1; "$@" 2>&3 | true', "-", PROGRAM, *words]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=buffered)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_no_option_is_named_by_what_it_takes():
+    """Some versions of click take a metavar that spells the parameter for its name, and --dtype becomes --DTYPE."""
+    for command in app.registered_commands:
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            for option in (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OptionInfo)):
+                spells_it = option.metavar and option.metavar.lower() == name.strip("_")
+                named = str(option.default).startswith("--")  # where Annotated has it, until the command is built
+                assert named or not spells_it, f"tilewave {command.name}: write Option('--{name}', …)"

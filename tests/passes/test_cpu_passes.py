@@ -1,0 +1,507 @@
+"""Tiles cut into register blocks and operands packed into panels: the same numbers, every element written once."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from kernels import *
+from seeds import SEEDS
+from strategies import kernels
+from test_passes import outcome
+
+import tilewave as tw
+from tilewave.analysis.positions import Positions
+from tilewave.analysis.schedule import checked_schedule
+from tilewave.errors import InterpreterError, Loc
+from tilewave.interp.arithmetic import elementwise
+from tilewave.interp.tiles import interpret
+from tilewave.ir import ops
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Value
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import BOOL, F32, I8, INDEX_SCALAR, Scalar, Tile
+from tilewave.ir.types import Memory as IrMemory
+from tilewave.ir.verify import verify
+from tilewave.mapping import grouped
+from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.simplify import simplify
+from tilewave.passes.split_tiles import SplitTiles
+
+ROWS, COLS, UNIT = 6, 8, 4
+CUT = SplitTiles(ROWS, COLS)
+PACK = PrepackOperands(ROWS, COLS, UNIT, FORMATS)
+
+
+def whole_numbers(rng, shape, dtype):
+    """Small enough that every sum of theirs in these tests is exact, in any order."""
+    return rng.integers(-4, 5, shape).astype(dtype.numpy)
+
+
+def run_all(kernel, symbols, fill=whole_numbers):
+    """Every memory after the kernel."""
+    rng = np.random.default_rng(7)
+    memories = [v for v in kernel.body.args if isinstance(v.type, IrMemory)]
+    arrays = [fill(rng, v.type.shape, v.type.dtype) for v in memories]
+    interpret(kernel, arrays, symbols)
+    return arrays
+
+
+def check_passes(kernel, symbols, passes):
+    """Each pass keeps every memory's contents, verifies, and leaves no op without a place."""
+    want = run_all(kernel, symbols)
+    checked_schedule(kernel, symbols)
+    for p in passes:
+        kernel = verify(p(kernel))
+        for found, expected in zip(run_all(kernel, symbols), want, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        checked_schedule(kernel, symbols)
+        for op in walk(kernel.body):
+            assert op.loc.line, f"{op} comes from nowhere"
+    return kernel
+
+
+def written_shapes(kernel):
+    return [op.tile.type.shape for op in walk(kernel.body) if isinstance(op, (ops.Write, ops.Scatter))]
+
+
+# -- kernels of the language ----------------------------------------------------------------------------------------
+
+
+def gelu(x):
+    return 0.5 * x * (1.0 + tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def biased(along):
+    @wave(tiling())
+    def biased(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], bias: Memory[along, G, f32], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(read(bias) + total, c)
+
+    return biased
+
+
+@wave(tiling(WorkgroupConstraint(B, BLOCK_B, 2)))
+def batched(a: Memory[B, M, K, G, f16], b: Memory[B, N, K, G, f16], c: Memory[B, M, N, G, f32]):
+    @iterate(K, init_args=[Register[B, M, N, f32](0.0)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+
+    write(total, c)
+
+
+@wave(tiling())
+def turned(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+    @iterate(K, init_args=[Register[N, M, f32](0.0)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+
+    write(total, c)
+
+
+@wave(tiling())
+def added(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+    @iterate(K, init_args=[read(c)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+
+    write(total, c)
+
+
+@wave(tiling())
+def widened(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(acc):
+        return mma(cast(read(a), f32), cast(read(b), f32), acc)
+
+    write(total, c)
+
+
+GROUPED = WorkgroupMapping(grouped(sym.WGM))
+GEMMS = {
+    "plain": gemm(),
+    "f32": gemm(f32),
+    "i8": gemm(i8, i32),
+    "columns of a": gemm(a_dims=(K, M)),
+    "columns of both": gemm(a_dims=(K, M), b_dims=(K, N)),
+    "gelu": gemm(epilogue=gelu),
+    "cast": gemm(epilogue=lambda x: cast(x * 0.5, f16), out=f16),
+    "bias along N": biased(N),
+    "bias along M": biased(M),
+    "batched": batched,
+    "persistent": gemm(constraints=[GridConstraint(3)]),
+    "reordered": gemm(constraints=[WorkgroupMapping("xcd_contiguous(2) >> grouped(2)")]),
+    "turned accumulator": turned,
+    "added in place": added,
+    "cast before": widened,
+}
+SHAPES = [(24, 24, 16), (29, 23, 17), (1, 1, 1), (5, 30, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", GEMMS)
+def test_a_product_is_cut_and_packed(name, shape):
+    m, n, k = shape
+    subs = {**sizes(m, n, k, 12, 24, 8), B: 3, BLOCK_B: 2}
+    kernel = compiled(GEMMS[name], subs=subs).kernel
+    after = check_passes(kernel, {}, [CUT, PACK, simplify])
+    ((*batch, rows, cols),) = written_shapes(after)
+    assert rows <= ROWS
+    assert cols <= COLS
+    assert set(batch) <= {1}
+    assert sum(isinstance(op, ops.ReadPanel) for op in walk(after.body)) == 2
+    assert not any(isinstance(op, ops.Read) and op.memory.name in "ab" for op in walk(after.body))
+
+
+@pytest.mark.parametrize("shape", [(64, 32, 32), (35, 31, 21)], ids=str)
+@pytest.mark.parametrize("seed", SEEDS, ids=repr)
+def test_seed_kernels_are_cut_and_packed(seed, shape):
+    kernel = seed.compile(*shape, block_m=32, block_n=16, block_k=16).kernel
+    after = check_passes(kernel, {}, [CUT, PACK, simplify])
+    assert written_shapes(after) == [(4, 8)]
+    assert sum(isinstance(op, ops.ReadPanel) for op in walk(after.body)) == 2
+
+
+def test_a_symbol_known_only_at_the_call():
+    kernel = compiled(gemm(constraints=[GROUPED]), subs=sizes(40, 36, 20, 12, 12, 8), dynamic_symbols=[sym.WGM]).kernel
+    for size in (1, 2, 3):
+        after = check_passes(kernel, {"WGM": size}, [CUT, PACK, simplify])
+        assert written_shapes(after) == [(6, 6)]
+
+
+def test_a_sum_of_floats_stays_within_the_bound_though_its_order_changes():
+    rng = np.random.default_rng(0)
+    a, b, c = random_array(rng, (29, 75), f16), random_array(rng, (23, 75), f16), poisoned((29, 23), f32)
+    kernel = PACK(CUT(compiled(gemm(), subs=sizes(29, 23, 75, 12, 24, 32)).kernel))
+    interpret(kernel, [a, b, c], {})
+    check_product(c, a, b)
+    assert "tile<6x4xf32>" in str(kernel)
+
+
+def test_panels_of_the_operands_own_dtype_round_what_a_cast_would_round():
+    """f32 in memory, f16 in the product, f16 in the panels: packing does the cast."""
+
+    @wave(tiling())
+    def narrowed(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(cast(read(a), f16), cast(read(b), f16), acc)
+
+        write(total, c)
+
+    rng = np.random.default_rng(0)
+    a, b, c = random_array(rng, (12, 20), f32), random_array(rng, (8, 20), f32), poisoned((12, 8), f32)
+    kernel = CUT(compiled(narrowed, subs=sizes(12, 8, 20, 12, 8, 8)).kernel)
+    packed = PrepackOperands(ROWS, COLS, UNIT, {"f16": PanelFormat("f16", 1)})(kernel)
+    assert PACK(kernel) == kernel
+    assert "= cast(" not in str(packed)
+    interpret(packed, [a, b, c], {})
+    check_product(c, a.astype(np.float16), b.astype(np.float16))
+
+
+def test_a_format_that_loses_digits_is_refused():
+    with pytest.raises(AssertionError, match="panels of f16 do not hold every f32"):
+        PrepackOperands(8, 8, 8, {"f32": PanelFormat("f16", 1)})
+    with pytest.raises(AssertionError, match="a unit of 6 is no multiple of 4"):
+        PrepackOperands(8, 8, 6, {"i8": PanelFormat("i8", 4)})
+
+
+# -- kernels that stay as they are ----------------------------------------------------------------------------------
+
+
+def test_a_chain_of_products_stays_whole():
+    L = sym.L
+    constraints = [
+        WorkgroupConstraint(M, 16, 0),
+        WorkgroupConstraint(L, 16, 1),
+        TilingConstraint(N, 8),
+        TilingConstraint(K, 8),
+    ]
+
+    @wave(constraints)
+    def attention(q: Memory[M, K, G, f32], k: Memory[N, K, G, f32], v: Memory[L, N, G, f32], o: Memory[M, L, G, f32]):
+        @iterate(N, init_args=[Register[M, L, f32](0.0)])
+        def total(acc):
+            @iterate(K, init_args=[Register[M, N, f32](0.0)])
+            def weights(sum):
+                return mma(read(q), read(k), sum)
+
+            return mma(exp2(weights), read(v), acc)
+
+        write(total, o)
+
+    kernel = compiled(attention, subs={M: 32, N: 24, K: 16, L: 16}).kernel
+    assert CUT(kernel) is kernel
+    assert PACK(kernel) is kernel
+
+
+def test_a_window_that_slides_while_the_tile_is_carried_stays_whole():
+    T, ROW = sym.T, sym.ROW
+    i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
+    there = IndexMapping(2, {M: i, N: j}, {M: i + ROW, N: j})
+
+    @wave([GridConstraint(1), WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, 16, 1), TilingConstraint(T)])
+    def slide(c: Memory[M, N, G, f32]):
+        set_symbol(ROW, 0)
+
+        @iterate(T, start=0, condition=T < 4, init_args=[Register[M, N, f32](1.0)])
+        def rows(value):
+            write(value, c, mapping=there)
+            set_symbol(ROW, scalar(ROW) + 1)
+            set_symbol(T, self_index(T) + 1)
+            return value * 2.0
+
+    kernel = compiled(slide, subs={M: 4, N: 16}).kernel
+    assert CUT(kernel) is kernel
+
+
+def test_operands_changed_before_a_product_are_cut_and_not_packed():
+    @wave(tiling())
+    def shifted(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a) + 1.0, tw.abs(read(b)), acc)
+
+        write(total, c)
+
+    kernel = compiled(shifted, subs=sizes(29, 23, 17, 12, 24, 8)).kernel
+    after = check_passes(kernel, {}, [CUT, PACK])
+    assert written_shapes(after) == [(6, 8)]
+    assert "prepack" not in str(after)
+
+
+def test_a_second_time_there_is_nothing_left_to_do():
+    once = CUT(compiled(gemm(), subs=sizes(40, 36, 24, 12, 24, 8)).kernel)
+    assert CUT(once) is once
+    packed = PACK(once)
+    assert PACK(packed) is packed
+    assert CUT(packed) is packed
+
+
+def test_both_passes_are_quick():
+    kernel = SEEDS[-1].compile(2048, 2048, 2048).kernel
+    pack = PrepackOperands(8, 8, 8, FORMATS)
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        after = pack(SplitTiles(8, 8)(kernel))
+        seconds.append(time.process_time() - start)
+    assert "read_panel" in str(after)
+    assert min(seconds) < 0.030
+
+
+# -- random kernels -------------------------------------------------------------------------------------------------
+
+
+@given(kernel=kernels())
+@settings(max_examples=120)
+def test_random_kernels_over_one_memory_keep_their_meaning(kernel):
+    after = verify(SplitTiles(1, 1)(verify(kernel)))
+    np.testing.assert_array_equal(outcome(after), outcome(kernel))
+
+
+class _Program:
+    """Draws a tile program: what a workgroup computes from its windows of some memories, and writes to its own of c."""
+
+    def __init__(self, draw):
+        self.draw, self.lines = draw, 0
+        self.builder = Builder(locate=self.locate)
+        self.rows, self.cols = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+        self.tile = Tile((self.rows, self.cols), F32)
+        ragged = draw(st.integers(0, self.rows - 1)), draw(st.integers(0, self.cols - 1))
+        self.shape = 2 * self.rows - ragged[0], self.cols - ragged[1]
+        self.depth, self.step = draw(st.integers(1, 7)), draw(st.integers(1, 4))
+        m, n = self.shape
+        shapes = {"x": (m, n), "y": (n, m), "p": (m,), "q": (n,), "a": (m, self.depth), "b": (self.depth, n)}
+        self.memories = {name: self.memory(name, shape) for name, shape in {**shapes, "c": (m, n)}.items()}
+        w = self.builder.emit(ops.Workgroup, type=INDEX_SCALAR)
+        self.m = self.builder.binary(ops.Mul, w, self.builder.const(self.rows))
+        self.n = self.builder.const(0)
+        self.odd = self.builder.binary(ops.Less, w, self.builder.const(1))
+
+    def memory(self, name, shape):
+        return self.builder.fresh(name, IrMemory(shape, F32, "global"))
+
+    def locate(self):
+        self.lines += 1
+        return Loc("random.py", self.lines)
+
+    def pick(self, values):
+        return self.draw(st.sampled_from(values))
+
+    def read(self, name, at, axes, type):
+        return self.builder.emit(ops.Read, self.memories[name], at, axes, type=type)
+
+    def block(self, tiles, depth):
+        tiles = list(tiles)
+        for kind in self.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5)):
+            tiles.append(getattr(self, kind)(tiles, depth))
+        return tiles
+
+    def constant(self, tiles, depth):
+        return self.builder.const(float(self.draw(st.integers(0, 3))), self.tile)
+
+    def window(self, tiles, depth):
+        if self.pick([True, False]):
+            return self.read("x", (self.m, self.n), (0, 1), self.tile)
+        return self.read("y", (self.n, self.m), (1, 0), self.tile)
+
+    def own(self, tiles, depth):
+        return self.read("c", (self.m, self.n), (0, 1), self.tile)
+
+    def elementwise(self, tiles, depth):
+        cls = self.pick((ops.Add, ops.Sub, ops.Min, ops.Max))
+        return self.builder.binary(cls, self.pick(tiles), self.pick(tiles))
+
+    def spread(self, tiles, depth):
+        axis = self.pick([0, 1])
+        kind = Tile((self.tile.shape[axis],), F32)
+        x = self.read("pq"[axis], ((self.m, self.n)[axis],), (0,), kind)
+        return self.builder.emit(ops.Broadcast, x, (axis,), type=self.tile)
+
+    def count(self, tiles, depth):
+        axis = self.pick([0, 1])
+        numbers = self.builder.emit(ops.Iota, type=Tile((self.tile.shape[axis],), F32))
+        return self.builder.emit(ops.Broadcast, numbers, (axis,), type=self.tile)
+
+    def choice(self, tiles, depth):
+        a, b = self.pick(tiles), self.pick(tiles)
+        condition = self.odd if self.pick([True, False]) else self.builder.binary(ops.Less, a, b)
+        assert condition.type in (Scalar(BOOL), Tile(self.tile.shape, BOOL))
+        return self.builder.emit(ops.Select, condition, a, self.pick(tiles), type=self.tile)
+
+    def there_and_back(self, tiles, depth):
+        over = Tile((self.cols, self.rows), F32)
+        turned = self.builder.emit(ops.Permute, self.pick(tiles), (1, 0), type=over)
+        more = self.builder.binary(ops.Add, turned, self.builder.const(1.0, over))
+        return self.builder.emit(ops.Permute, more, (1, 0), type=self.tile)
+
+    def gathered(self, tiles, depth):
+        i, j = self.builder.fresh("i", INDEX_SCALAR), self.builder.fresh("j", INDEX_SCALAR)
+        with self.builder.region():
+            back = self.builder.binary(ops.Sub, self.builder.const(self.cols - 1), j)
+            where = self.builder.block([i, j], [i, back])
+        return self.builder.emit(ops.Gather, self.memories["x"], where, type=self.tile)
+
+    def loop(self, tiles, depth):
+        if depth == 2:
+            return self.constant(tiles, depth)
+        i, carried = self.builder.fresh("i", INDEX_SCALAR), self.builder.fresh("carried", self.tile)
+        init = self.pick(tiles)
+        with self.builder.region():
+            body = self.builder.block([i, carried], [self.pick(self.block([*tiles, carried], depth + 1))])
+        result = self.builder.fresh("after", self.tile)
+        trips = self.builder.const(self.draw(st.integers(0, 3)))
+        self.builder.effect(ops.Loop, trips, (init,), body, results=(result,))
+        return result
+
+    def product(self, tiles, depth):
+        i, acc = self.builder.fresh("i", INDEX_SCALAR), self.builder.fresh("acc", self.tile)
+        init, step = self.pick(tiles), self.step
+        trips = self.builder.const(-(-self.depth // step))
+        with self.builder.region():
+            k = self.builder.binary(ops.Mul, i, self.builder.const(step))
+            a = self.read("a", (self.m, k), (0, 1), Tile((self.rows, step), F32))
+            b = self.read("b", (k, self.n), (1, 0), Tile((self.cols, step), F32))
+            total = self.builder.emit(ops.Mma, a, b, acc, type=self.tile)
+            body = self.builder.block([i, acc], [total])
+        result = self.builder.fresh("sum", self.tile)
+        self.builder.effect(ops.Loop, trips, (init,), body, results=(result,))
+        return result
+
+    def kernel(self):
+        tiles = self.block([self.constant([], 0)], 0)
+        self.builder.effect(ops.Write, tiles[-1], self.memories["c"], (self.m, self.n), (0, 1))
+        return Kernel("random", Block(tuple(self.memories.values()), tuple(self.builder.ops)), workgroups=2)
+
+
+KINDS = ["constant", "window", "own", "elementwise", "spread", "count", "choice", "there_and_back", "gathered"]
+KINDS += ["loop", "product", "product"]
+
+
+@st.composite
+def programs(draw):
+    return _Program(draw).kernel()
+
+
+sizes_of_blocks = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+@given(programs(), sizes_of_blocks, st.integers(1, 2), st.integers(1, 3), st.sampled_from([(), (simplify,)]))
+@settings(max_examples=120)
+def test_random_tile_programs_keep_their_meaning(kernel, block, group, groups, first):
+    pack = PrepackOperands(*block, group * groups, {"f32": PanelFormat("f32", group)})
+    check_passes(verify(kernel), {}, [*first, SplitTiles(*block), pack, simplify])
+
+
+@given(programs(), sizes_of_blocks)
+@settings(max_examples=100)
+def test_random_tile_programs_are_cut(kernel, block):
+    """None of them ties rows to columns, so all can be, once what nobody uses is gone."""
+    after = SplitTiles(*block)(simplify(kernel))
+    ((rows, cols),) = written_shapes(after)
+    assert rows <= block[0]
+    assert cols <= block[1]
+
+
+# -- what is known about positions ----------------------------------------------------------------------------------
+
+
+@st.composite
+def numbers(draw):
+    """A block of arithmetic on an unknown number, and what each value is when that number is known."""
+    builder, n = Builder({"n"}), Value("n", INDEX_SCALAR)
+    known = {n: draw(st.integers(-300, 300))}
+    for cls in draw(st.lists(st.sampled_from(NUMBERS), max_size=12)):
+        a, b = draw(st.sampled_from(list(known))), draw(st.sampled_from(list(known)))
+        if cls is ops.Const:
+            builder.const(draw(st.integers(-48, 48)))
+        elif cls is ops.Cast:
+            builder.emit(ops.Cast, builder.cast(a, I8), type=INDEX_SCALAR)
+        elif cls is ops.Neg:
+            builder.emit(ops.Neg, a, type=INDEX_SCALAR)
+        elif cls is ops.Select:
+            condition = builder.binary(ops.Less, a, b)
+            builder.emit(ops.Select, condition, a, b, type=INDEX_SCALAR)
+        else:
+            builder.binary(cls, a, b)
+        for op in builder.ops:
+            if op.result not in known:
+                known[op.result] = value_of(op, known)
+    usable = {v: x for v, x in known.items() if v.type == INDEX_SCALAR}
+    return Block((n,), tuple(builder.ops)), usable
+
+
+def value_of(op, known):
+    try:
+        return op.value if isinstance(op, ops.Const) else elementwise(op, [known[v] for v in op.operands])
+    except InterpreterError:
+        assume(False)
+
+
+NUMBERS = [ops.Const, ops.Const, ops.Add, ops.Sub, ops.Mul, ops.Mul, ops.Mod, ops.Min, ops.Max, ops.FloorDiv]
+NUMBERS += [ops.Neg, ops.Cast, ops.Select]
+
+
+@given(numbers())
+@settings(max_examples=150)
+def test_what_is_said_about_numbers_before_they_are_known_holds(drawn):
+    body, known = drawn
+    positions, by_formula = Positions(body), {}
+    for v, value in known.items():
+        divisor = positions.divisor(v)
+        assert value == 0 if divisor == 0 else value % divisor == 0, f"{divisor} does not divide {v} = {value}"
+        assert by_formula.setdefault(positions.formula(v), value) == value
+        assert positions.constant(v) in (None, value)
+
+
+def test_a_number_that_may_not_fit_keeps_only_powers_of_two_as_divisors():
+    builder, n = Builder({"n"}), Value("n", INDEX_SCALAR)
+    big = builder.binary(ops.Mul, n, builder.const(24))
+    narrow = builder.cast(big, I8)
+    positions = Positions(Block((n,), tuple(builder.ops)))
+    assert (positions.divisor(big), positions.divisor(narrow)) == (24, 8)

@@ -1,0 +1,175 @@
+"""Results that leave Hopper's shared memory in whole rows, and how long they stay there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernels import (
+    BLOCK_B,
+    BLOCK_K,
+    BLOCK_M,
+    BLOCK_N,
+    B,
+    G,
+    K,
+    M,
+    N,
+    check_product,
+    gemm,
+    poisoned,
+    random_array,
+    sizes,
+)
+from seeds import SEEDS
+from test_hopper_passes import biased, check_biased
+from test_lanes import ORDERS, operands
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.ops import Allocate, AwaitCopies, Barrier, CopyIn, CopyOut, CopyTogether, Part, Store
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.verify import verify
+
+
+def compiled(kernel, subs):
+    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), kernel)
+
+
+def count(made, kind):
+    return sum(isinstance(op, kind) for op in walk(made.ir().body))
+
+
+def direct_stores(made):
+    return [op for op in walk(made.ir().body) if isinstance(op, Store) and lies_in(op.memory, "global")]
+
+
+def check(made, shape, out=f32):
+    a, b = operands(shape)
+    for order in ORDERS:
+        c = poisoned(shape[:2], out)
+        made.interpret(a, b, c, level="lane", order=order, seed=2)
+        check_product(c, a, b, out)
+
+
+@pytest.mark.parametrize(
+    ("tile", "chunks"),
+    [((64, 64, 32), 2), ((64, 96, 32), 3), ((64, 8, 32), 1), ((128, 64, 32), 4), ((256, 32, 32), 4)],
+    ids=str,
+)
+def test_a_tile_leaves_in_chunks(tile, chunks):
+    shape = (300, 104, 72)
+    made = compiled(gemm(), sizes(*shape, *tile))
+    assert count(made, CopyOut) == chunks and not direct_stores(made)
+    check(made, shape)
+
+
+def test_every_group_has_buffers_of_its_own():
+    made = compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(256, 512, 256, 128, 256, 64))
+    shared = [str(op.result.type) for op in walk(made.ir().body) if isinstance(op, Allocate)]
+    assert shared == [
+        "memory<2x2x64x64xf16, shared, xor(8, 8, 1)>",
+        "memory<4x128x64xf16, shared, xor(8, 8, 1)>",
+        "memory<4x256x64xf16, shared, xor(8, 8, 1)>",
+    ]
+    assert made.resources.shared_bytes == 4 * 48 * 1024 + 4 * 8 * 1024
+    assert (count(made, CopyOut), count(made, Part)) == (8, 4)
+    check(made, (256, 512, 256), f16)
+
+
+@pytest.mark.parametrize("out", [f16, bf16, f32], ids=str)
+def test_outputs_of_any_width(out):
+    shape = (70, 80, 64)
+    check(compiled(gemm(out=out, epilogue=lambda total: cast(total, out)), sizes(*shape)), shape, out)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_is_computed_from_sums_leaves_in_chunks(order):
+    shape = (140, 136, 64)
+    made = compiled(biased, sizes(*shape, 128, 128, 32))
+    assert count(made, CopyOut) == 4 and not direct_stores(made)
+    check_biased(made, shape, order)
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=repr)
+def test_buffers_are_filled_again_for_the_next_tile(seed):
+    shape = (192, 136, 96)
+    more = {"num_ctas": 2} if "persistent" in repr(seed) else {}
+    made = compiled(seed.kernel, seed.subs(*shape, block_m=64, block_n=64, block_k=32, **more))
+    assert count(made, CopyOut) == 2
+    check(made, shape)
+
+
+def test_rows_that_begin_off_16_bytes_are_stored_by_lanes():
+    shape = (70, 66, 64)
+    made = compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(*shape))
+    assert count(made, CopyIn) and not count(made, CopyOut) and direct_stores(made)
+    check(made, shape, f16)
+
+
+def test_batches():
+    @wave(
+        [
+            WorkgroupConstraint(M, BLOCK_M, 0),
+            WorkgroupConstraint(N, BLOCK_N, 1),
+            WorkgroupConstraint(B, BLOCK_B, 2),
+            TilingConstraint(K, BLOCK_K),
+        ]
+    )
+    def batched(a: Memory[B, M, K, G, f16], b: Memory[B, N, K, G, f16], c: Memory[B, M, N, G, f32]):
+        @iterate(K, init_args=[Register[B, M, N, f32](0)])
+        def total(sum):
+            return mma(read(a), read(b), sum)
+
+        write(total, c)
+
+    rng = np.random.default_rng(4)
+    a, b = random_array(rng, (3, 70, 48), f16), random_array(rng, (3, 40, 48), f16)
+    made = compiled(batched, sizes(70, 40, 48, 64, 32, 32) | {B: 3, BLOCK_B: 1})
+    assert count(made, (CopyIn, CopyTogether)) == 2 and count(made, CopyOut) == 1
+    for order in ORDERS:
+        c = poisoned((3, 70, 40), f32)
+        made.interpret(a, b, c, level="lane", order=order)
+        check_product(c, a, b)
+
+
+# -- every wait is needed
+
+SHAPE = (128, 128, 32)
+
+
+def whole():
+    seed = SEEDS[2]
+    return compiled(seed.kernel, seed.subs(*SHAPE, block_m=64, block_n=128, block_k=32, num_ctas=1)).build.lanes
+
+
+def meetings(kernel):
+    return [op for op in walk(kernel.body) if isinstance(op, Barrier) and op.waves == 4]
+
+
+def test_every_meeting_of_a_group_is_needed():
+    kernel = whole()
+    assert len(meetings(kernel)) == 4  # two batches of two chunks
+    a, b = operands(SHAPE)
+    for gone in meetings(kernel):
+        without = verify(rewrite(kernel, lambda op, gone=gone: [] if op is gone else None))
+        for order in ORDERS:
+            with pytest.raises(InterpreterError, match=r"no (barrier|await) between|before the copy") as found:
+                interpret_lanes(without, [a, b, poisoned(SHAPE[:2], f32)], {}, order, 1)
+            assert "persistent_gemm.py" in str(found.value)
+
+
+def test_every_wait_for_a_buffer_is_needed():
+    kernel = whole()
+    waits = [op for op in walk(kernel.body) if isinstance(op, AwaitCopies)]
+    a, b = operands(SHAPE)
+    for late in waits[:-1]:  # the last one keeps shared memory until it was read: no wave looks at that
+        loose = verify(rewrite(kernel, lambda op, late=late: [replace(op, pending=2)] if op is late else None))
+        with pytest.raises(InterpreterError, match="no await between"):
+            interpret_lanes(loose, [a, b, poisoned(SHAPE[:2], f32)], {}, "in turn", 1)
+
+
+def test_shared_memory_is_kept_until_it_was_read():
+    consumer = next(op for op in whole().body.ops if op.blocks)
+    assert consumer.body.ops[-1] == AwaitCopies(0)

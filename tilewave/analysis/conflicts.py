@@ -1,0 +1,314 @@
+"""Which accesses to a global memory may meet: two lanes touch one place, and one of them writes.
+
+A lane's own accesses happen in the order of the program. A barrier is needed only where one lane touches what another
+one did, and that is decided by the layouts in which lanes share tiles:
+
+    write(%x, %c, [%m, %n])           as a product leaves its sums
+    %y = read(%c, [%m, %n])           used as those are: each lane reads what it wrote itself
+    %z = read(%c, [%m, %n])           staged, in neighbouring chunks: lanes read what others wrote
+
+A position is a sum of two: a number that all lanes agree on, the base, and one that each lane knows of its own. Bases
+are compared as sums of values, so that their difference is often known, or a multiple of a tile:
+
+    64 · %tile here, 64 · %tile some rounds ago      0, or at least 64 apart: the same tile, or none of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import partial
+from itertools import product as combinations
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.positions import Positions
+from tilewave.analysis.residues import Residue, Residues
+from tilewave.interp.arithmetic import elementwise
+from tilewave.interp.tiles import READS, WRITES
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    Add,
+    Const,
+    FloorDiv,
+    Gather,
+    Mod,
+    Mul,
+    Read,
+    Scatter,
+    Sub,
+    Write,
+    WriteThrough,
+)
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import walk
+
+Array = np.ndarray[Any, np.dtype[np.int64]]
+
+WHOLE = 1 << 62
+"""A modulus that no position reaches: such a residue is the number itself."""
+MOST_SHIFTS = 64
+"""How many differences of two bases are tried, before the two accesses are taken to meet."""
+
+
+class Meets(IntEnum):
+    """Who touches what another one did; of two answers the greater counts."""
+
+    NOBODY = 0
+    LANES = 1
+    """Lanes of one wave."""
+    WAVES = 2
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An access as a way through the program comes to it, seen from where the way has got to."""
+
+    op: Op
+    known: tuple[tuple[str, int], ...] = ()
+    """Indices of loops that are followed round by round."""
+    changed: frozenset[str] = frozenset()
+    """Values that have been made anew since."""
+    before: frozenset[str] = frozenset()
+    """Indices of loops that have been counted up since."""
+
+
+def touched_again(kernel: Kernel) -> set[Value]:
+    """The global memories that are written, and touched at more than one place or time."""
+    written = {op.memory for op in walk(kernel.body) if isinstance(op, WRITES) and lies_in(op.memory, "global")}
+    once = [op.memory for op in kernel.body.ops if isinstance(op, (*READS, *WRITES))]
+    inside = {op.memory for top in kernel.body.ops for block in top.blocks for op in _touching(block)}
+    return {memory for memory in written if memory in inside or once.count(memory) > 1}
+
+
+def _touching(block: Block) -> Iterator[Any]:
+    return (op for op in walk(block) if isinstance(op, (*READS, *WRITES)))
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """Where all lanes of a workgroup touch a memory: bases, and what each lane adds, one row per element."""
+
+    base: tuple[Residue, ...]
+    lanes: Array
+    places: Array
+
+    def based(self, visit: Visit) -> tuple[Residue, ...]:
+        """The bases with indices that are known, and under names of their own those values that are others now."""
+        found = []
+        for base in self.base:
+            for name, i in visit.known:
+                base = base.replaced(name, partial(Residue.of, {}, i))
+            for name in visit.changed | visit.before:
+                base = base.replaced(name, partial(Residue.of, {_earlier(name): 1}, 0))
+            found.append(base)
+        return tuple(found)
+
+    def differs(self, other: Footprint, together: int) -> bool:
+        """Whether some place is touched by two lanes, one of each side, that are not among so many neighbours."""
+        low = np.minimum(self.places.min(axis=0), other.places.min(axis=0))
+        extents = np.maximum(self.places.max(axis=0), other.places.max(axis=0)) - low + 1
+        mine, theirs = (np.ravel_multi_index(tuple((x.places - low).T), tuple(extents)) for x in (self, other))
+        order = np.argsort(mine, kind="stable")
+        there, starts = np.unique(mine[order], return_index=True)
+        who = self.lanes[order] // together
+        least, most = (reduce.reduceat(who, starts) for reduce in (np.minimum, np.maximum))
+        found = np.minimum(np.searchsorted(there, theirs), len(there) - 1)
+        others = other.lanes // together
+        return bool(((there[found] == theirs) & ((least[found] != others) | (most[found] != others))).any())
+
+
+EARLIER = " before"
+
+
+def _earlier(name: str) -> str:
+    return name + EARLIER
+
+
+class Conflicts:
+    """The accesses of a kernel whose tiles are shared among lanes as `spreads` says.
+
+    Where that is not decided yet, each access shares its tile in the same way every time, and no two do so alike.
+    """
+
+    def __init__(self, kernel: Kernel, spreads: Spreads | None) -> None:
+        self.spreads, self.residues = spreads, Residues(kernel)
+        self.wave_lanes, self.waves = kernel.lanes, prod(kernel.waves)
+        self.worst = Meets.LANES if self.waves == 1 and kernel.waves else Meets.WAVES
+        self._footprints: dict[int, Footprint | None] = {}
+        self._known: dict[tuple[Visit, Visit], Meets] = {}
+        positions = Positions(kernel.body)
+        self._divisors = {v.name: positions.divisor(v) for op in walk(kernel.body) for v in op.results}
+
+    def meet(self, first: Visit, second: Visit) -> Meets:
+        """Who may touch in the second access what another one touched in the first."""
+        key = first, second
+        if key not in self._known:
+            self._known[key] = self._meet(first, second)
+        return self._known[key]
+
+    def _meet(self, first: Visit, second: Visit) -> Meets:
+        one, other = self.footprint(first.op), self.footprint(second.op)
+        if one is None or other is None:
+            return self.worst
+        if not len(one.lanes) or not len(other.lanes):
+            return Meets.NOBODY
+        sides = zip(one.based(first), other.based(second), one.places.T, other.places.T, strict=True)
+        shifts = [self._shifts(a, b, first.before, (mine, theirs)) for a, b, mine, theirs in sides]
+        if prod(map(len, shifts)) > MOST_SHIFTS:
+            return self.worst
+        moved = (replace(other, places=other.places + np.array(shift)) for shift in combinations(*shifts))
+        return max((self._who(first.op, one, second.op, there) for there in moved), default=Meets.NOBODY)
+
+    def _who(self, first: Op, one: Footprint, second: Op, other: Footprint) -> Meets:
+        """Who meets where the bases of both are the same."""
+        if self.spreads is None:
+            return self.worst if one.differs(other, 1) else Meets.NOBODY
+        if one.differs(other, self.wave_lanes):
+            return Meets.WAVES
+        if isinstance(second, WriteThrough):  # its lanes meet within their wave before they store
+            return Meets.NOBODY
+        if isinstance(first, WriteThrough):  # which lane of a wave stores an element is settled on its way
+            one = replace(one, lanes=np.full_like(one.lanes, -1))
+        return Meets.LANES if one.differs(other, 1) else Meets.NOBODY
+
+    def _shifts(self, a: Residue, b: Residue, before: frozenset[str], places: tuple[Array, Array]) -> Sequence[int]:
+        """How much greater b can be than a, for places that then still overlap."""
+        low, high = int(places[0].min() - places[1].max()), int(places[0].max() - places[1].min())
+        difference = b + a.times(-1)
+        offset = _signed(difference.offset)
+        factors = {name: _signed(f) for name, f in difference.terms}
+        step = gcd(*(f * self._divisor(name) for name, f in factors.items()))
+        if not step:
+            return [offset] if low <= offset <= high else []
+        found = range(offset + -(-(low - offset) // step) * step, high + 1, step)
+        if not _counts_up(factors, before):
+            return found
+        return [shift for shift in found[: MOST_SHIFTS + 2] if shift != offset]  # an index is not what it was
+
+    def _divisor(self, name: str) -> int:
+        return self._divisors.get(name.removesuffix(EARLIER), 1)
+
+    # -- where lanes are
+
+    def footprint(self, op: Op) -> Footprint | None:
+        """None where it is not known."""
+        if id(op) not in self._footprints:
+            self._footprints[id(op)] = self._footprint(op)
+        return self._footprints[id(op)]
+
+    def _footprint(self, op: Op) -> Footprint | None:
+        match op:
+            case Read(_, at, axes) | Write(_, _, at, axes) | WriteThrough(_, _, at, _, axes):
+                return self._window(at, axes, *self._coordinates(op))
+            case Gather(where=where) | Scatter(where=where):
+                return self._scattered(where, *self._coordinates(op))
+        return None
+
+    def _coordinates(self, op: Read | Write | WriteThrough | Gather | Scatter) -> tuple[Array, Array]:
+        """Of every lane and register that holds some of its tile: the lane, and the position in the tile."""
+        tile = op.result if isinstance(op, (Read, Gather)) else op.tile
+        rank = len(tile.type.shape)
+        if self.spreads is None:
+            own = len(self._footprints) * prod(tile.type.shape)
+            found = np.indices(tile.type.shape).reshape(rank, -1).T
+            return own + np.arange(len(found)), found
+        spreads = self.spreads.needed.get(tile, ()) if op.results else [self.spreads.held(tile)]
+        lanes, places = [np.zeros(0, np.int64)], [np.zeros((0, rank), np.int64)]
+        for layout in (layout for spread in spreads for layout in spread):
+            positions = layout.positions(self.waves, self.wave_lanes)
+            places.append(positions.reshape(-1, rank))
+            lanes.append(np.repeat(np.arange(len(positions)), prod(layout.registers)))
+        return np.concatenate(lanes), np.concatenate(places)
+
+    def _window(self, at: tuple[Value, ...], axes: tuple[int, ...], lanes: Array, found: Array) -> Footprint:
+        places = np.zeros((len(lanes), len(at)), np.int64)
+        for i, axis in enumerate(axes):
+            places[:, axis] = found[:, i]
+        return Footprint(tuple(self.residues.of(v, WHOLE) for v in at), lanes, places)
+
+    def _scattered(self, where: Block, lanes: Array, found: Array) -> Footprint | None:
+        known = {arg: Position(found[:, i], NOWHERE) for i, arg in enumerate(where.args)}
+        inside = {v: op for op in walk(where) for v in op.results}
+        positions = [self._position(v, inside, known) for v in where.ops[-1].operands]
+        if any(position is None for position in positions):
+            return None
+        own = [np.broadcast_to(position.own, lanes.shape) for position in positions if position]
+        return Footprint(tuple(position.base for position in positions if position), lanes, np.stack(own, axis=1))
+
+    def _position(self, v: Value, inside: Mapping[Value, Op], known: dict[Value, Position]) -> Position | None:
+        """A number that is computed in a mapping; None where bases and what lanes know of their own are mixed in it."""
+        if v not in known and v not in inside:
+            base = self.residues.of(v, WHOLE)
+            known[v] = Position(np.int64(_signed(base.offset)), replace(base, offset=0))
+        if v not in known:
+            op = inside[v]
+            parts = [self._position(x, inside, known) for x in op.operands]
+            if any(part is None for part in parts):
+                return None
+            found = _computed(op, [part for part in parts if part])
+            if found is None:
+                return None
+            known[v] = found
+        return known[v]
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """What lanes know of their own, known numbers included, and a base that is the same for all of them."""
+
+    own: Any
+    base: Residue
+
+    @property
+    def constant(self) -> int | None:
+        return int(self.own) if not self.base.terms and np.ndim(self.own) == 0 else None
+
+    def times(self, factor: int) -> Position:
+        return Position(self.own * factor, self.base.times(factor))
+
+    def split(self, divisor: int) -> Residue | None:
+        """The base divided by a number, if that leaves nothing over."""
+        factors = {name: _signed(f) for name, f in self.base.terms}
+        if any(f % divisor for f in factors.values()):
+            return None
+        return Residue.of({name: f // divisor for name, f in factors.items()}, 0, WHOLE)
+
+
+NOWHERE = Residue((), 0, WHOLE)
+
+
+def _computed(op: Op, parts: list[Position]) -> Position | None:
+    """An op of two numbers; None where it is not known how much of the result all lanes agree on."""
+    match op, parts:
+        case Const(value), _:
+            return Position(np.int64(int(value)), NOWHERE)
+        case Add(), [a, b]:
+            return Position(a.own + b.own, a.base + b.base)
+        case Sub(), [a, b]:
+            return Position(a.own - b.own, a.base + b.base.times(-1))
+        case Mul(), [a, b] if b.constant is not None:
+            return a.times(b.constant)
+        case Mul(), [a, b] if a.constant is not None:
+            return b.times(a.constant)
+        case FloorDiv(), [a, b] if (b.constant or 0) > 0 and (base := a.split(b.constant or 1)) is not None:
+            return Position(a.own // b.own, base)
+        case Mod(), [a, b] if (b.constant or 0) > 0 and a.split(b.constant or 1) is not None:
+            return Position(a.own % b.own, NOWHERE)
+    if isinstance(op, ELEMENTWISE) and not any(part.base.terms for part in parts):
+        return Position(elementwise(op, [part.own for part in parts]), NOWHERE)
+    return None
+
+
+def _signed(factor: int) -> int:
+    return factor - WHOLE if factor > WHOLE // 2 else factor
+
+
+def _counts_up(factors: Mapping[str, int], before: frozenset[str]) -> bool:
+    """Whether the difference is a multiple of that of one index and the same index some rounds ago."""
+    return any(factors == {name: f, _earlier(name): -f} for name, f in factors.items() if name in before)

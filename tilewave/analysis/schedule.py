@@ -1,0 +1,329 @@
+"""Which workgroup computes which tiles, in which order; and the check that every tile is computed exactly once.
+
+The tiles are those of the first memory the kernel writes. Nothing here knows a mapping: what is found is what the code
+does, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewave.analysis.ranges import Range
+from tilewave.analysis.visits import Visit, WholeRun, element_places
+from tilewave.errors import CoverageError
+from tilewave.forks import cached_property
+from tilewave.interp.arithmetic import Array
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.rewrite import walk
+
+OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
+INJECTIVE = "a place in memory holds one element: let the mapping give every element of the tile a place of its own"
+
+SEEN_AT_ONCE = 1 << 20
+MOST_TILES = 2**31 - 1
+"""As many as a launch has workgroups."""
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Workgroup → tiles in order; `grid` counts the tiles along each axis of the output."""
+
+    workgroups: int
+    grid: tuple[int, ...]
+    workgroup: Array
+    tile: Array
+
+    def tiles_of(self, workgroup: int) -> list[tuple[int, ...]]:
+        """The tiles that one workgroup computes, in order."""
+        mine = self.tile[self.starts[workgroup] : self.starts[workgroup + 1]]
+        return [tuple(map(int, t)) for t in zip(*np.unravel_index(mine, self.grid), strict=True)]
+
+    def table(self) -> Array:
+        """The workgroup that computes each tile."""
+        return self._on_grid(self.workgroup)
+
+    def rounds(self) -> Array:
+        """How many tiles its workgroup computes before each tile."""
+        return self._on_grid(np.arange(len(self.tile)) - self.starts[self.workgroup])
+
+    def _on_grid(self, numbers: Array) -> Array:
+        flat = np.full(prod(self.grid), -1, np.int64)
+        flat[self.tile] = numbers
+        return flat.reshape(self.grid)
+
+    @cached_property
+    def starts(self) -> Array:
+        """Where each workgroup's tiles begin in `tile`."""
+        return np.searchsorted(self.workgroup, np.arange(self.workgroups + 1))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        same = (self.workgroups, self.grid) == (other.workgroups, other.grid)
+        return same and np.array_equal(self.workgroup, other.workgroup) and np.array_equal(self.tile, other.tile)
+
+    def __hash__(self) -> int:
+        return hash((self.workgroups, self.grid))
+
+
+def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "") -> Schedule:
+    """The schedule, if every element of every memory written is computed by one workgroup; else a counterexample."""
+    return Covered.by(kernel, symbols, remedy).schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Covered:
+    """A kernel whose workgroups write every element of its outputs, each by one of them."""
+
+    schedule: Schedule
+    covers: Mapping[Value, Cover]
+    """Who writes which part of each memory."""
+    bounds: Mapping[Value, Range]
+    """Of the values that were watched, over all workgroups."""
+
+    @staticmethod
+    def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
+        writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
+        if not writes:
+            raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
+        memories = list(dict.fromkeys(op.memory for op in writes))
+        covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
+        run = WholeRun(kernel, symbols, lambda op: isinstance(op, (Write, Scatter)), watched)
+        for visit in run.all():
+            covers[visit.op.memory].add(visit, remedy)
+        first = covers[memories[0]]
+        schedule = Schedule(kernel.workgroups, first.cut.grid, *first.pairs)
+        for memory, cover in covers.items():
+            if not cover.aligned:
+                covers[memory] = Cover.of_elements(kernel, symbols, cover.writes)
+            covers[memory].check(remedy)
+        return Covered(schedule, covers, run.bounds)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a written memory is cut into tiles; axes that no tile spans come first, one element each."""
+
+    axes: tuple[int, ...]
+    tile: tuple[int, ...]
+    memory: tuple[int, ...]
+
+    @staticmethod
+    def by(op: Write | Scatter) -> Cut:
+        shape = op.memory.type.shape
+        if isinstance(op, Scatter):
+            return Cut.into_elements(shape)
+        rest = tuple(a for a in range(len(shape)) if a not in op.axes)
+        axes = rest + op.axes
+        return Cut(axes, (1,) * len(rest) + op.tile.type.shape, tuple(shape[a] for a in axes))
+
+    @staticmethod
+    def into_elements(shape: tuple[int, ...]) -> Cut:
+        return Cut(tuple(range(len(shape))), (1,) * len(shape), shape)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return tuple(-(-n // t) for n, t in zip(self.memory, self.tile, strict=True))
+
+    def coordinates(self, number: Any) -> tuple[int, ...]:
+        return tuple(int(x) for x in np.unravel_index(number, self.grid))
+
+
+class Cover:
+    """The tiles of one memory, or its elements where its tiles are not those of a grid, and who computes them."""
+
+    def __init__(self, kernel: Kernel, writes: list[Write | Scatter], cut: Cut | None = None) -> None:
+        self.writes, self.op = writes, writes[0]
+        self.cut = cut or Cut.by(self.op)
+        self.aligned = cut is not None or all(Cut.by(op) == self.cut for op in writes)
+        tiles = prod(self.cut.grid)
+        if cut is None and tiles > MOST_TILES:
+            what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
+            raise CoverageError(
+                what, loc=self.op.loc, remedy=f"make them larger: at most {MOST_TILES:,} can be numbered"
+            )
+        self.found = _Pairs(min(tiles, kernel.workgroups), max(tiles, kernel.workgroups), len(writes))
+
+    @staticmethod
+    def of_elements(kernel: Kernel, symbols: Mapping[str, int], writes: list[Write | Scatter]) -> Cover:
+        """For tiles that overlap, or begin where no tile of a grid does."""
+        cover, mine = Cover(kernel, writes, Cut.into_elements(writes[0].memory.type.shape)), set(map(id, writes))
+        for visit in WholeRun(kernel, symbols, lambda op: id(op) in mine).all():
+            if isinstance(visit.op, Scatter):
+                cover.add(visit, "")
+            else:
+                cover.note(visit, *_elements(visit))
+        return cover
+
+    def add(self, visit: Visit, remedy: str) -> None:
+        if isinstance(visit.op, Scatter):
+            self.add_elements(visit)
+            return
+        number: Any = 0
+        outside = np.zeros(len(visit.workgroups), bool)
+        for axis, size, count in zip(self.cut.axes, self.cut.tile, self.cut.grid, strict=True):
+            position, rest = (visit.at[axis], 0) if size == 1 else np.divmod(visit.at[axis], size)
+            self.aligned = self.aligned and not np.any(rest)
+            outside |= (position < 0) | (position >= count)
+            number = number * count + position
+        if outside.any():
+            self.report_outside(visit, int(np.argmax(outside)), remedy)
+        self.note(visit, visit.workgroups, number)
+
+    def note(self, visit: Visit, workgroups: Array, tiles: Array) -> None:
+        self.found.add(workgroups, tiles, next(i for i, op in enumerate(self.writes) if op is visit.op))
+
+    def add_elements(self, visit: Visit) -> None:
+        """Where each element of a scattered tile goes; those outside go nowhere."""
+        at = element_places(visit)
+        inside = np.all([(p >= 0) & (p < n) for p, n in zip(at, self.op.memory.type.shape, strict=True)], axis=0)
+        if not inside.any(1).all():
+            which = int(np.argmin(inside.any(1)))
+            first = ", ".join(str(int(p[which, 0])) for p in at)
+            what = f"writes {visit.op.memory.name}[{first}] and the rest of its tile, all of it outside"
+            raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=OUTSIDE)
+        places = tuple(at[a][inside] // size for a, size in zip(self.cut.axes, self.cut.tile, strict=True))
+        workgroups = np.broadcast_to(visit.workgroups[:, None], inside.shape)[inside]
+        self.note(visit, workgroups, np.ravel_multi_index(places, self.cut.grid))
+
+    @cached_property
+    def owner(self) -> Array:
+        """The workgroup of each tile."""
+        owner = np.full(prod(self.cut.grid), -1, np.int64)
+        workgroups, tiles = self.pairs
+        owner[tiles] = workgroups
+        return owner
+
+    @cached_property
+    def pairs(self) -> tuple[Array, Array]:
+        """(workgroup, tile), by workgroup, and for each in the order in which it computes them."""
+        return self.found.sorted()
+
+    def by_write(self) -> Iterator[tuple[Write | Scatter, Array, Array]]:
+        """The pairs of each write."""
+        workgroups, tiles = self.pairs
+        for i, op in enumerate(self.writes):
+            mine = self.found.of(i)
+            yield op, workgroups[mine], tiles[mine]
+
+    def check(self, remedy: str) -> None:
+        """Raise unless every tile, or every element where the tiles are not those of a grid, is computed once."""
+        seen, tiles = np.zeros(prod(self.cut.grid), bool), self.pairs[1]
+        for first in range(0, len(tiles), SEEN_AT_ONCE):
+            seen[tiles[first : first + SEEN_AT_ONCE]] = True  # numpy makes each number 8 bytes first
+        if len(tiles) == len(seen) and seen.all():
+            return
+        for op, workgroups, elements in self.by_write():
+            if isinstance(op, Scatter):
+                self.refuse_two_in_one_place(op, workgroups, elements)
+        self.report(*self.once_each(), remedy)
+
+    def refuse_two_in_one_place(self, op: Scatter, workgroups: Array, elements: Array) -> None:
+        order = np.lexsort((elements, workgroups))
+        same = (np.diff(elements[order]) == 0) & (np.diff(workgroups[order]) == 0)
+        if same.any():
+            which = order[int(np.argmax(same))]
+            place = ", ".join(map(str, self.cut.coordinates(elements[which])))
+            what = f"workgroup {workgroups[which]} writes two elements of one tile to {op.memory.name}[{place}]"
+            raise CoverageError(what, loc=op.loc, remedy=INJECTIVE)
+
+    def once_each(self) -> tuple[Array, Array]:
+        """(workgroup, tile) without those that a workgroup rewrites: where it stands, or by another write."""
+        count = prod(self.cut.grid)
+        keys, times = [], []
+        for _, workgroups, tiles in self.by_write():
+            key = workgroups.astype(np.int64) * count + tiles
+            key, often = np.unique(key[np.append(True, np.diff(key) != 0)], return_counts=True)
+            keys.append(key)
+            times.append(np.ones_like(often) if self.in_elements else often)
+        pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
+        most = np.zeros(len(pairs), np.int64)
+        np.maximum.at(most, which, np.concatenate(times))
+        workgroups, tiles = np.divmod(np.repeat(pairs, most), count)
+        return workgroups, tiles
+
+    @property
+    def in_elements(self) -> bool:
+        return any(isinstance(op, Scatter) or Cut.by(op) != self.cut for op in self.writes)
+
+    def report(self, workgroups: Array, tiles: Array, remedy: str) -> None:
+        cut = self.cut
+        times = np.bincount(tiles, minlength=prod(cut.grid))
+        lost, twice = np.flatnonzero(times == 0), np.flatnonzero(times > 1)
+        if not len(lost) and not len(twice):
+            return
+        one = "element" if self.in_elements else "tile"
+        said = []
+        if len(twice):
+            who = np.unique(workgroups[tiles == twice[0]])
+            verb = f"workgroups {who[0]} and {who[1]} both compute" if len(who) > 1 else f"workgroup {who[0]} repeats"
+            said.append(f"{verb} {one} {cut.coordinates(twice[0])}")
+        if len(lost):
+            said.append(f"{one} {cut.coordinates(lost[0])} is computed by none")
+        name = self.op.memory.name
+        counts = f"{name} has {len(times):,} {one}s: {len(lost):,} lost, {len(twice):,} computed more than once."
+        raise CoverageError("; ".join(said), loc=self.op.loc, remedy=f"{counts}\n{remedy}".rstrip())
+
+    def report_outside(self, visit: Visit, which: int, remedy: str) -> None:
+        positions = zip(self.cut.axes, self.cut.tile, strict=True)
+        tile = tuple(int(visit.at[axis][which]) // size for axis, size in positions)
+        grid = "x".join(map(str, self.cut.grid))
+        what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
+        raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
+
+
+class _Pairs:
+    """Workgroups and their tiles, 8 bytes a pair where they fit; a launch may have 100 million of them."""
+
+    def __init__(self, expected: int, largest: int, writes: int) -> None:
+        dtype = np.int32 if largest < 1 << 31 else np.int64
+        self.workgroups, self.tiles = np.empty(expected, dtype), np.empty(expected, dtype)
+        self.writes = np.empty(expected, np.int32) if writes > 1 else None
+        """Which of several writes each is of."""
+        self.count = 0
+
+    def add(self, workgroups: Array, tiles: Array, write: int) -> None:
+        end = self.count + len(workgroups)
+        if end > len(self.tiles):
+            self._resize(2 * end)
+        self.workgroups[self.count : end], self.tiles[self.count : end] = workgroups, tiles
+        if self.writes is not None:
+            self.writes[self.count : end] = write
+        self.count = end
+
+    def sorted(self) -> tuple[Array, Array]:
+        """By workgroup, and for each in the order in which they came."""
+        self._resize(self.count)
+        if (self.workgroups[1:] < self.workgroups[:-1]).any():
+            order = np.argsort(self.workgroups, kind="stable")
+            self.workgroups, self.tiles = self.workgroups[order], self.tiles[order]
+            self.writes = None if self.writes is None else self.writes[order]
+        return self.workgroups, self.tiles
+
+    def of(self, write: int) -> Any:
+        """Where the pairs of one write are, once they are sorted."""
+        return slice(None) if self.writes is None else self.writes == write
+
+    def _resize(self, count: int) -> None:
+        for numbers in (self.workgroups, self.tiles, *([] if self.writes is None else [self.writes])):
+            numbers.resize(count, refcheck=False)  # in place: nothing is held twice
+
+
+def _elements(visit: Visit) -> tuple[Array, Array]:
+    """(workgroup, element) of all tiles of a write."""
+    shape = visit.op.memory.type.shape
+    cut = Cut.by(visit.op)  # type: ignore[arg-type]
+    size = dict(zip(cut.axes, cut.tile, strict=True))
+    who, what = [], []
+    for w, *at in zip(visit.workgroups, *visit.at, strict=True):
+        axes = [np.arange(max(p, 0), min(p + size[a], shape[a])) for a, p in enumerate(at)]
+        flat = np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), shape).reshape(-1)
+        who.append(np.full(len(flat), w))
+        what.append(flat)
+    return np.concatenate(who), np.concatenate(what)

@@ -1,0 +1,295 @@
+"""Where a kernel's reads and writes go: its index arithmetic run alone, on all workgroups at once, without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewave.errors import EndlessLoop
+from tilewave.interp.arithmetic import Array, constant, elementwise, unmapped_tile
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Binary,
+    Const,
+    Gather,
+    Loop,
+    Read,
+    Scatter,
+    Select,
+    TileOf,
+    Unary,
+    While,
+    Workgroup,
+    Write,
+    WriteThrough,
+    Yield,
+)
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Scalar
+
+CHUNK = 1 << 16
+"""Workgroups run at a time: their numbers stay in the second-level cache of a core."""
+FEWEST_ROUNDS = 1 << 12
+"""A while loop that goes round more often than this, and than there are tiles to write, is taken to be endless."""
+
+
+FORMULA_CHUNK = 1 << 20
+"""Elements whose places a formula is asked for at a time."""
+
+Wanted = Callable[[Op], bool]
+"""Which ops are visited."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One read or write, as some workgroups came to it: who, and where each one's tile begins.
+
+    Where a formula places each element, `at` says for one element of the tile where it is, for those workgroups for
+    which it is inside; in a `WholeRun`, for all of them: [workgroup, *element], of length 1 along what does not matter.
+    """
+
+    op: Write | Scatter | Read | Gather
+    workgroups: Array
+    at: tuple[Array, ...]
+
+
+def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> Iterator[Visit]:
+    """Every visit of the wanted ops: chunks of workgroups in launch order, and in each the program's order."""
+    return IndexRun(kernel, symbols, lambda op: isinstance(op, wanted)).all()
+
+
+class IndexRun:
+    """Runs the scalar part of a kernel on arrays, one element a workgroup; tiles are never made.
+
+    `bounds` are what each of the `watched` values came to at least and at most, wherever it was computed.
+    """
+
+    def __init__(
+        self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted, watched: frozenset[Value] = frozenset()
+    ) -> None:
+        self.kernel, self.wanted, self.watched = kernel, wanted, watched
+        self.symbols = {v: symbols[v.name] for v in kernel.body.args if isinstance(v.type, Scalar)}
+        self.needed = needed_values(kernel.body, wanted, watched)
+        self.bounds: dict[Value, tuple[int, int]] = {}
+        self.out: list[Visit] = []
+        tiles = sum(_tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
+        self.most_rounds = max(FEWEST_ROUNDS, 2 * tiles)
+
+    def all(self) -> Iterator[Visit]:
+        for first in range(0, self.kernel.workgroups, CHUNK):
+            yield from self.chunk(np.arange(first, min(first + CHUNK, self.kernel.workgroups)))
+
+    def chunk(self, workgroups: Array) -> list[Visit]:
+        self.out = []
+        self.block(self.kernel.body, dict(self.symbols), workgroups)
+        return self.out
+
+    def block(self, block: Block, env: dict[Value, Any], w: Array, *args: Any) -> tuple[Any, ...]:
+        env.update(zip(block.args, args, strict=False))
+        self.watch(block.args, env)
+        for op in block.ops:
+            if isinstance(op, Yield):
+                return tuple(env.get(v) for v in op.values)
+            if self.wanted(op):
+                self.visit(op, env, w)
+            elif op.blocks or any(v in self.needed for v in op.results):
+                self.op(op, env, w)
+                self.watch(op.results, env)
+        return ()
+
+    def watch(self, values: tuple[Value, ...], env: dict[Value, Any]) -> None:
+        for v in self.watched.intersection(values) if self.watched else ():
+            low, high = int(np.min(env[v])), int(np.max(env[v]))
+            before = self.bounds.get(v, (low, high))
+            self.bounds[v] = min(low, before[0]), max(high, before[1])
+
+    def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
+        match op:
+            case Binary() | Unary() | Select():
+                env[op.result] = elementwise(op, [env[v] for v in op.operands])
+            case Const(value):
+                env[op.result] = constant(op, value)
+            case Workgroup():
+                env[op.result] = w
+            case TileOf(number, rows, cols):
+                env.update(zip(op.results, unmapped_tile(env[number], rows, cols), strict=True))
+            case Loop() if self.matters(op):
+                self.loop(op, env, w)
+            case While():
+                self.loop_while(op, env, w)
+            case _:
+                pass
+
+    def matters(self, op: Loop) -> bool:
+        if any(v in self.needed for v in op.results) or not self.watched.isdisjoint(op.body.args):
+            return True
+        return any(self.wanted(o) or not self.watched.isdisjoint(o.results) for o in walk(op.body))
+
+    def visit(self, op: Any, env: dict[Value, Any], w: Array) -> None:
+        if isinstance(op, (Gather, Scatter)):
+            self.visit_formula(op, env, w)
+        else:
+            self.out.append(Visit(op, w, tuple(np.broadcast_to(np.asarray(env[v]), w.shape) for v in op.at)))
+
+    def visit_formula(self, op: Gather | Scatter, env: dict[Value, Any], w: Array) -> None:
+        for indices in np.ndindex(*tile_shape(op)):
+            where = self.block(op.where, dict(env), w, *indices)
+            inside = np.ones(len(w), bool)
+            for p, extent in zip(where, op.memory.type.shape, strict=True):
+                inside &= (np.asarray(p) >= 0) & (np.asarray(p) < extent)
+            at = tuple(np.broadcast_to(np.asarray(p), w.shape)[inside] for p in where)
+            self.out.append(Visit(op, w[inside], at))
+
+    def loop(self, op: Loop, env: dict[Value, Any], w: Array) -> None:
+        trips = np.broadcast_to(np.asarray(env[op.trips]), w.shape)
+        carried = tuple(env.get(v) for v in op.init)
+        for i in range(int(trips.max(initial=0))):
+            carried = self.round(op.body, env, w, trips > i, (i, *carried), carried)
+        env.update(zip(op.results, carried, strict=True))
+
+    def loop_while(self, op: While, env: dict[Value, Any], w: Array) -> None:
+        carried = tuple(env.get(v) for v in op.init)
+        for _ in range(self.most_rounds):
+            (goes_on,) = self.block(op.condition, env, w, *carried)
+            active = np.broadcast_to(np.asarray(goes_on, dtype=bool), w.shape)
+            if not active.any():
+                env.update(zip(op.results, carried, strict=True))
+                return
+            before = carried
+            carried = self.round(op.body, env, w, active, carried, carried)
+            self.check_progress(op, w[active], active, before, carried)
+        self.endless(op, int(w[active][0]))
+
+    def check_progress(
+        self, op: While, w: Array, active: Array, before: tuple[Any, ...], after: tuple[Any, ...]
+    ) -> None:
+        """A round that changes nothing changes nothing for ever."""
+        pairs = [(b, a) for b, a, v in zip(before, after, op.init, strict=True) if isinstance(v.type, Scalar)]
+        stuck = active.copy()
+        for b, a in pairs:
+            stuck &= np.broadcast_to(np.asarray(b) == np.asarray(a), active.shape)
+        if stuck.any():
+            self.endless(op, int(w[np.argmax(stuck[active])]))
+
+    def endless(self, op: While, workgroup: int) -> NoReturn:
+        raise EndlessLoop(
+            f"the loop never ends for workgroup {workgroup}",
+            loc=op.loc,
+            remedy="let every round bring the loop's symbol closer to its condition's end, with set_symbol",
+        )
+
+    def round(
+        self, body: Block, env: dict[Value, Any], w: Array, active: Array, args: tuple[Any, ...], old: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """One pass through a loop's body for the active workgroups; the others keep what they carried."""
+        if active.all():
+            return self.block(body, env, w, *args)
+        narrow = {v: x[active] if isinstance(x, np.ndarray) and x.shape else x for v, x in env.items()}
+        args = tuple(x[active] if isinstance(x, np.ndarray) and x.shape else x for x in args)
+        new = self.block(body, narrow, w[active], *args)
+        return tuple(_merge(active, n, o) for n, o in zip(new, old, strict=True))
+
+
+def written_again(kernel: Kernel) -> set[Value]:
+    """The memories of which a workgroup may write some place more than once.
+
+    Where symbols are known at the call only, a loop is taken to write elsewhere in each round if anything made in it
+    says where.
+    """
+    writes = [op for op in walk(kernel.body) if isinstance(op, (Write, WriteThrough, Scatter))]
+    found = {op.memory for op in writes if isinstance(op, Scatter)}
+    found |= {op.memory for i, op in enumerate(writes) if any(op.memory == other.memory for other in writes[:i])}
+    looped = {op for op in writes if isinstance(op, Write) and op not in kernel.body.ops and op.memory not in found}
+    if not looped:
+        return found
+    if any(isinstance(v.type, Scalar) for v in kernel.body.args):
+        outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
+        return found | {op.memory for op in looped if outside.issuperset(op.at)}
+    return found | _met_again(kernel, looped)
+
+
+def _met_again(kernel: Kernel, writes: set[Write]) -> set[Value]:
+    """The memories whose tiles, each where a tile of its grid begins, some workgroup comes to twice."""
+    places: dict[Write, list[Array]] = {}
+    found: set[Value] = set()
+    for visit in visits(kernel, {}, (Write,)):
+        op = visit.op
+        if isinstance(op, Write) and op in writes:
+            along = dict(zip(op.axes, op.tile.type.shape, strict=True))
+            extents = np.array([along.get(axis, 1) for axis in range(len(op.at))])
+            at = np.stack(visit.at, axis=1)
+            found |= {op.memory} if (at % extents).any() else set()
+            places.setdefault(op, []).append(np.concatenate([visit.workgroups[:, None], at], axis=1))
+    for op, there in places.items():
+        rows = np.concatenate(there)
+        found |= {op.memory} if len(np.unique(rows, axis=0)) < len(rows) else set()
+    return found
+
+
+class WholeRun(IndexRun):
+    """Asks a formula for all elements of a tile at once, for so many workgroups at a time."""
+
+    def visit_formula(self, op: Gather | Scatter, env: dict[Value, Any], w: Array) -> None:
+        tile = tile_shape(op)
+        indices = [axis[np.newaxis] for axis in np.indices(tile, sparse=True)]
+        used = {v for o in walk(op.where) for v in o.operands if v in env}
+        step = max(1, FORMULA_CHUNK // prod(tile))
+        for first in range(0, len(w), step):
+            part = slice(first, first + step)
+            columns = {v: _column(env[v], part, len(tile)) for v in used}
+            where = (np.asarray(p) for p in self.block(op.where, columns, w[part], *indices))
+            at = tuple(p if p.ndim else p.reshape((1,) * (1 + len(tile))) for p in where)
+            self.out.append(Visit(op, w[part], at))
+
+
+def _column(x: Any, part: slice, rank: int) -> Any:
+    return x[part].reshape(-1, *(1,) * rank) if isinstance(x, np.ndarray) and x.shape else x
+
+
+def element_places(visit: Visit) -> tuple[Array, ...]:
+    """[workgroup, element]: where each element of a tile is that a formula places."""
+    tile = tile_shape(visit.op)
+    shape = (len(visit.workgroups), *tile)
+    return tuple(np.broadcast_to(p, shape).reshape(len(visit.workgroups), prod(tile)) for p in visit.at)
+
+
+def tile_shape(op: Write | Scatter | Read | Gather) -> tuple[int, ...]:
+    """Of the tile that is read or written."""
+    shape: tuple[int, ...] = (op.tile if isinstance(op, (Write, Scatter)) else op.result).type.shape
+    return shape
+
+
+def _tile_count(op: Write) -> int:
+    tile = dict(zip(op.axes, op.tile.type.shape, strict=True))
+    return prod(-(-extent // tile.get(axis, 1)) for axis, extent in enumerate(op.memory.type.shape))
+
+
+def _merge(active: Array, new: Any, old: Any) -> Any:
+    if new is None:
+        return None
+    merged = np.array(np.broadcast_to(np.asarray(old), active.shape))
+    merged[active] = new
+    return merged
+
+
+def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = frozenset()) -> set[Value]:
+    """The scalars that decide where the wanted ops go and which loops run how often; and what is watched."""
+    needed: set[Value] = set(watched)
+    ops = list(walk(body))
+    size = -1
+    while size != len(needed):
+        size = len(needed)
+        for op in reversed(ops):
+            chosen = wanted(op)
+            if chosen or isinstance(op, (Loop, While)) or any(v in needed for v in op.results):
+                needed.update(v for v in op.operands if isinstance(v.type, Scalar))
+            if isinstance(op, (Gather, Scatter)):
+                if chosen:
+                    needed.update(v for o in walk(op.where) for v in o.operands)
+            elif op.blocks:
+                needed.update(v for b in op.blocks for v in b.ops[-1].operands if isinstance(v.type, Scalar))
+    return needed

@@ -1,0 +1,50 @@
+"""Machine code of AMD chips and what its launch must provide, as the cache and files hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewave.errors import SavedKernelError
+from tilewave.lower.launch_arguments import KernelArgument, Reach
+from tilewave.runtime.cache import default_cache, key_of
+from tilewave.runtime.records import Record, packed, restored, unpacked
+
+
+@dataclass(frozen=True)
+class AmdCode:
+    """Machine code, and what its launch must provide."""
+
+    arguments: tuple[KernelArgument, ...]
+    reaches: tuple[Reach, ...]
+    shared_bytes: int
+    workgroup_size: int
+    workgroups: int
+    asm: str
+    code_object: bytes
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All but the code, for JSON."""
+        return {name: value for name, value in asdict(self).items() if name not in ("asm", "code_object")}
+
+    @staticmethod
+    def of(facts: Record, asm: str, code_object: bytes) -> AmdCode:
+        return restored(AmdCode, facts, asm=asm, code_object=code_object)
+
+
+def kept(key: str, anyhow: Iterable[str]) -> AmdCode | None:
+    """The code of a kernel of that key for arrays that lie so, where the cache has it whole."""
+    data = default_cache().get(key_of(key, *sorted(anyhow)))
+    if data is None:
+        return None
+    try:
+        facts, (asm, code_object) = unpacked(data)
+        return AmdCode.of(facts, asm.decode(), code_object)
+    except (SavedKernelError, ValueError):
+        return None
+
+
+def keep(key: str, anyhow: Iterable[str], code: AmdCode) -> None:
+    default_cache().put(key_of(key, *sorted(anyhow)), packed(code.facts, [code.asm.encode(), code.code_object]))

@@ -1,0 +1,182 @@
+"""Machine code of a kernel for an AMD chip, from the cache or made anew; the emulator, and the card if there is one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tilewave.backend.amd.code import AmdCode, keep, kept
+from tilewave.backend.amd.code_object_metadata import kernels
+from tilewave.errors import SpillWarning, TargetError, here
+from tilewave.forks import IMPORTING, cached_property
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import Memory
+from tilewave.lower.launch_arguments import KernelArgument
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
+from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
+
+if TYPE_CHECKING:
+    from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator.findings import Check
+    from tilewave.emulator.run import Order
+
+
+@dataclass(frozen=True, eq=False)
+class AmdProgram:
+    """One kernel for one chip; arrays that do not lie in rows get code of their own."""
+
+    tiles: Kernel
+    """Which has its name and its parameters."""
+    chip: str
+    key: str
+    """In the cache."""
+    lanes: Callable[[], Kernel]
+    """Asked for where the cache does not know its code."""
+    _codes: dict[frozenset[str], AmdCode] = field(default_factory=dict)
+    _loaded: dict[frozenset[str], HipProgram] = field(default_factory=dict)
+
+    @property
+    def llvm_ir(self) -> str:
+        ir: str = _compiler().llvm_ir_of(self.lanes(), self.chip)
+        return ir
+
+    @property
+    def code(self) -> AmdCode:
+        """For arrays whose last axis has neighbours in memory."""
+        return self.code_for(frozenset())
+
+    @cached_property
+    def registers(self) -> tuple[int, int, int, int]:
+        """Of a lane; those for accumulation among them; how many are spilled; how many waves share a matrix unit."""
+        with IMPORTING:
+            from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
+
+        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip)
+        kernel = emulator.kernel(self.tiles.name)
+        found = kernel.resources
+        if found.spills:
+            told = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip}; smaller tiles need fewer"
+            warnings.warn(told, SpillWarning, stacklevel=4)
+        waves = waves_per_unit(emulator.chip, kernel, prod(self.lanes().waves))
+        return found.vector_registers, found.accumulation_registers, found.spills, waves
+
+    @cached_property
+    def statistics(self) -> LoopStatistics:
+        """What stands in its K loop."""
+        found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip)
+        return found
+
+    def emulate(
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        order: Order,
+        seed: int,
+        check: Check,
+        limit: int | None,
+    ) -> EmulationReport:
+        """Run the machine code on this CPU; the arrays hold its results unless something was found."""
+        arrays = [v.numpy() for v in views]
+        code = self.code_for(self._anyhow(views))
+        emulator = _emulator().Emulator.from_assembly(code.asm, self.chip)
+        given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
+        grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+        options = {"order": order, "seed": seed, "check": check, "limit": limit}
+        report: EmulationReport = emulator.launch(self.tiles.name, grid, block, given, **options)
+        return report
+
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+        """On the card, by HIP."""
+        try:
+            hip_driver(self.tiles.name)
+        except TargetError as error:
+            here_too = f"{self.tiles.name}.emulate(…) runs its machine code on this CPU"
+            raise TargetError(error.what, loc=here(), remedy=f"{error.remedy}\n{here_too}") from None
+        views = check_call(self.tiles.name, parameters, arrays, "rocm", here())
+        self._on_card(self._anyhow(views), numbers, parameters)(arrays, numbers)
+
+    def _on_card(self, anyhow: frozenset[str], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> HipProgram:
+        if anyhow not in self._loaded:
+            code = self.code_for(anyhow)
+            names = [v.name for v in self._memories()]
+            slots = tuple(_slot(a, names, list(self._symbols(numbers))) for a in code.arguments)
+            launch = GpuLaunch(slots, (code.workgroups, 1, 1), (code.workgroup_size, 1, 1))
+            fields = kernels(code.code_object)[0].fields
+            made = HipCode(self.tiles.name, self.chip, code.code_object, launch, parameters, fields)
+            self._loaded[anyhow] = HipProgram(made)
+        return self._loaded[anyhow]
+
+    def code_for(self, anyhow: frozenset[str]) -> AmdCode:
+        if anyhow not in self._codes:
+            self._codes[anyhow] = self._kept_or_made(anyhow)
+        return self._codes[anyhow]
+
+    def _kept_or_made(self, anyhow: frozenset[str]) -> AmdCode:
+        code = kept(self.key, anyhow)
+        if code is None:
+            code = _compiler().code_of(self.lanes(), self.chip, anyhow)
+            keep(self.key, anyhow, code)
+        return code
+
+    def _anyhow(self, views: Sequence[ArrayView]) -> frozenset[str]:
+        """The arrays that cannot be reached through windows of rows."""
+        steps = ([s // v.dtype.bytes for s in v.strides] for v in views)
+        strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
+        addresses = dict(zip(strides, (v.pointer for v in views), strict=True))
+        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], addresses[r.name]))
+
+    def _memories(self) -> list[Any]:
+        return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]
+
+    def _symbols(self, numbers: Sequence[int]) -> dict[str, int]:
+        open_ones = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
+        return dict(zip(open_ones, numbers, strict=True))
+
+
+def _compiler() -> ModuleType:
+    with IMPORTING:
+        from tilewave.backend.amd import compiler as amd_object  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
+
+    return amd_object
+
+
+def _emulator() -> ModuleType:
+    with IMPORTING:
+        from tilewave import emulator  # noqa: PLC0415  it is large, and a card needs none of it
+
+    return emulator
+
+
+def launch_arguments(
+    arguments: Sequence[KernelArgument], names: Sequence[str], arrays: Sequence[Any], symbols: dict[str, int]
+) -> list[Any]:
+    """What a kernel is launched with, in its order: arrays for pointers, strides in elements, numbers."""
+    named = dict(zip(names, arrays, strict=True))
+    found: list[Any] = []
+    for a in arguments:
+        match a.kind:
+            case "pointer":
+                found.append(named[a.name])
+            case "stride":
+                found.append(named[a.name].strides[a.axis] // named[a.name].itemsize)
+            case "symbol":
+                found.append(symbols[a.name])
+            case _:
+                raise NotImplementedError(f"a launch cannot provide a {a.kind}")
+    return found
+
+
+def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
+    match argument.kind:
+        case "pointer":
+            return Address(names.index(argument.name))
+        case "stride":
+            return Stride(names.index(argument.name), argument.axis)
+        case "symbol":
+            return Number(symbols.index(argument.name))
+    raise NotImplementedError(f"a launch cannot provide a {argument.kind}")

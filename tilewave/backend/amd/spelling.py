@@ -1,0 +1,272 @@
+"""gfx942 and gfx950 in LLVM's words: numbers of lanes, buffers, barriers, matrix instructions, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewave.backend.llvm_child import Machine
+from tilewave.lower.gpu.target import Product
+from tilewave.lower.llvm import Function, Module
+from tilewave.lower.numbers import suffix
+from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.matrix import CDNA3, CDNA4, NAMED
+
+TRIPLE = "amdgcn-amd-amdhsa"
+CODE_OBJECT_VERSION = 500
+BUFFER_WORD_3 = 159744
+"""The last word of a buffer's description: raw bytes, 32-bit elements, checked against its size."""
+WAVE = 64
+GROUPED = {"matrix": 0x8, "load": 0x20, "shared_load": 0x100, "shared_store": 0x200}
+"""The kinds of instructions that can be grouped, as bits of a mask."""
+IN_ORDER = 'fence syncscope("singlethread") seq_cst'
+"""LLVM moves no access to memory across; it costs no instruction."""
+FARTHEST = 4095
+"""Of a buffer instruction's offset."""
+MOST_LOADS = 63
+"""That s_waitcnt can leave under way."""
+NOTES = (
+    '!5 = distinct !{!5, !"shared memory"}',
+    '!6 = distinct !{!6, !5, !"what is brought"}',
+    '!7 = distinct !{!7, !5, !"what is read"}',
+    "!8 = !{!6}",
+    "!9 = !{!7}",
+)
+"""LLVM takes each load into shared memory for a write that any read must wait for. Said to be apart, they are not
+waited for; fences and the awaits that stand in the kernel keep them in order."""
+NO_LOADS, NO_SHARED = 0x0F70, 0xC07F
+"""s_waitcnt with vmcnt(0), or with lgkmcnt(0), and as many of the other counters as there can be; both, where ANDed."""
+
+FRAGMENT = {
+    ("f32", 1): "float",
+    ("f16", 4): "<4 x half>",
+    ("f16", 8): "<8 x half>",
+    ("bf16", 4): "<4 x i16>",
+    ("bf16", 8): "<8 x bfloat>",
+    ("f8", 8): "i64",
+    ("i8", 8): "i64",
+    ("i8", 16): "<4 x i32>",
+}
+"""What the intrinsics take for so many elements of a lane."""
+
+INTRINSICS = {
+    "f32_16x16x4_f32": "mfma.f32.16x16x4f32",
+    "f32_32x32x2_f32": "mfma.f32.32x32x2f32",
+    "f32_16x16x32_f16": "mfma.f32.16x16x32.f16",
+    "f32_32x32x16_f16": "mfma.f32.32x32x16.f16",
+    "f32_16x16x16_f16": "mfma.f32.16x16x16f16",
+    "f32_32x32x8_f16": "mfma.f32.32x32x8f16",
+    "f32_16x16x32_bf16": "mfma.f32.16x16x32.bf16",
+    "f32_32x32x16_bf16": "mfma.f32.32x32x16.bf16",
+    "f32_16x16x16_bf16": "mfma.f32.16x16x16bf16.1k",
+    "f32_32x32x8_bf16": "mfma.f32.32x32x8bf16.1k",
+    "f32_16x16x32_fp8_fp8": "mfma.f32.16x16x32.fp8.fp8",
+    "f32_16x16x32_fp8_bf8": "mfma.f32.16x16x32.fp8.bf8",
+    "f32_16x16x32_bf8_fp8": "mfma.f32.16x16x32.bf8.fp8",
+    "f32_16x16x32_bf8_bf8": "mfma.f32.16x16x32.bf8.bf8",
+    "f32_32x32x16_fp8_fp8": "mfma.f32.32x32x16.fp8.fp8",
+    "f32_32x32x16_bf8_bf8": "mfma.f32.32x32x16.bf8.bf8",
+    "i32_16x16x64_i8": "mfma.i32.16x16x64.i8",
+    "i32_32x32x32_i8": "mfma.i32.32x32x32.i8",
+    "i32_16x16x32_i8": "mfma.i32.16x16x32.i8",
+    "i32_32x32x16_i8": "mfma.i32.32x32x16.i8",
+}
+TURNED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_fp8": "f32_16x16x32_fp8_bf8"}
+"""With its operands in the other order an instruction of two dtypes is another one."""
+
+UNUSED = (
+    "implicitarg-ptr",
+    "dispatch-ptr",
+    "queue-ptr",
+    "dispatch-id",
+    "workgroup-id-y",
+    "workgroup-id-z",
+    "workitem-id-y",
+    "workitem-id-z",
+    "heap-ptr",
+    "hostcall-ptr",
+    "multigrid-sync-arg",
+    "default-queue",
+    "completion-action",
+    "lds-kernel-id",
+    "flat-scratch-init",
+)
+"""What the driver need not prepare."""
+
+
+@dataclass(frozen=True)
+class Amdgcn:
+    """One of AMD's chips."""
+
+    chip: str
+
+    global_pointer = "ptr addrspace(1)"
+    shared_pointer = "ptr addrspace(3)"
+    widest_bytes = 16
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(TRIPLE, self.chip, "")
+
+    # -- who this is
+
+    def workgroup(self, f: Function) -> str:
+        return f.call("i32", "llvm.amdgcn.workgroup.id.x", [])
+
+    def lane(self, f: Function) -> str:
+        thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
+        return f.value(f"and i32 {thread}, {WAVE - 1}")
+
+    def wave(self, f: Function) -> str:
+        thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
+        wave = f.value(f"lshr i32 {thread}, {WAVE.bit_length() - 1}")
+        # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
+        return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
+
+    def barrier(self, f: Function) -> None:
+        f.do('fence syncscope("workgroup") release')
+        call(f, "s.barrier")
+        f.do('fence syncscope("workgroup") acquire')
+
+    def order_lanes(self, f: Function) -> None:
+        # Shared memory serves a wave in order, so that nothing is waited for; but LLVM moves what one lane alone would
+        # not miss.
+        f.do('fence syncscope("wavefront") release')
+        call(f, "wave.barrier")
+        f.do('fence syncscope("wavefront") acquire')
+
+    def await_stores(self, f: Function) -> None:
+        # LLVM puts such a wait where a fence stands, and drops it where nothing is under way; but it decides that when
+        # it first comes there, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
+        call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
+
+    def await_memory(self, f: Function) -> None:
+        # Waves of a workgroup share one vector cache, which writes through: what has left it all of them see. For such
+        # waves LLVM's fences wait for shared memory alone, and take it that the cache serves them in order.
+        call(f, "s.waitcnt", ("i32", str(NO_LOADS & NO_SHARED)))
+
+    # -- scheduling
+
+    def priority(self, f: Function, level: int) -> None:
+        call(f, "s.setprio", ("i16", str(level)))
+
+    def keep_order(self, f: Function) -> None:
+        call(f, "sched.barrier", ("i32", "0"))
+
+    def together(self, f: Function, kind: str, count: int) -> None:
+        call(f, "sched.group.barrier", ("i32", str(GROUPED[kind])), ("i32", str(count)), ("i32", "0"))
+
+    def await_loads(self, f: Function) -> None:
+        call(f, "s.waitcnt", ("i32", str(NO_LOADS)))
+
+    # -- memory
+
+    def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
+        name = f"{name}.memory"  # a dot, so that no kernel can have that name
+        return module.helper(
+            name, lambda: f"@{name} = internal addrspace(3) global [{size_bytes} x i8] poison, align 16"
+        )
+
+    @property
+    def windows(self) -> Amdgcn:
+        return self
+
+    later = None
+
+    @property
+    def brings(self) -> Amdgcn | None:
+        return self if self.widest_bytes in LANE_MACHINES[self.chip].direct_load_bytes else None
+
+    def window(self, f: Function, pointer: str, size_bytes: str) -> str:
+        arguments = [("ptr addrspace(1)", pointer), ("i16", "0"), ("i64", size_bytes), ("i32", str(BUFFER_WORD_3))]
+        return f.call("ptr addrspace(8)", "llvm.amdgcn.make.buffer.rsrc.p8.p1", arguments)
+
+    def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+        where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
+        # Convergent, so that LLVM leaves it outside of conditions that only some lanes meet: a window that is computed
+        # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
+        return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
+
+    def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
+        where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
+        call(f, f"raw.ptr.buffer.store.{suffix(kind)}", (kind, x), *where)
+
+    # -- into shared memory
+
+    farthest = FARTHEST
+    read_note = ", !alias.scope !9, !noalias !8"
+    notes = NOTES
+
+    def bring(
+        self, f: Function, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
+    ) -> None:
+        where = [("ptr addrspace(8)", window), (self.shared_pointer, place), ("i32", str(size_bytes))]
+        offsets = [("i32", lane_offset), ("i32", offset), ("i32", str(far)), ("i32", "0")]
+        call(f, "raw.ptr.buffer.load.lds", *where, *offsets, note=", !alias.scope !8, !noalias !9")
+
+    def await_brought(self, f: Function, pending: int) -> None:
+        few = min(pending, MOST_LOADS)
+        f.do(IN_ORDER)
+        call(f, "s.waitcnt", ("i32", str(NO_LOADS | few & 15 | few >> 4 << 14)))
+        f.do(IN_ORDER)
+
+    def meet(self, f: Function) -> None:
+        # A fence of the workgroup would wait for everything that is on its way, and not for what the kernel awaits.
+        f.do(IN_ORDER)
+        call(f, "s.barrier")
+        f.do(IN_ORDER)
+
+    # -- products
+
+    def instruction_depth(self, instruction: str) -> int:
+        return NAMED[instruction].depth
+
+    def multiply(self, f: Function, product: Product) -> str:
+        name = TURNED.get(product.instruction, product.instruction) if product.turned else product.instruction
+        row = NAMED[name]
+        per_lane = row.depth * row.rows // WAVE
+        dtype, _, acc = row.dtypes(self.chip)
+        kind = FRAGMENT["f8" if dtype.startswith("f8") else dtype, per_lane]
+        sums = f"<{row.rows * row.rows // WAVE} x {'i32' if acc == 'i32' else 'float'}>"
+        operands = (product.b, product.a) if product.turned else (product.a, product.b)
+        taken = [(kind, _as_fragment(f, x, kind, dtype, per_lane)) for x in operands]
+        zeros = [("i32", "0")] * 3
+        return f.call(sums, f"llvm.amdgcn.{INTRINSICS[name]}", [*taken, (sums, product.acc), *zeros])
+
+    # -- the whole
+
+    convention = "amdgpu_kernel"
+    line_detail = "LineTablesOnly"
+    functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2")}
+
+    def attributes(self, lanes: int, waves: int) -> str:
+        threads = lanes * waves
+        said = [
+            "nounwind convergent",
+            f'"amdgpu-flat-work-group-size"="{threads},{threads}"',
+            '"uniform-work-group-size"="true"',
+            *(f'"amdgpu-no-{name}"' for name in UNUSED),
+        ]
+        return " ".join(said)
+
+    def flags(self) -> list[str]:
+        return [f'!{{i32 1, !"amdhsa_code_object_version", i32 {CODE_OBJECT_VERSION}}}']
+
+
+def call(f: Function, name: str, *arguments: tuple[str, str], note: str = "") -> None:
+    """Call one of the target's functions that give nothing."""
+    f.module.declare(f"void @llvm.amdgcn.{name}({', '.join(kind for kind, _ in arguments)})")
+    f.do(f"call void @llvm.amdgcn.{name}({', '.join(f'{kind} {x}' for kind, x in arguments)}){note}")
+
+
+def _as_fragment(f: Function, x: str, kind: str, dtype: str, per_lane: int) -> str:
+    """Words as the intrinsic wants them."""
+    if dtype == "f32":
+        return x
+    words = per_lane * (8 if "8" in dtype else 16) // 32
+    words_type = f"<{words} x i32>" if words > 1 else "i32"
+    return x if words_type == kind else f.value(f"bitcast {words_type} {x} to {kind}")
+
+
+AMDGCN = {chip: Amdgcn(chip) for chip in (CDNA3, CDNA4)}

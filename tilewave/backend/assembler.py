@@ -1,0 +1,72 @@
+"""LLVM in a process of its own: what it dislikes ends that process, not the author's."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import llvmlite
+
+from tilewave.backend.llvm_child import Machine, ObjectCode
+from tilewave.children import ChildFailed, run_child
+from tilewave.errors import TargetError, here
+
+# Isolated from the user's variables, directories and start-up files, which may print or shadow; what it needs beyond
+# Python's own library it is told, and that stands behind it.
+_START = "import sys; sys.path += sys.argv[1:]; import llvm_child; llvm_child.main()"
+_NEEDS = [str(Path(llvmlite.__file__).parents[1]), str(Path(__file__).parent)]
+OUR_FAULT = "this is a fault of tilewave's; the kernel's text, kernel.ir(), makes a good report"
+NO_PYTHON = "set sys.executable to the path of a Python interpreter: tilewave runs LLVM in a process of its own"
+
+
+class AssemblyFailed(Exception):
+    """LLVM gave up; the text is what it said."""
+
+    def __init__(self, what: str, remedy: str = OUR_FAULT) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def assembled(kernel: str, target: str, llvm_ir: str, machine: Machine) -> ObjectCode:
+    """The same as `assemble`, for a named kernel: what goes wrong is told to its author."""
+    try:
+        return assemble(llvm_ir, machine)
+    except AssemblyFailed as failed:
+        what = f"{kernel}: LLVM could not compile it for {target}: {failed}"
+        raise TargetError(what, loc=here(), remedy=failed.remedy) from None
+
+
+def assemble(llvm_ir: str, machine: Machine) -> ObjectCode:
+    """Optimise LLVM IR and make object code of it, in a child process."""
+    if not sys.executable:
+        raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)
+    mark = f"tilewave {secrets.token_hex(16)} "
+    ir = llvm_ir.encode()
+    head = json.dumps({"machine": asdict(machine), "mark": mark, "ir_bytes": len(ir)}).encode()
+    try:
+        child = run_child([sys.executable, "-I", "-S", "-c", _START, *_NEEDS], head + b"\n" + ir)
+    except ChildFailed as failed:
+        size = f"{llvm_ir.count(chr(10)):,} lines of LLVM IR"
+        raise AssemblyFailed(f"{failed} ({size})", failed.remedy) from None
+    if child.returncode != 0:
+        raise AssemblyFailed(_last_words(child.stderr) or f"LLVM ended with code {child.returncode}")
+    return _answer(child.stdout, mark.encode())
+
+
+def _last_words(stderr: bytes) -> str:
+    said = stderr.decode(errors="replace").strip().splitlines()
+    return next((line for line in said if "ERROR" in line or "error" in line), said[-1] if said else "")
+
+
+def _answer(stdout: bytes, mark: bytes) -> ObjectCode:
+    """What stands behind the mark; others may have printed before and after it."""
+    _, found, answer = stdout.partition(mark)
+    head, _, rest = answer.partition(b"\n")
+    sizes = json.loads(head) if found else {"code_bytes": 0, "asm_bytes": 1}
+    code, asm = sizes["code_bytes"], sizes["asm_bytes"]
+    if len(rest) < code + asm:
+        raise AssemblyFailed(f"{sys.executable!r} ended without an answer", NO_PYTHON)
+    return ObjectCode(rest[:code], rest[code : code + asm].decode())

@@ -1,0 +1,200 @@
+"""Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
+
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, mapa, barrier.cluster and
+griddepcontrol.
+
+Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and the memory consistency model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, when
+from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
+from tilewave.backend.nvidia.wgmma import multiply
+from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
+from tilewave.lower.llvm import Function, Typed
+
+PHASE_LOOP = """{
+.reg .pred p;
+again_${:uid}:
+mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
+@p bra over_${:uid};
+bra again_${:uid};
+over_${:uid}:
+}"""
+FLAG_LOOP = """{
+.reg .pred p;
+.reg .b32 x;
+again_${:uid}:
+ld.acquire.gpu.global.b32 x, [$0];
+setp.eq.b32 p, x, 0;
+@p bra again_${:uid};
+}"""
+FENCE = "fence.proxy.async.shared::cta;"
+"""What lanes stored in shared memory is seen by copies and products behind it."""
+ALL_REGISTERS, REGISTER_UNIT, GROUP = 65536, 8, 4
+MOST_REGISTERS, FEWEST_REGISTERS = 240, 40
+"""Of a lane: the most that it can be given, and enough to ask for copies."""
+WAVE_MEETS = "bar.warp.sync -1;"
+# Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads stand in front of it.
+ARRIVE_EVERYWHERE = """{{
+.reg .pred p;
+.reg .b32 there;
+setp.lt.u32 p, $1, {members};
+@p mapa.shared::cluster.u32 there, $0, $1;
+@p mbarrier.arrive.shared::cluster.b64 _, [there];
+}}"""
+"""Lane i arrives in workgroup i of the cluster."""
+
+
+@dataclass(frozen=True)
+class Hopper:
+    """What runs beside the waves; one lane of a wave asks for it."""
+
+    map_parameter = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
+    tile_alignment = 1024
+    most_barriers = 16
+
+    def barrier(self, f: Function, gathering: Gathering) -> None:
+        fence = FENCE + "\n" if gathering.is_read_later else ""
+        if gathering.number.isdigit():  # said as a number, it takes that barrier alone from the chip
+            asm(f, f"{fence}bar.sync {gathering.number}, {gathering.waves * LANES};")
+        else:
+            asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
+
+    def share_registers(self, f: Function, waves: int, of: int) -> tuple[Callable[[], None], Callable[[], None]]:
+        at_first = min(MOST_REGISTERS, ALL_REGISTERS // (of * LANES) // REGISTER_UNIT * REGISTER_UNIT)
+        given = (at_first - FEWEST_REGISTERS) * (of - waves) // waves // REGISTER_UNIT * REGISTER_UNIT
+        more = min(MOST_REGISTERS, at_first + given)
+        if more <= at_first or waves % GROUP or of % GROUP:
+            return (lambda: None), (lambda: None)
+        return (
+            lambda: asm(f, f"setmaxnreg.inc.sync.aligned.u32 {more};"),
+            lambda: asm(f, f"setmaxnreg.dec.sync.aligned.u32 {FEWEST_REGISTERS};"),
+        )
+
+    def multiply(self, f: Function, product: SharedProduct) -> list[str]:
+        return multiply(f, product)
+
+    def store_fragments(self, f: Function, address: str, words: list[str]) -> None:
+        registers = ", ".join(f"${i + 1}" for i in range(len(words)))
+        text = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [$0], {{{registers}}};"
+        asm(f, text, [("i32", address), *(("i32", word) for word in words)])
+
+    # -- signals
+
+    def make_signals(self, f: Function, wave: int, addresses: list[str], arrivals: int) -> None:
+        mine = f.value(f"icmp eq i32 {thread(f)}, {wave * LANES}")
+        lines = [f"mbarrier.init.shared::cta.b64 [${i}], {arrivals};" for i in range(len(addresses))]
+        lines.append("fence.mbarrier_init.release.cluster;")
+        # Of lines with a condition each, the assembler makes as many branches, and a fence in each.
+        f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
+
+    def arrive(self, f: Function, signal: str, expect: int) -> None:
+        word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
+        asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", signal), one_lane(f)])
+
+    def arrive_everywhere(self, f: Function, signal: str, members: int) -> None:
+        text = f"{WAVE_MEETS}\n{ARRIVE_EVERYWHERE.format(members=members)}"
+        asm(f, text, [("i32", signal), ("i32", lane(f))])
+
+    def cluster_rank(self, f: Function) -> str:
+        return cluster_rank(f)
+
+    def cluster_barrier(self, f: Function) -> None:
+        asm(f, f"{WAVE_MEETS}\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
+
+    def await_phase(self, f: Function, signal: str, parity: str) -> None:
+        asm(f, PHASE_LOOP, [("i32", signal), ("i32", parity)])
+
+    # -- copies
+
+    def expect_map(self, f: Function, map_: str) -> None:
+        chosen = f.at_first("%first.thread", f"icmp eq i32 {thread(f)}, 0")
+        chosen = f.at_first("%first.thread.alone", f"zext i1 {chosen} to i32")
+        asm_at_first(f, when(0, "prefetch.tensormap [$1];"), [("i32", chosen), ("ptr", map_)])
+
+    def copy_in(self, f: Function, box: Box, signal: str) -> None:
+        text, operands = copy_in_text(box, 2)
+        asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
+
+    def copy_together(self, f: Function, copy: SharedCopy) -> None:
+        """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and a second follows."""
+        itself = f.value(f"shl i16 1, {f.value(f'trunc i32 {copy.rank} to i16')}")
+        those = f.value(f"select i1 {copy.together}, i16 3, i16 {itself}")
+        text, operands = copy_in_text(copy.mine, 3, "$2")
+        asm(f, when(0, text), [one_lane(f), ("i32", copy.signal), ("i16", those), *operands])
+        alone = f.value(f"select i1 {copy.together}, i32 0, i32 {one_lane(f)[1]}")
+        text, operands = copy_in_text(copy.other, 2)
+        asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
+
+    def copy_now(self, f: Function, box: Box, signal: str, bytes_: int) -> None:
+        first = f.value(f"icmp eq i32 {thread(f)}, 0")
+        chosen = f.value(f"zext i1 {first} to i32")
+        text, operands = copy_in_text(box, 2)
+        lines = [
+            "mbarrier.init.shared::cta.b64 [$1], 1;",
+            "fence.mbarrier_init.release.cluster;",
+            f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], {bytes_};",
+            text,
+        ]
+        wait = "again_${:uid}:\nmbarrier.try_wait.parity.shared::cta.b64 q, [$1], 0;\n@q bra over_${:uid};\n"
+        body = "\n".join(lines) + f"\n{wait}bra again_${{:uid}};\nover_${{:uid}}:\nmbarrier.inval.shared::cta.b64 [$1];"
+        skip = "{\n.reg .pred p, q;\nsetp.eq.b32 p, $0, 0;\n@p bra rest_${:uid};\n"
+        asm(f, f"{skip}{body}\nrest_${{:uid}}:\n{WAVE_MEETS}\n}}", [("i32", chosen), ("i32", signal), *operands])
+
+    def copy_out(self, f: Function, box: Box, more: bool) -> None:
+        place, operands = _place(box, 2)
+        text = f"cp.async.bulk.tensor.{len(box.at)}d.global.shared::cta.bulk_group {place}, [$1];"
+        all_of_it = text if more else f"{text}\ncp.async.bulk.commit_group;"
+        asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
+
+    def await_copies(self, f: Function, pending: int) -> None:
+        asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
+
+    def await_earlier(self, f: Function) -> None:
+        asm(f, "griddepcontrol.wait;")
+
+    def let_next_start(self, f: Function) -> None:
+        asm(f, "griddepcontrol.launch_dependents;")
+
+    # -- other workgroups
+
+    def fill(self, f: Function, flag: str) -> None:
+        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'st.release.gpu.global.b32 [$0], 1;')}"
+        asm(f, text, [("ptr addrspace(1)", flag), one_lane(f)])
+
+    def empty(self, f: Function, flag: str) -> None:
+        lowered = when(1, "st.relaxed.gpu.global.b32 [$0], 0;")
+        asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), one_lane(f)])
+
+    def finish(self, f: Function) -> None:
+        asm(f, "cp.async.bulk.wait_group 0;")
+
+
+def one_lane(f: Function) -> Typed:
+    """1 in the first lane of the wave, 0 in the others."""
+    mine = f.value(f"icmp eq i32 {lane(f)}, 0")
+    return "i32", f.value(f"zext i1 {mine} to i32")
+
+
+def copy_in_text(box: Box, first: int, members: str = "") -> tuple[str, list[Typed]]:
+    """A copy that tells the signal in operand 1; its own operands are numbered from `first` on.
+
+    `members`: an operand with a bit for each workgroup of the cluster that it goes to, and whose signal it tells.
+    """
+    place, operands = _place(box, first)
+    word = f"cp.async.bulk.tensor.{len(box.at)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+    everywhere, mask = (".multicast::cluster", f", {members}") if members else ("", "")
+    address = first + len(operands)
+    return f"{word}{everywhere} [${address}], {place}, [$1]{mask};", [*operands, ("i32", box.address)]
+
+
+def _place(box: Box, first: int) -> tuple[str, list[Typed]]:
+    """A part of an array; PTX counts axes from the fastest."""
+    at = [("i32", x) for x in reversed(box.at)]
+    numbers = ", ".join(f"${first + 1 + i}" for i in range(len(at)))
+    return f"[${first}, {{{numbers}}}]", [("ptr", box.map), *at]

@@ -1,0 +1,67 @@
+"""PTX and what its launch must provide, as the cache and files hold it; reading it needs no compiler."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewave.errors import SavedKernelError
+from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.runtime.cache import default_cache, key_of
+from tilewave.runtime.records import Record, packed, restored, unpacked
+
+CHIP = "sm_90a"
+WIDEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Code for arrays that lie alike."""
+
+    is_plain: bool = False
+    """Lanes load, because the copy engine cannot."""
+    anyhow: tuple[str, ...] = ()
+    """Arrays whose last axis has no neighbours in memory."""
+    narrow: tuple[tuple[str, int], ...] = ()
+    """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
+
+
+@dataclass(frozen=True)
+class NvidiaCode:
+    """PTX, and what its launch must provide."""
+
+    arguments: tuple[KernelArgument, ...]
+    maps: tuple[MapArgument, ...]
+    shared_bytes: int
+    workgroup_size: int
+    workgroups: int
+    cluster: int
+    """Workgroups that share copies."""
+    starts_early: bool
+    """While the kernel launched before still ends."""
+    ptx: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All but the PTX, for JSON."""
+        return {name: value for name, value in asdict(self).items() if name != "ptx"}
+
+    @staticmethod
+    def of(facts: Record, ptx: str) -> NvidiaCode:
+        return restored(NvidiaCode, facts, ptx=ptx)
+
+
+def kept(key: str, variant: Variant) -> NvidiaCode | None:
+    """The code of a kernel of that key, where the cache has it whole."""
+    data = default_cache().get(key_of(key, repr(variant)))
+    if data is None:
+        return None
+    try:
+        facts, (ptx,) = unpacked(data)
+        return NvidiaCode.of(facts, ptx.decode())
+    except (SavedKernelError, ValueError):
+        return None
+
+
+def keep(key: str, variant: Variant, code: NvidiaCode) -> None:
+    default_cache().put(key_of(key, repr(variant)), packed(code.facts, [code.ptx.encode()]))

@@ -1,0 +1,189 @@
+"""PTX of a kernel for an NVIDIA chip, from the cache or made anew, and the card where there is one.
+
+Arrays that lie otherwise than the copy engine or wide loads want get code of their own, made when they first come.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from tilewave.backend.nvidia.code import CHIP, WIDEST_BYTES, NvidiaCode, Variant, keep, kept
+from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
+from tilewave.errors import SlowCodeWarning, SpillWarning
+from tilewave.forks import IMPORTING
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import Memory
+from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
+from tilewave.runtime.cuda_launch import tensor_map
+from tilewave.runtime.gpu_launch import (
+    Address,
+    Cluster,
+    EarlyStart,
+    GpuLaunch,
+    Number,
+    ScratchMemory,
+    Slot,
+    Stride,
+    TiledArray,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class NvidiaProgram:
+    """One kernel for one chip; where its copies cannot take an array, `otherwise` gives one that takes any."""
+
+    tiles: Kernel
+    """Which has its name and its parameters."""
+    key: str
+    """In the cache."""
+    lanes: Callable[[], Kernel]
+    """Asked for where the cache does not know its code."""
+    otherwise: Callable[[], Kernel] | None = None
+    _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
+    programs: dict[Variant, CudaProgram] = field(default_factory=dict)
+    """What calls took so far."""
+    _chooser: list[Chooser] = field(default_factory=list)
+    """One, from the first call on."""
+
+    @property
+    def name(self) -> str:
+        return self.tiles.name
+
+    @property
+    def llvm_ir(self) -> str:
+        ir: str = _compiler().lowered_for(self.lanes(), Variant()).llvm_ir
+        return ir
+
+    @property
+    def ptx(self) -> str:
+        """For arrays that lie well."""
+        return self.code_for(Variant()).ptx
+
+    @property
+    def assembled(self) -> Assembled | None:
+        """What the driver made of it at the first call, or else this machine's ptxas makes; None where it has none."""
+        for program in self.programs.values():
+            found, log = program.resources(), program.log()
+            return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
+        return assemble_ptx(self.ptx, CHIP) if ptxas() else None
+
+    # -- running it
+
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+        """On the arrays' device and stream; nothing is copied and nothing waited for."""
+        if not self._chooser:
+            self._chooser.append(Chooser(self._cuda_code(Variant(), parameters), owner=self))
+        self._chooser[0](arrays, numbers)
+
+    def program_for(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaProgram:
+        if variant not in self.programs:
+            self.programs[variant] = CudaProgram(self._cuda_code(variant, parameters))
+        return self.programs[variant]
+
+    def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
+        code = self.code_for(variant)
+        return CudaCode(self.name, CHIP, code.ptx.encode(), _launch(code, self.tiles), parameters)
+
+    def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
+        """What the assembler could not do well is said; the code is right all the same."""
+        told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
+        if told.serialized:
+            what = f"{self.name}: products wait for each other: {told.serialized[0]}"
+            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=6)
+        if spilled:
+            what = f"{self.name}: {spilled} bytes of a lane are spilled"
+            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=6)
+
+    # -- which code
+
+    def variant_for(self, views: Sequence[ArrayView]) -> Variant:
+        """What fits arrays that lie so."""
+        named = dict(zip((v.name for v in _memories(self.tiles)), views, strict=True))
+        anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
+        narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v)) < WIDEST_BYTES)
+        narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
+        slots = ((_tiled(m, list(named)), named[m.name]) for m in self.code_for(Variant()).maps)
+        is_plain = any(tensor_map(slot, v).problem(v.pointer) for slot, v in slots)
+        return Variant(is_plain and self.otherwise is not None, anyhow, narrow)
+
+    def kernel_of(self, variant: Variant) -> Kernel:
+        return self.otherwise() if variant.is_plain and self.otherwise else self.lanes()
+
+    def code_for(self, variant: Variant) -> NvidiaCode:
+        if variant not in self._codes:
+            self._codes[variant] = self._kept_or_made(variant)
+        return self._codes[variant]
+
+    def _kept_or_made(self, variant: Variant) -> NvidiaCode:
+        code = kept(self.key, variant)
+        if code is None:
+            code = _compiler().code_of(self.kernel_of(variant), variant)
+            keep(self.key, variant, code)
+        return code
+
+
+@dataclass
+class Chooser(CudaProgram):
+    """A program that looks at how arrays lie before it takes its code."""
+
+    owner: NvidiaProgram = field(kw_only=True, repr=False)
+
+    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
+        program = self.owner.program_for(self.owner.variant_for(views), self.code.parameters)
+        self.owner.warn_of_slow_code(program, number)
+        return program.prepare(views, numbers, number, stream)
+
+
+def alignment(v: ArrayView) -> int:
+    """The largest power of two, up to the widest load's bytes, that divides an array's address and its rows' steps."""
+    found = WIDEST_BYTES | v.pointer
+    for extent, stride in zip(v.shape[:-1], v.strides[:-1], strict=True):
+        if extent > 1:
+            found |= stride
+    return found & -found
+
+
+def _compiler() -> ModuleType:
+    with IMPORTING:
+        from tilewave.backend.nvidia import compiler as nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
+
+    return nvidia_ptx
+
+
+def _memories(kernel: Kernel) -> list[Any]:
+    return [v for v in kernel.body.args if isinstance(v.type, Memory)]
+
+
+def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
+    names = [v.name for v in _memories(tiles)]
+    symbols = [v.name for v in tiles.body.args if not isinstance(v.type, Memory)]
+    slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
+    attributes = (
+        *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
+        *((EarlyStart(),) if code.starts_early else ()),
+    )
+    grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+    return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
+
+
+def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
+    match argument.kind:
+        case "pointer":
+            return Address(names.index(argument.name))
+        case "stride":
+            return Stride(names.index(argument.name), argument.axis)
+        case "symbol":
+            return Number(symbols.index(argument.name))
+        case "scratch":
+            return ScratchMemory(argument.scratch_bytes)
+    raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
+
+
+def _tiled(m: MapArgument, names: Sequence[str]) -> TiledArray:
+    return TiledArray(names.index(m.name), m.axes, m.box, m.swizzle_bytes)

@@ -1,0 +1,103 @@
+"""sm_90a in LLVM's words: numbers of lanes, shared memory, attributes; what else Hopper has stands in `nvptx_later`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewave.backend.llvm_child import Machine
+from tilewave.backend.nvidia import numbers
+from tilewave.backend.nvidia.asynchronous import Hopper
+from tilewave.backend.nvidia.inline_ptx import asm
+from tilewave.lower.gpu.target import Product
+from tilewave.lower.llvm import Function, Module
+
+TRIPLE = "nvptx64-nvidia-cuda"
+SHARED = "workgroup$memory"
+"""A name that no kernel can have."""
+
+
+@dataclass(frozen=True)
+class Nvptx:
+    """One of NVIDIA's chips."""
+
+    chip: str
+
+    global_pointer = "ptr addrspace(1)"
+    shared_pointer = "ptr addrspace(3)"
+    widest_bytes = 16
+    windows = None
+    brings = None
+    later = Hopper()
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(TRIPLE, self.chip, "", "text")
+
+    # -- who this is
+
+    def workgroup(self, f: Function) -> str:
+        return numbers.workgroup(f)
+
+    def lane(self, f: Function) -> str:
+        return numbers.lane(f)
+
+    def wave(self, f: Function) -> str:
+        return numbers.wave(f)
+
+    def barrier(self, f: Function) -> None:
+        asm(f, "bar.sync 0;")
+
+    def order_lanes(self, f: Function) -> None:
+        asm(f, "bar.warp.sync -1;")
+
+    def await_stores(self, f: Function) -> None:
+        pass  # bar.sync waits for them
+
+    def await_memory(self, f: Function) -> None:
+        pass  # bar.sync orders what lanes of a workgroup do to global memory too
+
+    # -- scheduling: the chip and its assembler decide
+
+    def priority(self, f: Function, level: int) -> None:
+        pass
+
+    def keep_order(self, f: Function) -> None:
+        pass
+
+    def together(self, f: Function, kind: str, count: int) -> None:
+        pass
+
+    def await_loads(self, f: Function) -> None:
+        pass
+
+    # -- memory
+
+    def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
+        """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""
+        whole = module.helper(SHARED, lambda: f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024")
+        return f"getelementptr (i8, {self.shared_pointer} {whole}, i32 {offset})" if offset else whole
+
+    # -- products
+
+    def instruction_depth(self, instruction: str) -> int:
+        raise NotImplementedError(f"{self.chip} multiplies from shared memory, not by {instruction}")
+
+    def multiply(self, f: Function, product: Product) -> str:
+        raise NotImplementedError(f"{self.chip} multiplies from shared memory, not by {product.instruction}")
+
+    # -- the whole
+
+    convention = "ptx_kernel"
+    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f"}
+    line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
+
+    def attributes(self, lanes: int, waves: int) -> str:
+        return f'nounwind convergent "nvvm.maxntid"="{lanes * waves}" "nvvm.minctasm"="1"'
+
+    def flags(self) -> list[str]:
+        return []
+
+
+SM_90A = Nvptx("sm_90a")

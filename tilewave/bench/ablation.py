@@ -1,0 +1,114 @@
+"""The ladder of a benchmark: our GEMM with one optimisation left out of the list of passes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewave.backend.nvidia.build import NvidiaBuild, build_plain, build_with, copying_passes
+from tilewave.backend.nvidia.code import CHIP
+from tilewave.bench.result import Settings, Shape
+from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.errors import TilewaveError
+from tilewave.ir.core import Kernel
+from tilewave.ir.places import Places
+from tilewave.kernels import gemm
+from tilewave.lang.kernel import trace_kernel
+from tilewave.pipeline.runner import Pass, pass_name
+
+WITHOUT = "without "
+Passes = tuple[Pass, ...]
+Change = Callable[[Passes], Passes]
+Build = Callable[[Kernel, Places], NvidiaBuild]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to build the kernel; `mapping` is the order of tiles, where it is not the benchmark's."""
+
+    name: str
+    build: Build
+    mapping: str = ""
+
+
+def changed(change: Change) -> Build:
+    """With a changed list of passes."""
+    return lambda tiles, places: build_with(tiles, change(copying_passes(places)))
+
+
+def without(name: str) -> Change:
+    """The list without the pass of that name."""
+
+    def change(passes: Passes) -> Passes:
+        return tuple(p for p in passes if _known(name, passes) != pass_name(p))
+
+    return change
+
+
+def having(name: str, **fields: Any) -> Change:
+    """The list in which the pass of that name has other parameters."""
+
+    def change(passes: Passes) -> Passes:
+        _known(name, passes)
+        return tuple(replace(p, **fields) if pass_name(p) == name else p for p in passes)  # type: ignore[type-var]
+
+    return change
+
+
+def _known(name: str, passes: Sequence[Pass]) -> str:
+    names = tuple(dict.fromkeys(map(pass_name, passes)))
+    if name not in names:
+        raise TilewaveError(f"no pass of {CHIP} is called {name!r}", remedy=f"the passes are {', '.join(names)}")
+    return name
+
+
+def rung_without(name: str) -> Rung:
+    return Rung(f"{WITHOUT}{name}", changed(without(name)))
+
+
+def checked_rung(name: str) -> Rung:
+    """The same, or an error where no pass is called so."""
+    _known(name, copying_passes(Places()))
+    return rung_without(name)
+
+
+def rung_named(name: str) -> Rung:
+    known = {rung.name: rung for rung in ladder_rungs()}
+    return known.get(name) or rung_without(name.removeprefix(WITHOUT))
+
+
+NEEDED = (
+    "choose_instructions",
+    "slice_depth",
+    "stage_shared",
+    "use_copy_engine",
+    "minimize_global_loads",
+    "place_barriers",
+    "guard_edges",
+    "distribute_lanes",
+    "fit_shared",
+    "simplify",
+)
+"""Passes that every kernel needs, that only refuse, or without which nothing is copied; the others are rungs."""
+
+
+def ladder_rungs() -> tuple[Rung, ...]:
+    """Each pass that may be left out, and what is chosen by numbers."""
+    names = [pass_name(p) for p in copying_passes(Places())]
+    return (
+        *(rung_without(name) for name in dict.fromkeys(names) if name not in NEEDED),
+        Rung("in order of rows", changed(lambda passes: passes), "linear()"),
+        Rung("3 stages", changed(having("specialize_waves", stages=3))),
+        Rung("2 stages", changed(having("specialize_waves", stages=2))),
+        Rung("loads by lanes", lambda tiles, places: build_plain(tiles, places, ())),
+    )
+
+
+def compiled_rung(rung: Rung, shape: Shape, settings: Settings) -> Compiled:
+    """The kernel that a rung makes; a TilewaveError where it cannot be made."""
+    mapping = rung.mapping or settings.mappings[0]
+    made = gemm(shape, settings.dtype, settings.out, settings.tile, mapping)
+    whole = wave_compile(WaveCompileOptions(subs=made.subs, target="numpy"), made.kernel)
+    places = trace_kernel(made.kernel, made.subs, ()).places
+    return replace(whole, target=CHIP, build=rung.build(whole.kernel, places))

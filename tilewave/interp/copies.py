@@ -1,0 +1,405 @@
+"""What arrives later: a wave's side of signals and of copies that the machine makes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tilewave.errors import InterpreterError
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.exchanges import Slots
+from tilewave.interp.memory import Access, LaneMemory
+from tilewave.interp.positions import Elements, strides
+from tilewave.interp.signals import Signal, SignalArray
+from tilewave.interp.windows import Window
+from tilewave.interp.workgroup import Asked, Copy, Reach, Wait, WorkgroupState
+from tilewave.ir import ops
+from tilewave.ir.core import Op, Value
+from tilewave.ir.ops import (
+    Arrive,
+    Await,
+    AwaitBrought,
+    AwaitCopies,
+    AwaitEarlier,
+    BringChunks,
+    ClusterBarrier,
+    CopyIn,
+    CopyOut,
+    CopyTogether,
+    HandOver,
+    MakeExchange,
+    MakeSignals,
+    TakeOver,
+)
+from tilewave.ir.placements import in_its_place
+from tilewave.ir.types import Memory
+
+Waiting = Generator[None, None, tuple[Any, ...]]
+
+GRAIN_BYTES = 16
+"""Copy engines begin a box at a multiple of this in its rows; said here once more, since this judges the passes."""
+
+
+class LaterOps:
+    """The part of a wave that waits, and asks for what comes later."""
+
+    def __init__(self, number: int, state: WorkgroupState) -> None:
+        self.number, self.state = number, state
+        self.index = state.first + number
+        """Its number among all waves of the cluster."""
+        self.env: dict[Value, Any] = dict(state.arguments)
+        self.path: tuple[int, ...] = ()
+        """The place in the program of the block that runs: op, round, op, round, …"""
+        self.place = 0
+        """The op's number in that block."""
+        self.leader = 0
+        """The first wave of those that run this block."""
+        self.wait: Wait | None = None
+        self.sent: list[tuple[Copy, ...]] = []
+        """Copies out, in the order in which this wave asked for them; those that go together in one."""
+        self.joined: tuple[Copy, ...] = ()
+        """Copies out that more will go with."""
+        self.brought: list[tuple[Copy, int]] = []
+        """What this wave brings, in order, and its bytes."""
+        self.may_touch = not state.launch.starts_early
+        """Global memory; where the kernel starts early, others may still write it."""
+
+    @property
+    def name(self) -> str:
+        alone = len(self.state.cluster.members) == 1
+        return f"wave {self.number}" if alone else f"wave {self.number} of workgroup {self.state.number}"
+
+    def access(self, op: Op, verb: str, segment: int | None = None) -> Access:
+        """What this wave does now; with a segment of its own, what the machine will do for it."""
+        place, copied = (*self.path, self.place), segment is not None
+        when = self.state.ledger.clocks.current[self.index] if segment is None else segment
+        return Access(op, self.index, place, when, verb, copied, self.name)
+
+    def fail(self, op: Op, why: str, remedy: str = "") -> NoReturn:
+        raise InterpreterError(why, loc=op.loc, remedy=remedy)
+
+    def uniform(self, op: Op, value: Value) -> Any:
+        return self.agreed(op, self.env[value])
+
+    def agreed(self, op: Op, x: Any) -> Any:
+        """The one number that all lanes hold."""
+        if not isinstance(x, np.ndarray):
+            return x
+        other = np.flatnonzero(x != x[0])
+        if len(other):
+            lanes = f"lanes 0 and {other[0]} of wave {self.number}"
+            self.fail(op, f"{op.name}: {lanes} say {x[0]} and {x[other[0]]}, and must agree")
+        return x[0].item()
+
+    def until(self, wait: Wait) -> Generator[None, None, None]:
+        """Let others run until it is over; at once where it is over already."""
+        while not wait.is_over():
+            self.wait = wait
+            yield
+        self.wait = None
+
+    # -- kernels launched before
+
+    def await_earlier(self, op: AwaitEarlier) -> None:
+        self.may_touch = True
+
+    def want_awaited(self, op: Op, memory: LaneMemory) -> None:
+        """Nothing of a kernel that starts early touches global memory before it has waited for those before it."""
+        if memory.buffer is not None and not self.may_touch:
+            self.fail(
+                op,
+                f"wave {self.number} touches {memory.name} while kernels launched before may still run",
+                "await_earlier() must stand in front of it",
+            )
+
+    # -- signals
+
+    def make_signals(self, op: MakeSignals) -> SignalArray:
+        return self.state.make_signals(op, op.arrivals, self.number, self.leader)
+
+    def signal(self, op: Op, signals: Value, at: Value, member: WorkgroupState | None = None) -> tuple[Signal, str]:
+        """The signal meant, of this workgroup or another, and its name; it must have been made for all to see."""
+        there = member or self.state
+        made: SignalArray = there.signals.get(signals) or self.env[signals]
+        number = self.uniform(op, at)
+        name = f"{made.value.name}[{number}]" + ("" if there is self.state else f" of workgroup {there.number}")
+        if not 0 <= number < len(made.signals):
+            self.fail(op, f"{self.name} wants {name}, outside {made.value.type}")
+        known = self.state.ledger.clocks.known(self.index)
+        if signals not in there.signals or made.made_in is None or not known[made.made_in]:
+            barrier = "barrier" if there is self.state else "cluster_barrier"
+            self.fail(
+                op,
+                f"{self.name} uses {name}, which wave {made.maker} made with no {barrier} between",
+                f"it is made at {made.op.loc}; a {barrier} must stand between them",
+            )
+        return made.signals[number], name
+
+    def arrive(self, op: Arrive) -> None:
+        members = self.state.cluster.members if op.members > 1 else [self.state]
+        clocks = self.state.ledger.clocks
+        before = clocks.current[self.index]
+        told = clocks.release(self.index)
+        for member in members:
+            signal, name = self.signal(op, op.signals, op.at, member)
+            if signal.arrived == signal.needed:
+                everyone = f"all {signal.needed} arrivals of its phase have come"
+                self.fail(op, f"{self.name} arrives at {name}, where {everyone}")
+            signal.arrive(told, op.expect, self.state.first + self.number // op.waves, op.waves)
+            self.want_not_overfull(op, signal, name)
+            self.note_reach(op, before, member)
+
+    def note_reach(self, op: Op, segment: int, member: WorkgroupState) -> None:
+        if member is not self.state:
+            self.state.cluster.reaches.append(Reach(op, self.name, segment, member))
+
+    def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:
+        if signal.is_overfull:
+            self.fail(op, f"{name} is told to expect {signal.expected} bytes, and {signal.landed} came")
+
+    def await_signal(self, op: Await) -> Waiting:
+        signal, name = self.signal(op, op.signals, op.at)
+        parity = self.uniform(op, op.parity)
+
+        def told() -> str:
+            come = f"{signal.arrived} of {signal.needed} arrivals and {signal.landed} of {signal.expected} bytes"
+            return f"at {op.loc} for {name} to leave phase {signal.phase}, to which {come} have come"
+
+        yield from self.until(Wait(op, lambda: signal.phase % 2 != parity, told))
+        self.state.ledger.clocks.acquire(self.index, signal.told)
+        return ()
+
+    def cluster_barrier(self, op: ClusterBarrier) -> Waiting:
+        cluster = self.state.cluster
+        cluster.come_to_barrier(self.index, op)
+
+        def is_over() -> bool:
+            return self.index not in cluster.at_barrier
+
+        if is_over():
+            yield  # the last one to come does not go first
+        yield from self.until(Wait(op, is_over, lambda: f"at the cluster's barrier of {op.loc}"))
+        return ()
+
+    # -- copies
+
+    def copy(self, op: ops.Copy) -> None:
+        """The first wave makes it for all, at once."""
+        if self.number:
+            return
+        source: LaneMemory = self.env[op.memory]
+        target: LaneMemory = self.env[op.to]
+        self.want_awaited(op, source)
+        box = target.shape[len(op.to_at) :]
+        flat = self.box(op, target, op.to_at)
+        window = self.window(op, op.at, op.axes, box, source)
+        if window is not None and source.is_tracked:
+            self.state.note_read(source, self.access(op, "read"), numbers(source, window))
+        new = boxed(source, window, box).reshape(-1)
+        self.state.note_write(target, self.access(op, "write"), flat, new)
+        target.put(flat, new)
+
+    def copy_in(self, op: CopyIn) -> None:
+        target: LaneMemory = self.env[op.to]
+        box = target.shape[len(op.to_at) :]
+        window = self.window(op, op.at, op.axes, box, self.env[op.memory])
+        self.bring(op, self.box(op, target, op.to_at), window, box, self.state)
+
+    def copy_together(self, op: CopyTogether) -> None:
+        target: LaneMemory = self.env[op.to]
+        *others, rows, row = target.shape[len(op.to_at) :]
+        box, flat = (*others, rows // 2, row), self.box(op, target, op.to_at)
+        at = self.begin(op, op.at, self.env[op.memory])
+        together, size = self.uniform(op, op.together), len(flat) // 2
+        self.ask(op, tuple(at) if together else None)
+        for half in (self.state.rank,) if together else (0, 1):
+            from_here = list(at)
+            from_here[op.axes[-2]] += half * (rows // 2)
+            window = Window.of(from_here, op.axes, box, self.env[op.memory].shape)
+            for member in self.state.cluster.members if together else (self.state,):
+                self.bring(op, flat[half * size : (half + 1) * size], window, box, member)
+
+    def ask(self, op: CopyTogether, box: tuple[int, ...] | None) -> None:
+        """Both workgroups must ask for the same, each for its half."""
+        asked = Asked(op, self.name, self.state.rank, box)
+        other = self.state.cluster.ask((*self.path, self.place), asked)
+        if other is not None:
+            wants = [f"{a.who} wants {list(a.box) if a.box else 'a box of its own'}" for a in (other, asked)]
+            self.fail(op, f"{op.name}: {wants[0]}, and {wants[1]}: they have no box to share")
+
+    def bring(
+        self,
+        op: CopyIn | CopyTogether,
+        flat: Array,
+        window: Window | None,
+        box: tuple[int, ...],
+        member: WorkgroupState,
+    ) -> None:
+        """A box is on its way to a workgroup, and will tell its signal."""
+        source: LaneMemory = self.env[op.memory]
+        self.want_awaited(op, source)
+        target = member.allocate(op.to)
+        signal, name = self.signal(op, op.signals, op.signal, member)
+        segment = self.state.ledger.clocks.new_segment()
+        self.note_reach(op, segment, member)
+        if window is not None and source.is_tracked:
+            self.state.note_read(source, self.access(op, "read", segment), numbers(source, window))
+        self.state.note_write(target, self.access(op, "write", segment), flat, None)
+
+        def land() -> None:
+            tile = boxed(source, window, box)
+            target.data[flat] = tile.reshape(-1)
+            signal.land(segment, tile.nbytes)
+            self.want_not_overfull(op, signal, name)
+
+        self.state.cluster.copies.append(Copy(segment, land))
+
+    def copy_out(self, op: CopyOut) -> None:
+        source: LaneMemory = self.env[op.source]
+        target: LaneMemory = self.env[op.memory]
+        self.want_awaited(op, target)
+        box = source.shape[len(op.source_at) :]
+        flat = self.box(op, source, op.source_at)
+        window = self.window(op, op.at, op.axes, box, target)
+        read, written = (self.state.ledger.clocks.new_segment() for _ in range(2))
+        self.state.note_read(source, self.access(op, "read", read), flat)
+        if window is not None:
+            self.state.note_write(target, self.access(op, "write", written), numbers(target, window), None)
+
+        def land() -> None:
+            if window is not None:
+                tile = source.data[flat].reshape(box)[window.part]
+                target.data.reshape(target.shape)[window.inside] = window.to_memory(tile)
+
+        copy = Copy(read, land)
+        self.state.cluster.copies.append(copy)
+        self.joined = (*self.joined, copy)
+        if not op.more:
+            self.sent.append(self.joined)
+            self.joined = ()
+
+    def await_copies(self, op: AwaitCopies) -> Waiting:
+        groups = self.sent[: max(0, len(self.sent) - op.pending)]
+        awaited = [copy for group in groups for copy in group]
+
+        def told() -> str:
+            return f"at {op.loc} for its copies out"
+
+        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
+        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
+        self.sent = self.sent[len(groups) :]
+        return ()
+
+    # -- tiles of other workgroups
+
+    def make_exchange(self, op: MakeExchange) -> Slots:
+        return self.state.launch.exchange(op.result)
+
+    def hand_over(self, op: HandOver) -> None:
+        slots: Slots = self.env[op.exchange]
+        held = np.broadcast_to(self.env[op.tile], (self.state.lanes, *op.tile.type.shape))
+        slots.put(op, self.state.number, self.uniform(op, op.slot), self.number, held)
+
+    def take_over(self, op: TakeOver) -> Waiting:
+        """Workgroups run one after the other: what is not there now never will be, which is told as a deadlock."""
+        slots: Slots = self.env[op.exchange]
+        slot = self.uniform(op, op.slot)
+        slots.want_inside(op, self.state.number, slot)
+
+        def told() -> str:
+            return f"at {op.loc} for {slots.name(slot)}, which nobody in front of it handed over"
+
+        yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
+        taken = slots.take(op, self.state.number, slot, self.number)
+        return (self.env[op.tile] + taken,)
+
+    # -- what lanes bring
+
+    def bring_elements(self, op: BringChunks, elements: Elements) -> None:
+        """`elements`: those of the global memory, lanes x rounds x neighbours."""
+        source: LaneMemory = self.env[op.memory]
+        target: LaneMemory = self.env[op.to]
+        flat = self.places(op, target)
+        segment = self.state.ledger.clocks.new_segment()
+        if source.is_tracked and len(elements.kept):
+            self.state.note_read(source, self.access(op, "read", segment), elements.kept)
+        self.state.note_write(target, self.access(op, "write", segment), flat, None)
+        taken = (self.state.lanes, *op.shape)
+
+        def land() -> None:
+            found = source.data.take(np.broadcast_to(elements.flat, taken))
+            if elements.active is not None:
+                found = np.where(np.broadcast_to(elements.active, taken), found, np.zeros((), found.dtype))
+            target.data[flat] = found.swapaxes(0, 1).reshape(-1)
+
+        copy = Copy(segment, land)
+        self.state.cluster.copies.append(copy)
+        self.brought.append((copy, len(flat) * target.data.itemsize))
+
+    def places(self, op: BringChunks, target: LaneMemory) -> Array:
+        """The numbers of the elements that stand behind each other from a row's beginning on."""
+        *front, row = (self.uniform(op, v) for v in op.to_at)
+        kind = op.to.type
+        assert isinstance(kind, Memory)
+        place = np.arange(op.shape[0] * self.state.lanes * op.shape[1])
+        rows, columns = row + place // kind.shape[-1], place % kind.shape[-1]
+        if not (row >= 0 and rows[-1] < kind.shape[-2] and all(map(range.__contains__, map(range, kind.shape), front))):
+            where = ", ".join(map(str, (*front, row)))
+            self.fail(op, f"wave {self.number} brings {len(place)} elements to {target.name}[{where}], outside {kind}")
+        first = sum(i * s for i, s in zip(front, strides(target.shape), strict=False))
+        flat: Array = first + rows * kind.shape[-1] + in_its_place(kind, rows, columns)
+        return flat
+
+    def await_brought(self, op: AwaitBrought) -> Waiting:
+        awaited: list[Copy] = []
+        while self.brought and sum(size for _, size in self.brought) > op.pending:
+            awaited.append(self.brought.pop(0)[0])
+
+        def told() -> str:
+            return f"at {op.loc} for what it brings"
+
+        yield from self.until(Wait(op, lambda: all(copy.has_landed for copy in awaited), told))
+        self.state.ledger.clocks.learn(self.index, [copy.segment for copy in awaited])
+        return ()
+
+    def box(self, op: Op, memory: LaneMemory, at: tuple[Value, ...]) -> Array:
+        """The numbers of the elements behind leading indices."""
+        indices = [self.uniform(op, v) for v in at]
+        if not all(0 <= i < extent for i, extent in zip(indices, memory.shape, strict=False)):
+            where = ", ".join(map(str, indices))
+            self.fail(op, f"wave {self.number} copies {memory.name}[{where}], which is outside the memory")
+        first = sum(i * s for i, s in zip(indices, strides(memory.shape), strict=False))
+        return np.arange(first, first + prod(memory.shape[len(at) :]))
+
+    def window(
+        self, op: Op, at: tuple[Value, ...], axes: tuple[int, ...], box: tuple[int, ...], memory: LaneMemory
+    ) -> Window | None:
+        return Window.of(self.begin(op, at, memory), axes, box, memory.shape)
+
+    def begin(self, op: Op, at: tuple[Value, ...], memory: LaneMemory) -> list[int]:
+        """Where a box begins in a global memory."""
+        found = [self.uniform(op, v) for v in at]
+        if found[-1] * memory.data.itemsize % GRAIN_BYTES:
+            where = ", ".join(map(str, found))
+            self.fail(
+                op, f"wave {self.number} copies from {memory.name}[{where}] on, off the grain of {GRAIN_BYTES} bytes"
+            )
+        return found
+
+
+def boxed(source: LaneMemory, window: Window | None, box: tuple[int, ...]) -> Array:
+    """What a box of a memory holds, 0 where it lies outside."""
+    tile = np.zeros(box, source.data.dtype)
+    if window is not None:
+        tile[window.part] = window.to_tile(source.data.reshape(source.shape)[window.inside])
+    return tile
+
+
+def numbers(memory: LaneMemory, window: Window) -> Array:
+    """The numbers of the elements in a window."""
+    along = [np.arange(w.start, w.stop) if isinstance(w, slice) else np.array([w]) for w in window.inside]
+    steps = strides(memory.shape)
+    return sum((p * s for p, s in zip(np.ix_(*along), steps, strict=True)), np.zeros(1, np.int64)).reshape(-1)

@@ -1,0 +1,157 @@
+"""The lane level run in numpy: wave by wave in any order, finding whatever depends on that order.
+
+Each wave of a workgroup runs until it must wait, or for a few accesses; then another does. What is found does not
+depend on the order, because it is judged by who is known to come before whom and not by who happened to run first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from math import prod
+
+import numpy as np
+
+from tilewave.errors import CallError, EndlessLoop, InterpreterError
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.memory import LaneMemory, Race
+from tilewave.interp.positions import Registers
+from tilewave.interp.tiles import Buffer, Launch
+from tilewave.interp.wave import WITHOUT_END, Running, WaveRun
+from tilewave.interp.workgroup import ClusterState, WorkgroupState, argument_memory
+from tilewave.ir.core import Kernel
+
+ENDED = ""
+LONGEST_STRETCH = 5
+"""Accesses that a wave makes at most before a random order may switch to another."""
+
+Pick = Callable[[list[WaveRun], np.random.Generator], WaveRun]
+
+
+def interpret_lanes(
+    kernel: Kernel,
+    arrays: Sequence[Array],
+    symbols: Mapping[str, int],
+    order: str = "in turn",
+    seed: int = 0,
+    workgroups: Iterable[int] | None = None,
+) -> None:
+    """Run every workgroup, or those given and their clusters; what they write is kept if all is well."""
+    if order not in ORDERS:
+        raise CallError(f"no order of waves is called {order!r}; the orders are {', '.join(ORDERS)}")
+    assert kernel.level == "lane" and kernel.waves and kernel.lanes, f"{kernel.name} is not at the lane level"
+    run = _LaneInterpreter(Launch(kernel, arrays, symbols), ORDERS[order], np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        wanted = range(kernel.workgroups) if workgroups is None else workgroups
+        for first in dict.fromkeys(w // kernel.cluster * kernel.cluster for w in wanted):
+            run.run_cluster(first)
+    if workgroups is None:
+        run.launch.want_all_taken()
+    run.launch.keep()
+
+
+def _in_turn(waves: list[WaveRun], random: np.random.Generator) -> WaveRun:
+    return waves[0]
+
+
+def _backwards(waves: list[WaveRun], random: np.random.Generator) -> WaveRun:
+    return waves[-1]
+
+
+def _at_random(waves: list[WaveRun], random: np.random.Generator) -> WaveRun:
+    wave = waves[random.integers(len(waves))]
+    # Half the time a wave runs as far as it can: waves that are far apart show other mistakes than close ones.
+    wave.stretch = int(random.integers(1, LONGEST_STRETCH + 1)) if random.integers(2) else WITHOUT_END
+    return wave
+
+
+ORDERS: dict[str, Pick] = {"in turn": _in_turn, "backwards": _backwards, "random": _at_random}
+
+
+class _LaneInterpreter:
+    """Runs workgroups one after the other, those of a cluster side by side, and their waves in some order."""
+
+    def __init__(self, launch: Launch, pick: Pick, random: np.random.Generator) -> None:
+        self.launch, self.pick, self.random = launch, pick, random
+        self.kernel = launch.kernel
+        self.waves = prod(self.kernel.waves)
+        self.registers: dict[int, Registers] = {}
+        self.arguments = {
+            value: argument_memory(x, self.waves * self.kernel.cluster) if isinstance(x, Buffer) else x
+            for value, x in launch.env.items()
+        }
+
+    def run_cluster(self, first: int) -> None:
+        state = ClusterState(self.launch, self.arguments, first, self.waves)
+        try:
+            self.run_waves(state)
+            _want_all_known(state)
+            for member in state.members:
+                _want_all_read(member)
+        except Race:
+            raise
+        except (InterpreterError, EndlessLoop):
+            if state.ledger.suspicion is not None:  # whatever followed from memory that nobody wrote
+                raise state.ledger.suspicion from None
+            raise
+        if state.ledger.suspicion is not None:
+            raise state.ledger.suspicion
+        for memory in self.arguments.values():
+            if isinstance(memory, LaneMemory):
+                memory.forget()
+
+    def run_waves(self, state: ClusterState) -> None:
+        waves = [WaveRun(number, member, self.registers) for member in state.members for number in range(self.waves)]
+        running: list[Running] = [wave.run(self.kernel.body) for wave in waves]
+        while ready := self.ready(state, waves):
+            next(running[self.pick(ready, self.random).index], None)
+        if not all(wave.has_ended for wave in waves):
+            raise _deadlock(state, waves)
+
+    def ready(self, state: ClusterState, waves: list[WaveRun]) -> list[WaveRun]:
+        """The waves that can run now; some copies have landed in between, and all do before nobody can run."""
+        for copy in tuple(state.copies):
+            if self.random.integers(2):
+                state.land(copy)
+        while not (found := [wave for wave in waves if wave.can_run]) and state.copies:
+            state.land(state.copies[self.random.integers(len(state.copies))])
+        return found
+
+
+def _want_all_read(state: WorkgroupState) -> None:
+    for memory in state.allocations.values():
+        if memory.last_write is not None and not memory.was_read:
+            raise InterpreterError(
+                f"workgroup {state.number} writes {memory.name} and never reads it",
+                loc=memory.last_write.op.loc,
+                remedy="leave the write out, or read what it stores",
+            )
+
+
+def _want_all_known(state: ClusterState) -> None:
+    for asked in state.asked.values():
+        if asked.box is not None:
+            raise InterpreterError(f"{asked.who} brings half a box, and nobody the other half", loc=asked.op.loc)
+    reach = state.reach_nobody_knows()
+    if reach is not None:
+        raise InterpreterError(
+            f"workgroup {reach.there.number} may have ended when {reach.who} comes to it",
+            loc=reach.op.loc,
+            remedy="a cluster_barrier must stand behind it, so that both end together",
+        )
+
+
+def _deadlock(state: ClusterState, waves: list[WaveRun]) -> InterpreterError:
+    told = [wave.wait.told() if wave.wait else ENDED for wave in waves]
+    lines = [_sentence(list(group), what) for what, group in groupby(waves, key=lambda wave: told[wave.index])]
+    first = next(wave.wait for wave in waves if wave.wait)
+    numbers = " or ".join(str(member.number) for member in state.members)
+    return InterpreterError(f"no wave of workgroup {numbers} can go on", loc=first.op.loc, remedy="\n".join(lines))
+
+
+def _sentence(waves: list[WaveRun], told: str) -> str:
+    """What neighbouring waves do."""
+    who = waves[0].name if len(waves) == 1 else f"waves {waves[0].number} to {waves[-1].name.removeprefix('wave ')}"
+    if told == ENDED:
+        return f"{who} {'has' if len(waves) == 1 else 'have'} ended"
+    return f"{who} {'waits' if len(waves) == 1 else 'wait'} {told}"

@@ -1,0 +1,271 @@
+"""Memories that remember who touched which element, so that whatever waves leave unordered is found in any order.
+
+Every element keeps a stamp: the number of the access that wrote it last, and per wave the one that read it last. An
+access is compared with the stamps it meets: it must know the segment in which each was made (`lane_clocks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewave.errors import InterpreterError
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.clocks import BEFORE, Clocks
+from tilewave.interp.tiles import Buffer, poison_of
+from tilewave.ir.core import Op, Value
+from tilewave.ir.ops import BringChunks
+from tilewave.ir.overlays import NONE, meeting
+from tilewave.ir.types import Memory
+
+NO_ACCESS = 0
+PAST = {"read": "read", "write": "wrote"}
+
+
+class Access(NamedTuple):
+    """One load, store or copy, as one wave came to it."""
+
+    op: Op
+    wave: int
+    place: tuple[int, ...]
+    """Where in the program: op, round, op, round, …; all waves run one program, so places tell first from second."""
+    segment: int
+    verb: str
+    copied: bool = False
+    """By the machine, at a later time than the wave asked for it."""
+    name: str = ""
+    """What the wave is called where its number, which counts all waves of a cluster, is not enough."""
+
+    @property
+    def who(self) -> str:
+        wave = self.name or f"wave {self.wave}"
+        return f"the copy of {wave}" if self.copied else wave
+
+
+class Race(InterpreterError):
+    """Two accesses that nothing orders."""
+
+
+class Ledger:
+    """All accesses of one workgroup, or of the workgroups of a cluster, and what each wave knows of them."""
+
+    def __init__(self, waves: int) -> None:
+        self.clocks = Clocks(waves)
+        self.accesses: list[Access | None] = [None]
+        self.segments = np.full(256, BEFORE, np.int32)
+        self.copied = np.zeros(256, bool)
+        self.suspicion: InterpreterError | None = None
+        """A read of memory that nobody had written yet: a race if somebody else does so later, an error if not."""
+
+    def add(self, access: Access) -> int:
+        number = len(self.accesses)
+        if number == len(self.segments):
+            self.segments = np.concatenate([self.segments, np.zeros_like(self.segments)])
+            self.copied = np.concatenate([self.copied, np.zeros_like(self.copied)])
+        self.segments[number], self.copied[number] = access.segment, access.copied
+        self.accesses.append(access)
+        return number
+
+    def access(self, number: int) -> Access:
+        found = self.accesses[number]
+        assert found is not None, "nobody touched this element"
+        return found
+
+    def ordered(self, stamps: Array, wave: int, space: str) -> Array:
+        """Which of the stamped accesses to a memory of this space a wave knows to be over."""
+        known: Array = self.clocks.known(wave, space).take(self.segments.take(stamps))
+        return known
+
+    def settled(self, stamps: Array, space: str) -> Array:
+        """Which of the stamped accesses all waves know to be over."""
+        known: Array = self.clocks.known_by_all(space).take(self.segments.take(stamps))
+        return known
+
+
+class LaneMemory:
+    """The elements of one memory in a row, and the stamps of whoever touched them; a global one has a buffer.
+
+    Stamps are kept as tables, (1 or waves) x elements: `writer` the last write; `twins` earlier writes of the same
+    bytes that it is not ordered with; `overwritten` what its own wave, or one it is ordered with, wrote before;
+    `readers` and `copies` the last read of each wave and of its copies.
+    """
+
+    def __init__(self, value: Value, data: Array, waves: int, buffer: Buffer | None = None) -> None:
+        self.name, self.buffer = value.name, buffer
+        self.shape: tuple[int, ...] = value.type.shape
+        self.poison = poison_of(value.type.dtype)
+        self.data = data.reshape(-1)
+        self.bits = self.data.view(f"u{self.data.itemsize}")
+        self.waves = waves
+        self.tables: dict[str, Array] = {}
+        self.touched: list[Array] = []
+        self.last_write: Access | None = None
+        self.was_read = False
+        self.overlaps: list[tuple[LaneMemory, Array]] = []
+        """Memories in the same bytes: for each element the ones there, or NONE."""
+
+    @staticmethod
+    def shared(value: Value, waves: int) -> LaneMemory:
+        """A memory of one workgroup, full of poison."""
+        kind = value.type
+        memory = LaneMemory(value, np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy), waves)
+        memory.table("writer", 1)
+        return memory
+
+    def overlaid(self, under: Value, value: Value) -> LaneMemory:
+        """Another memory in the bytes of this one, which is called `under`."""
+        over, below, above = LaneMemory.shared(value, self.waves), under.type, value.type
+        assert isinstance(below, Memory) and isinstance(above, Memory)
+        over.overlaps.append((self, meeting(above, below)))
+        self.overlaps.append((over, meeting(below, above)))
+        return over
+
+    def met(self, flat: Array) -> Iterator[tuple[LaneMemory, Array]]:
+        """What lies in the bytes of these elements."""
+        for other, table in self.overlaps:
+            there = np.unique(table[flat])
+            yield other, there[there != NONE]
+
+    @property
+    def space(self) -> str:
+        return "shared" if self.buffer is None else "global"
+
+    @property
+    def is_tracked(self) -> bool:
+        return "writer" in self.tables
+
+    def table(self, name: str, rows: int) -> Array:
+        """Made when somebody needs it: most memories need few."""
+        if name not in self.tables:
+            self.tables[name] = np.full((rows, prod(self.shape)), NO_ACCESS, np.int32)
+        return self.tables[name]
+
+    def forget(self) -> None:
+        """No access of the workgroup that just ended is remembered."""
+        for flat in self.touched:
+            for table in self.tables.values():
+                table[:, flat] = NO_ACCESS
+        self.touched.clear()
+
+    def element(self, flat: Any) -> str:
+        return f"{self.name}[{', '.join(str(int(p)) for p in np.unravel_index(int(flat), self.shape))}]"
+
+    # -- what happens to elements
+
+    def note_read(self, ledger: Ledger, access: Access, flat: Array) -> None:
+        self._note_read(ledger, access, flat)
+        for other, there in self.met(flat):
+            other._note_read(ledger, access, there)
+
+    def note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
+        """`new`: what is stored, None where it is not here yet."""
+        self._note_write(ledger, access, flat, new)
+        for other, there in self.met(flat):
+            other._note_write(ledger, access, there, None)
+            other.data[there] = other.poison
+
+    def _note_read(self, ledger: Ledger, access: Access, flat: Array) -> None:
+        self.was_read = True
+        if not self.is_tracked:
+            return
+        number = ledger.add(access)
+        stamps = self.tables["writer"][0, flat]
+        self._want_order(ledger, access, self.tables["writer"], flat)
+        if "twins" in self.tables:
+            self._want_order(ledger, access, self.tables["twins"], flat)
+        if self.buffer is None and not stamps.all() and ledger.suspicion is None:
+            at = self.element(flat[np.flatnonzero(stamps == NO_ACCESS)[0]])
+            ledger.suspicion = InterpreterError(f"{access.who} reads {at}, which nobody wrote", loc=access.op.loc)
+        self.table("copies" if access.copied else "readers", self.waves)[access.wave, flat] = number
+        self._touch(flat)
+
+    def _note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
+        number = ledger.add(access)
+        self.last_write = access
+        changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
+        for name in ("readers", "copies", "overwritten"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat)
+        for name in ("writer", "twins"):
+            if name in self.tables:
+                self._want_order(ledger, access, self.tables[name], flat, changes)
+        self._remember_open(ledger, access, flat, changes)
+        self.tables["writer"][0, flat] = number
+        self._touch(flat)
+
+    def put(self, flat: Array, new: Array) -> int | None:
+        """Store; the place in `flat` of an element that two lanes give different values, if any."""
+        self.data[flat] = new
+        lost = self.bits.take(flat) != bits_of(new)
+        return int(np.flatnonzero(lost)[0]) if lost.any() else None
+
+    def _touch(self, flat: Array) -> None:
+        if self.buffer is not None:  # shared memories are made anew for each workgroup
+            self.touched.append(flat)
+
+    def _want_order(
+        self, ledger: Ledger, access: Access, table: Array, flat: Array, matters: Array | None = None
+    ) -> None:
+        """Every stamp met was made before `access`, where it `matters`."""
+        stamps = table.take(flat, axis=1)
+        ordered = ledger.ordered(stamps, access.wave, self.space)
+        if ordered.all():
+            return
+        loose = ~ordered
+        if matters is not None:
+            loose &= matters | ledger.copied[stamps]  # a copy's bytes may come at any time: none are equal to it
+        if loose.any():
+            row, column = (int(axis[0]) for axis in np.nonzero(loose))
+            raise self._race(ledger.access(stamps[row, column]), access, int(flat[column]))
+
+    def _remember_open(self, ledger: Ledger, access: Access, flat: Array, changes: Array) -> None:
+        """Writes that this one covers, and that some wave does not know to be over, are still to be compared."""
+        stamps = self.tables["writer"][0, flat]
+        settled = ledger.settled(stamps, self.space)
+        if settled.all():
+            return
+        ordered = ledger.ordered(stamps, access.wave, self.space)
+        covered = ~settled & ordered & changes
+        if covered.any():
+            self.table("overwritten", 1)[0, flat[covered]] = stamps[covered]
+        twin = ~ordered
+        if twin.any():
+            of = np.array([ledger.access(n).wave for n in stamps[twin]], np.int64)
+            self.table("twins", self.waves)[of, flat[twin]] = stamps[twin]
+
+    def _race(self, met: Access, access: Access, flat: int) -> Race:
+        """`access` met the stamp of another; told the same whichever ran first."""
+        if met.copied or access.copied:
+            first, second = met, access
+            early = met.verb == "read" and self.tables["writer"][0, flat] == NO_ACCESS
+            if early and access.copied and access.verb == "write":
+                first, second = access, met
+        else:
+            first, second = sorted((met, access), key=lambda a: (a.place, a.wave))
+        at = self.element(flat)
+        if first.copied and first.verb == "write" and second.verb == "read":
+            missing = "an await of its signal must stand between them" if self.buffer is None else "no await covers it"
+            if isinstance(first.op, BringChunks):
+                missing = "an await_brought, and a barrier behind it for other waves, must stand between them"
+            return Race(
+                f"{second.who} reads {at} before {first.who} has arrived",
+                loc=second.op.loc,
+                remedy=f"the copy stands at {first.op.loc}; {missing}",
+            )
+        link = "await" if first.copied else "barrier"
+        over = "" if first.copied or self.buffer is None else " over global memory"
+        noun = "copy" if first.copied else first.verb
+        return Race(
+            f"{second.who} {second.verb}s {at}, which {first.who} {PAST[first.verb]} with no {link} between",
+            loc=second.op.loc,
+            remedy=f"the {noun} stands at {first.op.loc}; a{'n' * first.copied} {link}{over} must stand between them",
+        )
+
+
+def bits_of(x: Array) -> Array:
+    """The bytes of numbers as integers, so that nan equals itself and 0.0 is not -0.0."""
+    bits: Array = np.ascontiguousarray(x).view(f"u{x.itemsize}")
+    return bits

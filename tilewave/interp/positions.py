@@ -1,0 +1,119 @@
+"""Which elements of a memory the lanes of a wave touch, as numbers of a row, and which of them they must not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewave.interp.arithmetic import Array
+
+
+class Elements(NamedTuple):
+    """The number of each register's element, lanes x registers…, and which are touched; None: all."""
+
+    flat: Array
+    active: Array | None
+
+    @property
+    def kept(self) -> Array:
+        """The touched ones in a row."""
+        return in_a_row(self.flat, self.active)
+
+
+class Outside(Exception):
+    """A lane touches what is not in the memory."""
+
+    def __init__(self, lane: int, position: tuple[int, ...]) -> None:
+        super().__init__(lane, position)
+        self.lane, self.position = lane, position
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Where the registers of a load or store lie, relative to its first element; the op alone decides it."""
+
+    offsets: tuple[Array, ...]
+    flat: Array
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @staticmethod
+    def of(registers: tuple[int, ...], steps: tuple[tuple[int, ...], ...], memory: tuple[int, ...]) -> Registers:
+        numbers = np.indices(registers)
+        offsets = tuple(
+            sum((n * step[axis] for n, step in zip(numbers, steps, strict=True)), np.zeros(registers, np.int64))
+            for axis in range(len(memory))
+        )
+        flat = sum((o * s for o, s in zip(offsets, strides(memory), strict=True)), np.zeros(registers, np.int64))
+        low, high = (tuple(int(bound(o)) for o in offsets) for bound in (np.min, np.max))
+        return Registers(offsets, flat, low, high)
+
+    def fit(self, at: Sequence[Any], memory: tuple[int, ...]) -> bool:
+        """Whether no register of any lane lies outside."""
+        bounds = zip(at, self.low, self.high, memory, strict=True)
+        return all(
+            (a.min() + low >= 0 and a.max() + high < extent)
+            if isinstance(a, np.ndarray)
+            else (a + low >= 0 and a + high < extent)
+            for a, low, high, extent in bounds
+        )
+
+    def elements(
+        self, at: Sequence[Any], memory: tuple[int, ...], guard: Sequence[int], mask: Array | None
+    ) -> Elements:
+        rank = self.flat.ndim
+        if self.fit(at, memory):
+            first = sum((a * s for a, s in zip(at, strides(memory), strict=True)), 0)
+            flat = by_lane(first, rank) + self.flat
+            return Elements(*_same_shape(flat, mask))
+        positions = [by_lane(a, rank) + o for a, o in zip(at, self.offsets, strict=True)]
+        return elements_at(positions, memory, guard, mask)
+
+
+def elements_at(
+    positions: Sequence[Array], memory: tuple[int, ...], guard: Sequence[int], mask: Array | None
+) -> Elements:
+    """Elements at positions of their own; those outside along `guard` are not touched, others must not be outside."""
+    shape = np.broadcast_shapes(*(p.shape for p in positions), *(() if mask is None else (mask.shape,)))
+    active = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape).copy()
+    inside = np.ones(shape, bool)
+    for axis, (p, extent) in enumerate(zip(positions, memory, strict=True)):
+        here = (p >= 0) & (p < extent)
+        if axis in guard:
+            active &= here
+        else:
+            inside &= here
+    lost = active & ~inside
+    if lost.any():
+        where = tuple(int(n[0]) for n in np.nonzero(lost))
+        raise Outside(where[0], tuple(int(np.broadcast_to(p, shape)[where]) for p in positions))
+    flat = sum((p * s for p, s in zip(positions, strides(memory), strict=True)), np.zeros(shape, np.int64))
+    return Elements(np.where(active, flat, 0), active)
+
+
+def in_a_row(x: Array, active: Array | None) -> Array:
+    """What the active lanes and registers hold, one behind the other."""
+    row: Array = x.reshape(-1) if active is None else x[active]
+    return row
+
+
+def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def by_lane(x: Any, rank: int) -> Array:
+    """x as lanes x registers…: one number a lane, one for all lanes, or registers already."""
+    x = np.asarray(x)
+    found: Array = x if x.ndim == rank + 1 else x.reshape(-1, *[1] * rank)
+    return found
+
+
+def _same_shape(flat: Array, mask: Array | None) -> tuple[Array, Array | None]:
+    if mask is None:
+        return flat, None
+    shape = np.broadcast_shapes(flat.shape, mask.shape)
+    return np.broadcast_to(flat, shape), np.broadcast_to(mask, shape)

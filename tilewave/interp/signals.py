@@ -1,0 +1,73 @@
+"""Barriers with phases: who has come, how many bytes are still on their way, and what the awaiting learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from tilewave.interp.clocks import NOTHING, Knowledge, union
+from tilewave.ir.core import Op, Value
+
+
+@dataclass
+class Signal:
+    """One barrier with phases."""
+
+    needed: int
+    phase: int = 0
+    arrived: int = 0
+    expected: int = 0
+    landed: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)
+    """Of each group of waves that arrives together, how many are still to come."""
+    gathered: Knowledge = field(default_factory=lambda: NOTHING)
+    """What the phase that runs now will tell."""
+    told: Knowledge = field(default_factory=lambda: NOTHING)
+    """What the phases that are over told."""
+
+    @property
+    def is_overfull(self) -> bool:
+        """More bytes came than anybody said to expect."""
+        return self.arrived == self.needed and self.landed > self.expected
+
+    def arrive(self, knowledge: Knowledge, expect: int, group: int = 0, waves: int = 1) -> None:
+        """One of `waves` that arrive together has come."""
+        left = self.waiting.pop(group, waves) - 1
+        if left:
+            self.waiting[group] = left
+        self.arrived += not left
+        self.expected += expect
+        self._gather(knowledge)
+
+    def land(self, segment: int, nbytes: int) -> None:
+        """A copy has come in; whoever awaits this phase knows of it, and not of what else its wave did."""
+        self.landed += nbytes
+        own = np.zeros((len(NOTHING), segment + 1), bool)
+        own[:, segment] = True
+        self._gather(own)
+
+    def _gather(self, knowledge: Knowledge) -> None:
+        self.gathered = union(self.gathered, knowledge)
+        if self.arrived == self.needed and self.landed == self.expected:
+            self.told = union(self.told, self.gathered)
+            self.phase += 1
+            self.arrived = self.expected = self.landed = 0
+            self.gathered = NOTHING
+
+
+@dataclass
+class SignalArray:
+    """What `make_signals` makes, once for a workgroup."""
+
+    value: Value
+    op: Op
+    maker: int
+    made_in: int | None = None
+    """The maker's segment; None until it has come here."""
+    signals: list[Signal] = field(default_factory=list)
+
+    @staticmethod
+    def of(value: Value, op: Op, maker: int, arrivals: int) -> SignalArray:
+        return SignalArray(value, op, maker, None, [Signal(arrivals) for _ in range(prod(value.type.shape))])

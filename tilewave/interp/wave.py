@@ -1,0 +1,389 @@
+"""What the ops of the lane level mean: one wave runs them, all its lanes at once.
+
+A scalar is one number where all lanes agree, else an array of lanes; a vector is an array (lanes or 1) x its shape,
+1 where all lanes hold the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+
+from tilewave.errors import EndlessLoop
+from tilewave.interp import tiles as interp
+from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, without_last_bits
+from tilewave.interp.copies import LaterOps
+from tilewave.interp.memory import LaneMemory
+from tilewave.interp.positions import Elements, Outside, Registers, by_lane, elements_at, in_a_row, strides
+from tilewave.interp.tiles import spread
+from tilewave.interp.workgroup import Wait, WorkgroupState
+from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
+from tilewave.ir.ops import (
+    ELEMENTWISE,
+    SCHEDULING,
+    Allocate,
+    Arrive,
+    Await,
+    AwaitBrought,
+    AwaitCopies,
+    AwaitEarlier,
+    Barrier,
+    BringChunks,
+    Broadcast,
+    ClusterBarrier,
+    Const,
+    Copy,
+    CopyIn,
+    CopyOut,
+    CopyTogether,
+    HandOver,
+    Lane,
+    LetNextStart,
+    Load,
+    LoadEach,
+    Loop,
+    MakeExchange,
+    MakeSignals,
+    Matrix,
+    MatrixShared,
+    Meet,
+    Overlay,
+    Part,
+    Permute,
+    Ramp,
+    Role,
+    Select,
+    Store,
+    StoreEach,
+    TakeOver,
+    Unset,
+    Wave,
+    While,
+    Workgroup,
+    Yield,
+)
+from tilewave.ir.types import Scalar
+
+Running = Generator[None, None, tuple[Any, ...]]
+"""A wave on its way; it yields wherever another wave may run."""
+
+WITHOUT_END = -1
+
+
+class WaveRun(LaterOps):
+    """One wave of a workgroup: its values, and where it stands."""
+
+    def __init__(self, number: int, state: WorkgroupState, registers: dict[int, Registers]) -> None:
+        super().__init__(number, state)
+        self.registers = registers
+        """Per op, by its identity: what does not change from wave to wave."""
+        self.stretch = WITHOUT_END
+        """How many more memory accesses until another wave may run."""
+        self.has_ended = False
+
+    @property
+    def can_run(self) -> bool:
+        return not self.has_ended and (self.wait is None or self.wait.is_over())
+
+    def run(self, body: Block) -> Running:
+        result = yield from self.block(body)
+        self.has_ended = True
+        return result
+
+    def block(self, block: Block, *args: Any, round: int = 0) -> Running:
+        outer = self.path, self.place
+        self.path = (*self.path, self.place, round)
+        results = yield from self.ops(block, *args)
+        self.path, self.place = outer
+        return results
+
+    def ops(self, block: Block, *args: Any) -> Running:
+        env = self.env
+        env.update(zip(block.args, args, strict=False))
+        for self.place, op in enumerate(block.ops):
+            kind = type(op)
+            if kind in AT_ONCE:
+                result = AT_ONCE[kind](self, op)
+                if op.results:
+                    env[op.results[0]] = result
+                if kind in TOUCHING and self.stretch != WITHOUT_END:
+                    self.stretch -= 1
+                    if self.stretch <= 0:
+                        yield
+            elif kind in IN_STEPS:
+                results = yield from IN_STEPS[kind](self, op)
+                env.update(zip(op.results, results, strict=True))
+            elif isinstance(op, Yield):
+                return tuple(env[v] for v in op.values)
+            else:
+                raise NotImplementedError(f"{op.loc}: no meaning is given to {op.name}")
+        return ()
+
+    # -- numbers
+
+    def const(self, op: Const) -> Any:
+        found = constant(op, op.value)
+        return found if isinstance(op.result.type, Scalar) else found[None]
+
+    def elementwise(self, op: Op) -> Any:
+        kind = op.results[0].type
+        operands = [self.env[v] for v in op.operands]
+        if isinstance(op, Select) and kind.shape:
+            operands[0] = by_lane(operands[0], len(kind.shape))
+        found = elementwise(op, operands)
+        if isinstance(found, np.ndarray) and found.dtype != kind.dtype.numpy:
+            return found.astype(kind.dtype.numpy)
+        return found
+
+    def broadcast(self, op: Broadcast) -> Array:
+        shape = op.result.type.shape
+        x = by_lane(self.env[op.x], len(op.x.type.shape))
+        return np.broadcast_to(spread(x, (0, *(a + 1 for a in op.axes)), len(shape) + 1), (len(x), *shape))
+
+    def permute(self, op: Permute) -> Array:
+        x: Array = self.env[op.x].transpose(0, *(a + 1 for a in op.axes))
+        return x
+
+    def part(self, op: Part) -> Array:
+        count = op.result.type.shape[op.axis]
+        part: Array = self.env[op.x].take(range(op.first, op.first + count), axis=op.axis + 1)
+        return part
+
+    def ramp(self, op: Ramp) -> Array:
+        kind = op.result.type
+        numbers = zip(np.indices(kind.shape), op.steps, strict=True)
+        return sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64)).astype(kind.dtype.numpy)[None]
+
+    def unset(self, op: Unset) -> Array:
+        """What shows up where it is looked at."""
+        kind = op.result.type
+        return np.full((1, *kind.shape), np.nan if kind.dtype.is_float else 0x5A, kind.dtype.numpy)
+
+    def workgroup(self, op: Workgroup) -> int:
+        return self.state.number
+
+    def wave(self, op: Wave) -> int:
+        return self.number
+
+    def lane(self, op: Lane) -> Array:
+        return np.arange(self.state.lanes)
+
+    def matrix(self, op: Matrix) -> Array:
+        fragment = Fragment(op.shape[0], op.shape[2])
+        a, b, acc = (self.every_lane(v) for v in (op.a, op.b, op.acc))
+        sums = multiply(fragment.matrix(a), fragment.matrix(b), fragment.from_sums(acc, op.turned))
+        whole = fragment.to_sums(sums, op.turned)
+        if not op.rows:
+            return whole
+        kept = np.array(acc)
+        kept[..., slice(*op.rows), :, :, :] = whole[..., slice(*op.rows), :, :, :]
+        return kept
+
+    def schedule(self, op: Op) -> None:
+        """How instructions are laid out means nothing here."""
+
+    def matrix_shared(self, op: MatrixShared) -> Array:
+        rows, cols, depth = op.shape
+        own = np.arange(0, rows, GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
+        batch = op.acc.type.shape[:-4]
+        a = self.take_rows(op, op.a, op.a_at, (*batch, own.reshape(-1), depth))
+        b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
+        a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
+        fragment = GroupFragment(depth)
+        acc = self.every_lane(op.acc)
+        if not all(self.uniform(op, v) for v in op.adds):
+            acc = np.zeros_like(acc)
+        return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
+
+    def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
+        """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
+        memory: LaneMemory = self.env[shared]
+        first = [self.uniform(op, v) for v in at]
+        extents = [np.arange(n) if isinstance(n, int) else n for n in (*[1] * (len(at) - len(box)), *box)]
+        along = [start + extent for start, extent in zip(first, extents, strict=True)]
+        for positions, limit in zip(along, memory.shape, strict=True):
+            if positions[0] < 0 or positions[-1] >= limit:
+                where = ", ".join(map(str, first))
+                self.fail(op, f"wave {self.number} multiplies {memory.name}[{where}], outside {shared.type}")
+        steps = zip(np.ix_(*along), strides(memory.shape), strict=True)
+        flat = sum((p * step for p, step in steps), np.zeros(1, np.int64))
+        self.state.note_read(memory, self.access(op, "read"), flat.reshape(-1))
+        return memory.data.take(flat.reshape([len(e) for e in extents[-len(box) :]]))
+
+    def every_lane(self, value: Value) -> Array:
+        return np.broadcast_to(self.env[value], (self.state.lanes, *value.type.shape))
+
+    # -- memory
+
+    def allocate(self, op: Allocate) -> LaneMemory:
+        return self.state.allocate(op.result)
+
+    def overlay(self, op: Overlay) -> LaneMemory:
+        return self.state.overlay(op.memory, self.env[op.memory], op.result)
+
+    def load(self, op: Load) -> Array:
+        memory: LaneMemory = self.env[op.memory]
+        return self.take(op, memory, self.elements(op, memory, op.result.type.shape))
+
+    def store(self, op: Store) -> None:
+        memory: LaneMemory = self.env[op.memory]
+        self.put(op, memory, self.elements(op, memory, op.x.type.shape), op.x)
+
+    def load_each(self, op: LoadEach) -> Array:
+        memory: LaneMemory = self.env[op.memory]
+        return self.take(op, memory, self.elements_each(op, memory, len(op.result.type.shape)))
+
+    def store_each(self, op: StoreEach) -> None:
+        memory: LaneMemory = self.env[op.memory]
+        self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
+
+    def bring_chunks(self, op: BringChunks) -> None:
+        self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))
+
+    def elements(self, op: Load | Store | BringChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+        if id(op) not in self.registers:
+            self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
+        at = [self.env[v] for v in op.at]
+        try:
+            return self.registers[id(op)].elements(at, memory.shape, op.guard, self.mask(op, len(shape)))
+        except Outside as outside:
+            position = ", ".join(map(str, outside.position))
+            verb = "writes" if isinstance(op, Store) else "reads"
+            self.fail(
+                op,
+                f"lane {outside.lane} of wave {self.number} {verb} {memory.name}[{position}], outside {op.memory.type}",
+            )
+
+    def elements_each(self, op: LoadEach | StoreEach, memory: LaneMemory, rank: int) -> Elements:
+        at = [by_lane(self.env[v], rank) for v in op.at]
+        return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
+
+    def mask(self, op: Load | Store | LoadEach | StoreEach | BringChunks, rank: int) -> Array | None:
+        if not op.mask:
+            return None
+        (mask,) = (self.env[v] for v in op.mask)
+        return None if mask is True else by_lane(mask, rank)
+
+    def take(self, op: Load | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
+        kept = elements.kept
+        if len(kept):
+            self.want_awaited(op, memory)
+            self.state.note_read(memory, self.access(op, "read"), kept)
+        if elements.active is None:
+            found = memory.data.take(elements.flat)
+        else:
+            found = np.zeros(elements.flat.shape, memory.data.dtype)
+            found[elements.active] = memory.data[kept]
+        return found
+
+    def put(self, op: Store | StoreEach, memory: LaneMemory, elements: Elements, value: Value) -> None:
+        x = by_lane(self.env[value], len(value.type.shape))
+        shape = np.broadcast_shapes(x.shape, elements.flat.shape)
+        active = None if elements.active is None else np.broadcast_to(elements.active, shape)
+        kept, new = (in_a_row(np.broadcast_to(each, shape), active) for each in (elements.flat, x))
+        if not len(kept):
+            return
+        self.want_awaited(op, memory)
+        self.state.note_write(memory, self.access(op, "write"), kept, new)
+        twice = memory.put(kept, new)
+        if twice is not None:
+            at = memory.element(kept[twice])
+            self.fail(op, f"two lanes of wave {self.number} write different values to {at}")
+
+    # -- control
+
+    def loop(self, op: Loop) -> Running:
+        carried = tuple(self.env[v] for v in op.init)
+        for i in range(self.uniform(op, op.trips)):
+            carried = yield from self.block(op.body, i, *carried, round=i)
+        return carried
+
+    def loop_while(self, op: While) -> Running:
+        carried = tuple(self.env[v] for v in op.init)
+        for i in range(interp.MOST_ROUNDS):
+            (goes_on,) = yield from self.block(op.condition, *carried, round=i)
+            if not self.agreed(op, goes_on):
+                return carried
+            carried = yield from self.block(op.body, *carried, round=i)
+        rounds = f"{interp.MOST_ROUNDS:,}"
+        raise EndlessLoop(
+            f"wave {self.number} of workgroup {self.state.number} went round {rounds} times and is not done",
+            loc=op.loc,
+        )
+
+    def role(self, op: Role) -> Running:
+        if op.first <= self.number < op.last:
+            outer, self.leader = self.leader, max(self.leader, op.first)
+            yield from self.block(op.body)
+            self.leader = outer
+        return ()
+
+    def barrier(self, op: Barrier) -> Running:
+        self.state.come_to_barrier(self.number, op)
+        if self.is_past_barrier():
+            yield  # the last one to come does not go first
+        yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at the barrier of {op.loc}"))
+        return ()
+
+    def is_past_barrier(self) -> bool:
+        return self.number not in self.state.at_barrier
+
+
+AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
+    **dict.fromkeys(ELEMENTWISE, WaveRun.elementwise),
+    Const: WaveRun.const,
+    Broadcast: WaveRun.broadcast,
+    Permute: WaveRun.permute,
+    Part: WaveRun.part,
+    Ramp: WaveRun.ramp,
+    Unset: WaveRun.unset,
+    Workgroup: WaveRun.workgroup,
+    Wave: WaveRun.wave,
+    Lane: WaveRun.lane,
+    Matrix: WaveRun.matrix,
+    MatrixShared: WaveRun.matrix_shared,
+    Allocate: WaveRun.allocate,
+    Overlay: WaveRun.overlay,
+    Load: WaveRun.load,
+    Store: WaveRun.store,
+    LoadEach: WaveRun.load_each,
+    StoreEach: WaveRun.store_each,
+    MakeSignals: WaveRun.make_signals,
+    Arrive: WaveRun.arrive,
+    BringChunks: WaveRun.bring_chunks,
+    Copy: WaveRun.copy,
+    CopyIn: WaveRun.copy_in,
+    CopyTogether: WaveRun.copy_together,
+    CopyOut: WaveRun.copy_out,
+    AwaitEarlier: WaveRun.await_earlier,
+    LetNextStart: WaveRun.schedule,
+    MakeExchange: WaveRun.make_exchange,
+    HandOver: WaveRun.hand_over,
+    **dict.fromkeys(SCHEDULING, WaveRun.schedule),
+}
+"""Ops that a wave runs without a pause."""
+
+IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
+    Loop: WaveRun.loop,
+    While: WaveRun.loop_while,
+    Role: WaveRun.role,
+    Barrier: WaveRun.barrier,
+    Meet: WaveRun.barrier,
+    ClusterBarrier: WaveRun.cluster_barrier,
+    Await: WaveRun.await_signal,
+    AwaitCopies: WaveRun.await_copies,
+    TakeOver: WaveRun.take_over,
+    AwaitBrought: WaveRun.await_brought,
+}
+"""Ops during which other waves may run."""
+
+TOUCHING = frozenset(
+    (
+        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, BringChunks),
+        *(MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver),
+    )
+)
+"""Ops behind which it matters who runs next."""

@@ -1,0 +1,47 @@
+"""Which elements of a memory a tile covers, and which of the tile's lie outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewave.interp.arithmetic import Array
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a tile that lies inside its memory."""
+
+    inside: tuple[Any, ...]
+    part: tuple[slice, ...]
+    order: tuple[int, ...]
+    whole: bool
+
+    @staticmethod
+    def of(at: Sequence[int], axes: tuple[int, ...], tile: tuple[int, ...], memory: tuple[int, ...]) -> Window | None:
+        """None where no element lies inside."""
+        inside: list[Any] = list(at)
+        part: list[slice] = [slice(None)] * len(axes)
+        whole = True
+        for axis, extent in enumerate(memory):
+            size = tile[axes.index(axis)] if axis in axes else 1
+            start, stop = max(at[axis], 0), min(at[axis] + size, extent)
+            if start >= stop:
+                return None
+            if axis in axes:
+                inside[axis] = slice(start, stop)
+                part[axes.index(axis)] = slice(start - at[axis], stop - at[axis])
+                whole = whole and stop - start == size
+        rank = sorted(axes)
+        return Window(tuple(inside), tuple(part), tuple(rank.index(a) for a in axes), whole)
+
+    def to_tile(self, found: Array) -> Array:
+        tile: Array = found.transpose(self.order)
+        return tile
+
+    def to_memory(self, tile: Array) -> Array:
+        found: Array = tile.transpose(np.argsort(self.order))
+        return found

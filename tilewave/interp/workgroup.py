@@ -1,0 +1,184 @@
+"""What the waves of a workgroup share: memories, signals, the barrier; and what workgroups of a cluster share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewave.interp.arithmetic import Array
+from tilewave.interp.memory import Access, LaneMemory, Ledger
+from tilewave.interp.signals import SignalArray
+from tilewave.interp.tiles import Buffer, Launch
+from tilewave.ir.core import Op, Value
+from tilewave.ir.ops import Barrier, ClusterBarrier, Meet
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Where a wave stands still, until when, and how that is told."""
+
+    op: Op
+    is_over: Callable[[], bool]
+    told: Callable[[], str]
+
+
+@dataclass
+class Copy:
+    """A copy under way; it may land at any time."""
+
+    segment: int
+    """The segment of its reads where it goes out, of its writes where it comes in."""
+    land: Callable[[], None]
+    has_landed: bool = False
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a wave did in another workgroup of its cluster."""
+
+    op: Op
+    who: str
+    segment: int
+    there: WorkgroupState
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a wave asked for that its partner is to ask for too, and whether they do so together."""
+
+    op: Op
+    who: str
+    rank: int
+    box: tuple[int, ...] | None
+    """Where it begins; None where the wave brings all of it alone."""
+
+
+class ClusterState:
+    """Workgroups that run side by side: most often one. Who knows what of whom is known for all their waves."""
+
+    def __init__(self, launch: Launch, arguments: dict[Value, Any], first: int, waves: int) -> None:
+        kernel = launch.kernel
+        self.waves = kernel.cluster * waves
+        self.ledger = Ledger(self.waves)
+        self.copies: list[Copy] = []
+        self.reaches: list[Reach] = []
+        self.asked: dict[tuple[int, ...], Asked] = {}
+        """By the place in the program, until the partner has come there too."""
+        self.at_barrier: dict[int, ClusterBarrier] = {}
+        self.members = [
+            WorkgroupState(self, launch, arguments, first + rank, rank, waves, kernel.lanes)
+            for rank in range(kernel.cluster)
+        ]
+
+    def land(self, copy: Copy) -> None:
+        copy.has_landed = True
+        self.copies.remove(copy)
+        copy.land()
+
+    def come_to_barrier(self, wave: int, op: ClusterBarrier) -> None:
+        self.at_barrier[wave] = op
+        if all(self.at_barrier.get(other) is op for other in range(self.waves)):
+            self.at_barrier.clear()
+            self.ledger.clocks.barrier(range(self.waves))
+
+    def ask(self, place: tuple[int, ...], asked: Asked) -> Asked | None:
+        """What the partner asked for at the same place, if that is not the same."""
+        other = self.asked.get(place)
+        if other is None or other.rank == asked.rank:
+            self.asked[place] = asked
+            return None
+        del self.asked[place]
+        return other if other.box != asked.box else None
+
+    def reach_nobody_knows(self) -> Reach | None:
+        """What came to a workgroup that had no wave which knew of it, and so may have ended before."""
+        (table, _) = self.ledger.clocks.table
+        for reach in self.reaches:
+            first = reach.there.first
+            if not table[first : first + reach.there.waves, reach.segment].any():
+                return reach
+        return None
+
+
+class WorkgroupState:
+    """Everything of one workgroup that is not a wave's own."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        launch: Launch,
+        arguments: dict[Value, Any],
+        number: int,
+        rank: int,
+        waves: int,
+        lanes: int,
+    ) -> None:
+        self.cluster, self.launch, self.arguments = cluster, launch, arguments
+        self.number, self.rank, self.waves, self.lanes = number, rank, waves, lanes
+        self.ledger = cluster.ledger
+        self.allocations: dict[Value, LaneMemory] = {}
+        self.signals: dict[Value, SignalArray] = {}
+        self.at_barrier: dict[int, Op] = {}
+
+    @property
+    def first(self) -> int:
+        """The number in the cluster of this workgroup's first wave."""
+        return self.rank * self.waves
+
+    def allocate(self, value: Value) -> LaneMemory:
+        if value not in self.allocations:
+            self.allocations[value] = LaneMemory.shared(value, self.cluster.waves)
+        return self.allocations[value]
+
+    def overlay(self, under: Value, memory: LaneMemory, value: Value) -> LaneMemory:
+        if value not in self.allocations:
+            self.allocations[value] = memory.overlaid(under, value)
+        return self.allocations[value]
+
+    def make_signals(self, op: Op, arrivals: int, wave: int, maker: int) -> SignalArray:
+        """All waves come here, and one of them makes the signals."""
+        if op.result not in self.signals:
+            self.signals[op.result] = SignalArray.of(op.result, op, maker, arrivals)
+        made = self.signals[op.result]
+        if wave == maker and made.made_in is None:
+            made.made_in = self.ledger.clocks.current[self.first + wave]
+        return made
+
+    # -- memory
+
+    def note_read(self, memory: LaneMemory, access: Access, flat: Array) -> None:
+        memory.note_read(self.ledger, access, flat)
+        if memory.buffer is not None and memory.buffer.writer is not None:
+            self.launch.workgroup = self.number
+            self.launch.note_read(access.op, memory.buffer, np.unravel_index(flat, memory.shape))
+
+    def note_write(self, memory: LaneMemory, access: Access, flat: Array, new: Array | None) -> None:
+        memory.note_write(self.ledger, access, flat, new)
+        if memory.buffer is not None:
+            self.launch.workgroup = self.number
+            self.launch.note_write(access.op, memory.buffer, np.unravel_index(flat, memory.shape))
+
+    # -- waves that wait for each other
+
+    def come_to_barrier(self, wave: int, op: Barrier) -> None:
+        self.at_barrier[wave] = op
+        count = op.waves or self.waves
+        those = range(wave // count * count, wave // count * count + count)
+        others = (self.at_barrier.get(other) for other in those)
+        if all(other is op or (isinstance(op, Meet) and isinstance(other, Meet)) for other in others):
+            for other in those:
+                del self.at_barrier[other]
+            self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop), op.over)
+
+
+def argument_memory(buffer: Buffer, waves: int) -> LaneMemory:
+    """A global memory; only what the kernel writes is stamped."""
+    data = np.ascontiguousarray(buffer.data)
+    memory = LaneMemory(buffer.value, data, waves, buffer)
+    if buffer.writer is not None:
+        assert data is buffer.data, "an output is a copy of its own, in rows"
+        memory.table("writer", 1)
+    return memory

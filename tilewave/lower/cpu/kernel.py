@@ -1,0 +1,349 @@
+"""A kernel in LLVM IR: one function that a worker calls for each workgroup, and one for each operand packed before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+from typing import Any
+
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import telling
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Accumulator, Memory, Tile
+from tilewave.lower.cpu.memory import Place
+from tilewave.lower.cpu.prepack import write_prepack
+from tilewave.lower.cpu.registers import Registers, RegisterTiles
+from tilewave.lower.cpu.scratch import Scratch, ScratchTiles
+from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.llvm import Function, Module, Typed
+from tilewave.lower.numbers import elementwise, in_memory, literal, stored
+
+LARGEST_REGISTER_TILE = 1024
+"""Elements; tiles beyond it are kept in memory."""
+LONGEST_UNROLLED = 16_000
+"""Lines of LLVM IR; a kernel beyond it keeps its tiles in memory too, and every step is a loop. What is unrolled is one
+block of code, and the time that LLVM takes to prepare and order it grows with its square: 31,000 lines took 23 s of
+processor time for ARM, 14,700 take 5 (`benchmarks/compile_cliffs.py`). Products in loops over registers were
+tried: they run hardly faster than those in memory."""
+SHARED_PACKING_BYTES = 1 << 17
+"""Below this, waking another thread costs more than it packs."""
+TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Where each argument is in the array of 64-bit words that every task gets."""
+
+    memories: dict[Value, int]
+    """The word with the address; the strides, in elements, follow it."""
+    numbers: dict[Value, int]
+    packed: dict[Value, int]
+    scratch: int
+    count: int
+
+    @staticmethod
+    def of(kernel: Kernel) -> Slots:
+        memories, numbers, packed, at = {}, {}, {}, 0
+        for v in kernel.body.args:
+            if isinstance(v.type, Memory):
+                memories[v] = at
+                at += 1 + len(v.type.shape)
+            else:
+                numbers[v] = at
+                at += 1
+        for op in walk(kernel.body):
+            if isinstance(op, ir.Prepack):
+                packed[op.result] = at
+                at += 1
+        return Slots(memories, numbers, packed, at, at + 2)
+
+
+@dataclass(frozen=True)
+class PackedOperand:
+    """An operand to pack before the workgroups run: the function, its tasks, and the memory it fills."""
+
+    function: str
+    tasks: int
+    bytes: int
+    slot: int
+
+
+class Room(Enum):
+    """Where a kernel's tiles are."""
+
+    REGISTERS = "registers"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    llvm_ir: str
+    slots: Slots
+    packed: tuple[PackedOperand, ...]
+    scratch_bytes: int
+
+
+def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
+    """The LLVM IR of a kernel, and what its launch must provide; tiles are in registers where that is not too long."""
+    with telling("the CPU's lowering", kernel):
+        if fits_registers(kernel):
+            unrolled = _lowered(kernel, target, Room.REGISTERS)
+            if unrolled.llvm_ir.count("\n") <= LONGEST_UNROLLED:
+                return unrolled
+        return _lowered(kernel, target, Room.MEMORY)
+
+
+def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
+    module = Module()
+    slots = Slots.of(kernel)
+    packed: list[PackedOperand] = []
+    for op in kernel.body.ops:
+        if isinstance(op, ir.Prepack):
+            packed.append(_prepack(module, op, slots, len(packed), target))
+    body = _Body(module, kernel, slots, target, room)
+    module.functions += [body.write(), _run(module, packed, kernel.workgroups)]
+    return Lowered(str(module), slots, tuple(packed), body.scratch_bytes)
+
+
+def _prepack(module: Module, op: ir.Prepack, slots: Slots, number: int, target: CpuTarget) -> PackedOperand:
+    f = Function(module, f"prepack_{number}", TASK)
+    source, target_word = load_place(f, op.memory, slots.memories[op.memory]), slots.packed[op.result]
+    write_prepack(f, op, source, load_word(f, target_word, "ptr"), target)
+    module.functions.append(f.finish())
+    kind = op.result.type
+    return PackedOperand(f.name, prod(kind.shape[:-3]), prod(kind.shape) * kind.dtype.bytes, target_word)
+
+
+def _run(module: Module, packed: Sequence[PackedOperand], workgroups: int) -> str:
+    """All of a launch: the operands packed one after the other, then the workgroups."""
+    f = Function(module, "run", [("ptr", "%launch"), ("ptr", "%args"), ("i64", "%threads")])
+    for operand in packed:
+        threads = "%threads" if operand.bytes >= SHARED_PACKING_BYTES else "1"
+        f.do(f"call void %launch(ptr @{operand.function}, ptr %args, i64 {operand.tasks}, i64 {threads})")
+    f.do(f"call void %launch(ptr @workgroup, ptr %args, i64 {workgroups}, i64 %threads)")
+    return f.finish()
+
+
+def load_word(f: Function, slot: int, kind: str = "i64") -> str:
+    where = f.value(f"getelementptr i64, ptr %args, i64 {slot}")
+    return f.value(f"load {kind}, ptr {where}, align 8, !invariant.load !0")
+
+
+def load_place(f: Function, value: Value, slot: int) -> Place:
+    assert isinstance(value.type, Memory)
+    strides = tuple(load_word(f, slot + 1 + axis) for axis in range(len(value.type.shape)))
+    return Place(value.type, load_word(f, slot, "ptr"), strides)
+
+
+class _Body:
+    """The function of one workgroup."""
+
+    def __init__(self, module: Module, kernel: Kernel, slots: Slots, target: CpuTarget, room: Room) -> None:
+        self.kernel, self.slots, self.target, self.room = kernel, slots, target, room
+        self.f = Function(module, "workgroup", TASK)
+        self.ranges = Ranges(kernel)
+        self.values: dict[Value, Any] = {}
+        self.tiles: Any = RegisterTiles(self.f, target)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.tiles.bytes if isinstance(self.tiles, ScratchTiles) else 0
+
+    def write(self) -> str:
+        f = self.f
+        for v, slot in self.slots.memories.items():
+            self.values[v] = load_place(f, v, slot)
+        for v, slot in self.slots.numbers.items():
+            self.values[v] = load_word(f, slot)
+        if self.room is Room.MEMORY:
+            base = load_word(f, self.slots.scratch, "ptr")
+            stride = load_word(f, self.slots.scratch + 1)
+            offset = f.value(f"mul i64 %worker, {stride}")
+            self.tiles = ScratchTiles(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
+        unit = self.target.matrix_unit if uses_matrix_unit(self.kernel) else None
+        if unit:
+            unit.begin(f)
+        self.block(self.kernel.body)
+        if unit:
+            unit.end(f)
+        return f.finish() + "!0 = !{}\n"
+
+    def block(self, block: Block, *args: Any) -> list[Any]:
+        self.values.update(zip(block.args, args, strict=False))
+        for op in block.ops:
+            if isinstance(op, ir.Yield):
+                return [self.values[v] for v in op.values]
+            self.op(op)
+        return []
+
+    def op(self, op: Op) -> None:
+        values = self.values
+        match op:
+            case ir.Workgroup():
+                values[op.result] = "%number"
+            case ir.Const(value):
+                kind = op.result.type
+                values[op.result] = (
+                    self.tiles.constant(kind, value) if isinstance(kind, Tile) else literal(value, kind.dtype)
+                )
+            case ir.Binary() | ir.Unary() | ir.Select():
+                values[op.result] = self.elementwise(op)
+            case ir.Broadcast(x, axes):
+                values[op.result] = self.tiles.broadcast(values[x], axes, op.result.type)
+            case ir.Permute(x, axes):
+                values[op.result] = self.tiles.permute(values[x], axes, op.result.type)
+            case ir.Iota():
+                values[op.result] = self.tiles.iota(op.result.type)
+            case ir.Read(memory, at, axes):
+                where = [values[v] for v in at]
+                values[op.result] = self.tiles.read(values[memory], where, axes, op.result.type)
+            case ir.Write(tile, memory, at, axes):
+                self.tiles.write(values[memory], [values[v] for v in at], axes, values[tile])
+            case ir.Gather(memory, where):
+                values[op.result] = self.tiles.gather(values[memory], op.result.type, self.formula(where))
+            case ir.Scatter(tile, memory, where):
+                self.tiles.scatter(values[memory], values[tile], self.formula(where))
+            case ir.Prepack():
+                values[op.result] = load_word(self.f, self.slots.packed[op.result], "ptr")
+            case ir.ReadPanel():
+                values[op.result] = self.panel(op)
+            case ir.ZeroAccumulator() | ir.LoadAccumulator() | ir.Accumulate() | ir.ReadAccumulator():
+                self.matrix_unit(op)
+            case ir.Mma(a, b, acc):
+                values[op.result] = self.tiles.multiply(values[a], values[b], values[acc])
+            case ir.Loop():
+                self.loop(op)
+            case ir.While():
+                self.loop_while(op)
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def matrix_unit(self, op: Op) -> None:
+        """Sums in the matrix unit are named by nothing but their kind: it holds one block of them."""
+        unit, values, kind = self.target.matrix_unit, self.values, op.results[0].type
+        assert unit is not None, f"{op.loc}: no matrix unit for {op.name}"
+        match op, kind:
+            case ir.ZeroAccumulator(), Accumulator():
+                unit.zero(self.f, kind)
+            case ir.LoadAccumulator(x), Accumulator():
+                unit.load(self.f, kind, self.tiles.to_buffer(values[x]))
+            case ir.Accumulate(a, b), Accumulator():
+                unit.multiply(self.f, values[a], values[b], kind)
+            case ir.ReadAccumulator(acc), Tile():
+                buffer = self.tiles.buffer(kind)
+                unit.store(self.f, values[acc], buffer)
+                values[op.results[0]] = self.tiles.whole_buffer(buffer, kind)
+                return
+        values[op.results[0]] = kind
+
+    def elementwise(self, op: Op) -> Any:
+        operands = [self.values[v] for v in op.operands]
+        if isinstance(op.results[0].type, Tile):
+            return self.tiles.elementwise(op, operands, op.results[0].type, self.ranges.of)
+        return elementwise(self.f, op, operands, op.operands[-1].type.dtype, 1, self.ranges.of)
+
+    def formula(self, where: Block) -> Any:
+        """Positions in memory from an element's index in its tile."""
+        return lambda index: self.block(where, *map(str, index))
+
+    def panel(self, op: ir.ReadPanel) -> Panel:
+        f, kind = self.f, op.memory.type
+        *batch, panels, groups, rows, group = kind.shape
+        *outer, panel, depth = (self.values[v] for v in op.at)
+        number = "0"
+        for index, count in zip((*outer, panel), (*batch, panels), strict=True):
+            scaled = number if number == "0" else f.value(f"mul i64 {number}, {count}")
+            number = index if scaled == "0" else f.value(f"add i64 {scaled}, {index}")
+        first = f.value(f"mul i64 {number}, {groups * rows * group}")
+        along = f.value(f"mul i64 {depth}, {rows}")
+        offset = f.value(f"add i64 {first}, {along}")
+        element = in_memory(kind.dtype)
+        pointer = f.value(f"getelementptr {element}, ptr {self.values[op.memory]}, i64 {offset}")
+        return Panel(pointer, rows, op.result.type.shape[-1], group, kind.dtype)
+
+    # -- loops: what they carry are numbers, and the vectors of tiles or tiles in memory
+
+    def loop(self, op: ir.Loop) -> None:
+        carry = _Carry(self, op.init, op.results)
+        results = self.f.loop(
+            self.values[op.trips],
+            carry.start(),
+            lambda i, carried: carry.next(self.block(op.body, i, *carry.values(carried))),
+        )
+        self.values.update(zip(op.results, carry.values(results), strict=True))
+
+    def loop_while(self, op: ir.While) -> None:
+        carry = _Carry(self, op.init, op.results)
+        results = self.f.loop_while(
+            carry.start(),
+            lambda carried: str(self.block(op.condition, *carry.values(carried))[0]),
+            lambda carried: carry.next(self.block(op.body, *carry.values(carried))),
+        )
+        self.values.update(zip(op.results, carry.values(results), strict=True))
+
+
+class _Carry:
+    """Between what a loop carries in the IR and what it carries in LLVM."""
+
+    def __init__(self, body: _Body, init: Sequence[Value], results: Sequence[Value]) -> None:
+        self.body = body
+        self.first = [body.values[v] for v in init]
+        self.types = [v.type for v in results]
+        for place, x in enumerate(self.first):
+            if isinstance(x, Scratch):  # a tile of the loop's own: the one it starts from may be used again
+                mine = body.tiles.new(x.type)
+                body.tiles.copy(x, mine)
+                self.first[place] = mine
+
+    def start(self) -> list[Typed]:
+        return self.flat(self.first)
+
+    def flat(self, values: Sequence[Any]) -> list[Typed]:
+        found: list[Typed] = []
+        for kind, x in zip(self.types, values, strict=True):
+            if isinstance(x, Registers):
+                found += x.typed()
+            elif not isinstance(x, (Scratch, Accumulator)):
+                found.append((stored(kind.dtype), x))
+        return found
+
+    def values(self, carried: Sequence[Typed]) -> list[Any]:
+        left = iter(carried)
+        found: list[Any] = []
+        for x in self.first:
+            if isinstance(x, Registers):
+                count = sum(len(row) for row in x.rows)
+                found.append(self.body.tiles.again(x, [next(left)[1] for _ in range(count)]))
+            else:
+                found.append(x if isinstance(x, (Scratch, Accumulator)) else next(left)[1])
+        return found
+
+    def next(self, values: Sequence[Any]) -> list[Typed]:
+        """What the body gave, for the next round; tiles in memory are copied after all of them are known."""
+        pairs = [(x, mine) for x, mine in zip(values, self.first, strict=True) if isinstance(mine, Scratch)]
+        if len(pairs) > 1:
+            pairs = [(self.apart(x), mine) for x, mine in pairs]
+        for x, mine in pairs:
+            if x.pointer != mine.pointer:
+                self.body.tiles.copy(x, mine)
+        return self.flat(values)
+
+    def apart(self, x: Scratch) -> Scratch:
+        other: Scratch = self.body.tiles.new(x.type)
+        self.body.tiles.copy(x, other)
+        return other
+
+
+def uses_matrix_unit(kernel: Kernel) -> bool:
+    return any(isinstance(op, ir.MATRIX_UNIT) for op in walk(kernel.body))
+
+
+def fits_registers(kernel: Kernel) -> bool:
+    """Whether every tile is small enough for registers; operands read from panels never are in them at once."""
+    panels = {op.result for op in walk(kernel.body) if isinstance(op, ir.ReadPanel)}
+    made = (v for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile) and v not in panels)
+    return all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)

@@ -1,0 +1,205 @@
+"""Packing an operand into panels: one task a panel.
+
+A panel holds, group after group along the depth, the rows side by side. Where a panel lies inside its memory and the
+memory is contiguous along the depth, a square of groups is loaded row by row, turned in registers and stored; where it
+is contiguous along the rows, groups of one element are copied as they are. Edges go element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewave.ir.ops import Prepack
+from tilewave.ir.types import DType, Memory
+from tilewave.lower.cpu.memory import Place, add, inside, load, store, zero
+from tilewave.lower.cpu.target import CpuTarget
+from tilewave.lower.llvm import Function, Typed, vector
+from tilewave.lower.numbers import cast, in_memory, stored
+
+LONGEST_TURNED_BITS = 64
+"""Groups up to this are turned in registers; longer ones are copied row by row."""
+
+
+def write_prepack(f: Function, op: Prepack, source: Place, packed: str, target: CpuTarget) -> None:
+    """Fill panel `%number` (batches and panels counted together) of the packed memory."""
+    panel = _Panel.of(f, op, source, packed)
+    square = largest_square(panel.rows, target.vector_bytes // 4)
+    length = source.type.shape[op.depth_axis]
+    rows_inside = f.value(f"icmp sle i64 {panel.first_row}, {source.type.shape[op.row_axis] - panel.rows}")
+    along_depth = f.value(f"icmp eq i64 {source.strides[op.depth_axis]}, 1")
+    along_rows = f.value(f"icmp eq i64 {source.strides[op.row_axis]}, 1")
+    whole_squares = length // (panel.depth * square) if square > 1 else 0
+    whole_groups = length if panel.depth == 1 else 0
+
+    def quickly() -> None:
+        def turned() -> None:
+            if panel.depth * panel.dtype.bits > LONGEST_TURNED_BITS:
+                panel.each_group(length // panel.depth, 1, panel.copy_rows)
+                panel.slowly(length // panel.depth)
+            else:
+                panel.each_group(whole_squares, square, lambda group: panel.turn(group, square))
+                panel.slowly(whole_squares * square)
+
+        def straight() -> None:
+            def copied() -> None:
+                panel.each_group(whole_groups, 1, panel.copy)
+                panel.slowly(whole_groups)
+
+            f.when(along_rows, copied, lambda: panel.slowly(0))
+
+        f.when(along_depth, turned, straight)
+
+    f.when(rows_inside, quickly, lambda: panel.slowly(0))
+
+
+def largest_square(rows: int, lanes: int) -> int:
+    """The largest power of two that divides the rows and fits a vector."""
+    return min(rows & -rows, lanes)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One panel while it is filled."""
+
+    f: Function
+    source: Place
+    row_axis: int
+    depth_axis: int
+    outer: tuple[str, ...]
+    first_row: str
+    base: str
+    groups: int
+    rows: int
+    depth: int
+    dtype: DType
+
+    @staticmethod
+    def of(f: Function, op: Prepack, source: Place, packed: str) -> _Panel:
+        kind = op.result.type
+        assert isinstance(kind, Memory)
+        *batch, panels, groups, rows, depth = kind.shape
+        panel = f.value(f"urem i64 %number, {panels}")
+        rest = f.value(f"udiv i64 %number, {panels}")
+        outer: list[str] = []
+        for extent in reversed(batch):
+            outer.insert(0, f.value(f"urem i64 {rest}, {extent}"))
+            rest = f.value(f"udiv i64 {rest}, {extent}")
+        first_row = f.value(f"mul i64 {panel}, {rows}")
+        start = f.value(f"mul i64 %number, {groups * rows * depth}")
+        base = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr {packed}, i64 {start}")
+        return _Panel(
+            f, source, op.row_axis, op.depth_axis, tuple(outer), first_row, base, groups, rows, depth, kind.dtype
+        )
+
+    def position(self, row: str, k: str) -> list[str]:
+        left = iter(self.outer)
+        axes = range(len(self.source.type.shape))
+        return [row if a == self.row_axis else k if a == self.depth_axis else next(left) for a in axes]
+
+    def target(self, group: str, offset: int | str = 0) -> str:
+        """Where in the panel a group begins, and some elements on."""
+        start = self.f.value(f"mul i64 {group}, {self.rows * self.depth}")
+        element = in_memory(self.dtype)
+        return self.f.value(f"getelementptr {element}, ptr {self.base}, i64 {add(self.f, start, str(offset))}")
+
+    def each_group(self, count: int, step: int, body: Callable[[str], None]) -> None:
+        def one(i: str, _: list[Typed]) -> list[Typed]:
+            body(i if step == 1 else self.f.value(f"mul i64 {i}, {step}"))
+            return []
+
+        if count:
+            self.f.loop(str(count), [], one)
+
+    def turn(self, group: str, square: int) -> None:
+        """`square` groups of every row: loaded along the depth, stored along the rows."""
+        f = self.f
+        unit = f"i{self.depth * self.dtype.bits}"
+        many, count = vector(square, unit), square * self.depth
+        k = f.value(f"mul i64 {group}, {self.depth}")
+        for first in range(0, self.rows, square):
+            lines = []
+            for row in range(first, first + square):
+                address = self.source.address(f, self.position(add(f, self.first_row, row), k))
+                kind = vector(count, in_memory(self.source.dtype))
+                found = f.value(f"load {kind}, ptr {address}, align {self.source.dtype.bytes}")
+                found = cast(f, found, self.source.dtype, self.dtype, count)
+                lines.append(f.value(f"bitcast {vector(count, stored(self.dtype))} {found} to {many}"))
+            for step, line in enumerate(transposed(f, lines, many)):
+                where = self.target(add(f, group, step), first * self.depth)
+                f.do(f"store {many} {line}, ptr {where}, align {self.dtype.bytes}")
+
+    def copy_rows(self, group: str) -> None:
+        """A group so long that each row's part of it is copied as it is."""
+        f = self.f
+        k = f.value(f"mul i64 {group}, {self.depth}")
+        for row in range(self.rows):
+            address = self.source.address(f, self.position(add(f, self.first_row, row), k))
+            kind = vector(self.depth, in_memory(self.source.dtype))
+            found = f.value(f"load {kind}, ptr {address}, align {self.source.dtype.bytes}")
+            found = cast(f, found, self.source.dtype, self.dtype, self.depth)
+            where = self.target(group, row * self.depth)
+            f.do(f"store {vector(self.depth, stored(self.dtype))} {found}, ptr {where}, align {self.dtype.bytes}")
+
+    def copy(self, group: str) -> None:
+        """One element of every row, which stand side by side already."""
+        f = self.f
+        address = self.source.address(f, self.position(self.first_row, group))
+        found = f.value(
+            f"load {vector(self.rows, in_memory(self.source.dtype))}, ptr {address}, align {self.source.dtype.bytes}"
+        )
+        found = cast(f, found, self.source.dtype, self.dtype, self.rows)
+        f.do(
+            f"store {vector(self.rows, stored(self.dtype))} {found}, ptr {self.target(group)}, align {self.dtype.bytes}"
+        )
+
+    def slowly(self, first_group: int) -> None:
+        """The groups from `first_group` on, element by element, 0 where the memory ends."""
+        f = self.f
+
+        def over_groups(i: str, _: list[Typed]) -> list[Typed]:
+            group = add(f, i, first_group)
+
+            def over_rows(row: str, _: list[Typed]) -> list[Typed]:
+                for d in range(self.depth):
+                    self.element(group, row, d)
+                return []
+
+            f.loop(str(self.rows), [], over_rows)
+            return []
+
+        if first_group < self.groups:
+            f.loop(str(self.groups - first_group), [], over_groups)
+
+    def element(self, group: str, row: str, d: int) -> None:
+        f, source = self.f, self.source
+        k = add(f, f.value(f"mul i64 {group}, {self.depth}"), d)
+        where = self.position(add(f, self.first_row, row), k)
+        found = f.choose(
+            inside(f, where, source.type.shape),
+            lambda: [(stored(source.dtype), load(f, source.dtype, source.address(f, where)))],
+            lambda: [(stored(source.dtype), zero(source.dtype))],
+        )[0][1]
+        offset = add(f, f.value(f"mul i64 {row}, {self.depth}"), d)
+        store(f, self.dtype, cast(f, found, source.dtype, self.dtype, 1), self.target(group, offset))
+
+
+def transposed(f: Function, lines: list[str], kind: str) -> list[str]:
+    """The columns of a square of vectors: in round d, each pair of lines d apart swaps its off-diagonal d-blocks."""
+    size = len(lines)
+    distance = 1
+    while distance < size:
+        swapped = list(lines)
+        for i in range(size):
+            if i & distance:
+                continue
+            upper, lower = lines[i], lines[i | distance]
+            lanes = range(size)
+            first = [size + (lane ^ distance) if lane & distance else lane for lane in lanes]
+            second = [size + lane if lane & distance else lane | distance for lane in lanes]
+            for at, chosen in ((i, first), (i | distance, second)):
+                mask = ", ".join(f"i32 {x}" for x in chosen)
+                swapped[at] = f.value(f"shufflevector {kind} {upper}, {kind} {lower}, <{size} x i32> <{mask}>")
+        lines = swapped
+        distance *= 2
+    return lines

@@ -1,0 +1,357 @@
+"""Tiles that live in vector registers: rows of vectors, every step unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from tilewave.ir.core import Op
+from tilewave.ir.types import BOOL, DType, Tile
+from tilewave.lower.cpu.memory import Place, add, inside, load, store, whole_inside, zero
+from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.llvm import Function, Typed, splat, vector
+from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
+
+
+@dataclass(frozen=True)
+class Registers:
+    """A tile: for each row (all axes but the last) the vectors that hold it."""
+
+    type: Tile
+    lanes: int
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def vector_type(self) -> str:
+        return vector(self.lanes, stored(self.dtype))
+
+    def element(self, f: Function, index: Sequence[int]) -> str:
+        *leading, last = index
+        part = self.rows[flat(leading, self.type.shape[:-1])][last // self.lanes]
+        return (
+            part if self.lanes == 1 else f.value(f"extractelement {self.vector_type} {part}, i64 {last % self.lanes}")
+        )
+
+    def typed(self) -> list[Typed]:
+        return [(self.vector_type, v) for row in self.rows for v in row]
+
+
+def flat(index: Sequence[int], shape: Sequence[int]) -> int:
+    number = 0
+    for i, n in zip(index, shape, strict=True):
+        number = number * n + i
+    return number
+
+
+class RegisterTiles:
+    """How each op on tiles is said when tiles are in registers."""
+
+    def __init__(self, f: Function, target: CpuTarget) -> None:
+        self.f, self.target = f, target
+
+    def lanes(self, kind: Tile) -> int:
+        lanes = self.target.vector_bytes // 4
+        while kind.shape[-1] % lanes:
+            lanes //= 2
+        return lanes
+
+    def build(self, kind: Tile, part: Callable[[tuple[int, ...], int, int], str]) -> Registers:
+        """A tile from its vectors: part(row index, first column, lanes)."""
+        lanes = self.lanes(kind)
+        rows = tuple(
+            tuple(part(index, first, lanes) for first in range(0, kind.shape[-1], lanes))
+            for index in product(*map(range, kind.shape[:-1]))
+        )
+        return Registers(kind, lanes, rows)
+
+    def from_elements(self, kind: Tile, element: Callable[[tuple[int, ...]], str]) -> Registers:
+        def part(index: tuple[int, ...], first: int, lanes: int) -> str:
+            if lanes == 1:
+                return element((*index, first))
+            whole, found = vector(lanes, stored(kind.dtype)), "poison"
+            for lane in range(lanes):
+                one = element((*index, first + lane))
+                found = self.f.value(f"insertelement {whole} {found}, {stored(kind.dtype)} {one}, i64 {lane}")
+            return found
+
+        return self.build(kind, part)
+
+    def again(self, like: Registers, values: Sequence[str]) -> Registers:
+        """A tile of the same kind from other vectors, row by row."""
+        left: Iterator[str] = iter(values)
+        return Registers(like.type, like.lanes, tuple(tuple(next(left) for _ in row) for row in like.rows))
+
+    def constant(self, kind: Tile, value: float) -> Registers:
+        text = literal(value, kind.dtype)
+        return self.build(kind, lambda _, __, lanes: splat_constant(stored(kind.dtype), text, lanes))
+
+    def elementwise(self, op: Op, operands: list[Registers | str], kind: Tile, known: Known) -> Registers:
+        tiles = [x for x in operands if isinstance(x, Registers)]
+        like = tiles[-1]
+
+        def one(at: tuple[int, int]) -> str:
+            parts = [x.rows[at[0]][at[1]] if isinstance(x, Registers) else x for x in operands]
+            if isinstance(operands[0], str) and like.lanes > 1:  # a scalar condition chooses for every lane
+                parts[0] = splat(self.f, "i1", parts[0], like.lanes)
+            return elementwise(self.f, op, parts, like.dtype, like.lanes, known)
+
+        rows = tuple(tuple(one((r, c)) for c in range(len(like.rows[0]))) for r in range(len(like.rows)))
+        return Registers(kind, like.lanes, rows)
+
+    def broadcast(self, x: Registers | str, axes: tuple[int, ...], kind: Tile) -> Registers:
+        f = self.f
+        if isinstance(x, str):
+            one = splat(f, stored(kind.dtype), x, self.lanes(kind))
+            return self.build(kind, lambda *_: one)
+        last = len(kind.shape) - 1
+        if axes and axes[-1] == last:
+            return self.build(kind, lambda index, first, lanes: x.rows[self._row(x, axes, index)][first // lanes])
+        if last in axes:
+            return self.from_elements(kind, lambda index: x.element(f, [index[a] for a in axes]))
+        made: dict[tuple[int, ...], str] = {}
+
+        def part(index: tuple[int, ...], _: int, lanes: int) -> str:
+            source = tuple(index[a] for a in axes)
+            if source not in made:
+                made[source] = splat(f, stored(kind.dtype), x.element(f, source), lanes)
+            return made[source]
+
+        return self.build(kind, part)
+
+    def _row(self, x: Registers, axes: tuple[int, ...], index: tuple[int, ...]) -> int:
+        return flat([index[a] for a in axes[:-1]], x.type.shape[:-1])
+
+    def permute(self, x: Registers, axes: tuple[int, ...], kind: Tile) -> Registers:
+        def element(index: tuple[int, ...]) -> str:
+            source = [0] * len(axes)
+            for to, axis in enumerate(axes):
+                source[axis] = index[to]
+            return x.element(self.f, source)
+
+        return self.from_elements(kind, element)
+
+    def iota(self, kind: Tile) -> Registers:
+        def part(_: tuple[int, ...], first: int, lanes: int) -> str:
+            numbers = [f"{stored(kind.dtype)} {literal(first + lane, kind.dtype)}" for lane in range(lanes)]
+            return f"<{', '.join(numbers)}>" if lanes > 1 else numbers[0].split()[1]
+
+        return self.build(kind, part)
+
+    # -- memory
+
+    def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> Registers:
+        f = self.f
+        quick = self.quick(place, at, axes, kind)
+        lanes = self.lanes(kind)
+
+        def whole() -> list[Typed]:
+            rows = self.build(kind, lambda index, first, n: self.load_vector(place, at, axes, (*index, first), n))
+            return rows.typed()
+
+        def edge() -> list[Typed]:
+            buffer = self.buffer(kind)
+            self.edge_copy(place, at, axes, kind, buffer, "load")
+            return self.whole_buffer(buffer, kind).typed()
+
+        found = f.choose(quick, whole, edge)
+        empty = Registers(kind, lanes, tuple(("",) * (kind.shape[-1] // lanes) for _ in range(prod(kind.shape[:-1]))))
+        return self.again(empty, [v for _, v in found])
+
+    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: Registers) -> None:
+        kind = tile.type
+        parts = list(self.vectors_of(tile))
+
+        def whole() -> None:
+            for index, value in parts:
+                address = self.vector_address(place, at, axes, index)
+                self.store_vector(value, kind.dtype, tile.lanes, address)
+
+        def edge() -> None:
+            self.edge_copy(place, at, axes, kind, self.to_buffer(tile), "store")
+
+        self.f.when(self.quick(place, at, axes, kind), whole, edge)
+
+    def vectors_of(self, tile: Registers) -> Iterator[tuple[tuple[int, ...], str]]:
+        for index, row in zip(product(*map(range, tile.type.shape[:-1])), tile.rows, strict=True):
+            for number, value in enumerate(row):
+                yield (*index, number * tile.lanes), value
+
+    def quick(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> str:
+        """Whether the window lies inside its memory and its last axis is contiguous."""
+        f = self.f
+        extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(len(place.type.shape))]
+        fits = whole_inside(f, at, extents, place.type.shape)
+        unit = f.value(f"icmp eq i64 {place.strides[axes[-1]]}, 1")
+        return f.value(f"and i1 {fits}, {unit}")
+
+    def vector_address(self, place: Place, at: Sequence[str], axes: tuple[int, ...], index: Sequence[int]) -> str:
+        position = list(at)
+        for axis, i in zip(axes, index, strict=True):
+            position[axis] = add(self.f, position[axis], i)
+        return place.address(self.f, position)
+
+    def load_vector(
+        self, place: Place, at: Sequence[str], axes: tuple[int, ...], index: Sequence[int], lanes: int
+    ) -> str:
+        return self.load_lanes(place.dtype, lanes, self.vector_address(place, at, axes, index))
+
+    def load_lanes(self, dtype: DType, lanes: int, address: str) -> str:
+        kind = vector(lanes, in_memory(dtype))
+        found = self.f.value(f"load {kind}, ptr {address}, align {dtype.bytes}")
+        return self.f.value(f"trunc {kind} {found} to {vector(lanes, 'i1')}") if dtype == BOOL else found
+
+    def store_vector(self, value: str, dtype: DType, lanes: int, address: str) -> None:
+        kind = vector(lanes, in_memory(dtype))
+        if dtype == BOOL:
+            value = self.f.value(f"zext {vector(lanes, 'i1')} {value} to {kind}")
+        self.f.do(f"store {kind} {value}, ptr {address}, align {dtype.bytes}")
+
+    def buffer(self, kind: Tile) -> str:
+        """Room on the stack for one tile that hangs over an edge, shared by all of its kind."""
+        name = f"%edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}"
+        return self.f.room(name, f"alloca [{prod(kind.shape)} x {in_memory(kind.dtype)}], align 64")
+
+    def to_buffer(self, tile: Registers) -> str:
+        """A tile put into memory, row after row."""
+        buffer = self.buffer(tile.type)
+        for index, value in self.vectors_of(tile):
+            where = f"getelementptr {in_memory(tile.dtype)}, ptr {buffer}, i64 {flat(index, tile.type.shape)}"
+            self.store_vector(value, tile.dtype, tile.lanes, self.f.value(where))
+        return buffer
+
+    def whole_buffer(self, buffer: str, kind: Tile) -> Registers:
+        return self.build(kind, lambda index, first, n: self.from_buffer(buffer, kind, (*index, first), n))
+
+    def from_buffer(self, buffer: str, kind: Tile, index: Sequence[int], lanes: int) -> str:
+        where = f"getelementptr {in_memory(kind.dtype)}, ptr {buffer}, i64 {flat(index, kind.shape)}"
+        return self.load_lanes(kind.dtype, lanes, self.f.value(where))
+
+    def edge_copy(
+        self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile, buffer: str, way: str
+    ) -> None:
+        """Element by element between a buffer and a memory, as far as they overlap."""
+        name = f"{way}_edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}_{'_'.join(map(str, axes))}_of_"
+        name += "x".join(map(str, place.type.shape))
+        function = self.f.module.helper(name, lambda: self.write_edge_copy(name, place, axes, kind, way))
+        arguments = [f"ptr {buffer}", f"ptr {place.pointer}", *(f"i64 {x}" for x in (*at, *place.strides))]
+        self.f.do(f"call void {function}({', '.join(arguments)})")
+
+    def write_edge_copy(self, name: str, place: Place, axes: tuple[int, ...], kind: Tile, way: str) -> str:
+        rank = len(place.type.shape)
+        at, strides = ([f"%{word}{a}" for a in range(rank)] for word in ("at", "stride"))
+        parameters = [("ptr", "%buffer"), ("ptr", "%memory"), *(("i64", x) for x in (*at, *strides))]
+        f = Function(self.f.module, name, parameters)
+        there = Place(place.type, "%memory", tuple(strides))
+
+        def element(indices: list[str]) -> None:
+            position = list(at)
+            for axis, i in zip(axes, indices, strict=True):
+                position[axis] = add(f, position[axis], i)
+            number = "0"
+            for i, n in zip(indices, kind.shape, strict=True):
+                number = add(f, f.value(f"mul i64 {number}, {n}"), i)
+            where = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr %buffer, i64 {number}")
+            fits = inside(f, position, place.type.shape)
+
+            def copy() -> None:
+                address = there.address(f, position)
+                if way == "load":
+                    store(f, kind.dtype, load(f, kind.dtype, address), where)
+                else:
+                    store(f, kind.dtype, load(f, kind.dtype, where), address)
+
+            def skip() -> None:
+                if way == "load":
+                    store(f, kind.dtype, zero(kind.dtype), where)
+
+            f.when(fits, copy, skip)
+
+        for_each(f, kind.shape, element)
+        return f.finish(attributes="nounwind noinline cold", linkage="internal")
+
+    # -- elements one by one, where a formula says where each is
+
+    def gather(self, place: Place, kind: Tile, where: Callable[[tuple[int, ...]], Sequence[str]]) -> Registers:
+        f = self.f
+
+        def element(index: tuple[int, ...]) -> str:
+            position = where(index)
+            found = f.choose(
+                inside(f, position, place.type.shape),
+                lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
+                lambda: [(stored(kind.dtype), zero(kind.dtype))],
+            )
+            return found[0][1]
+
+        return self.from_elements(kind, element)
+
+    def scatter(self, place: Place, tile: Registers, where: Callable[[tuple[int, ...]], Sequence[str]]) -> None:
+        f = self.f
+        for index in product(*map(range, tile.type.shape)):
+            position, value = where(index), tile.element(f, index)
+
+            def put(position: Sequence[str] = position, value: str = value) -> None:
+                store(f, tile.dtype, value, place.address(f, position))
+
+            f.when(inside(f, position, place.type.shape), put, lambda: None)
+
+    # -- products
+
+    def multiply(self, a: Registers | Panel, b: Registers | Panel, acc: Registers) -> Registers:
+        if isinstance(a, Panel) and isinstance(b, Panel):
+            return self.again(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))
+        assert isinstance(a, Registers) and isinstance(b, Registers)
+        return self.multiply_registers(a, b, acc)
+
+    def multiply_registers(self, a: Registers, b: Registers, acc: Registers) -> Registers:
+        """acc + a · bᵀ, element by element of a: for products whose operands could not be packed."""
+        f, kind = self.f, acc.type
+        *_, columns, depth = b.type.shape
+        lanes, wide = acc.lanes, acc.vector_type
+        parts = dict(self.vectors_of(acc))
+        for batch in product(*map(range, kind.shape[:-2])):
+            for k in range(depth):
+                across = [self.column(b, batch, first, k, lanes, acc.dtype) for first in range(0, columns, lanes)]
+                for row in range(kind.shape[-2]):
+                    one = self.widened(a.element(f, (*batch, row, k)), a.dtype, acc.dtype)
+                    factor = splat(f, stored(acc.dtype), one, lanes)
+                    for number, line in enumerate(across):
+                        index = (*batch, row, number * lanes)
+                        parts[index] = self.target.multiply_add(f, wide, factor, line, parts[index], acc.dtype)
+        return self.again(acc, list(parts.values()))
+
+    def column(self, b: Registers, batch: tuple[int, ...], first: int, k: int, lanes: int, dtype: DType) -> str:
+        """Element k of `lanes` rows of b, as a vector."""
+        whole, found = vector(lanes, stored(dtype)), "poison"
+        for lane in range(lanes):
+            one = self.widened(b.element(self.f, (*batch, first + lane, k)), b.dtype, dtype)
+            if lanes == 1:
+                return one
+            found = self.f.value(f"insertelement {whole} {found}, {stored(dtype)} {one}, i64 {lane}")
+        return found
+
+    def widened(self, x: str, old: DType, new: DType) -> str:
+        return self.target.cast(self.f, x, old, new)
+
+
+def for_each(f: Function, shape: Sequence[int], body: Callable[[list[str]], None]) -> None:
+    """Nested loops over a shape."""
+
+    def level(indices: list[str]) -> None:
+        if len(indices) == len(shape):
+            body(indices)
+            return
+
+        def step(i: str, _: list[Typed]) -> list[Typed]:
+            level([*indices, i])
+            return []
+
+        f.loop(str(shape[len(indices)]), [], step)
+
+    level([])

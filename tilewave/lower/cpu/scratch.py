@@ -1,0 +1,175 @@
+"""Tiles that live in memory of the workgroup's own: every op is a loop over its elements.
+
+The way for kernels whose tiles cannot be cut into register blocks; LLVM vectorises what it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Op
+from tilewave.ir.types import DType, Tile
+from tilewave.lower.cpu.memory import Place, add, inside, load, store, zero
+from tilewave.lower.cpu.registers import for_each
+from tilewave.lower.cpu.target import Panel
+from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, stored
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A tile in memory, element after element."""
+
+    type: Tile
+    pointer: str
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def address(self, f: Function, index: Sequence[str]) -> str:
+        number = "0"
+        for i, n in zip(index, self.type.shape, strict=True):
+            scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {n}")
+            number = add(f, scaled, i)
+        return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
+
+    def element(self, f: Function, index: Sequence[str]) -> str:
+        return load(f, self.dtype, self.address(f, index))
+
+    def put(self, f: Function, index: Sequence[str], x: str) -> None:
+        store(f, self.dtype, x, self.address(f, index))
+
+
+class ScratchTiles:
+    """How each op on tiles is said when tiles are in memory; `bytes` is how much they need."""
+
+    def __init__(self, f: Function, base: str) -> None:
+        self.f, self.base, self.bytes = f, base, 0
+
+    def new(self, kind: Tile) -> Scratch:
+        offset = self.bytes
+        size = prod(kind.shape) * kind.dtype.bytes
+        self.bytes += -(-size // ALIGNMENT) * ALIGNMENT
+        return Scratch(kind, self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}"))
+
+    def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> Scratch:
+        """A new tile whose elements are computed one by one."""
+        tile = self.new(kind)
+        for_each(self.f, kind.shape, lambda index: tile.put(self.f, index, element(index)))
+        return tile
+
+    def constant(self, kind: Tile, value: float) -> Scratch:
+        return self.fill(kind, lambda _: literal(value, kind.dtype))
+
+    def elementwise(self, op: Op, operands: list[Scratch | str], kind: Tile, known: Known) -> Scratch:
+        like = [x for x in operands if isinstance(x, Scratch)][-1]
+
+        def element(index: list[str]) -> str:
+            parts = [x.element(self.f, index) if isinstance(x, Scratch) else x for x in operands]
+            return elementwise(self.f, op, parts, like.dtype, 1, known)
+
+        return self.fill(kind, element)
+
+    def broadcast(self, x: Scratch | str, axes: tuple[int, ...], kind: Tile) -> Scratch:
+        if isinstance(x, str):
+            return self.fill(kind, lambda _: x)
+        return self.fill(kind, lambda index: x.element(self.f, [index[a] for a in axes]))
+
+    def permute(self, x: Scratch, axes: tuple[int, ...], kind: Tile) -> Scratch:
+        return self.fill(kind, lambda index: x.element(self.f, [index[axes.index(a)] for a in range(len(axes))]))
+
+    def iota(self, kind: Tile) -> Scratch:
+        def element(index: list[str]) -> str:
+            if kind.dtype.bits == 64:
+                return index[0]
+            return self.f.value(f"trunc i64 {index[0]} to {stored(kind.dtype)}")
+
+        return self.fill(kind, element)
+
+    def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> Scratch:
+        return self.gather(place, kind, lambda index: self.position(at, axes, index))
+
+    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: Scratch) -> None:
+        self.scatter(place, tile, lambda index: self.position(at, axes, index))
+
+    def position(self, at: Sequence[str], axes: tuple[int, ...], index: Sequence[str]) -> list[str]:
+        position = list(at)
+        for axis, i in zip(axes, index, strict=True):
+            position[axis] = add(self.f, position[axis], i)
+        return position
+
+    def gather(self, place: Place, kind: Tile, where: Callable[[list[str]], Sequence[str]]) -> Scratch:
+        f = self.f
+
+        def element(index: list[str]) -> str:
+            position = where(index)
+            found = f.choose(
+                inside(f, position, place.type.shape),
+                lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
+                lambda: [(stored(kind.dtype), zero(kind.dtype))],
+            )
+            return found[0][1]
+
+        return self.fill(kind, element)
+
+    def scatter(self, place: Place, tile: Scratch, where: Callable[[list[str]], Sequence[str]]) -> None:
+        f = self.f
+
+        def element(index: list[str]) -> None:
+            position = where(index)
+
+            def put() -> None:
+                store(f, tile.dtype, tile.element(f, index), place.address(f, position))
+
+            f.when(inside(f, position, place.type.shape), put, lambda: None)
+
+        for_each(f, tile.type.shape, element)
+
+    def multiply(self, a: Scratch | Panel, b: Scratch | Panel, acc: Scratch) -> Scratch:
+        f, kind = self.f, acc.type
+        depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
+        wide = stored(kind.dtype)
+        plus, times = ("fadd reassoc contract", "fmul contract") if kind.dtype.is_float else ("add", "mul")
+
+        def element(index: list[str]) -> str:
+            *batch, row, column = index
+
+            def step(k: str, carried: list[Typed]) -> list[Typed]:
+                x = cast(f, factor(f, a, [*batch, row, k]), a.dtype, kind.dtype, 1)
+                y = cast(f, factor(f, b, [*batch, column, k]), b.dtype, kind.dtype, 1)
+                both = f.value(f"{times} {wide} {x}, {y}")
+                return [(wide, f.value(f"{plus} {wide} {carried[0][1]}, {both}"))]
+
+            return f.loop(str(depth), [(wide, acc.element(f, index))], step)[0][1]
+
+        return self.fill(kind, element)
+
+    def to_buffer(self, tile: Scratch) -> str:
+        return tile.pointer
+
+    def buffer(self, kind: Tile) -> str:
+        return self.new(kind).pointer
+
+    def whole_buffer(self, buffer: str, kind: Tile) -> Scratch:
+        return Scratch(kind, buffer)
+
+    def copy(self, source: Scratch, target: Scratch) -> None:
+        size = prod(source.type.shape) * source.dtype.bytes
+        self.f.module.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self.f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.pointer}, ptr {source.pointer}, i64 {size}, i1 false)")
+
+
+def factor(f: Function, x: Scratch | Panel, index: Sequence[str]) -> str:
+    """An element of a product's operand."""
+    if isinstance(x, Scratch):
+        return x.element(f, index)
+    row, k = index[-2:]
+    group, within = f.value(f"udiv i64 {k}, {x.group}"), f.value(f"urem i64 {k}, {x.group}")
+    number = add(f, f.value(f"mul i64 {group}, {x.rows}"), row)
+    number = add(f, f.value(f"mul i64 {number}, {x.group}"), within)
+    return load(f, x.dtype, f.value(f"getelementptr {in_memory(x.dtype)}, ptr {x.pointer}, i64 {number}"))

@@ -1,0 +1,129 @@
+"""sin and cos of f32, spelled out: an angle is brought near 0 by quarter turns, exactly, however large it is.
+
+    |x| = n · π/2 + r with |r| ≤ π/4        sin x is ± sin r or ± cos r, as the last two bits of n say
+
+Up to `FAR`, n · π/2 is taken from x in three steps: π/2 is the sum of three floats, and n · the first of them is exact.
+Beyond, digits of x that count whole turns must not cost those that do not: x = m · 2ᵉ with a whole m below 2²⁴, and
+of m · 2ᵉ · 2/π only what lies below 4 matters. So m is multiplied by the 96 digits of 2/π that begin where 2ᵉ · 2/π
+is 4; those in front make whole turns, and those behind less than 2⁻⁶⁸ of a quarter turn. Of the product 62 digits
+behind the point are kept. No f32 comes nearer to a whole number of quarter turns than 2⁻³⁰ of one, so more digits of r
+are right than f32 has. A vector takes this way if one of its numbers needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from tilewave.ir.types import F32, F64
+from tilewave.lower.gpu.exponents import Floats
+from tilewave.lower.llvm import Typed, vector
+from tilewave.lower.numbers import literal, splat_constant, suffix
+
+SIN = (
+    -0.16666666628716995,
+    0.008333328505357628,
+    -0.00019839119123021793,
+    2.7165831371368683e-06,
+)
+COS = (
+    -0.49999999999956474,
+    0.04166666663420732,
+    -0.0013888884814788104,
+    2.4799783214920346e-05,
+    -2.7230094917044963e-07,
+)
+QUARTER_TURN = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+FAR = 2.0**15
+"""Up to here three floats have digits enough, and the number of quarter turns is right to a thousandth."""
+RULER = 1.5 * 2.0**23
+"""A number plus this is rounded to a whole one, which the last bits of the sum spell."""
+SIGN = -(2**31)
+TWO_OVER_PI = 0x00000051_7CC1B727_220A94FE_13ABE8FA_9A6EE06D_B14ACC9E_21C820FF
+"""2/π · 2¹⁹⁹, in seven words."""
+WORDS = tuple(TWO_OVER_PI >> 32 * i & 0xFFFFFFFF for i in reversed(range(7)))
+
+
+def turned(m: Floats, x: str, quarters: int) -> str:
+    """sin(x + quarters · 90°)."""
+    size = m.call("fabs", x)
+    near = _sine(m, x, quarters, *_near(m, size))
+
+    def of_any_size() -> list[Typed]:
+        far = _sine(m, x, quarters, *_far(m, size))
+        return [(m.kind, m.choose(m.below(size, FAR), near, far))]
+
+    # The branch chooses between results, one register each, and not between what they are computed from.
+    ((_, found),) = m.f.choose(_is_any_far(m, size), of_any_size, lambda: [(m.kind, near)])
+    return found
+
+
+def _sine(m: Floats, x: str, quarters: int, count: str, rest: str) -> str:
+    """The same of so many quarter turns, and what is left of |x|."""
+    square = m.do("fmul", rest, rest)
+    sine = m.call("fma", m.do("fmul", rest, square), m.polynomial(square, SIN), rest)
+    cosine = m.call("fma", square, m.polynomial(square, COS), m.number(1.0))
+    number = m.bits("add", count, quarters) if quarters else count
+    odd = m.f.value(f"trunc {m.ints} {number} to {vector(m.lanes, 'i1')}")
+    turn = m.bits("shl", number, 30)
+    sign = turn if quarters else m.bits("xor", turn, m.as_ints(x))  # cos(-x) is cos(x), sin(-x) is -sin(x)
+    return m.as_floats(m.bits("xor", m.as_ints(m.choose(odd, cosine, sine)), m.bits("and", sign, SIGN)))
+
+
+def _is_any_far(m: Floats, size: str) -> str:
+    """Bits of positive floats are ordered as the floats are."""
+    bits = m.as_ints(size)
+    largest = bits if m.lanes == 1 else m.f.call("i32", f"llvm.vector.reduce.umax.{suffix(m.ints)}", [(m.ints, bits)])
+    return m.f.value(f"icmp uge i32 {largest}, bitcast (float {literal(FAR, F32)} to i32)")
+
+
+def _near(m: Floats, size: str) -> tuple[str, str]:
+    """How many quarter turns, in the last two bits, and what is left, of a number below FAR."""
+    ruled = m.call("fma", size, m.number(1 / sum(QUARTER_TURN)), m.number(RULER))
+    back = m.do("fsub", m.number(RULER), ruled)
+    rest = size
+    for length in QUARTER_TURN:
+        rest = m.call("fma", back, m.number(length), rest)
+    return m.as_ints(ruled), rest
+
+
+def _far(m: Floats, size: str) -> tuple[str, str]:
+    """The same of a number of 2 or more; of what is infinite or no number, what is left is no number."""
+    f, longs = m.f, vector(m.lanes, "i64")
+    turns = _turns(m, size)
+    high = f.value(f"trunc {longs} {_shifted(m, 'lshr', turns, 32)} to {m.ints}")
+    count = m.bits("lshr", m.bits("add", high, 2**29), 30)  # to the nearest
+    doubles = vector(m.lanes, "double")
+    part = f.value(f"sitofp {longs} {_shifted(m, 'shl', turns, 2)} to {doubles}")
+    unit = splat_constant("double", literal(math.pi / 2 * 2.0**-64, F64), m.lanes)
+    rest = f.value(f"fptrunc {doubles} {f.value(f'fmul {doubles} {part}, {unit}')} to {m.kind}")
+    return count, m.do("fadd", rest, m.do("fsub", size, size))
+
+
+def _turns(m: Floats, size: str) -> str:
+    """size · 2/π · 2⁶² in 64 bits: whole turns fall off above."""
+    f, longs = m.f, vector(m.lanes, "i64")
+    bits = m.as_ints(size)
+    whole = m.bits("or", m.bits("and", bits, 0x7FFFFF), 0x800000)
+    first, *others = _digits(m, bits)
+    highest, *wide = (f.value(f"zext {m.ints} {x} to {longs}") for x in (m.bits("mul", whole, first), whole, *others))
+    second, third = (f.value(f"mul {longs} {wide[0]}, {x}") for x in wide[1:])
+    upper = f.value(f"add {longs} {_shifted(m, 'shl', highest, 32)}, {second}")
+    return f.value(f"add {longs} {upper}, {_shifted(m, 'lshr', third, 32)}")
+
+
+def _digits(m: Floats, bits: str) -> list[str]:
+    """The 96 digits of 2/π that count, in three words; the exponent of the number says where they begin."""
+    words = [m.whole(word) for word in WORDS]
+    for step, bit in ((2, 1 << 29), (1, 1 << 28)):
+        truth = m.f.value(f"icmp ne {m.ints} {m.bits('and', bits, bit)}, {m.whole(0)}")
+        mask = vector(m.lanes, "i1")
+        pairs = zip(words[step:], words, strict=False)
+        words = [m.f.value(f"select {mask} {truth}, {m.ints} {a}, {m.ints} {b}") for a, b in pairs]
+    back = m.bits("xor", m.bits("lshr", bits, 23), -1)
+    name = f"llvm.fshr.{suffix(m.ints)}"
+    return [m.f.call(m.ints, name, [(m.ints, w) for w in (*both, back)]) for both in pairwise(words)]
+
+
+def _shifted(m: Floats, word: str, x: str, count: int) -> str:
+    return m.f.value(f"{word} {vector(m.lanes, 'i64')} {x}, {splat_constant('i64', str(count), m.lanes)}")

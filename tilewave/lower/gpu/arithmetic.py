@@ -1,0 +1,97 @@
+"""Elementwise ops of the lane level: indices in 32 bits where their bounds allow it, narrow floats in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewave.analysis.ranges import ANY
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Op, Value
+from tilewave.ir.types import BOOL, F32, I32, I64, INDEX, DType
+from tilewave.lower.gpu.floats import cast, narrow, widen
+from tilewave.lower.gpu.functions import function
+from tilewave.lower.gpu.ranges import LaneRanges
+from tilewave.lower.llvm import Function, Typed, vector
+from tilewave.lower.numbers import elementwise, is_narrow, splat_constant
+
+INDEX_WORDS: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul"}
+
+
+def resized(f: Function, x: str, old: str, new: str, lanes: int, is_negative: bool = True) -> str:
+    """An integer in another width."""
+    if old == new:
+        return x
+    word = "trunc" if int(new[1:]) < int(old[1:]) else ("sext" if is_negative else "zext")
+    return f.value(f"{word} {vector(lanes, old)} {x} to {vector(lanes, new)}")
+
+
+class Arithmetic:
+    """Elementwise ops on operands whose LLVM element types are given with them."""
+
+    def __init__(self, f: Function, ranges: LaneRanges, functions: Mapping[str, str]) -> None:
+        """`functions`: those that LLVM has words for."""
+        self.f, self.ranges, self.functions = f, ranges, functions
+
+    def apply(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
+        """The result, as elements of its own type."""
+        old = op.operands[-1].type.dtype
+        if isinstance(op, ir.Cast):
+            return self._cast(op, operands[0], lanes)
+        if old == INDEX:
+            return self._index(op, operands, lanes)
+        values = [x for _, x in operands]
+        if not is_narrow(old) or isinstance(op, ir.Select):
+            return self._number(op, values, old, lanes)
+        wide = [widen(self.f, x, old, lanes) for x in values]
+        result = self._number(op, wide, F32, lanes)
+        return result if op.result.type.dtype == BOOL else narrow(self.f, result, old, lanes)
+
+    def _number(self, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
+        if isinstance(op, ir.FUNCTIONS):
+            return function(self.f, op, operands[0], dtype, lanes, self.functions)
+        return elementwise(self.f, op, operands, dtype, lanes, self.ranges.of)
+
+    def _cast(self, op: ir.Cast, operand: Typed, lanes: int) -> str:
+        kind, x = operand
+        old, new = op.x.type.dtype, op.result.type.dtype
+        if old == INDEX:
+            old = I32 if kind == "i32" else I64
+        if new == INDEX:
+            new = I32 if self.ranges.bits(op.result) == 32 else I64
+        return cast(self.f, x, old, new, lanes)
+
+    def _index(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
+        values = [v for v in op.operands if v.type.dtype == INDEX]
+        gives_index = op.result.type.dtype == INDEX
+        everything = [*values, *([op.result] if gives_index else [])]
+        bits = max(self.ranges.bits(v) for v in everything)
+        found = [
+            self._widened(x, bits, v, lanes) if v.type.dtype == INDEX else x[1]
+            for v, x in zip(op.operands, operands, strict=True)
+        ]
+        result = self._index_op(op, found, bits, lanes)
+        if not gives_index:
+            return result
+        return resized(self.f, result, f"i{bits}", f"i{self.ranges.bits(op.result)}", lanes)
+
+    def _widened(self, x: Typed, bits: int, v: Value, lanes: int) -> str:
+        return resized(self.f, x[1], x[0], f"i{bits}", lanes, self.ranges.of(v)[0] < 0)
+
+    def _index_op(self, op: Op, operands: list[str], bits: int, lanes: int) -> str:
+        kind = vector(lanes, f"i{bits}")
+        match op:
+            case ir.FloorDiv(a, b) | ir.Mod(a, b) if self.ranges.of(a)[0] >= 0 and self.ranges.of(b)[0] > 0:
+                if self.ranges.of(a)[1] < self.ranges.of(b)[0]:
+                    return operands[0] if isinstance(op, ir.Mod) else splat_constant(f"i{bits}", "0", lanes)
+                word = "urem" if isinstance(op, ir.Mod) else "udiv"
+                return self.f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
+            case ir.Add() | ir.Sub() | ir.Mul():
+                return self.f.value(f"{INDEX_WORDS[type(op)]}{self._flags(op)} {kind} {operands[0]}, {operands[1]}")
+        return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
+
+    def _flags(self, op: ir.Binary) -> str:
+        """Indices never overflow; that none is negative tells LLVM more."""
+        bounds = [self.ranges.of(v) for v in (op.a, op.b, op.result)]
+        if bounds[-1] == ANY:
+            return ""
+        return " nuw nsw" if all(low >= 0 for low, _ in bounds) else " nsw"

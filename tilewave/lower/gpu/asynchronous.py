@@ -1,0 +1,247 @@
+"""Copies, signals, and products from shared memory, for machines that do these beside their waves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product as combinations
+from math import prod
+
+from tilewave.analysis.barriers import Handovers
+from tilewave.errors import TargetError
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.placements import offset, row_elements
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory, Signals, Swizzled
+from tilewave.lower.gpu.asynchronous_target import Box, Gathering, LaterTarget, SharedCopy, SharedProduct, SharedRows
+from tilewave.lower.gpu.memory import GlobalPlace
+from tilewave.lower.gpu.numbers import numbers_of
+from tilewave.lower.gpu.registers import Registers
+from tilewave.lower.gpu.shared import SharedPlace
+from tilewave.lower.gpu.values import Held, natural_width, regrouped
+from tilewave.lower.launch_arguments import MapArgument
+
+CHUNK_BYTES, ROWS_OF_CHUNKS = 16, 8
+SIGNAL_BYTES = 8
+
+
+Allot = Callable[[str, int, int], str]
+"""A name, bytes and their alignment → the address of shared memory."""
+
+
+class Later:
+    """The part of a kernel that the machine does by itself."""
+
+    def __init__(
+        self,
+        target: LaterTarget,
+        numbers: Registers,
+        kernel: Kernel,
+        places: Mapping[Value, GlobalPlace | SharedPlace],
+        allot: Allot,
+    ) -> None:
+        self.target, self.n, self.f, self.places, self.allot = target, numbers, numbers.f, places, allot
+        self.waves = prod(kernel.waves)
+        ops = list(walk(kernel.body))
+        self.handovers = Handovers(kernel)
+        self.reads_later = any(isinstance(op, (ir.MatrixShared, ir.CopyOut)) for op in ops)
+        self.sends = any(isinstance(op, ir.CopyOut) for op in ops)
+        self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
+        self.signals: dict[Value, str] = {}
+        self.maps: dict[MapArgument, str] = {}
+        self.first_barrier = {self.waves: 0}
+        self.barriers = 1
+
+    def op(self, op: Op, leader: int) -> None:
+        """`leader` is the first wave of those that come here."""
+        match op:
+            case ir.MatrixShared():
+                self.n.vectors[op.result] = self.multiply(op)
+            case ir.MakeSignals(arrivals):
+                self.make_signals(op, arrivals, leader)
+            case ir.Arrive(signals, at, expect, waves, members):
+                assert waves == self.together[signals], f"{op.loc}: waves arrive together in different numbers"
+                if members > 1:
+                    self.target.arrive_everywhere(self.f, self.signal(signals, at), members)
+                else:
+                    self.target.arrive(self.f, self.signal(signals, at), expect)
+            case ir.Await(signals, at, parity):
+                self.target.await_phase(self.f, self.signal(signals, at), self.number(parity))
+            case ir.CopyIn(signals=signals, signal=signal):
+                self.target.copy_in(self.f, self.box(op, op.to, op.to_at), self.signal(signals, signal))
+            case ir.CopyTogether():
+                self.copy_together(op)
+            case ir.ClusterBarrier():
+                self.target.cluster_barrier(self.f)
+            case ir.Copy():
+                self.copy(op)
+            case ir.CopyOut(source, source_at, more=more):
+                self.target.copy_out(self.f, self.box(op, source, source_at), more)
+            case ir.AwaitCopies(pending):
+                self.target.await_copies(self.f, pending)
+            case ir.AwaitEarlier():
+                self.target.await_earlier(self.f)
+            case ir.LetNextStart():
+                self.target.let_next_start(self.f)
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def finish(self) -> None:
+        if self.sends:
+            self.target.finish(self.f)
+
+    def number(self, v: Value) -> str:
+        return self.n.sum(self.n.positions.of(v), 32)
+
+    def registers(self, first: int, last: int, body: Block) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What waves do where a role begins, those that play it and the others, so that products have registers."""
+        if first or not any(isinstance(op, ir.MatrixShared) for op in walk(body)):
+            return (lambda: None), (lambda: None)
+        return self.target.share_registers(self.f, last, self.waves)
+
+    # -- barriers
+
+    def barrier(self, op: ir.Barrier) -> None:
+        waves = op.waves or self.waves
+        if waves not in self.first_barrier:
+            self.first_barrier[waves] = self.barriers
+            self.barriers += -(-self.waves // waves)
+            if self.barriers > self.target.most_barriers:
+                raise TargetError(f"{op.name}: a workgroup has {self.target.most_barriers} barriers", loc=op.loc)
+        first = self.first_barrier[waves]
+        number = str(first)
+        if waves < self.waves:
+            group = self.f.value(f"udiv i32 {self.n.target.wave(self.f)}, {waves}")
+            number = self.f.value(f"add i32 {group}, {first}")
+        self.target.barrier(self.f, Gathering(number, waves, self.reads_later and op in self.handovers))
+
+    # -- products
+
+    def multiply(self, op: ir.MatrixShared) -> Held:
+        """Batch after batch; each adds to its own sums."""
+        *batch, _, _, _, _ = op.acc.type.shape
+        rows, columns, depth = op.shape
+        acc = regrouped(self.f, self.n.vector(op.acc), 1)
+        per_batch = len(acc.parts) // prod(batch)
+        adds = "".join(self.f.value(f"zext i1 {self.n.truth(v)} to i32") for v in op.adds)
+        found: list[str] = []
+        for i, which in enumerate(combinations(*map(range, batch))):
+            sums = acc.parts[i * per_batch : (i + 1) * per_batch]
+            a, b = (self.rows(op, memory, at, which) for memory, at in ((op.a, op.a_at), (op.b, op.b_at)))
+            found += self.target.multiply(
+                self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds)
+            )
+        whole = Held(acc.shape, acc.kind, 1, tuple(found))
+        return regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
+
+    def rows(self, op: ir.MatrixShared, shared: Value, at: tuple[Value, ...], batch: tuple[int, ...]) -> SharedRows:
+        """An operand, as many positions further along its batch axes."""
+        place = self.shared(shared)
+        memory, swizzle = place.memory, swizzle_bytes(op, place.memory)
+        if swizzle == 0:
+            raise TargetError(f"{op.name}: rows of {memory} cannot be multiplied where they stand", loc=op.loc)
+        steps = (*(0,) * (len(at) - len(batch) - 2), *batch, 0, 0)
+        # A product reads chunks in the places that they changed to, so its address is that of plain rows.
+        where = offset(replace(memory, placement=None), *numbers_of(self.n, at, steps)) * place.bytes
+        base = self.target_address(place.pointer)
+        return SharedRows(self.f.value(f"add i32 {base}, {where.whole()}"), swizzle, memory.dtype.name)
+
+    def shared(self, v: Value) -> SharedPlace:
+        place = self.places[v]
+        assert isinstance(place, SharedPlace)
+        return place
+
+    def target_address(self, pointer: str) -> str:
+        return self.f.value(f"ptrtoint {self.n.target.shared_pointer} {pointer} to i32")
+
+    # -- signals
+
+    def make_signals(self, op: ir.MakeSignals, arrivals: int, leader: int) -> None:
+        signals = op.result.type
+        assert isinstance(signals, Signals)
+        count = prod(signals.shape)
+        base = self.target_address(self.allot(op.result.name, SIGNAL_BYTES * count, SIGNAL_BYTES))
+        self.signals[op.result] = base
+        each = [self.f.value(f"add i32 {base}, {SIGNAL_BYTES * i}") for i in range(count)]
+        # Waves that arrive together have all come when each of them has arrived.
+        self.target.make_signals(self.f, leader, each, arrivals * self.together.get(op.result, 1))
+
+    def signal(self, signals: Value, at: Value) -> str:
+        far = self.f.value(f"mul i32 {self.number(at)}, {SIGNAL_BYTES}")
+        return self.f.value(f"add i32 {self.signals[signals]}, {far}")
+
+    # -- copies
+
+    def copy(self, op: ir.Copy) -> None:
+        """One at a time, and each with a signal of its own that lives as long as it."""
+        signal = self.target_address(self.allot(f"{op.to.name}.arrival", SIGNAL_BYTES, SIGNAL_BYTES))
+        place = self.shared(op.to)
+        size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
+        self.target.copy_now(self.f, self.box(op, op.to, op.to_at), signal, size)
+
+    def copy_together(self, op: ir.CopyTogether) -> None:
+        """Its half goes to both workgroups; or to this one alone, as does the other half."""
+        whole = self.box(op, op.to, op.to_at, parts=2)
+        place = self.shared(op.to)
+        rows = place.memory.shape[-2] // 2
+        size = rows * row_elements(place.memory) * place.bytes
+        rank = self.target.cluster_rank(self.f)
+        rest = self.f.value(f"sub i32 1, {rank}")
+        mine, other = (self.further(whole, which, rows, size) for which in (rank, rest))
+        signal, together = self.signal(op.signals, op.signal), self.n.truth(op.together)
+        self.target.copy_together(self.f, SharedCopy(mine, other, signal, rank, together))
+
+    def further(self, box: Box, which: str, rows: int, size: int) -> Box:
+        """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""
+        *before, row, last = box.at
+        down = self.f.value(f"mul i32 {which}, {rows}")
+        far = self.f.value(f"mul i32 {which}, {size}")
+        at = (*before, self.f.value(f"add i32 {row}, {down}"), last)
+        return Box(box.map, at, self.f.value(f"add i32 {box.address}, {far}"))
+
+    def box(
+        self,
+        op: ir.Copy | ir.CopyIn | ir.CopyTogether | ir.CopyOut,
+        shared: Value,
+        shared_at: tuple[Value, ...],
+        parts: int = 1,
+    ) -> Box:
+        """The first of so many parts, which have fewer rows each."""
+        place = self.shared(shared)
+        memory = op.memory.type
+        assert isinstance(memory, Memory)
+        others = tuple(axis for axis in range(len(memory.shape)) if axis not in op.axes)
+        axes = (*others, *op.axes)
+        extents = [*(1,) * len(others), *place.memory.shape[len(shared_at) :]]
+        if parts > 1:
+            extents[-2] //= parts
+        name = self.map(MapArgument(op.memory.name, axes, tuple(extents), swizzle_bytes(op, place.memory)))
+        zeros = (0,) * (len(place.memory.shape) - len(shared_at))
+        where = numbers_of(self.n, shared_at, (0,) * len(shared_at))
+        far = offset(replace(place.memory, placement=None), *where, *zeros) * place.bytes
+        base = self.target_address(place.pointer)
+        address = self.f.value(f"add i32 {base}, {far if isinstance(far, int) else far.whole()}")
+        return Box(name, tuple(self.number(op.at[axis]) for axis in axes), address)
+
+    def map(self, wanted: MapArgument) -> str:
+        """The kernel's parameter that holds the map."""
+        if wanted not in self.maps:
+            name = f"%.map.{len(self.maps)}"
+            self.maps[wanted] = name
+            self.f.parameters.append((self.target.map_parameter, name))
+            self.target.expect_map(self.f, name)
+        return self.maps[wanted]
+
+
+def swizzle_bytes(op: Op, memory: Memory) -> int:
+    """Within how many bytes the chunks of a row change places; 0 where they do not."""
+    match memory.placement:
+        case None:
+            return 0
+        case Swizzled(chunk, period, every):
+            row = row_elements(memory) * memory.dtype.bytes
+            standard = chunk * memory.dtype.bytes == CHUNK_BYTES and period * every == ROWS_OF_CHUNKS
+            if standard and period * CHUNK_BYTES == row:
+                return row
+    raise TargetError(f"{op.name}: no copy or product of the machine's reads {memory}", loc=op.loc)

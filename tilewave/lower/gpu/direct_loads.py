@@ -1,0 +1,87 @@
+"""What lanes bring into shared memory past their registers.
+
+One instruction moves a chunk for each lane of a wave; they stand behind each other from a place that all lanes agree
+on. That place is said once for several instructions: a distance in the instruction moves both where lanes read and
+where they write, so that the window begins as far in front, and lanes that go further in shared memory read nearer.
+
+An array that lies otherwise than windows allow goes through registers, an element at a time.
+"""
+
+from __future__ import annotations
+
+from tilewave.ir.ops import AwaitBrought, BringChunks
+from tilewave.ir.placements import row_elements
+from tilewave.lower.gpu.memory import Chunks, GlobalMemory, GlobalPlace, Window
+from tilewave.lower.gpu.numbers import Number, numbers_of
+from tilewave.lower.gpu.shared import SharedPlace
+from tilewave.lower.gpu.target import Brings
+from tilewave.lower.gpu.values import held, join
+from tilewave.lower.numbers import in_memory
+
+
+class Brought:
+    """The chunks of one kernel's waves."""
+
+    def __init__(self, memory: GlobalMemory, brings: Brings, lanes: int) -> None:
+        self.m, self.n, self.f, self.brings, self.lanes = memory, memory.n, memory.f, brings, lanes
+
+    def bring(self, op: BringChunks, place: GlobalPlace, to: SharedPlace) -> None:
+        if place.anyhow:
+            self._by_hand(op, place, to)
+            return
+        chunk = op.shape[1] * place.bytes
+        stretch = self.lanes * chunk
+        at_once = self.brings.farthest // stretch + 1
+        window = _WindowInFront(self.m, op, place, (min(at_once, op.shape[0]) - 1) * stretch)
+        for r in range(op.shape[0]):
+            if r % at_once == 0:
+                where = self._place(op, to, r * stretch)
+            far = r % at_once * stretch
+            near = self.f.value(f"add i32 {window.lane_offset(_round(op, r))}, {window.in_front - far}")
+            self.brings.bring(self.f, where, chunk, window.token, near, window.offset, far)
+
+    def wait(self, op: AwaitBrought) -> None:
+        self.brings.await_brought(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
+
+    def _place(self, op: BringChunks, to: SharedPlace, behind: int) -> str:
+        """Where a row begins, and so many bytes behind that."""
+        row: Number | int = 0
+        for extent, at in zip(to.memory.shape[:-1], numbers_of(self.n, op.to_at, [0] * len(op.to_at)), strict=True):
+            row = at + row * extent
+        assert isinstance(row, Number)
+        number = row * (row_elements(to.memory) * to.bytes) + behind
+        return self.f.value(f"getelementptr i8, {self.n.target.shared_pointer} {to.pointer}, i32 {number.whole()}")
+
+    def _by_hand(self, op: BringChunks, place: GlobalPlace, to: SharedPlace) -> None:
+        f, kind, width = self.f, in_memory(place.memory.dtype), op.shape[1]
+        chunk = width * place.bytes
+        pointer = self.n.target.shared_pointer
+        elements = [self.m.load_anyhow(place, kind, *where) for where in self.m.each_of(op, place, _every(op))]
+        own = f.value(f"mul i32 {self.n.target.lane(f)}, {chunk}")
+        for r in range(op.shape[0]):
+            x = join(f, elements[r * width : (r + 1) * width], kind, 1)
+            where = f.value(f"getelementptr i8, {pointer} {self._place(op, to, r * self.lanes * chunk)}, i32 {own}")
+            f.do(f"store {held(kind, width)} {x}, {pointer} {where}, align {chunk}")
+
+
+def _round(op: BringChunks, r: int) -> tuple[int, ...]:
+    return tuple(r * step for step in op.steps[0])
+
+
+def _every(op: BringChunks) -> Chunks:
+    return Chunks.of(op.shape, op.steps, 1)
+
+
+class _WindowInFront(Window):
+    """A window that begins `in_front` bytes before what is touched; nobody touches what lies there."""
+
+    def __init__(self, memory: GlobalMemory, op: BringChunks, place: GlobalPlace, in_front: int) -> None:
+        self.in_front = in_front
+        super().__init__(memory, op, place)
+
+    def _window(self, pointer: str, size_bytes: str) -> str:
+        if not self.in_front:
+            return super()._window(pointer, size_bytes)
+        f = self.f
+        moved = f.value(f"getelementptr i8, {self.m.target.global_pointer} {pointer}, i64 -{self.in_front}")
+        return super()._window(moved, f.value(f"add i64 {size_bytes}, {self.in_front}"))

@@ -1,0 +1,113 @@
+"""Sums of 16 bits on their way to shared memory: four blocks of 8 x 8 at a time, where the machine has an instruction.
+
+A lane holds two neighbours of row lane // 4 of each block; the instruction takes the address of one row from each lane:
+row lane % 16 of the blocks on the left for lanes below 16, and of those 8 columns to the right for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product as combinations
+from math import prod
+
+from tilewave.ir.core import Op, Value
+from tilewave.ir.ops import FloorDiv, Lane, Mod, Store
+from tilewave.ir.placements import offset, row_elements
+from tilewave.ir.types import Memory, Swizzled
+from tilewave.lower.gpu.asynchronous_target import LaterTarget
+from tilewave.lower.gpu.numbers import Number, number_of
+from tilewave.lower.gpu.positions import Affine
+from tilewave.lower.gpu.registers import Registers
+from tilewave.lower.gpu.values import Held, regrouped
+
+BLOCK, PAIR = 8, 2
+
+
+@dataclass(frozen=True)
+class FragmentStore:
+    """A store of sums whose address, but for the lane's own part, is `at`."""
+
+    registers: Registers
+    target: LaterTarget
+    op: Store
+    memory: Memory
+    at: tuple[Affine, ...]
+
+    @staticmethod
+    def of(registers: Registers, op: Store, memory: Memory) -> FragmentStore | None:
+        """None where lanes do not hold fragments, or rows of blocks are not whole in shared memory."""
+        target, held = registers.target.later, op.x.type
+        if target is None or op.mask or memory.dtype.bits != 16 or len(held.shape) < 3 or len(op.at) < 2:
+            return None
+        rest = _without_lane(registers, op)
+        chunk = memory.placement.chunk if isinstance(memory.placement, Swizzled) else BLOCK
+        whole = chunk % BLOCK == 0 and row_elements(memory) % BLOCK == 0
+        if rest is None or not whole or not _are_fragments(held.shape, op.steps) or rest[-1].divisor() % BLOCK:
+            return None
+        return FragmentStore(registers, target, op, memory, rest)
+
+    def write(self, x: Held, pointer: str) -> None:
+        """Blocks side by side, two and two; each of them is 8 rows above another."""
+        f = self.registers.f
+        words = regrouped(f, x, PAIR).parts
+        *lead, across, _, _ = x.shape
+        base = f.value(f"ptrtoint {self.registers.target.shared_pointer} {pointer} to i32")
+        for i, which in enumerate(combinations(*map(range, lead))):
+            for j in range(0, across, 2):
+                first = (i * across + j) * 2
+                where = self.address((*which, j, 0, 0))
+                spot = f.value(f"add i32 {base}, {where.whole()}")
+                self.target.store_fragments(f, spot, list(words[first : first + 4]))
+
+    def address(self, register: Sequence[int]) -> Number:
+        """Of this lane's row, in bytes."""
+        f = self.registers.f
+        lane = self.registers.target.lane(f)
+        row = Number(f, f.value(f"and i32 {lane}, 15"), 0, 15)
+        right = Number(f, f.value(f"lshr i32 {lane}, 4"), 0, 1) * BLOCK
+        here = []
+        for axis, s in enumerate(self.at):
+            far = sum(i * step[axis] for i, step in zip(register, self.op.steps, strict=True))
+            here.append(number_of(self.registers, s.plus(far)))
+        here[-2], here[-1] = here[-2] + row, here[-1] + right
+        found = offset(self.memory, *here) * self.memory.dtype.bytes
+        assert isinstance(found, Number)
+        return found
+
+
+def _are_fragments(shape: tuple[int, ...], steps: tuple[tuple[int, ...], ...]) -> bool:
+    """Blocks beside each other, an even number of them, two rows of blocks, two neighbours."""
+    nothing = (0,) * (len(steps[0]) - 2)
+    wanted = ((*nothing, 0, BLOCK), (*nothing, BLOCK, 0), (*nothing, 0, 1))
+    return shape[-3] % 2 == 0 and shape[-2:] == (2, 2) and steps[-3:] == wanted and prod(shape) > 0
+
+
+def _without_lane(registers: Registers, op: Store) -> tuple[Affine, ...] | None:
+    """The positions without lane // 4 in the row and lane % 4 · 2 in the column, if that is what lanes add."""
+    found = []
+    for axis, v in enumerate(op.at):
+        s = registers.positions.of(v)
+        own = {x: factor for x, factor in s.terms.items() if registers.positions.varies(x)}
+        match len(op.at) - axis:
+            case 2:
+                as_wanted = _is_lane_by_four(registers, own, FloorDiv, 1)
+            case 1:
+                as_wanted = _is_lane_by_four(registers, own, Mod, 2)
+            case _:
+                as_wanted = not own
+        if not as_wanted:
+            return None
+        found.append(replace(s, terms={x: factor for x, factor in s.terms.items() if x not in own}))
+    return tuple(found)
+
+
+def _is_lane_by_four(registers: Registers, terms: dict[Value, int], kind: type[Op], wanted: int) -> bool:
+    """Whether the only term is `wanted` times the lane's number by 4."""
+    if len(terms) != 1:
+        return False
+    ((v, factor),) = terms.items()
+    maker = registers.positions.maker(v)
+    if not isinstance(maker, (FloorDiv, Mod)) or not isinstance(maker, kind) or factor != wanted:
+        return False
+    return isinstance(registers.positions.maker(maker.a), Lane) and registers.positions.of(maker.b) == Affine(4)

@@ -1,0 +1,95 @@
+"""exp, tanh, erf and their kind on GPUs: LLVM knows some of them there, the others are spelled out in f32.
+
+tanh and erf are odd: near 0 a polynomial of the square times x keeps every digit, further out they come from exp.
+Angles stand in `lane_angles`. The coefficients are Chebyshev fits; docs/language.md says how far each function is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewave.errors import TargetError
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Op
+from tilewave.ir.types import F32, DType
+from tilewave.lower.gpu.angles import turned
+from tilewave.lower.gpu.exponents import LOG2_E, Floats
+from tilewave.lower.llvm import Function
+from tilewave.lower.numbers import elementwise
+
+TANH = (
+    0.9999999998085947,
+    -0.33333328697554787,
+    0.13333149251916343,
+    -0.05394065623463232,
+    0.02167009798825952,
+    -0.008105866310147043,
+    0.002079985650165747,
+)
+TANH_NEAR = 0.64
+ERF = (
+    0.1283791670623615,
+    -0.3761263847599041,
+    0.11283782622052202,
+    -0.02686543831002643,
+    0.00522105341125974,
+    -0.0008484396531994109,
+    0.00011268253752911387,
+    -9.673590379172707e-06,
+)
+ERF_REST = (
+    -0.0005103066909946108,
+    -1.6259750810894955,
+    -0.920765003664171,
+    -0.14865151355034334,
+    0.03145842999817609,
+    -0.004240958027596113,
+    0.0002677267972171263,
+)
+"""log2(1 - erf(x)) for 1 < x < 4.1; beyond, erf is 1."""
+ERF_FAR = 4.1
+ABOUT_DIVIDED = "fdiv afn"
+"""To a unit in the last place or so, which is enough for what is then taken from 1, and a fifth of the instructions."""
+
+
+def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
+    """A function of f32, or the root of an f64."""
+    if isinstance(op, (ir.Sqrt, ir.Rsqrt)):
+        return elementwise(f, op, [x], dtype, lanes)
+    if dtype != F32:
+        raise TargetError(
+            f"{op.name}: this chip computes it in f32, not in {dtype}", loc=op.loc, remedy="cast its argument to f32"
+        )
+    m = _Math(f, lanes, known)
+    match op:
+        case ir.Tanh():
+            return m.tanh(x)
+        case ir.Erf():
+            return m.erf(x)
+        case ir.Sin():
+            return turned(m, x, 0)
+        case ir.Cos():
+            return turned(m, x, 1)
+        case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2():
+            return m.exponential(op.name, x)
+    raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+
+class _Math(Floats):
+    """The functions on a vector of f32."""
+
+    def tanh(self, x: str) -> str:
+        size = self.call("fabs", x)
+        near = self.do("fmul", x, self.polynomial(self.do("fmul", x, x), TANH))
+        grown = self.do("fadd", self.exponential("exp2", self.do("fmul", size, 2 * LOG2_E)), 1.0)
+        far = self.do("fsub", self.number(1.0), self.do(ABOUT_DIVIDED, self.number(2.0), grown))
+        return self.choose(self.below(size, TANH_NEAR), near, self.call("copysign", far, x))
+
+    def erf(self, x: str) -> str:
+        size = self.call("fabs", x)
+        near = self.call("fma", x, self.polynomial(self.do("fmul", x, x), ERF), x)
+        within = self.choose(self.below(size, ERF_FAR), size, self.number(ERF_FAR))
+        rest = self.exponential("exp2", self.polynomial(within, ERF_REST))
+        far = self.do("fsub", self.number(1.0), rest)
+        is_near = self.f.value(f"fcmp ult {self.kind} {size}, {self.number(1.0)}")  # what is no number stays none
+        return self.choose(is_near, near, self.call("copysign", far, x))

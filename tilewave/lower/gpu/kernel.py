@@ -1,0 +1,436 @@
+"""A lane-level kernel in LLVM IR: one function that every lane of every workgroup runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.analysis.barriers import READS_OR_WRITES, WRITES, Handovers, Transits
+from tilewave.errors import NOWHERE, Loc
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import telling
+from tilewave.ir.placements import elements
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import BOOL, INDEX, Memory, Vector
+from tilewave.lower.gpu.arithmetic import resized
+from tilewave.lower.gpu.asynchronous import Later
+from tilewave.lower.gpu.direct_loads import Brought
+from tilewave.lower.gpu.exchanges import Exchanges, exchange_bytes
+from tilewave.lower.gpu.lines import Lines, LocatedFunction
+from tilewave.lower.gpu.memory import GlobalMemory, GlobalPlace, Window
+from tilewave.lower.gpu.pointers import Pointers
+from tilewave.lower.gpu.products import multiply
+from tilewave.lower.gpu.registers import Registers
+from tilewave.lower.gpu.shared import SharedMemory, SharedPlace
+from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.values import Held, regrouped
+from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
+from tilewave.lower.llvm import Module, Typed
+from tilewave.lower.numbers import in_memory, literal
+
+SHARED_ALIGNMENT = 16
+LOADS = (ir.Load, ir.LoadEach, ir.BringChunks, ir.Copy, ir.CopyIn, ir.CopyTogether)
+IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
+"""What may be computed earlier than where it stands."""
+
+
+@dataclass(frozen=True)
+class LoweredLanes:
+    """A kernel in LLVM IR, and what its launch must provide."""
+
+    llvm_ir: str
+    name: str
+    arguments: tuple[KernelArgument, ...]
+    shared_bytes: int
+    workgroup_size: int
+    workgroups: int
+    reaches: tuple[Reach, ...]
+    """How far windows reach into the arrays; one that lies otherwise than they allow needs a build of its own."""
+    maps: tuple[MapArgument, ...] = ()
+    """What the copy engine is told of arrays; these parameters follow the arguments."""
+
+
+def lower_lanes(
+    kernel: Kernel,
+    target: LaneTarget,
+    anyhow: frozenset[str] = frozenset(),
+    alignments: Mapping[str, int] | None = None,
+) -> LoweredLanes:
+    """The LLVM IR of a kernel; arrays named in `anyhow` may have any strides, the others lie in rows of stride 1.
+
+    `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
+    """
+    with telling("the lowering of lanes", kernel):
+        assert kernel.level == "lane", f"{kernel.name} is on the {kernel.level} level"
+        body = _Body(kernel, target, anyhow, alignments or {})
+        text = body.write()
+    size = kernel.lanes * prod(kernel.waves)
+    maps = tuple(body.later.maps) if body.later else ()
+    return LoweredLanes(
+        text, kernel.name, _arguments(kernel), body.shared_bytes, size, kernel.workgroups, body.reaches, maps
+    )
+
+
+def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
+    found: list[KernelArgument] = []
+    for v in kernel.body.args:
+        if isinstance(v.type, Memory):
+            found.append(KernelArgument(v.name, "pointer", dtype=v.type.dtype.name))
+            found += [KernelArgument(v.name, "stride", axis) for axis in range(len(v.type.shape))]
+        else:
+            found.append(KernelArgument(v.name, "symbol", dtype=v.type.dtype.name))
+    for v in _exchanges(kernel):
+        size = exchange_bytes(v.type, kernel)  # type: ignore[arg-type]
+        found.append(KernelArgument(v.name, "scratch", dtype=v.type.dtype.name, scratch_bytes=size))
+    return tuple(found)
+
+
+def _exchanges(kernel: Kernel) -> list[Value]:
+    return [op.result for op in walk(kernel.body) if isinstance(op, ir.MakeExchange)]
+
+
+class _Body:
+    """The function of one lane; it keeps a value for each of the kernel's."""
+
+    def __init__(
+        self, kernel: Kernel, target: LaneTarget, anyhow: frozenset[str], alignments: Mapping[str, int]
+    ) -> None:
+        self.kernel, self.target, self.anyhow, self.alignments = kernel, target, anyhow, alignments
+        self.module = Module()
+        self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
+        self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
+        self.registers = Registers(self.f, kernel, target)
+        self.handovers = Handovers(kernel, WRITES, anyhow)
+        self.turnovers = Handovers(kernel, READS_OR_WRITES, anyhow)
+        self.transits = Transits(kernel)
+        self.places: dict[Value, GlobalPlace | SharedPlace] = {}
+        self.written = _stored(kernel)
+        self.shared_bytes = 0
+        self.leader = 0
+        """The first wave of those that run the block that is being written."""
+        reach = Window if target.windows else Pointers
+        self.global_memory, self.shared_memory = GlobalMemory(self.registers, reach), SharedMemory(self.registers)
+        self.brought = self.bringing()
+        self.later = Later(target.later, self.registers, kernel, self.places, self.allot) if target.later else None
+        self.exchanges = Exchanges(target.later, self.registers, kernel) if target.later else None
+
+    def bringing(self) -> Brought | None:
+        """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
+        brings = self.target.brings
+        if brings is None or not any(isinstance(op, ir.BringChunks) for op in walk(self.kernel.body)):
+            return None
+        self.shared_memory.note = brings.read_note
+        return Brought(self.global_memory, brings, self.kernel.lanes)
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        return tuple(self.global_memory.reaches.values())
+
+    def write(self) -> str:
+        for v in self.kernel.body.args:
+            self.argument(v)
+        self.block(self.kernel.body)
+        self.f.loc = NOWHERE
+        if self.later:
+            self.later.finish()
+        attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves))
+        text = self.f.finish(attributes=f"{attributes} {self.lines.of_function}", linkage=self.target.convention)
+        self.module.functions.append(text)
+        flags = [*self.target.flags(), *self.lines.flags()]
+        numbered = [f"!{i} = {flag}" for i, flag in enumerate(flags)]
+        named = f"!llvm.module.flags = !{{{', '.join(f'!{i}' for i in range(len(flags)))}}}"
+        notes = self.brought.brings.notes if self.brought else ()
+        return "\n".join([str(self.module), named, *numbered, *notes, self.lines.metadata()])
+
+    def argument(self, v: Value) -> None:
+        if isinstance(v.type, Memory):
+            strides = tuple(f"%{v.name}.{axis}" for axis in range(len(v.type.shape)))
+            anyhow, aligned = v.name in self.anyhow, self.alignments.get(v.name, 1)
+            written = v in self.written
+            self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, anyhow, aligned, written)
+            return
+        kind = _parameter_kind(v)
+        name = f"%{v.name}"
+        if v.type.dtype == BOOL:
+            self.registers.scalars[v] = "i1", self.f.value(f"icmp ne {kind} {name}, 0")
+        else:
+            self.registers.scalars[v] = kind, name
+
+    # -- blocks and ops
+
+    def block(self, block: Block) -> list[Value]:
+        """Write a block's ops; what it yields."""
+        for run in _runs(block.ops):
+            self.at(run[0])
+            if isinstance(run[0], ir.Yield):
+                return list(run[0].values)
+            if _is_elementwise(run[0]):
+                self.registers.elementwise(run, self.at)
+            else:
+                self.op(run[0])
+        return []
+
+    def at(self, op: Op) -> None:
+        self.f.loc = op.loc
+
+    def op(self, op: Op) -> None:
+        match op:
+            case ir.Load() | ir.Store() | ir.LoadEach() | ir.StoreEach():
+                self.access(op)
+            case ir.Matrix():
+                self.registers.vectors[op.result] = multiply(
+                    self.f,
+                    self.target,
+                    op,
+                    self.registers.vector(op.a),
+                    self.registers.vector(op.b),
+                    self.registers.vector(op.acc),
+                )
+            case ir.Allocate():
+                self.allocate(op)
+            case ir.Overlay(memory):
+                under = self.places[memory]
+                assert isinstance(under, SharedPlace) and isinstance(op.result.type, Memory)
+                self.places[op.result] = SharedPlace(op.result.type, under.pointer)
+            case ir.BringChunks() | ir.AwaitBrought():
+                self.bring(op)
+            case ir.MatrixShared() | ir.Copy() if self.later:
+                self.later.op(op, self.leader)
+            case _ if isinstance(op, ir.LATER) and self.later:
+                self.later.op(op, self.leader)
+            case _ if isinstance(op, ir.EXCHANGING) and self.exchanges:
+                self.exchanges.op(op)
+            case ir.Barrier() | ir.Priority() | ir.KeepOrder() | ir.Together() | ir.AwaitLoads():
+                self.order(op)
+            case ir.Loop():
+                self.repeat(op)
+            case ir.While():
+                self.repeat_while(op)
+            case ir.Role(first, last, body):
+                self.role(first, last, body)
+            case ir.Lane() | ir.Wave() | ir.Workgroup():
+                self.number(op)
+            case _ if isinstance(op.result.type, Vector):
+                self.registers.vectors[op.result] = self.registers.make(op)
+            case ir.Const(value):
+                self.registers.put(op.result, literal(value, op.result.type.dtype))
+            case _ if isinstance(op, ir.ELEMENTWISE):
+                self.registers.put(
+                    op.result, self.registers.arithmetic.apply(op, [self.registers.scalars[v] for v in op.operands], 1)
+                )
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def order(self, op: Op) -> None:
+        """What decides when instructions run, not what they compute."""
+        match op:
+            case ir.Barrier(waves=1):
+                self.target.order_lanes(self.f)
+            case ir.Barrier() if self.later:
+                self.later.barrier(op)
+            case ir.Barrier(over="global"):
+                self.target.await_memory(self.f)
+                self.target.barrier(self.f)
+            case ir.Barrier() if self.brought and op in self.transits:
+                if op in self.turnovers:
+                    self.target.await_stores(self.f)
+                self.brought.brings.meet(self.f)
+            case ir.Meet():
+                self.target.barrier(self.f)
+            case ir.Barrier():
+                if self.handovers.around_a_loop(op):
+                    self.target.await_stores(self.f)
+                self.target.barrier(self.f)
+            case ir.Priority(level):
+                self.target.priority(self.f, level)
+            case ir.KeepOrder():
+                self.target.keep_order(self.f)
+            case ir.Together(kind, count):
+                self.target.together(self.f, kind, count)
+            case ir.AwaitLoads():
+                self.target.await_loads(self.f)
+
+    def number(self, op: Op) -> None:
+        ask = {ir.Lane: self.target.lane, ir.Wave: self.target.wave, ir.Workgroup: self.target.workgroup}
+        self.registers.put(op.result, resized(self.f, ask[type(op)](self.f), "i32", self.registers.kind(op.result), 1))
+
+    # -- memory
+
+    def allocate(self, op: ir.Allocate) -> None:
+        memory = op.result.type
+        assert isinstance(memory, Memory)
+        aligned = self.target.later.tile_alignment if self.target.later else SHARED_ALIGNMENT
+        pointer = self.allot(op.result.name, elements(memory) * memory.dtype.bytes, aligned)
+        self.places[op.result] = SharedPlace(memory, pointer)
+
+    def allot(self, name: str, size: int, alignment: int) -> str:
+        """Shared memory behind what others have."""
+        begin = -(-self.shared_bytes // alignment) * alignment
+        self.shared_bytes = begin + -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+        return self.target.shared_memory(self.module, f"{self.kernel.name}.{name}", begin, size)
+
+    def access(self, op: ir.Load | ir.Store | ir.LoadEach | ir.StoreEach) -> None:
+        place = self.places[op.memory]
+        memory = self.global_memory if isinstance(place, GlobalPlace) else self.shared_memory
+        match op:
+            case ir.Load():
+                self.registers.vectors[op.result] = self.from_memory(memory.load(op, place), op.result)  # type: ignore[arg-type]
+            case ir.LoadEach():
+                self.registers.vectors[op.result] = self.from_memory(memory.load_each(op, place), op.result)  # type: ignore[arg-type]
+            case ir.Store(x):
+                memory.store(op, self.to_memory(x), place)  # type: ignore[arg-type]
+            case ir.StoreEach(x):
+                memory.store_each(op, self.to_memory(x), place)  # type: ignore[arg-type]
+
+    def bring(self, op: ir.BringChunks | ir.AwaitBrought) -> None:
+        assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
+        if isinstance(op, ir.AwaitBrought):
+            self.brought.wait(op)
+            return
+        place, to = self.places[op.memory], self.places[op.to]
+        assert isinstance(place, GlobalPlace) and isinstance(to, SharedPlace)
+        self.brought.bring(op, place, to)
+
+    def from_memory(self, x: Held, v: Value) -> Held:
+        """Truth values are bytes in memory, and bits in registers."""
+        if v.type.dtype != BOOL:
+            return x
+        x = regrouped(self.f, x, 1)
+        return Held(x.shape, "i1", 1, tuple(self.f.value(f"icmp ne i8 {part}, 0") for part in x.parts))
+
+    def to_memory(self, v: Value) -> Held:
+        x = self.registers.vector(v)
+        if v.type.dtype != BOOL:
+            return x
+        x = regrouped(self.f, x, 1)
+        kind = in_memory(BOOL)
+        return Held(x.shape, kind, 1, tuple(self.f.value(f"zext i1 {part} to {kind}") for part in x.parts))
+
+    # -- control
+
+    def repeat(self, op: ir.Loop) -> None:
+        counter, *args = op.body.args
+        kind = self.registers.kind(counter)
+        trips_kind, trips = self.registers.scalars[op.trips]
+        trips = resized(self.f, trips, trips_kind, kind, 1)
+        if self.registers.positions.ranges.of(op.trips)[1] <= 1:
+            self.once(op, self.f.value(f"icmp sgt {kind} {trips}, 0"), kind)
+            return
+
+        def holds(parts: list[Typed]) -> str:
+            return self.f.value(f"icmp slt {kind} {parts[0][1]}, {trips}")
+
+        def step(parts: list[Typed]) -> list[Typed]:
+            self.registers.bind(op.body.args, parts)
+            yielded = self.inside(op.body, counter)
+            following = self.registers.carried(yielded, args)
+            return [(kind, self.f.value(f"add nuw nsw {kind} {parts[0][1]}, 1")), *following]
+
+        begin = [(kind, "0"), *self.registers.carried(op.init, args)]
+        self.registers.bind(op.results, self.f.loop_while(begin, holds, step)[1:])
+
+    def once(self, op: ir.Loop, holds: str, kind: str) -> None:
+        """One round or none: a branch, since LLVM computes in front of a loop what is the same in all its rounds."""
+        args = op.body.args[1:]
+        before = self.registers.carried(op.init, args)
+
+        def step() -> list[Typed]:
+            self.registers.bind(op.body.args, [(kind, "0"), *before])
+            return self.registers.carried(self.inside(op.body, op.body.args[0]), args)
+
+        self.registers.bind(op.results, self.f.choose(holds, step, lambda: before))
+
+    def repeat_while(self, op: ir.While) -> None:
+        def holds(parts: list[Typed]) -> str:
+            self.registers.bind(op.condition.args, parts)
+            (holds,) = self.inside(op.condition, op.condition.args[0])
+            return self.registers.truth(holds)
+
+        def step(parts: list[Typed]) -> list[Typed]:
+            self.registers.bind(op.body.args, parts)
+            return self.registers.carried(self.inside(op.body, op.body.args[0]), op.condition.args)
+
+        self.registers.bind(
+            op.results, self.f.loop_while(self.registers.carried(op.init, op.condition.args), holds, step)
+        )
+
+    def inside(self, block: Block, loop: Value) -> list[Value]:
+        before, self.registers.loop = self.registers.loop, loop
+        yielded = self.block(block)
+        self.registers.loop = before
+        return yielded
+
+    def role(self, first: int, last: int, body: Block) -> None:
+        wave = self.target.wave(self.f)
+        after_first = self.f.value(f"icmp uge i32 {wave}, {first}")
+        before_last = self.f.value(f"icmp ult i32 {wave}, {last}")
+        mine = self.f.value(f"and i1 {after_first}, {before_last}")
+
+        more, fewer = self.later.registers(first, last, body) if self.later else (_nothing, _nothing)
+
+        def write() -> None:
+            more()
+            self.block(body)
+
+        before, self.leader = self.leader, first
+        self.f.when(mine, write, fewer)
+        self.leader = before
+
+
+def _is_elementwise(op: Op) -> bool:
+    return isinstance(op, ir.ELEMENTWISE) and isinstance(op.result.type, Vector)
+
+
+def _runs(ops: Sequence[Op]) -> list[list[Op]]:
+    """Ops one by one, but for elementwise ones of one shape; what else these need stands in front of them."""
+    found: list[list[Op]] = []
+    run: list[Op] = []
+    """The last of `found`, if it can go on."""
+    for op in ops:
+        if run and _is_elementwise(op) and op.result.type.shape == run[0].result.type.shape:
+            run.append(op)
+        elif run and isinstance(op, IN_FRONT) and not set(op.operands) & {other.result for other in run}:
+            found.insert(-1, [op])
+        else:
+            found.append([op])
+            run = found[-1] if _is_elementwise(op) else []
+    return found
+
+
+def _nothing() -> None:
+    pass
+
+
+def _first_line(kernel: Kernel) -> Loc:
+    """The first line of the author's that anything came from."""
+    places = [op.loc for op in walk(kernel.body) if op.loc.line]
+    return min(places, key=lambda loc: loc.line, default=Loc("kernel", 1))
+
+
+def _parameter_kind(v: Value) -> str:
+    return "i64" if v.type.dtype == INDEX else in_memory(v.type.dtype)
+
+
+def _stored(kernel: Kernel) -> set[Value]:
+    """The memories that some lane, or the copy engine, writes."""
+    return {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyOut))}
+
+
+def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
+    # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on, and keeps
+    # what it loaded over every barrier.
+    starts_early = any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body))
+    loaded = {op.memory for op in walk(kernel.body) if isinstance(op, LOADS)}
+    shared_with_others = loaded & _stored(kernel)
+    found: list[Typed] = []
+    for v in kernel.body.args:
+        if isinstance(v.type, Memory):
+            alone = "" if starts_early or v in shared_with_others else " noalias"
+            found.append((f"{target.global_pointer}{alone}", f"%{v.name}"))
+            found += [("i64", f"%{v.name}.{axis}") for axis in range(len(v.type.shape))]
+        else:
+            found.append((_parameter_kind(v), f"%{v.name}"))
+    found += [(target.global_pointer, f"%{v.name}") for v in _exchanges(kernel)]
+    return found

@@ -1,0 +1,396 @@
+"""Loads and stores of lanes.
+
+Global memory is reached through windows: what no lane sees differently and no loop changes moves the window's first
+byte, in 64 bits; what the loop changes is an offset that all lanes share; the rest is each lane's own offset. A lane
+that must not touch its element gets an offset outside every window.
+
+Arrays that lie anyhow (other strides than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are reached
+by 64-bit addresses instead, element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product as combinations
+from math import gcd, prod
+from typing import Protocol
+
+from tilewave.ir.core import Value
+from tilewave.ir.ops import BringChunks, Load, LoadEach, Store, StoreEach
+from tilewave.ir.types import Memory
+from tilewave.lower.gpu.positions import Affine, Positions
+from tilewave.lower.gpu.ranges import INT32, within
+from tilewave.lower.gpu.registers import Registers
+from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
+from tilewave.lower.launch_arguments import LARGEST_WINDOW, Reach
+from tilewave.lower.numbers import in_memory
+
+OUTSIDE = str(-(1 << 31))
+"""A lane's offset that no window reaches: windows are smaller than 2³¹ bytes."""
+RAW = {1: "i8", 2: "i16", 4: "i32", 8: "<2 x i32>", 16: "<4 x i32>"}
+"""What loads and stores move, by bytes."""
+
+
+@dataclass(frozen=True)
+class GlobalPlace:
+    """An array: its address, and its strides in elements, in 64 bits."""
+
+    name: str
+    memory: Memory
+    pointer: str
+    strides: tuple[str, ...]
+    anyhow: bool
+    alignment: int = 1
+    """Bytes that its address, and each of its strides but the last, are multiples of."""
+    is_written: bool = False
+    """By this kernel too, so that nobody may look at an element that is not its own."""
+
+    @property
+    def bytes(self) -> int:
+        return self.memory.dtype.bytes
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it has more bytes than a window, even if it lies densely."""
+        return prod(self.memory.shape) * self.bytes > LARGEST_WINDOW
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Registers in groups of `width` neighbours along a memory's last axis, and where each group lies."""
+
+    width: int
+    offsets: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(shape: tuple[int, ...], steps: Sequence[Sequence[int]], most: int) -> Chunks:
+        run = 1
+        for extent, step in zip(reversed(shape), reversed(steps), strict=True):
+            if extent > 1 and (any(step[:-1]) or step[-1] != run):
+                break
+            run *= extent
+        width = gcd(run, most)
+        rank = len(steps[0])
+        every = [
+            tuple(sum(i * step[axis] for i, step in zip(register, steps, strict=True)) for axis in range(rank))
+            for register in combinations(*map(range, shape))
+        ]
+        return Chunks(width, tuple(every[::width]))
+
+    def finer(self, width: int) -> Iterator[tuple[tuple[int, ...], list[tuple[int, ...]]]]:
+        """Each chunk in parts of `width`."""
+        for offset in self.offsets:
+            yield offset, [(*offset[:-1], offset[-1] + i) for i in range(0, self.width, width)]
+
+
+class Reached(Protocol):
+    """What one load or store touches of an array that lies in rows."""
+
+    def unbroken(self, chunks: Chunks) -> int:
+        """The largest part of a chunk that one access can move: it is inside the array as a whole, or not at all."""
+        ...
+
+    def load(self, raw: str, at: tuple[int, ...]) -> str:
+        """What lies `at` from the first register's place."""
+        ...
+
+    def store(self, raw: str, x: str, at: tuple[int, ...]) -> None: ...
+
+
+class GlobalMemory:
+    """Loads from and stores to arrays; `reach` says how one that lies in rows is reached."""
+
+    def __init__(self, numbers: Registers, reach: Callable[[GlobalMemory, Load | Store, GlobalPlace], Reached]) -> None:
+        self.n, self.f, self.target, self.reach = numbers, numbers.f, numbers.target, reach
+        self.reaches: dict[str, Reach] = {}
+
+    def load(self, op: Load, place: GlobalPlace) -> Held:
+        shape = op.result.type.shape
+        kind = in_memory(place.memory.dtype)
+        if place.anyhow:
+            chunks = Chunks.of(shape, op.steps, 1)
+            found = [self.load_anyhow(place, kind, *where) for where in self.each_of(op, place, chunks)]
+            return Held(shape, kind, 1, tuple(found))
+        chunks = Chunks.of(shape, op.steps, self.target.widest_bytes // place.bytes)
+        reached = self.reach(self, op, place)
+        fine = reached.unbroken(chunks)
+        parts = []
+        for _, pieces in chunks.finer(fine):
+            raw = RAW[fine * place.bytes]
+            loaded = [reached.load(raw, at) for at in pieces]
+            parts.append(join(self.f, [self._from_raw(x, raw, kind, fine) for x in loaded], kind, fine))
+        return Held(shape, kind, chunks.width, tuple(parts))
+
+    def store(self, op: Store, x: Held, place: GlobalPlace) -> None:
+        if place.anyhow:
+            chunks = Chunks.of(x.shape, op.steps, 1)
+            where = self.each_of(op, place, chunks)
+            for part, (offset, condition) in zip(regrouped(self.f, x, 1).parts, where, strict=True):
+                self._store_anyhow(place, x.kind, part, offset, condition)
+            return
+        chunks = Chunks.of(x.shape, op.steps, self.target.widest_bytes // place.bytes)
+        reached = self.reach(self, op, place)
+        fine = reached.unbroken(chunks)
+        raw = RAW[fine * place.bytes]
+        for part, (_, pieces) in zip(regrouped(self.f, x, chunks.width).parts, chunks.finer(fine), strict=True):
+            for piece, at in zip(cut(self.f, part, x.kind, chunks.width, fine), pieces, strict=True):
+                out = self._to_raw(piece, raw, x.kind, fine)
+                reached.store(raw, out, at)
+
+    def load_each(self, op: LoadEach, place: GlobalPlace) -> Held:
+        kind = in_memory(place.memory.dtype)
+        parts = []
+        for positions in self._positions(op):
+            offset, condition = self._one_position(op, place, positions)
+            parts.append(self.load_anyhow(place, kind, offset, condition))
+        return Held(op.result.type.shape, kind, 1, tuple(parts))
+
+    def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
+        parts = regrouped(self.f, x, 1).parts
+        for part, positions in zip(parts, self._positions(op), strict=True):
+            offset, condition = self._one_position(op, place, positions)
+            self._store_anyhow(place, x.kind, part, offset, condition)
+
+    # -- whole arrays
+
+    def span_bytes(self, place: GlobalPlace) -> str:
+        """From an array's first byte to behind its last one."""
+        f, last = self.f, "1"
+        for extent, stride in zip(place.memory.shape, place.strides, strict=True):
+            far = f.value(f"mul i64 {stride}, {extent - 1}")
+            last = f.value(f"add i64 {last}, {far}")
+        return f.value(f"mul i64 {last}, {place.bytes}")
+
+    def stride_bytes(self, place: GlobalPlace, axis: int) -> str:
+        """In 32 bits, for what moves within a window."""
+        short = self.f.value(f"trunc i64 {place.strides[axis]} to i32")
+        return self.f.value(f"mul i32 {short}, {place.bytes}")
+
+    # -- arrays that lie anyhow: an element at a time
+
+    def each_of(self, op: Load | Store | BringChunks, place: GlobalPlace, chunks: Chunks) -> Iterator[tuple[str, str]]:
+        """The offset in elements of each register, and whether it may be touched."""
+        f = self.f
+        sums = [self.n.positions.of(v) for v in op.at]
+        for offsets in chunks.offsets:
+            here = [self.n.sum(s.plus(o), 64) for s, o in zip(sums, offsets, strict=True)]
+            inside = [f.value(f"icmp ult i64 {here[a]}, {place.memory.shape[a]}") for a in op.guard]
+            yield self._flat(place, here), self.all_of([*inside, *map(self.n.truth, op.mask)])
+
+    def _positions(self, op: LoadEach | StoreEach) -> Iterator[list[str]]:
+        """The position of each register along each axis, in 64 bits."""
+        f = self.f
+        axes = []
+        for v in op.at:
+            x = regrouped(f, self.n.vector(v), 1)
+            wide = x.kind == "i64"
+            axes.append(x.parts if wide else tuple(f.value(f"sext {x.kind} {part} to i64") for part in x.parts))
+        return map(list, zip(*axes, strict=True))
+
+    def _one_position(self, op: LoadEach | StoreEach, place: GlobalPlace, positions: list[str]) -> tuple[str, str]:
+        extents = zip(positions, place.memory.shape, strict=True)
+        inside = [self.f.value(f"icmp ult i64 {at}, {extent}") for at, extent in extents]
+        return self._flat(place, positions), self.all_of([*inside, *map(self.n.truth, op.mask)])
+
+    def _flat(self, place: GlobalPlace, positions: Sequence[str]) -> str:
+        found = "0"
+        for at, stride in zip(positions, place.strides, strict=True):
+            far = self.f.value(f"mul i64 {at}, {stride}")
+            found = self.f.value(f"add i64 {found}, {far}")
+        return found
+
+    def all_of(self, truths: Sequence[str]) -> str:
+        found = truths[0] if truths else ""
+        for truth in truths[1:]:
+            found = self.f.value(f"and i1 {found}, {truth}")
+        return found
+
+    def load_anyhow(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
+        f = self.f
+        if condition and place.is_written:
+            return self.load_if(condition, kind, lambda: self.load_anyhow(place, kind, offset, ""))
+        if condition:  # the array's first element is always there to be loaded, and thrown away
+            offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
+        where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
+        x = f.value(f"load {kind}, {self.target.global_pointer} {where}, align {place.bytes}")
+        return f.value(f"select i1 {condition}, {kind} {x}, {kind} {_zero(kind)}") if condition else x
+
+    def load_if(self, condition: str, kind: str, load: Callable[[], str]) -> str:
+        """What is loaded where the condition holds; else 0, and nothing is looked at."""
+        ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
+        return x
+
+    def _store_anyhow(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
+        f = self.f
+
+        def write() -> None:
+            where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
+            f.do(f"store {kind} {x}, {self.target.global_pointer} {where}, align {place.bytes}")
+
+        if condition:
+            f.when(condition, write, lambda: None)
+        else:
+            write()
+
+    # -- words
+
+    def _from_raw(self, x: str, raw: str, kind: str, width: int) -> str:
+        to = held(kind, width)
+        return x if raw == to else self.f.value(f"bitcast {raw} {x} to {to}")
+
+    def _to_raw(self, x: str, raw: str, kind: str, width: int) -> str:
+        of = held(kind, width)
+        return x if raw == of else self.f.value(f"bitcast {of} {x} to {raw}")
+
+
+class Window:
+    """The part of an array that one load or store of a wave touches."""
+
+    def __init__(self, memory: GlobalMemory, op: Load | Store | BringChunks, place: GlobalPlace) -> None:
+        self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
+        self.sums = [self.n.positions.of(v) for v in op.at]
+        self.lane = [self._lane_part(s) for s in self.sums]
+        self.inner = len(self.sums) - 1
+        self.stepping = [self._loop_part(axis) for axis in range(len(self.sums))]
+        self.rows: dict[tuple[int, ...], str] = {}
+        assert memory.target.windows is not None
+        self.windows = memory.target.windows
+        self._note_reach()
+        self.token = self._open()
+        self.offset = self._shared_offset()
+
+    def _lane_part(self, s: Affine) -> Affine:
+        """What differs between lanes, and never negative: the window begins at the smallest."""
+        part = s.where(self.n.positions.varies)
+        low = bounds(part, self.n.positions)[0]
+        return part.plus(-low) if low < 0 else part
+
+    def _loop_part(self, axis: int) -> Affine:
+        """What the innermost loop changes, if an offset of 32 bits can say it."""
+        if self.n.loop is None or (axis != self.inner and self.place.is_large):
+            return Affine()
+        part = self.sums[axis].where(self._steps)
+        low, high = bounds(part, self.n.positions)
+        return part if low >= 0 and high * self.place.bytes <= LARGEST_WINDOW else Affine()
+
+    def _steps(self, v: Value) -> bool:
+        return not self.n.positions.varies(v) and self.n.positions.loop_of(v) == self.n.loop
+
+    def _note_reach(self) -> None:
+        shape = _shape(self.op)
+        far = [
+            bounds(self.lane[axis] + self.stepping[axis], self.n.positions)[1]
+            + sum((n - 1) * step[axis] for n, step in zip(shape, self.op.steps, strict=True))
+            for axis in range(len(self.sums))
+        ]
+        known = self.m.reaches.get(self.place.name)
+        steps = tuple(map(max, far, known.steps)) if known else tuple(far)
+        grain = shape[-1] * self.place.bytes if isinstance(self.op, BringChunks) else 1
+        grain = max(grain, known.grain) if known else grain
+        self.m.reaches[self.place.name] = Reach(self.place.name, self.place.bytes, steps, grain)
+
+    def _open(self) -> str:
+        f, place = self.f, self.place
+        offset = "0"
+        for axis, s in enumerate(self.sums):
+            rest = s + self.lane[axis].times(-1) + self.stepping[axis].times(-1)
+            if rest.terms or rest.constant:
+                far = self.n.sum(rest, 64)
+                far = far if axis == self.inner else f.value(f"mul i64 {far}, {place.strides[axis]}")
+                offset = far if offset == "0" else f.value(f"add i64 {offset}, {far}")
+        size = self.m.span_bytes(place)
+        pointer = place.pointer
+        if offset != "0":
+            moved = f.value(f"mul i64 {offset}, {place.bytes}")
+            pointer = f.value(f"getelementptr i8, {self.m.target.global_pointer} {pointer}, i64 {moved}")
+            left = f.value(f"sub i64 {size}, {moved}")
+            size = f.call("i64", "llvm.smax.i64", [("i64", left), ("i64", "0")])
+        size = f.call("i64", "llvm.umin.i64", [("i64", size), ("i64", str(LARGEST_WINDOW))])
+        return self._window(pointer, size)
+
+    def _window(self, pointer: str, size_bytes: str) -> str:
+        return self.windows.window(self.f, pointer, size_bytes)
+
+    def _shared_offset(self) -> str:
+        found = "0"
+        for axis, part in enumerate(self.stepping):
+            if part.terms:
+                far = self._scaled(self.n.sum(part, 32), axis)
+                found = far if found == "0" else self.f.value(f"add i32 {found}, {far}")
+        return found
+
+    def _scaled(self, x: str, axis: int) -> str:
+        """Steps along an axis in bytes."""
+        if axis == self.inner:
+            return self.f.value(f"mul nuw i32 {x}, {self.place.bytes}") if self.place.bytes > 1 else x
+        return self.f.value(f"mul i32 {x}, {self.m.stride_bytes(self.place, axis)}")
+
+    def load(self, raw: str, at: tuple[int, ...]) -> str:
+        return self.windows.load(self.f, raw, self.token, self.lane_offset(at), self.offset)
+
+    def store(self, raw: str, x: str, at: tuple[int, ...]) -> None:
+        self.windows.store(self.f, raw, x, self.token, self.lane_offset(at), self.offset)
+
+    def lane_offset(self, at: tuple[int, ...]) -> str:
+        """Of a chunk that lies `at` from the first register's."""
+        f = self.f
+        row = at[:-1]
+        if row not in self.rows:
+            self.rows[row] = self._row_offset(row)
+        far = at[-1] * self.place.bytes
+        found = f.value(f"add i32 {self.rows[row]}, {far}") if far else self.rows[row]
+        if self.inner in self.op.guard:
+            found = f.value(f"select i1 {self._is_inside(self.inner, at[-1])}, i32 {found}, i32 {OUTSIDE}")
+        return found
+
+    def _row_offset(self, row: tuple[int, ...]) -> str:
+        f, found = self.f, "0"
+        steps = (*row, 0)
+        for axis, part in enumerate(self.lane):
+            moved = part.plus(steps[axis])
+            if moved.terms or moved.constant:
+                far = self._scaled(self.n.sum(moved, 32), axis)
+                found = far if found == "0" else f.value(f"add i32 {found}, {far}")
+        conditions = [self._is_inside(axis, steps[axis]) for axis in self.op.guard if axis != self.inner]
+        for condition in (*conditions, *map(self.n.truth, self.op.mask)):
+            found = f.value(f"select i1 {condition}, i32 {found}, i32 {OUTSIDE}")
+        return found
+
+    def _is_inside(self, axis: int, step: int) -> str:
+        whole = self.sums[axis].plus(step)
+        bits = 32 if within(bounds(whole, self.n.positions), INT32) else 64
+        return self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {self.place.memory.shape[axis]}")
+
+    def unbroken(self, chunks: Chunks) -> int:
+        """The largest part of a chunk that lies in the array as a whole, or not at all."""
+        if self.inner not in self.op.guard:
+            return chunks.width
+        begins = (offset[-1] for offset in chunks.offsets)
+        return gcd(chunks.width, self.place.memory.shape[-1], self.sums[self.inner].divisor(), *begins)
+
+
+def _shape(op: Load | Store | BringChunks) -> tuple[int, ...]:
+    """Of what a lane moves."""
+    match op:
+        case BringChunks(shape=shape):
+            return shape
+        case Store(x):
+            stored: tuple[int, ...] = x.type.shape
+            return stored
+        case Load():
+            loaded: tuple[int, ...] = op.result.type.shape
+            return loaded
+
+
+def bounds(s: Affine, positions: Positions) -> tuple[int, int]:
+    """Between which numbers a sum lies."""
+    low = high = s.constant
+    for v, factor in s.terms.items():
+        ends = [factor * end for end in positions.ranges.of(v)]
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _zero(kind: str) -> str:
+    return "0" if kind.startswith("i") else "0.0" if kind != "half" else "0xH0000"

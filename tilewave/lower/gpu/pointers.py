@@ -1,0 +1,111 @@
+"""Arrays reached by 64-bit addresses: nobody checks them, so a lane that must not touch its element looks elsewhere.
+
+What the innermost loop changes is added last, so that everything else is computed in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from tilewave.ir.core import Value
+from tilewave.ir.ops import Load, Store
+from tilewave.lower.gpu.memory import Chunks, GlobalMemory, GlobalPlace, bounds
+from tilewave.lower.gpu.positions import Affine
+from tilewave.lower.gpu.ranges import INT32, within
+
+
+class Pointers:
+    """What one load or store of a lane touches."""
+
+    def __init__(self, memory: GlobalMemory, op: Load | Store, place: GlobalPlace) -> None:
+        self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
+        self.kind = memory.target.global_pointer
+        self.sums = [self.n.positions.of(v) for v in op.at]
+        self.inner = len(self.sums) - 1
+        self.rows: dict[tuple[int, ...], str] = {}
+        self.inside: dict[tuple[int, int], str] = {}
+
+    def unbroken(self, chunks: Chunks) -> int:
+        """What is inside the array as a whole or not at all, and at an address that is a multiple of its bytes."""
+        begins = (offset[-1] for offset in chunks.offsets)
+        whole = self.place.memory.shape[-1] if self.inner in self.op.guard else 0
+        most = max(1, self.place.alignment // self.place.bytes)
+        return gcd(chunks.width, most, whole, self.sums[self.inner].divisor(), *begins)
+
+    def load(self, raw: str, at: tuple[int, ...]) -> str:
+        f, condition, where = self.f, self._condition(at), self._pointer(at)
+        if condition and self.place.is_written:
+            return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
+        if condition:  # the array's first element is always there to be loaded, and thrown away
+            where = f.value(f"select i1 {condition}, {self.kind} {where}, {self.kind} {self.place.pointer}")
+        x = self._loaded(raw, where)
+        return f.value(f"select i1 {condition}, {raw} {x}, {raw} zeroinitializer") if condition else x
+
+    def _loaded(self, raw: str, where: str) -> str:
+        return self.f.value(f"load {raw}, {self.kind} {where}, align {_bytes(raw)}")
+
+    def store(self, raw: str, x: str, at: tuple[int, ...]) -> None:
+        condition, where = self._condition(at), self._pointer(at)
+
+        def write() -> None:
+            self.f.do(f"store {raw} {x}, {self.kind} {where}, align {_bytes(raw)}")
+
+        if condition:
+            self.f.when(condition, write, lambda: None)
+        else:
+            write()
+
+    def _pointer(self, at: tuple[int, ...]) -> str:
+        row = at[:-1]
+        if row not in self.rows:
+            self.rows[row] = self._row(row)
+        far = at[-1] * self.place.bytes
+        return self.f.value(f"getelementptr i8, {self.kind} {self.rows[row]}, i64 {far}") if far else self.rows[row]
+
+    def _row(self, row: Sequence[int]) -> str:
+        """Where the first register of a row lies: what stays in the loop first, then what it changes."""
+        found = self.place.pointer
+        still = [s.where(lambda v: not self._steps(v)).plus(s.constant) for s in self.sums]
+        stepping = [s.where(self._steps) for s in self.sums]
+        moved = [s.plus(step) for s, step in zip(still, (*row, 0), strict=True)]
+        for parts in (moved, stepping):
+            far = self._bytes_of(parts)
+            if far:
+                found = self.f.value(f"getelementptr i8, {self.kind} {found}, i64 {far}")
+        return found
+
+    def _steps(self, v: Value) -> bool:
+        return self.n.loop is not None and self.n.positions.loop_of(v) == self.n.loop
+
+    def _bytes_of(self, parts: Sequence[Affine]) -> str:
+        f, found = self.f, ""
+        for axis, part in enumerate(parts):
+            if part.terms or part.constant:
+                far = self.n.sum(part, self._bits(part))
+                far = f.value(f"sext i32 {far} to i64") if self._bits(part) == 32 else far
+                far = far if axis == self.inner else f.value(f"mul i64 {far}, {self.place.strides[axis]}")
+                found = f.value(f"add i64 {found}, {far}") if found else far
+        return f.value(f"mul i64 {found}, {self.place.bytes}") if found else ""
+
+    def _bits(self, part: Affine) -> int:
+        return 32 if within(bounds(part, self.n.positions), INT32) else 64
+
+    def _condition(self, at: tuple[int, ...]) -> str:
+        """Whether this lane's elements `at` from the first are inside; nothing where they surely are."""
+        truths = [self._is_inside(axis, at[axis]) for axis in self.op.guard]
+        return self.m.all_of([*map(self.n.truth, self.op.mask), *truths])
+
+    def _is_inside(self, axis: int, step: int) -> str:
+        if (axis, step) not in self.inside:
+            whole = self.sums[axis].plus(step)
+            bits = self._bits(whole)
+            extent = self.place.memory.shape[axis]
+            self.inside[axis, step] = self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {extent}")
+        return self.inside[axis, step]
+
+
+def _bytes(raw: str) -> int:
+    """Of what one access moves."""
+    lanes, _, word = raw.strip("<>").rpartition(" x ")
+    return int(word[1:]) // 8 * int(lanes or 1)

@@ -1,0 +1,138 @@
+"""Positions taken apart: what is the same for all lanes of a wave, what the loop changes, and what each lane adds.
+
+%row = add(mul(%tile, 128), floor_div(%lane, 8))      128 · %tile, the same for all lanes + %lane // 8, each lane's own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import gcd
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Add, Const, Lane, Load, LoadEach, Loop, Mul, Neg, Sub, While, Yield
+from tilewave.ir.types import INDEX, Scalar
+from tilewave.lower.gpu.ranges import LaneRanges
+
+
+@dataclass(frozen=True)
+class Affine:
+    """constant + Σ factor · value."""
+
+    constant: int = 0
+    terms: dict[Value, int] = field(default_factory=dict)
+
+    def __add__(self, other: Affine) -> Affine:
+        terms = dict(self.terms)
+        for v, factor in other.terms.items():
+            terms[v] = terms.get(v, 0) + factor
+        return Affine(self.constant + other.constant, {v: factor for v, factor in terms.items() if factor})
+
+    def times(self, factor: int) -> Affine:
+        return Affine(self.constant * factor, {v: f * factor for v, f in self.terms.items() if factor})
+
+    def plus(self, constant: int) -> Affine:
+        return Affine(self.constant + constant, self.terms)
+
+    def where(self, holds: Callable[[Value], bool]) -> Affine:
+        """The terms for which `holds`, and no constant."""
+        return Affine(0, {v: factor for v, factor in self.terms.items() if holds(v)})
+
+    def divisor(self) -> int:
+        """A number that divides it whatever its values are; 0 where it is 0."""
+        return gcd(self.constant, *self.terms.values())
+
+
+class Positions:
+    """Every index of a kernel as a sum, and which of its values differ from lane to lane."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.ranges = LaneRanges(kernel)
+        self._sums: dict[Value, Affine] = {}
+        self._varies: set[Value] = set()
+        self._inside: dict[Value, Value | None] = {}
+        self._makers: dict[Value, Op] = {}
+        self._visit(kernel.body, None)
+        while self._spread(kernel.body):
+            pass
+
+    def of(self, v: Value) -> Affine:
+        return self._sums.get(v) or Affine(0, {v: 1})
+
+    def varies(self, v: Value) -> bool:
+        """Whether lanes of one wave may see different numbers."""
+        return v in self._varies
+
+    def maker(self, v: Value) -> Op | None:
+        """The op that computes v; None where a block or the kernel is given it."""
+        return self._makers.get(v)
+
+    def loop_of(self, v: Value) -> Value | None:
+        """The innermost loop that computes v anew in every step, by its first argument."""
+        return self._inside.get(v)
+
+    def _visit(self, block: Block, loop: Value | None) -> None:
+        for v in block.args:
+            self._inside[v] = loop
+        for op in block.ops:
+            for v in op.results:
+                self._inside[v] = loop
+                self._makers[v] = op
+            if len(op.results) == 1 and op.result.type == Scalar(INDEX):
+                found = self._sum(op)
+                if found is not None:
+                    self._sums[op.result] = found
+            for inner in op.blocks:
+                self._visit(inner, inner.args[0] if isinstance(op, (Loop, While)) and inner.args else loop)
+
+    def _sum(self, op: Op) -> Affine | None:
+        match op:
+            case Const(value):
+                return Affine(int(value))
+            case Add(a, b):
+                return self.of(a) + self.of(b)
+            case Sub(a, b):
+                return self.of(a) + self.of(b).times(-1)
+            case Neg(x):
+                return self.of(x).times(-1)
+            case Mul(a, b):
+                for x, y in ((a, b), (b, a)):
+                    if not self.of(y).terms:
+                        return self.of(x).times(self.of(y).constant)
+        return None
+
+    def _spread(self, body: Block) -> bool:
+        """Mark what is computed from what lanes see differently; whether anything new was marked."""
+        before = len(self._varies)
+        for v, sources in _computed(body):
+            if any(s is None or s in self._varies for s in sources):
+                self._varies.add(v)
+        return len(self._varies) > before
+
+
+def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
+    """Each value and what it is computed from; None stands for the number of the lane."""
+    for op in block.ops:
+        match op:
+            case Loop(_, init, body):
+                yield from _carried(op.results, body.args[1:], init, body)
+            case While(init, condition, body):
+                yield from _carried(op.results, body.args, init, body)
+                yield from zip(condition.args, ((v,) for v in body.args), strict=True)
+            case Lane() | Load() | LoadEach():
+                yield op.result, (None,)
+            case _:
+                for v in op.results:
+                    yield v, op.operands
+        for inner in op.blocks:
+            yield from _computed(inner)
+
+
+def _carried(
+    results: tuple[Value, ...], args: tuple[Value, ...], init: tuple[Value, ...], body: Block
+) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
+    ends = body.ops[-1]
+    assert isinstance(ends, Yield)
+    for result, arg, first, later in zip(results, args, init, ends.values, strict=True):
+        yield arg, (first, later)
+        yield result, (arg, first, later)

@@ -1,0 +1,167 @@
+"""Between which bounds the integers of a lane-level kernel lie, so that most of its arithmetic takes 32 bits."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewave.analysis.ranges import ANY, Range, bounds, divisor_of, last_turn, range_of, within_both
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Add,
+    And,
+    Broadcast,
+    Cast,
+    Const,
+    Lane,
+    Less,
+    LessEqual,
+    Loop,
+    Mod,
+    Permute,
+    Ramp,
+    Select,
+    Sub,
+    Wave,
+    While,
+    Workgroup,
+    Yield,
+)
+from tilewave.ir.types import INDEX, Scalar, Vector
+
+INT32: Range = (-(1 << 31), (1 << 31) - 1)
+
+
+def within(inner: Range, outer: Range) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def union(a: Range, b: Range) -> Range:
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _is_constant(op: Op) -> bool:
+    """Of integers that are no index, only these are followed: divisors are asked for, and are constants mostly."""
+    return isinstance(op, (Const, Broadcast, Permute)) and op.results[0].type.dtype.is_int
+
+
+class LaneRanges:
+    """The bounds of every integer, scalars and vectors alike."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._known: dict[Value, Range] = {}
+        self._makers: dict[Value, Op] = {}
+        self._trips: dict[Value, Value] = {}
+        self._whole = {
+            Lane: (0, kernel.lanes - 1),
+            Wave: (0, prod(kernel.waves) - 1),
+            Workgroup: (0, kernel.workgroups - 1),
+        }
+        self._learn(kernel.body)
+
+    def of(self, v: Value) -> Range:
+        if v in self._known:
+            return self._known[v]
+        return bounds(v.type.dtype) if v.type.dtype.is_int else ANY
+
+    def bits(self, v: Value) -> int:
+        """How wide the integer is that holds an index."""
+        return 32 if within(self.of(v), INT32) else 64
+
+    def _learn(self, block: Block) -> None:
+        for op in block.ops:
+            match op:
+                case Loop():
+                    self._loop(op)
+                case While():
+                    self._while(op)
+                case _:
+                    for inner in op.blocks:
+                        self._learn(inner)
+                    if len(op.results) == 1 and isinstance(op.result.type, (Scalar, Vector)):
+                        self._makers[op.result] = op
+                        if op.result.type.dtype == INDEX or _is_constant(op):
+                            self._known[op.result] = self._range(op)
+
+    def _range(self, op: Op) -> Range:
+        match op:
+            case Lane() | Wave() | Workgroup():
+                return self._whole[type(op)]
+            case Ramp(steps):
+                ends = [step * (n - 1) for step, n in zip(steps, op.result.type.shape, strict=True)]
+                return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
+            case Broadcast(x) | Permute(x):
+                return self.of(x)
+            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
+                return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Add() if isinstance(op.result.type, Scalar):
+                return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
+            case Select(_, a, b):
+                return union(self.of(a), self.of(b))
+            case Cast(x) if x.type.dtype.kind == "bool":
+                return 0, 1
+            case Const() | Cast():
+                return range_of(op, self.of)
+        return range_of(op, self.of)
+
+    def _loop(self, op: Loop) -> None:
+        self._known[op.body.args[0]] = (0, max(0, self.of(op.trips)[1] - 1))
+        self._trips[op.body.args[0]] = op.trips
+        args = op.body.args[1:]
+        self._carry(op.init, args, op.body)
+        for arg, result in zip(args, op.results, strict=True):
+            self._known[result] = self.of(arg)
+
+    def _carry(self, init: tuple[Value, ...], args: tuple[Value, ...], body: Block) -> None:
+        """First nothing is known of what is carried; what the body then yields bounds it."""
+        self._learn(body)
+        ends = body.ops[-1]
+        assert isinstance(ends, Yield)
+        for first, arg, later in zip(init, args, ends.values, strict=True):
+            if arg.type.dtype == INDEX:
+                self._known[arg] = union(self.of(first), self.of(later))
+        self._learn(body)
+
+    def _while(self, op: While) -> None:
+        """A number that grows by steps stays between where it begins and the bound that ends the loop."""
+        self._learn(op.condition)
+        self._learn(op.body)
+        ends = op.body.ops[-1]
+        assert isinstance(ends, Yield)
+        for i, (first, arg, later) in enumerate(zip(op.init, op.body.args, ends.values, strict=True)):
+            step = self._step(arg, later)
+            bound = self._bound(op.condition, i)
+            if arg.type.dtype != INDEX or step is None or bound is None or step[0] < 0:
+                continue
+            low = self.of(first)[0]
+            self._known[arg] = (low, max(low, bound - 1))
+            after = (low, max(self.of(first)[1], bound - 1 + step[1]))
+            self._known[op.condition.args[i]] = self._known[op.results[i]] = after
+        self._learn(op.condition)
+        self._learn(op.body)
+
+    def _step(self, arg: Value, later: Value) -> Range | None:
+        if later == arg:
+            return (0, 0)
+        match self._makers.get(later):
+            case Add(a, b) if a == arg:
+                return self.of(b)
+            case Add(a, b) if b == arg:
+                return self.of(a)
+        return None
+
+    def _bound(self, condition: Block, i: int) -> int | None:
+        """What argument i is below wherever the condition holds."""
+        ends = condition.ops[-1]
+        assert isinstance(ends, Yield)
+        return self._below(ends.values[0], condition.args[i])
+
+    def _below(self, holds: Value, arg: Value) -> int | None:
+        match self._makers.get(holds):
+            case Less(a, b) if a == arg:
+                return self.of(b)[1]
+            case LessEqual(a, b) if a == arg:
+                return self.of(b)[1] + 1
+            case And(a, b):
+                found = [x for x in (self._below(a, arg), self._below(b, arg)) if x is not None]
+                return min(found, default=None)
+        return None

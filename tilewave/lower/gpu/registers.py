@@ -1,0 +1,180 @@
+"""Where the lowering of lanes keeps its values: numbers, the vectors that each lane holds, and what loops carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import numpy as np
+
+from tilewave.ir import ops as ir
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.types import INDEX, Scalar, Vector
+from tilewave.lower.gpu.arithmetic import Arithmetic, resized
+from tilewave.lower.gpu.positions import Affine, Positions
+from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.values import (
+    Array,
+    Held,
+    constant,
+    element,
+    natural_width,
+    packed,
+    picked,
+    plain,
+    rearranged,
+    regrouped,
+    splatted,
+)
+from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.numbers import literal
+
+
+class Registers:
+    """A value for each of the kernel's."""
+
+    def __init__(self, f: Function, kernel: Kernel, target: LaneTarget) -> None:
+        self.f, self.target = f, target
+        self.positions = Positions(kernel)
+        self.arithmetic = Arithmetic(f, self.positions.ranges, target.functions)
+        self.scalars: dict[Value, Typed] = {}
+        self.vectors: dict[Value, Held] = {}
+        self.loop: Value | None = None
+        """The innermost loop that is being written, by its first argument."""
+
+    def scalar(self, v: Value) -> str:
+        return self.scalars[v][1]
+
+    def truth(self, v: Value) -> str:
+        return self.scalars[v][1]
+
+    def vector(self, v: Value) -> Held:
+        return self.vectors[v]
+
+    def sum(self, affine: Affine, bits: int) -> str:
+        """A position in so many bits."""
+        found = ""
+        for v, factor in affine.terms.items():
+            kind, name = self.scalars[v]
+            x = resized(self.f, name, kind, f"i{bits}", 1, self.positions.ranges.of(v)[0] < 0)
+            x = self.f.value(f"mul i{bits} {x}, {factor}") if factor != 1 else x
+            found = self.f.value(f"add i{bits} {found}, {x}") if found else x
+        if not found:
+            return str(affine.constant)
+        return self.f.value(f"add i{bits} {found}, {affine.constant}") if affine.constant else found
+
+    def kind(self, v: Value) -> str:
+        """The LLVM type of one element of v."""
+        return element(v.type.dtype, self.positions.ranges.bits(v) if v.type.dtype == INDEX else 64)
+
+    def put(self, v: Value, x: str) -> None:
+        self.scalars[v] = self.kind(v), x
+
+    # -- vectors
+
+    def make(self, op: Op) -> Held:
+        kind, shape = self.kind(op.result), op.result.type.shape
+        match op:
+            case ir.Const(value):
+                width = natural_width(shape, kind)
+                part = constant(self.f, literal(value, op.result.type.dtype), kind, width)
+                return Held(shape, kind, width, (part,) * (prod(shape) // width))
+            case ir.Unset():
+                width = natural_width(shape, kind)
+                return Held(shape, kind, width, ("undef",) * (prod(shape) // width))
+            case ir.Ramp(steps):
+                numbers = sum(
+                    (n * step for n, step in zip(np.indices(shape), steps, strict=True)), np.zeros(shape, int)
+                )
+                return Held(shape, kind, 1, tuple(str(n) for n in numbers.reshape(-1)))
+            case ir.Broadcast(x) if isinstance(x.type, Scalar):
+                width = natural_width(shape, kind)
+                return Held(
+                    shape, kind, width, (splatted(self.f, self.scalar(x), kind, width),) * (prod(shape) // width)
+                )
+            case ir.Broadcast(x, axes):
+                places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
+                spread = [axes.index(i) if i in axes else None for i in range(len(shape))]
+                return rearranged(self.f, self.vector(x), shape, _broadcast(places, spread, shape))
+            case ir.Permute(x, axes):
+                places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
+                return rearranged(self.f, self.vector(x), shape, places.transpose(axes))
+            case ir.Part(x, axis, first):
+                places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
+                taken = places.take(range(first, first + shape[axis]), axis)
+                return picked(self.f, self.vector(x), shape, taken)
+        raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
+        """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.
+
+        A single number stands for a vector that holds it everywhere; `begin` is told of each op before it is written.
+        """
+        first = next(self.vector(v) for v in reversed(ops[0].operands) if isinstance(v.type, Vector))
+        width, count = first.width, len(first.parts)
+        made: dict[Value, list[str]] = {op.result: [] for op in ops}
+        given = {v: self.grouped(v, width, count) for op in ops for v in op.operands if v not in made}
+        for i in range(count):
+            for op in ops:
+                begin(op)
+                taken = [
+                    (self.kind(v), plain(self.f, made[v][i], self.kind(v), width))
+                    if v in made
+                    else (given[v].kind, plain(self.f, given[v].parts[i], given[v].kind, width))
+                    for v in op.operands
+                ]
+                made[op.result].append(
+                    packed(self.f, self.arithmetic.apply(op, taken, width), self.kind(op.result), width)
+                )
+        for v, parts in made.items():
+            self.vectors[v] = Held(v.type.shape, self.kind(v), width, tuple(parts))
+
+    def grouped(self, v: Value, width: int, count: int) -> Held:
+        if isinstance(v.type, Vector):
+            return regrouped(self.f, self.vector(v), width)
+        kind, x = self.scalars[v]
+        return Held((), kind, width, (splatted(self.f, x, kind, width),) * count)
+
+    # -- what loops carry
+
+    def carried(self, values: Sequence[Value], like: Sequence[Value]) -> list[Typed]:
+        """What a loop carries, one LLVM value after the other, held as those in `like` are."""
+        found: list[Typed] = []
+        for v, other in zip(values, like, strict=True):
+            if isinstance(v.type, Vector):
+                width = natural_width(v.type.shape, self.kind(other))
+                x = regrouped(self.f, self.resized_vector(v, self.kind(other)), width)
+                found += [(x.type, part) for part in x.parts]
+            else:
+                kind, number = self.scalars[v]
+                wanted = self.kind(other)
+                found.append((wanted, resized(self.f, number, kind, wanted, 1)))
+        return found
+
+    def resized_vector(self, v: Value, kind: str) -> Held:
+        x = self.vector(v)
+        if x.kind == kind:
+            return x
+        parts = tuple(resized(self.f, part, x.kind, kind, x.width) for part in x.parts)
+        return Held(x.shape, kind, x.width, parts)
+
+    def bind(self, values: Sequence[Value], parts: Sequence[Typed]) -> None:
+        """The opposite of `carried`."""
+        rest = list(parts)
+        for v in values:
+            if isinstance(v.type, Vector):
+                width = natural_width(v.type.shape, self.kind(v))
+                count = prod(v.type.shape) // width
+                self.vectors[v] = Held(v.type.shape, self.kind(v), width, tuple(x for _, x in rest[:count]))
+                rest = rest[count:]
+            else:
+                self.scalars[v] = rest.pop(0)
+
+
+def _broadcast(places: Array, spread: list[int | None], shape: tuple[int, ...]) -> Array:
+    kept = [i for i in spread if i is not None]
+    ordered = places.transpose(kept)
+    for axis, i in enumerate(spread):
+        if i is None:
+            ordered = np.expand_dims(ordered, axis)
+    return np.broadcast_to(ordered, shape)

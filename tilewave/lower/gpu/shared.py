@@ -1,0 +1,115 @@
+"""Loads from and stores to shared memory.
+
+An address is the formula of `ir/placements.py` on numbers that keep their constant apart, so that registers which
+differ by a constant share one address and say the rest in the instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tilewave.ir.ops import Load, LoadEach, Store, StoreEach
+from tilewave.ir.placements import offset, row_elements
+from tilewave.ir.types import Memory, Swizzled
+from tilewave.lower.gpu.fragments import FragmentStore
+from tilewave.lower.gpu.memory import Chunks
+from tilewave.lower.gpu.numbers import Number, numbers_of
+from tilewave.lower.gpu.registers import Registers
+from tilewave.lower.gpu.values import Held, held, regrouped
+from tilewave.lower.numbers import in_memory
+
+
+@dataclass(frozen=True)
+class SharedPlace:
+    memory: Memory
+    pointer: str
+
+    @property
+    def bytes(self) -> int:
+        return self.memory.dtype.bytes
+
+
+class SharedMemory:
+    """Loads from and stores to the memories of a workgroup."""
+
+    def __init__(self, numbers: Registers) -> None:
+        self.n, self.f, self.target = numbers, numbers.f, numbers.target
+        self.note = ""
+        """What every load carries."""
+
+    def load(self, op: Load, place: SharedPlace) -> Held:
+        kind = in_memory(place.memory.dtype)
+        chunks = self._chunks(op, op.result.type.shape, place)
+        condition = self._condition(op)
+        parts = []
+        for at in chunks.offsets:
+            where = self._address(op, place, at)
+            if condition:  # the first element is always there to be loaded, and thrown away
+                where = self.f.value(f"select i1 {condition}, {self._pointer} {where}, {self._pointer} {place.pointer}")
+            parts.append(self._load(place, kind, chunks.width, where, self._alignment(op, place), condition))
+        return Held(op.result.type.shape, kind, chunks.width, tuple(parts))
+
+    def store(self, op: Store, x: Held, place: SharedPlace) -> None:
+        fragments = FragmentStore.of(self.n, op, place.memory)
+        if fragments:
+            fragments.write(x, place.pointer)
+            return
+        chunks = self._chunks(op, x.shape, place)
+        x = regrouped(self.f, x, chunks.width)
+        condition = self._condition(op)
+
+        def write() -> None:
+            for part, at in zip(x.parts, chunks.offsets, strict=True):
+                where, aligned = self._address(op, place, at), self._alignment(op, place)
+                self.f.do(f"store {x.type} {part}, {self._pointer} {where}, align {aligned}")
+
+        if condition:
+            self.f.when(condition, write, lambda: None)
+        else:
+            write()
+
+    def load_each(self, op: LoadEach, place: SharedPlace) -> Held:
+        raise NotImplementedError(f"{op.loc}: no formula reads {place.memory}")
+
+    def store_each(self, op: StoreEach, x: Held, place: SharedPlace) -> None:
+        raise NotImplementedError(f"{op.loc}: no formula writes {place.memory}")
+
+    @property
+    def _pointer(self) -> str:
+        return self.target.shared_pointer
+
+    def _chunks(self, op: Load | Store, shape: tuple[int, ...], place: SharedPlace) -> Chunks:
+        """As wide as an access can be: it must not reach into a chunk that changes places, nor lie across words."""
+        most = gcd(self.target.widest_bytes // place.bytes, self._alignment(op, place) // place.bytes)
+        return Chunks.of(shape, op.steps, most)
+
+    def _condition(self, op: Load | Store) -> str:
+        assert not op.guard, f"{op.loc}: nothing hangs over a shared memory"
+        return self.n.truth(op.mask[0]) if op.mask else ""
+
+    def _address(self, op: Load | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
+        number = offset(place.memory, *numbers_of(self.n, op.at, at)) * place.bytes
+        assert isinstance(number, Number)
+        if self.note:  # slots lie far apart: beside its base an address must be small enough for an instruction
+            base = self.f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {number.value or 0}")
+            return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {number.constant}")
+        # The constant goes first: what is added to several addresses LLVM computes once, in front of the loop.
+        found = place.pointer
+        if number.constant:
+            found = f"getelementptr (i8, {self._pointer} {found}, i32 {number.constant})"
+        return self.f.value(f"getelementptr i8, {self._pointer} {found}, i32 {number.value or 0}")
+
+    def _alignment(self, op: Load | Store, place: SharedPlace) -> int:
+        """What the address of each chunk is surely a multiple of, in bytes, up to the widest access."""
+        placement = place.memory.placement
+        chunk = placement.chunk if isinstance(placement, Swizzled) else 0
+        column = self.n.positions.of(op.at[-1]).divisor()
+        steps = (step[-1] for step in op.steps if step[-1] != 1)
+        row = row_elements(place.memory) if len(op.at) > 1 else 0
+        return gcd(self.target.widest_bytes, *(n * place.bytes for n in (row, column, chunk, *steps)))
+
+    def _load(self, place: SharedPlace, kind: str, width: int, where: str, aligned: int, condition: str) -> str:
+        of = held(kind, width)
+        x = self.f.value(f"load {of}, {self._pointer} {where}, align {aligned}{self.note}")
+        return self.f.value(f"select i1 {condition}, {of} {x}, {of} zeroinitializer") if condition else x

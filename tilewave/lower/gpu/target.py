@@ -1,0 +1,169 @@
+"""What the lowering of lanes asks of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewave.lower.gpu.asynchronous_target import LaterTarget
+from tilewave.lower.llvm import Function, Module
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix instruction: a and b as words, the sums as they are; `turned` swaps the operands."""
+
+    instruction: str
+    turned: bool
+    a: str
+    b: str
+    acc: str
+
+
+class Windows(Protocol):
+    """Global memory through windows, whose bounds the machine checks."""
+
+    def window(self, f: Function, pointer: str, size_bytes: str) -> str:
+        """A part of global memory, fewer than 2³¹ bytes of it; outside nothing is loaded (0) and nothing stored."""
+        ...
+
+    def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+        """From `lane_offset`, each lane's own, + `offset`, the same for all lanes, in bytes; kind is words or less."""
+        ...
+
+    def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
+
+
+class Brings(Protocol):
+    """How a machine loads into shared memory, and what LLVM must be told of it."""
+
+    @property
+    def farthest(self) -> int:
+        """The largest distance, in bytes, that an instruction can say."""
+        ...
+
+    @property
+    def read_note(self) -> str:
+        """What a load from shared memory carries, so that LLVM does not make it wait for what is on its way."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The metadata that notes refer to."""
+        ...
+
+    def bring(
+        self, f: Function, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
+    ) -> None:
+        """A chunk per lane, `far` bytes further in the window and behind `place`."""
+        ...
+
+    def await_brought(self, f: Function, pending: int) -> None:
+        """At most so many instructions are still on their way."""
+        ...
+
+    def meet(self, f: Function) -> None:
+        """A barrier that waits for nothing that this wave has under way."""
+        ...
+
+
+class LaneTarget(Protocol):
+    @property
+    def global_pointer(self) -> str:
+        """The LLVM type of an array's address."""
+        ...
+
+    @property
+    def shared_pointer(self) -> str: ...
+
+    @property
+    def widest_bytes(self) -> int:
+        """The most that one load or store of a lane moves."""
+        ...
+
+    def workgroup(self, f: Function) -> str:
+        """Numbers of 32 bits: this workgroup's, this lane's in its wave, and the wave's, the same for its lanes."""
+        ...
+
+    def lane(self, f: Function) -> str: ...
+
+    def wave(self, f: Function) -> str: ...
+
+    def barrier(self, f: Function) -> None: ...
+
+    def order_lanes(self, f: Function) -> None:
+        """What lanes of a wave stored to shared memory, its other lanes see behind this."""
+        ...
+
+    def await_stores(self, f: Function) -> None:
+        """What this wave stores to shared memory has arrived there."""
+        ...
+
+    def await_memory(self, f: Function) -> None:
+        """What this wave loads and stores, to shared and to global memory, has arrived."""
+        ...
+
+    def priority(self, f: Function, level: int) -> None:
+        """How urgent this wave is from here on."""
+        ...
+
+    def keep_order(self, f: Function) -> None:
+        """No instruction moves across."""
+        ...
+
+    def together(self, f: Function, kind: str, count: int) -> None:
+        """The next instructions of a kind stand here."""
+        ...
+
+    def await_loads(self, f: Function) -> None:
+        """Everything that this wave loads from global memory has come."""
+        ...
+
+    def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
+        """The address of a shared memory of the workgroup, `offset` bytes behind the first one's."""
+        ...
+
+    @property
+    def windows(self) -> Windows | None:
+        """How parts of global memory are reached; None: by 64-bit addresses, which nobody checks."""
+        ...
+
+    @property
+    def later(self) -> LaterTarget | None:
+        """What the machine does by itself, beside its waves; None where it does nothing so."""
+        ...
+
+    @property
+    def brings(self) -> Brings | None:
+        """How lanes load into shared memory past their registers; None where they cannot."""
+        ...
+
+    def instruction_depth(self, instruction: str) -> int: ...
+
+    def multiply(self, f: Function, product: Product) -> str:
+        """acc + a · b."""
+        ...
+
+    def attributes(self, lanes: int, waves: int) -> str:
+        """What LLVM is told of a kernel whose workgroups have so many waves."""
+        ...
+
+    @property
+    def convention(self) -> str:
+        """The calling convention of a function that is launched."""
+        ...
+
+    @property
+    def functions(self) -> Mapping[str, str]:
+        """Which of exp, exp2, log and log2 LLVM has words for: of vectors (llvm.…), or of one f32."""
+        ...
+
+    @property
+    def line_detail(self) -> str:
+        """How much LLVM is to emit of the author's lines, in its own word."""
+        ...
+
+    def flags(self) -> list[str]:
+        """What is said of the module as a whole."""
+        ...

@@ -1,0 +1,141 @@
+"""The order of passes behind the tile level, decided here and nowhere else; each line says why it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewave.ir.places import Places
+from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
+from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.dissolve_loops import dissolve_loops
+from tilewave.passes.distribute_lanes import DistributeLanes
+from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.guard_edges import guard_edges
+from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.load_into_shared import LoadIntoShared
+from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
+from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
+from tilewave.passes.pipeline_loop import PipelineLoop
+from tilewave.passes.place_barriers import place_barriers
+from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_zeros import skip_zeros
+from tilewave.passes.slice_depth import slice_depth
+from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.stage_shared import StageShared
+from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.start_early import start_early
+from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.unroll_slots import unroll_slots
+from tilewave.passes.use_copy_engine import UseCopyEngine
+from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
+from tilewave.pipeline.runner import Pass
+
+
+def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
+    """From whole tiles to register blocks of `rows` x `cols`."""
+    return (
+        SplitTiles(rows, cols),  # first: what is packed depends on how high and wide a block is
+        PrepackOperands(rows, cols, unit, formats),
+        simplify,  # last: folds the positions of blocks and panels
+    )
+
+
+def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
+    """The same, with sums in the registers of a matrix unit."""
+    return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed
+
+
+def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+    """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
+    return (
+        dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
+        ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
+        StageShared(machine),
+        MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
+        LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
+        *pipelining,  # before barriers: it decides what must be waited for
+        WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
+        place_barriers,
+        FitShared(machine, places),  # behind everything that allocates
+        guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
+        DistributeLanes({name: i.rows for name, i in NAMED.items()}),
+        take_parts_first,  # behind: writes are cut into parts there
+        simplify,  # folds the positions of lanes
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # it orders what is there
+        unroll_slots,  # last: it repeats what was ordered
+        simplify,
+    )
+
+
+def _slots(pipelining: Sequence[Pass]) -> int:
+    """How many steps of what is brought past the registers shared memory will hold at once."""
+    return max((p.slots_of_brought for p in pipelining if isinstance(p, PipelineLoop)), default=1)
+
+
+def prefetch(buffers: int) -> tuple[Pass, ...]:
+    """Load ahead while multiplying."""
+    return (
+        PipelineLoop(buffers),
+        simplify,  # finds how often its loops go round
+        dissolve_loops,  # loops of one round disappear, and with them barriers that only further rounds would need
+    )
+
+
+def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+    """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
+    return (
+        dissolve_loops,
+        ChooseInstructions(machine, places),
+        slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
+        StageShared(machine),
+        MinimizeGlobalLoads(machine.widest_load_bytes),
+        *pipelining,
+        place_barriers,
+        FitShared(machine, places),
+        guard_edges,
+        _distribute_to_groups(),
+        simplify,
+    )
+
+
+def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
+    """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
+
+    Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where
+    there are more, each of those computes several tiles.
+    """
+    lines = machine.copy_engine.line_bytes if machine.copy_engine else 1
+    return (
+        SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
+        MakePersistent(workgroups),
+        alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
+        ChooseInstructions(machine, places),
+        slice_depth,
+        StageShared(machine),
+        UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
+        MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
+        place_barriers,
+        guard_edges,
+        StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
+        _distribute_to_groups(),
+        take_parts_first,  # behind: writes are cut into parts there
+        SpecializeWaves(machine, stages, fewest),  # on lanes: each role is a program of its own
+        ShareCopies(machine),  # behind the roles: it changes whom each of them tells
+        skip_zeros,  # behind: what loops begin with is settled
+        start_early,  # behind roles: each waits by itself, when it is ready
+        FitShared(machine, places),  # behind the ring
+        multiply_by_reciprocals,  # last: whatever computes positions is there
+        simplify,
+    )
+
+
+def _distribute_to_groups() -> Pass:
+    return DistributeLanes({i.name: i.rows for i in GROUP_INSTRUCTIONS}, frozenset(i.name for i in GROUP_INSTRUCTIONS))

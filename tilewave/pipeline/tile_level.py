@@ -1,0 +1,17 @@
+"""The passes that every target begins with; alone, because code from the cache needs no others."""
+
+from __future__ import annotations
+
+from tilewave.passes.map_workgroups import MapWorkgroups, Order
+from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.simplify import simplify
+from tilewave.pipeline.runner import Pass
+
+
+def tile_level(order: Order) -> tuple[Pass, ...]:
+    """What every target begins with."""
+    return (
+        MapWorkgroups(order),  # first: everything behind it may look at where tiles are
+        orient_reads,  # before simplify, which drops what it leaves unused
+        simplify,
+    )
