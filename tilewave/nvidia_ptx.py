@@ -10,6 +10,7 @@ from tilewave.lower.lanes import LoweredLanes, lower_lanes
 from tilewave.nvidia_code import WIDEST_BYTES, NvidiaCode, Variant
 from tilewave.targets.assembler import assembled
 from tilewave.targets.nvptx import SM_90A
+from tilewave.targets.nvptx_text import sums_of_each_half
 
 
 def lowered_for(kernel: Kernel, variant: Variant) -> LoweredLanes:
@@ -23,4 +24,4 @@ def code_of(kernel: Kernel, variant: Variant) -> NvidiaCode:
     made = assembled(kernel.name, SM_90A.chip, lowered.llvm_ir, SM_90A.machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
-    return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, made.asm)
+    return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, sums_of_each_half(made.asm))

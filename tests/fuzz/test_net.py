@@ -1,5 +1,6 @@
 """The net itself: its reference's numbers, what its judge sees, how programs shrink, what its runner survives."""
 
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ import pytest
 from . import exact, judge
 from .data import given
 from .exact import FORMATS, NUMPY, Value
+from .fake_holders import fake_cupy, fake_torch
 from .generate import generate
 from .ownership import WrongProgram
 from .process import Child
@@ -242,6 +244,29 @@ def test_a_reproduction_runs_alone_and_fails_where_the_kernel_is_wrong(tmp_path)
     text = reproduction(COPY, "numpy", outcome).replace("write(x, c)", "write(x + 1.0, c)")
     names = {"__name__": "wrong"}
     exec(text, names)
+    with pytest.raises(AssertionError):
+        names["check"]()
+
+
+@pytest.mark.parametrize("held", ["torch", "cupy"])
+@pytest.mark.parametrize("layout", [None, Layout((0,), (2,), (3,), (1,))], ids=["dense", "spaced"])
+def test_a_reproduction_for_a_card_brings_its_arrays_there_and_back(held, layout, monkeypatch):
+    for name, library in {"torch": fake_torch(), "cupy": fake_cupy()}.items():
+        monkeypatch.setitem(sys.modules, name, library)
+        monkeypatch.setattr(library.cuda, "is_available", lambda name=name: name == held)
+    program = replace(COPY, arrays=tuple(replace(a, layout=layout) for a in COPY.arrays))
+    names: dict = {"__name__": "for a card"}
+    exec(reproduction(program, "sm_90a", judge.Outcome("wrong numbers", "sm_90a card", "so and so")), names)
+    seen = []
+
+    def on_the_card(a, c):
+        seen.append((a, c))
+        c[...] = a
+
+    names["wave_compile"] = lambda options, kernel: on_the_card
+    names["check"]()
+    assert len(seen) == 1 and all(x.strides == ((8,) if layout else (4,)) for x in seen[0])
+    names["wave_compile"] = lambda options, kernel: lambda a, c: None
     with pytest.raises(AssertionError):
         names["check"]()
 
