@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.emulator.instruction import Instruction, split_text
+from tilewave.emulator.instruction import INTEGER, Instruction, split_text
 from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
 from tilewave.emulator.numbers import CHIPS, Chip
@@ -147,19 +147,13 @@ BITS = {
     "next_free_vgpr": 32,
 }
 """How many bits a kernel's descriptor has for a directive's number; for all others one."""
-NUMBER = re.compile(r"(-?)(?:0x([0-9a-fA-F]+)|([0-9]+))")
 
 
 def _number(kernel: str, directives: Mapping[str, str], key: str) -> int:
     """What a directive says; 0 where it is no number: LLVM leaves sums for its linker there."""
     text, bits = directives.get(key, DEFAULTS.get(key, "0")), BITS.get(key, 1)
-    found = NUMBER.fullmatch(text)
-    if found is None:
-        return 0
-    sign, hexadecimal, decimal = found.groups()
-    digits = (hexadecimal or decimal).lstrip("0") or "0"
-    value = int(digits, 16 if hexadecimal else 10) if len(digits) <= bits else 1 << bits
-    if value >> bits or (sign and value):
+    value = int(text, 0) if INTEGER.fullmatch(text) else 0
+    if value < 0 or value >> bits:
         what = f"{kernel}: .amdhsa_{key} is {text[:40]}"
         raise UnsupportedCode(what, remedy=f"a kernel's descriptor has {bits} bits for it: 0 to {(1 << bits) - 1}")
     return value
