@@ -1,12 +1,15 @@
 """The net itself: its reference's numbers, what its judge sees, how programs shrink, what its runner survives."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
+
+from tilewave.errors import InterpreterError
 
 from . import exact, judge
 from .data import given
@@ -22,6 +25,7 @@ from .program import (
     Cast,
     Compute,
     Dim,
+    Fill,
     IllTyped,
     Layout,
     Loop,
@@ -161,6 +165,24 @@ def test_a_tile_outside_its_memory_makes_no_program():
     far = Mapping(("M",), (("M", Place("M", 1, 3)),))
     with pytest.raises(WrongProgram, match="outside"):
         expected(replace(COPY, body=(Read("x", "a", far), Write("x", "c"))))
+
+
+@pytest.mark.parametrize(
+    ("op", "other", "fits"),
+    [("*", 9, False), ("*", 1, True), ("+", -1, False), ("+", 1, True), ("neg", None, False), ("**2", None, False)],
+)
+def test_an_index_that_overflows_makes_no_program(op, other, fits):
+    """It is an error in both interpreters, and no number."""
+    args = ("x",) if other is None else ("x", other)
+    lowest = (Fill("low", ("M",), "f32", -float("inf")), Cast("x", "low", "index"))
+    body = (*lowest, Compute("y", op, args), Cast("z", "y", "f32"), Write("z", "c"))
+    program = Program((Dim("M", 2, 4, 0),), (Array("c", ("M",), "f32"),), body)
+    compiled = judge.compile_program(program, "gfx950")
+    with nullcontext() if fits else pytest.raises(WrongProgram, match="an index overflows"):
+        expected(program)
+    for level in ("tile", "lane"):
+        with nullcontext() if fits else pytest.raises(InterpreterError, match="does not fit into index"):
+            compiled.interpret(given(program)["c"].view, level=level)
 
 
 def test_a_value_that_nobody_made_makes_no_program():
