@@ -21,9 +21,10 @@ NOTHING = (
     "endpgm", "barrier", "nop", "waitcnt", "branch",
 )  # fmt: skip
 LONGEST_WAITS = (63, 15)
+LOADED_WORDS = {"": 1, "x2": 2, "x4": 4, "x8": 8, "x16": 16}
 MOST_WAIT_STATES = 16
 """Of one s_nop, which has four bits for them."""
-HARDWARE_REGISTER = re.compile(r"hwreg\((\w+)(?:, *(\d+), *(\d+))?\)")
+HARDWARE_REGISTER = re.compile(r"hwreg\((\w+)(?:, *(\d{1,2}), *(\d{1,2}))?\)")
 
 
 def build_scalar(draft: Draft) -> Execute | None:
@@ -74,7 +75,8 @@ def _wait(outstanding: tuple[int | None, int | None]) -> Execute:
 
 def _load(draft: Draft, name: str) -> Execute:
     """Scalar loads, plain or through a buffer descriptor; they deliver in no particular order."""
-    count = int(name.split("dwordx")[1]) if "dwordx" in name else 1
+    count = LOADED_WORDS[name.split("dword")[1]]
+    assert draft.operands[0].count == count
     is_buffer = name.startswith("buffer")
     target, base, offset = draft.operands[0].row, draft.operands[1].row, draft.operands[2]
     draft.scalar_reads += range(base, base + (4 if is_buffer else 2))
