@@ -328,3 +328,25 @@ def test_what_was_loaded_is_loaded_again_behind_a_barrier(target):
     s, o = np.arange(32, dtype=np.float32), np.full(32, np.nan, np.float32)
     compiled.emulate(s, o, order="random", seed=1)
     assert (s == np.arange(32)[::-1]).all() and (o == np.arange(32)).all()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("to", [f32, f16, i32, i64, f64], ids=str)
+@pytest.mark.parametrize(("kind", "n"), [(i8, 1), (i8, 2), (i8, 12), (f8e5m2, 1), (f16, 2), (bf16, 1)], ids=str)
+def test_a_load_whose_sign_is_widened_later_stays_in_front_of_the_write(chip, kind, n, to):
+    @wave([WorkgroupConstraint(N, 8, 1), WorkgroupConstraint(M, 16, 0), WaveConstraint(M, 4)])
+    def replaced(a: Memory[M, N, G, f32], s: Memory[N, M, G, kind], c: Memory[N, M, G, to]):
+        given = read(a)
+        before = read(s)
+        write(cast(given, kind), s)
+        write(cast(before, to), c)
+
+    m = 9 if n == 1 else 10
+    compiled = wave_compile(WaveCompileOptions(subs={M: m, N: n}, target=chip), replaced)
+    rng = np.random.default_rng(n)
+    a, before = rng.integers(-9, 9, (m, n)).astype(np.float32), rng.integers(-9, 9, (n, m))
+    for order in ("in turn", "backwards", "random"):
+        s, c = before.astype(kind.numpy), np.zeros((n, m), to.numpy)
+        assert not compiled.emulate(a, s, c, order=order).findings
+        np.testing.assert_array_equal(c.astype(np.float64), before.astype(kind.numpy).astype(np.float64))
+        np.testing.assert_array_equal(s.astype(np.float64), a.T.astype(kind.numpy).astype(np.float64))

@@ -1,5 +1,6 @@
 """Machine code that lies: it is refused with an error that says what is wrong, before time or memory is spent on it."""
 
+import re
 import struct
 
 import numpy as np
@@ -41,6 +42,20 @@ def test_signs_within_signs_are_refused_however_deep(sign):
         with pytest.raises(UnsupportedCode, match="the emulator has no meaning for: v_add_f32_e64"):
             emulator = Emulator.from_assembly(kernel_text(f"\tv_add_f32_e64 v3, {operand}, v1", pointers=("a",)))
             emulator.launch("k", (1,), (64,), [WORDS])
+
+
+@pytest.mark.parametrize("prefix", ["", "0x"])
+@pytest.mark.parametrize(
+    "line",
+    ["s_nop LONG", "v_mov_b32_e32 v0, LONG", ".loc 1 LONG 3", ".amdhsa_kernarg_size LONG", ".size:           LONG"],
+)
+def test_a_number_that_nothing_holds_is_refused(prefix, line):
+    text = kernel_text('\ts_nop 0\n\t.file 1 "k.py"\n\t.loc 1 3 3')
+    places = {"s_nop": "s_nop 0", "v_mov": "s_nop 0", ".loc": ".loc 1 3 3", ".amdh": ".amdhsa_kernarg_size 16"}
+    place = next((at for begins, at in places.items() if line.startswith(begins)), ".size:           8")
+    assert place in text
+    with pytest.raises(UnsupportedCode, match=r"a number in line \d+ has 5000 digits"):
+        Emulator.from_assembly(text.replace(place, line.replace("LONG", prefix + "9" * 5000)))
 
 
 # -- code objects ------------------------------------------------------------------------------------------------------
@@ -146,6 +161,62 @@ def test_more_scalar_registers_than_are_filled_are_refused():
         launch(text)
 
 
+@pytest.mark.parametrize(
+    ("directive", "most"),
+    [
+        ("group_segment_fixed_size", 2**32 - 1),
+        ("private_segment_fixed_size", 2**32 - 1),
+        ("kernarg_size", 2**32 - 1),
+        ("user_sgpr_count", 31),
+        ("user_sgpr_kernarg_preload_length", 127),
+        ("user_sgpr_kernarg_preload_offset", 511),
+        ("float_round_mode_32", 3),
+        ("dx10_clamp", 1),
+        ("uses_dynamic_stack", 1),
+        ("next_free_vgpr", 2**32 - 1),
+    ],
+)
+@pytest.mark.parametrize("said", ["-1", "MORE", "0x7fffffffffff", "99999999999999999999", "9" * 900])
+def test_a_number_for_which_a_descriptor_has_no_bits_is_refused(directive, most, said):
+    said = str(most + 1) if said == "MORE" else said
+    text = kernel_text("\ts_nop 0").replace("\t.end_amdhsa", f"\t\t.amdhsa_{directive} {said}\n\t.end_amdhsa")
+    with pytest.raises(UnsupportedCode) as error:
+        Emulator.from_assembly(text)
+    assert str(error.value).startswith(f"k: .amdhsa_{directive} is {said[:40]}\n")
+    assert str(error.value).endswith(f" bits for it: 0 to {most}")
+
+
+@pytest.mark.parametrize("said", ["0x0f", "007", "f", "kernel.num_vgpr", "max(1, 2)", "x", ""])
+def test_what_is_no_number_counts_as_0(said):
+    text = kernel_text("\ts_nop 0").replace("next_free_vgpr 128", f"next_free_vgpr {said}")
+    kernel = Emulator.from_assembly(text).kernel("k")
+    assert kernel.descriptor.allocated_registers == {"0x0f": 15}.get(said, 0)
+
+
+@pytest.mark.parametrize("directive", ["private_segment_fixed_size", "group_segment_fixed_size"])
+def test_the_most_that_a_descriptor_can_ask_for_is_more_than_there_is(directive):
+    """With a stack that grows, it is more than 32 bits."""
+    more = f".amdhsa_{directive} 4294967295\n\t\t.amdhsa_uses_dynamic_stack 1\n\t.end_amdhsa"
+    text = kernel_text("\ts_nop 0").replace(".end_amdhsa", more)
+    with pytest.raises(UnsupportedCode, match=r"private memory per lane|shared memory do not fit"):
+        launch(text)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "shared", "said"),
+    [
+        ((1,), (1 << 16,), 0, "a workgroup has 1 to 1024 lanes, not 65536"),
+        ((1 << 30,), (64,), 0, "has 2³² lanes along an axis, or more"),
+        ((1, 1, 1 << 40), (1,), 0, "has 2³² lanes along an axis, or more"),
+        ((1,), (64,), -1, "dynamic_shared is -1"),
+    ],
+)
+def test_a_launch_that_no_packet_can_say_is_refused(grid, block, shared, said):
+    emulator = Emulator.from_assembly(kernel_text("\ts_nop 0"))
+    with pytest.raises(CallError, match=re.escape(said)):
+        emulator.launch("k", grid, block, [WORDS, WORDS], dynamic_shared=shared)
+
+
 # -- instructions ------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +230,21 @@ def test_more_scalar_registers_than_are_filled_are_refused():
         ("v_add_u32_e32 v1", "it does not have the operands that it needs"),
         ("ds_read_b32 v1, v2 offset:x", "it does not have the operands that it needs"),
         ("v_frobnicate v1", "tell us"),
+        ("s_load_dwordx9999999999 s[4:5], s[0:1], 0x0", "it does not have the operands that it needs"),
+        ("s_load_dwordx4 s[4:5], s[0:1], 0x0", "it does not have the operands that it needs"),
+        ("v_mov_b32_dpp v1, v0 row_shl:9223372036854775808", "it does not have the operands that it needs"),
+        ("v_mov_b32_dpp v1, v0 row_ror:1 row_mask:16", "it does not have the operands that it needs"),
+        ("v_mov_b32_dpp v1, v0 quad_perm:[4,1,2,3]", "it does not have the operands that it needs"),
+        ("v_cvt_f32_f16_sdwa v1, v0 src0_sel:WORD_4294967296", "it does not have the operands that it needs"),
+        ("ds_swizzle_b32 v1, v0 offset:65536", "it does not have the operands that it needs"),
+        ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 9999999999), 1", "write the register as hwreg"),
+        ("s_nop 16", "it does not have the operands that it needs"),
+        ("s_nop 07", "it does not have the operands that it needs"),
+        ("s_nop x", "it does not have the operands that it needs"),
+        ("s_movk_i32 s4, 08", "it does not have the operands that it needs"),
+        ("s_cmpk_eq_i32 s4, x", "is not known"),
+        ("v_mov_b32_e32 v1, -07", "is not known"),
+        ("s_load_dwordx2 s[4:5], s[0:1], 08", "is not known"),
     ],
 )
 def test_an_instruction_that_cannot_be_is_named(line, why):

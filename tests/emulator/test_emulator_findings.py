@@ -287,6 +287,51 @@ def test_an_unwritten_upper_half_that_does_not_matter_is_none():
     assert only(kernel_text(START + body.format(3))).what == "uses v3, computed from v11, which nobody has written"
 
 
+SPILLED = """	v_mov_b32_e32 v10, v0
+{before}
+	scratch_store_dwordx2 off, v[10:11], {base} offset:8
+{between}
+	scratch_load_dwordx2 v[20:21], off, {base} offset:8
+	s_waitcnt vmcnt(0)
+	global_store_dword v1, v{used}, s[6:7]"""
+"""v11 was never written; LLVM spills such pairs."""
+
+
+def spilled(used, before="", between="", base="off"):
+    body = SPILLED.format(used=used, before=before, between=between, base=base)
+    text = kernel_text(START + body, private=8192)
+    return [f.what for f in findings_of(text, *(np.zeros(256, np.uint32) for _ in range(2)))]
+
+
+FAR = "\ts_movk_i32 s8, 0x1000"
+
+
+@pytest.mark.parametrize(("before", "base"), [("", "off"), (FAR, "s8"), ("\ts_mov_b32 s8, 0x1000", "s8")])
+def test_half_of_a_pair_that_is_spilled_may_be_open(before, base):
+    assert not spilled(20, before, base=base)
+    assert spilled(21, before, base=base) == ["uses v21, computed from v11, which nobody has written"]
+
+
+def test_what_is_stored_over_an_open_half_closes_it():
+    assert not spilled(21, between="\tscratch_store_dword off, v0, off offset:12")
+    assert spilled(21, between="\tscratch_store_dword off, v0, off offset:8")
+    assert spilled(21, between="\tscratch_store_dword off, v0, off offset:16")
+    assert spilled(21, between="\tscratch_store_short off, v0, off offset:12")
+    assert spilled(21, between="\tscratch_store_dword off, v0, off offset:12", before=FAR, base="s8")
+
+
+def test_an_open_half_stays_open_from_block_to_block():
+    loop = "\ts_mov_b32 s9, 0\n.L7:\n\ts_add_u32 s9, s9, 1\n\ts_cmp_lt_u32 s9, 3\n\ts_cbranch_scc1 .L7"
+    assert not spilled(20, between=loop)
+    assert spilled(21, between=loop)
+
+
+def test_an_open_half_spilled_to_a_place_that_the_path_does_not_know_is_used():
+    assert spilled(20, before="\ts_movk_i32 s9, 16\n\ts_add_u32 s8, s9, 0", base="s8") == [
+        "uses v11, which nobody has written"
+    ]
+
+
 def test_an_access_without_lanes_uses_nothing():
     body = "\ts_mov_b64 exec, 0\n\tglobal_store_dword v1, v7, s[6:7]"
     assert not findings_of(kernel_text(START + body), WORDS, np.zeros(256, np.uint32))

@@ -199,6 +199,21 @@ def on_integers(op: str, args: list[Value]) -> Value:
     return whole(wrapped(found, dtype), sure, dims, dtype)
 
 
+def overflows(op: str, args: list[Value]) -> bool:
+    """Whether an index does not fit: all other integers wrap, and an index must not."""
+    if args[0].dtype != "index" or not (op in ("+", "-", "*", "neg", "abs") or op.startswith("**")):
+        return False
+    x = [v.x.astype(object) for v in args]
+    match op:
+        case "neg" | "abs":
+            found = np.abs(x[0])
+        case _ if op.startswith("**"):
+            found = x[0] ** int(op[2:])
+        case _:
+            found = {"+": np.add, "-": np.subtract, "*": np.multiply}[op](*x)
+    return any(not -(2**63) <= n < 2**63 for n in np.ravel(found))
+
+
 def divided(op: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Rounded down; 0 by zero. By -1 it is a change of sign, which wraps."""
     plain = np.where((b == 0) | (b == -1), 1, b)

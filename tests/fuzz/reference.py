@@ -74,7 +74,10 @@ class Run:
                 with np.errstate(all="ignore"):
                     self.values[name] = exact.cast(self.values[x], dtype)
             case Compute(name, op, args):
-                self.values[name] = exact.compute(op, self.together(op, args))
+                taken = self.together(op, args)
+                if exact.overflows(op, taken):
+                    raise WrongProgram(f"{name}: an index overflows")
+                self.values[name] = exact.compute(op, taken)
             case Mma(name, a, b, acc):
                 self.values[name] = self.mma(*(self.values[v] for v in (a, b, acc)))
             case Write(x, array, mapping):

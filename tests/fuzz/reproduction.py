@@ -20,8 +20,17 @@ RUNS = {
     "lanes": 'compiled.interpret({arrays}, level="lane", order="random", seed={seed})',
     "emulated": "compiled.emulate({arrays})",
     "emulated at random": 'compiled.emulate({arrays}, order="random", seed={seed})',
+    "card": "on_card(compiled, {arrays})",
     "call": "compiled({arrays})",
 }
+
+IMPORTS = """
+import base64
+import importlib.util
+import zlib
+
+import ml_dtypes  # it names dtypes for numpy
+""".strip().split("\n")
 
 LAID_OUT = '''
 def laid_out(x, order, steps, before, after):
@@ -42,6 +51,33 @@ def from_text(text, dtype, shape):
     """An array from its compressed bytes."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype).reshape(shape)
 '''
+ON_CARD = '''
+def on_card(compiled, *arrays, **symbols):
+    """Call it with the same arrays in a GPU's memory, held by torch or cupy, and bring them back."""
+    library = next((x for x in map(library_named, ("torch", "cupy")) if x and x.cuda.is_available()), None)
+    if library is None:
+        return compiled(*arrays, **symbols)  # it says what this machine lacks
+    wholes = [x if x.base is None else x.base for x in arrays]
+    plain = [np.frombuffer(w.tobytes(), np.uint8).copy() for w in wholes]
+    is_torch = library.__name__ == "torch"
+    buffers = [library.from_numpy(p).cuda() if is_torch else library.asarray(p) for p in plain]
+    held = []
+    for x, w, b in zip(arrays, wholes, buffers):
+        first = x.__array_interface__["data"][0] - w.__array_interface__["data"][0]
+        if is_torch:
+            steps = [s // x.itemsize for s in x.strides]
+            held.append(b.view(getattr(library, x.dtype.name)).as_strided(x.shape, steps, first // x.itemsize))
+        else:
+            held.append(library.ndarray(x.shape, x.dtype, b.data + first, x.strides))
+    compiled(*held, **symbols)
+    for w, b in zip(wholes, buffers):
+        back = b.cpu().numpy() if is_torch else b.get()
+        w[...] = np.frombuffer(back.tobytes(), w.dtype).reshape(w.shape)
+
+
+def library_named(name):
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+'''
 MOST_IN_FULL = 64
 """Arrays of more elements are compressed."""
 
@@ -57,14 +93,14 @@ def reproduction(program: Program, target: str, outcome: Outcome) -> str:
         "Run it with",
         "    python THIS_FILE",
     ]
-    lines += ['"""', "", "import base64", "import zlib", "", "import ml_dtypes  # it names dtypes for numpy"]
+    lines += ['"""', "", *IMPORTS]
     lines += [source.kernel_source(program).rstrip(), "", ""]
     check = ["def check():"]
     check += ["    " + line for a in program.arrays for line in _array(a, arrays[a.name].view)]
     check += ["    " + line for line in _call(program, target, outcome)]
     for name in (a.name for a in program.arrays if a.name in program.written()):
         check += ["    " + line for line in _expected(program.array(name), held[name])]
-    for needed, text in (("laid_out(", LAID_OUT), ("from_text(", FROM_TEXT)):
+    for needed, text in (("laid_out(", LAID_OUT), ("from_text(", FROM_TEXT), ("on_card(", ON_CARD)):
         lines += [text.strip(), "", ""] if any(needed in line for line in check) else []
     lines += check
     lines += ["", "", 'if __name__ == "__main__":', "    check()", "", f"PROGRAM = {text_of(program)!r}", ""]

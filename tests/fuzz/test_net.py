@@ -1,5 +1,7 @@
 """The net itself: its reference's numbers, what its judge sees, how programs shrink, what its runner survives."""
 
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 
@@ -7,9 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tilewave.errors import InterpreterError
+
 from . import exact, judge
 from .data import given
 from .exact import FORMATS, NUMPY, Value
+from .fake_holders import fake_cupy, fake_torch
 from .generate import generate
 from .ownership import WrongProgram
 from .process import Child
@@ -20,6 +25,7 @@ from .program import (
     Cast,
     Compute,
     Dim,
+    Fill,
     IllTyped,
     Layout,
     Loop,
@@ -161,6 +167,24 @@ def test_a_tile_outside_its_memory_makes_no_program():
         expected(replace(COPY, body=(Read("x", "a", far), Write("x", "c"))))
 
 
+@pytest.mark.parametrize(
+    ("op", "other", "fits"),
+    [("*", 9, False), ("*", 1, True), ("+", -1, False), ("+", 1, True), ("neg", None, False), ("**2", None, False)],
+)
+def test_an_index_that_overflows_makes_no_program(op, other, fits):
+    """It is an error in both interpreters, and no number."""
+    args = ("x",) if other is None else ("x", other)
+    lowest = (Fill("low", ("M",), "f32", -float("inf")), Cast("x", "low", "index"))
+    body = (*lowest, Compute("y", op, args), Cast("z", "y", "f32"), Write("z", "c"))
+    program = Program((Dim("M", 2, 4, 0),), (Array("c", ("M",), "f32"),), body)
+    compiled = judge.compile_program(program, "gfx950")
+    with nullcontext() if fits else pytest.raises(WrongProgram, match="an index overflows"):
+        expected(program)
+    for level in ("tile", "lane"):
+        with nullcontext() if fits else pytest.raises(InterpreterError, match="does not fit into index"):
+            compiled.interpret(given(program)["c"].view, level=level)
+
+
 def test_a_value_that_nobody_made_makes_no_program():
     with pytest.raises(IllTyped):
         check(replace(COPY, body=(Write("x", "c"),)))
@@ -242,6 +266,29 @@ def test_a_reproduction_runs_alone_and_fails_where_the_kernel_is_wrong(tmp_path)
     text = reproduction(COPY, "numpy", outcome).replace("write(x, c)", "write(x + 1.0, c)")
     names = {"__name__": "wrong"}
     exec(text, names)
+    with pytest.raises(AssertionError):
+        names["check"]()
+
+
+@pytest.mark.parametrize("held", ["torch", "cupy"])
+@pytest.mark.parametrize("layout", [None, Layout((0,), (2,), (3,), (1,))], ids=["dense", "spaced"])
+def test_a_reproduction_for_a_card_brings_its_arrays_there_and_back(held, layout, monkeypatch):
+    for name, library in {"torch": fake_torch(), "cupy": fake_cupy()}.items():
+        monkeypatch.setitem(sys.modules, name, library)
+        monkeypatch.setattr(library.cuda, "is_available", lambda name=name: name == held)
+    program = replace(COPY, arrays=tuple(replace(a, layout=layout) for a in COPY.arrays))
+    names: dict = {"__name__": "for a card"}
+    exec(reproduction(program, "sm_90a", judge.Outcome("wrong numbers", "sm_90a card", "so and so")), names)
+    seen = []
+
+    def on_the_card(a, c):
+        seen.append((a, c))
+        c[...] = a
+
+    names["wave_compile"] = lambda options, kernel: on_the_card
+    names["check"]()
+    assert len(seen) == 1 and all(x.strides == ((8,) if layout else (4,)) for x in seen[0])
+    names["wave_compile"] = lambda options, kernel: lambda a, c: None
     with pytest.raises(AssertionError):
         names["check"]()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.emulator.instruction import Instruction, split_text
+from tilewave.emulator.instruction import INTEGER, Instruction, split_text
 from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
 from tilewave.emulator.numbers import CHIPS, Chip
@@ -20,6 +20,9 @@ COMMENT = re.compile(r"(?:;|//).*")  # blanks in front are stripped with the res
 TARGET = re.compile(r'\.amdgcn_target\s+"[^"]*?(gfx\w+)')
 FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?')
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+DIGITS = re.compile(r"[0-9a-fA-F]+")
+MOST_DIGITS = 1000
+"""Python converts 4,300 at most, and nothing that a chip holds has so many."""
 BRANCH = re.compile(r"s_(?:cbranch_\w+|branch)\s+(\S+)")
 
 
@@ -76,6 +79,8 @@ class _Reader:
     current: dict[str, str] | None = None
 
     def read(self, number: int, line: str) -> None:
+        if len(line) > MOST_DIGITS and (most := max(map(len, DIGITS.findall(line)), default=0)) > MOST_DIGITS:
+            raise UnsupportedCode(f"a number in line {number} has {most} digits", remedy="no register holds it")
         if self.in_metadata:
             self.in_metadata = ".end_amdgpu_metadata" not in line
             if self.in_metadata:
@@ -128,10 +133,35 @@ DEFAULTS = {"float_denorm_mode_16_64": "3", "dx10_clamp": "1", "ieee_mode": "1"}
 """What LLVM's assembler takes for directives that are not there; for all others it is 0."""
 
 
+BITS = {
+    "group_segment_fixed_size": 32,
+    "private_segment_fixed_size": 32,
+    "kernarg_size": 32,
+    "user_sgpr_count": 5,
+    "user_sgpr_kernarg_preload_length": 7,
+    "user_sgpr_kernarg_preload_offset": 9,
+    "float_round_mode_32": 2,
+    "float_round_mode_16_64": 2,
+    "float_denorm_mode_32": 2,
+    "float_denorm_mode_16_64": 2,
+    "next_free_vgpr": 32,
+}
+"""How many bits a kernel's descriptor has for a directive's number; for all others one."""
+
+
+def _number(kernel: str, directives: Mapping[str, str], key: str) -> int:
+    """What a directive says; 0 where it is no number: LLVM leaves sums for its linker there."""
+    text, bits = directives.get(key, DEFAULTS.get(key, "0")), BITS.get(key, 1)
+    value = int(text, 0) if INTEGER.fullmatch(text) else 0
+    if value < 0 or value >> bits:
+        what = f"{kernel}: .amdhsa_{key} is {text[:40]}"
+        raise UnsupportedCode(what, remedy=f"a kernel's descriptor has {bits} bits for it: 0 to {(1 << bits) - 1}")
+    return value
+
+
 def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapping[str, Any]) -> Kernel:
     def number(key: str) -> int:
-        text = directives.get(key, DEFAULTS.get(key, "0"))
-        return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else 0
+        return _number(name, directives, key)
 
     float_mode = (
         number("float_round_mode_32")

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,10 @@ from tilewave.emulator.assembly import Module, read_assembly
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
 from tilewave.emulator.kernel import Kernel, is_usual
-from tilewave.emulator.launch import Extent, Given, Launch, known_at_start, make_machine, prepare
+from tilewave.emulator.launch import Extent, Given, known_at_start, make_machine, prepare
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.memory import GlobalMemory
-from tilewave.emulator.numbers import SHARED_LIMIT, Chip
+from tilewave.emulator.numbers import MASK32, SHARED_LIMIT, Chip
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Program
 from tilewave.emulator.races import Races
@@ -98,10 +99,10 @@ class Emulator:
         start = time.perf_counter()
         kernel = self.kernel(kernel_name)
         memory, findings = GlobalMemory(), Findings(check)
-        launch = prepare(
-            self.module, kernel, _extent("grid", grid), _extent("block", block), args, dynamic_shared, memory
-        )
-        self._check_needs(launch)
+        whole, each = _extent("grid", grid), _extent("block", block)
+        self._check_needs(kernel, dynamic_shared)
+        _check_size(whole, each)
+        launch = prepare(self.module, kernel, whole, each, args, dynamic_shared, memory)
         limit = instruction_limit(memory) if limit is None else limit
         executed, rng, paths, races = 0, random.Random(seed), None, Races(memory.buffers, memory.places)
         workgroups = launch.workgroups()
@@ -122,20 +123,30 @@ class Emulator:
             kernel_name, self.chip, order, seed, len(workgroups), waves, executed, seconds, tuple(findings.found)
         )
 
-    def _check_needs(self, launch: Launch) -> None:
-        limit, private = SHARED_LIMIT[self.chip], launch.kernel.descriptor.private_bytes
-        if launch.shared_bytes > limit:
-            what = f"{launch.shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}"
+    def _check_needs(self, kernel: Kernel, dynamic_shared: int) -> None:
+        limit, private = SHARED_LIMIT[self.chip], kernel.descriptor.private_bytes
+        shared = kernel.descriptor.shared_bytes + dynamic_shared
+        if dynamic_shared < 0:
+            raise CallError(f"dynamic_shared is {dynamic_shared}", remedy="give a number of bytes, 0 or more")
+        if shared > limit:
+            what = f"{shared} bytes of shared memory do not fit {self.chip}, which has {limit}"
             raise UnsupportedCode(what, remedy="smaller tiles need less")
-        if not is_usual(launch.kernel.descriptor.mode) and self._program.has_floats():
-            what = f"{launch.kernel.name} flushes denormals, or does not round to nearest: the emulator does neither"
+        if not is_usual(kernel.descriptor.mode) and self._program.has_floats():
+            what = f"{kernel.name} flushes denormals, or does not round to nearest: the emulator does neither"
             remedy = "compile it with denormals, as LLVM does by default; in assembly: .amdhsa_float_denorm_mode_32 3"
             raise UnsupportedCode(what, remedy=remedy)
         if private > MOST_PRIVATE_BYTES:
-            what = f"{launch.kernel.name} asks for {private} bytes of private memory per lane"
+            what = f"{kernel.name} asks for {private} bytes of private memory per lane"
             raise UnsupportedCode(what, remedy=f"{self.chip} has {MOST_PRIVATE_BYTES}; large arrays belong to memory")
-        if not 0 < launch.lanes_each <= LARGEST_WORKGROUP:
-            raise CallError(f"a workgroup has 1 to {LARGEST_WORKGROUP} lanes, not {launch.lanes_each}")
+
+
+def _check_size(grid: Extent, block: Extent) -> None:
+    """Whether a packet can say that many lanes."""
+    if prod(block) > LARGEST_WORKGROUP:
+        raise CallError(f"a workgroup has 1 to {LARGEST_WORKGROUP} lanes, not {prod(block)}")
+    if max(g * b for g, b in zip(grid, block, strict=True)) > MASK32:
+        what = f"a grid of {grid} workgroups of {block} lanes has 2³² lanes along an axis, or more"
+        raise CallError(what, remedy="launch fewer workgroups")
 
 
 def instruction_limit(memory: GlobalMemory) -> int:

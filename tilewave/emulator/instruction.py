@@ -37,7 +37,8 @@ REGISTERS = {"v": 256, "a": 256, "s": VCC, "ttmp": 16}
 REGISTER = re.compile(r"(v|a|s|ttmp)(?:(\d{1,4})|\[(\d{1,4})(?::(\d{1,4}))?\])")
 NO_REGISTER = re.compile(r"(v|a|s|ttmp)(\d|\[)")
 """The beginning of a word that would be a register if there were so many."""
-INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)")
+INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|0|[1-9]\d*)")
+"""Others that begin with 0 would be octal, which nobody writes."""
 FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 ONE_OVER_TWO_PI = 0.15915494309189532
 
@@ -58,6 +59,12 @@ class Operand:
     @property
     def is_constant(self) -> bool:
         return self.kind in ("integer", "float")
+
+    @property
+    def whole(self) -> int:
+        """The number that must stand there."""
+        assert self.kind == "integer", f"{self.text} is no whole number"
+        return int(self.number)
 
     @property
     def rows(self) -> range:

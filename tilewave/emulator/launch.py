@@ -219,19 +219,18 @@ def _scalars(launch: Launch, machine: Machine) -> list[tuple[int, Any]]:
         rows += [(at + word, (value >> 32 * word) & MASK32) for word in range(words)]
         at += words
     memory = launch.memory
+    filled = max(at + descriptor.preloaded, descriptor.user_scalar_count)
+    if filled > MOST_USER_SCALARS:
+        what = f"{launch.kernel.name} asks for {filled} scalar registers to be filled before it starts"
+        raise UnsupportedCode(what, remedy=f"the hardware fills {MOST_USER_SCALARS}")
     for word in range(descriptor.preloaded):
         offset, _, _ = memory.locate(
             np.array([launch.arguments.address + 4 * (descriptor.preload_offset + word)]), 4, stores=False
         )
         rows.append((at + word, int(memory.load_words(offset, 1)[0, 0])))
-    at = max(at + descriptor.preloaded, descriptor.user_scalar_count)
-    if at > MOST_USER_SCALARS:
-        what = f"{launch.kernel.name} asks for {at} scalar registers to be filled before it starts"
-        raise UnsupportedCode(what, remedy=f"the hardware fills {MOST_USER_SCALARS}")
-    for axis in range(3):
-        if descriptor.workgroup_ids[axis]:
-            rows.append((at, np.array([machine.workgroups[w][axis] for w in machine.workgroup_of.tolist()], U32)))
-            at += 1
+    asked = [axis for axis in range(3) if descriptor.workgroup_ids[axis]]
+    for at, axis in enumerate(asked, filled):
+        rows.append((at, np.array([machine.workgroups[w][axis] for w in machine.workgroup_of.tolist()], U32)))
     return rows
 
 

@@ -14,7 +14,7 @@ from tilewave.emulator.findings import Kind
 from tilewave.emulator.hazards import History, WaitStates
 from tilewave.emulator.instruction import register_name
 from tilewave.emulator.program import Block
-from tilewave.emulator.step import SCALAR_ROWS, Step
+from tilewave.emulator.step import SCALAR_ROWS, Private, Step
 from tilewave.emulator.waits import Outstanding
 
 
@@ -28,6 +28,8 @@ class PathState(NamedTuple):
     """One bit per register that holds a value; scalar registers from SCALAR_ROWS on."""
     origins: tuple[tuple[int, int], ...]
     """Of registers computed from something unwritten: which register that was."""
+    spilled: tuple[tuple[int, int], ...]
+    """Bytes of private memory that keep something unwritten, and which register that was."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Paths:
     """States by number, and the passages between them."""
 
     def __init__(self, known: int) -> None:
-        first = PathState((), (), (), known, ())
+        first = PathState((), (), (), known, (), ())
         self._states = [first]
         self._number = {first: 0}
         self._passages: dict[tuple[int, int], Passage] = {}
@@ -72,7 +74,7 @@ class Paths:
     def _walk(self, state: PathState, block: Block) -> Passage:
         outstanding = Outstanding(state.vector_memory, state.other_memory)
         wait_states = WaitStates(state.history)
-        registers = Known(state.known, dict(state.origins))
+        registers = Known(state.known, dict(state.origins), dict(state.spilled))
         findings, suspects = [], []
         for at, step in enumerate(block.steps):
             findings += [PathFinding("missing wait", step, *said) for said in outstanding.check(step)]
@@ -88,6 +90,7 @@ class Paths:
             wait_states.history(),
             registers.known,
             tuple(sorted(registers.origins.items())),
+            tuple(sorted(registers.spilled.items())),
         )
         return Passage(self._numbered(after), tuple(findings), tuple(suspects), *outstanding.accesses())
 
@@ -99,38 +102,86 @@ class Paths:
 
 
 class Known:
-    """Which registers hold something, and where a missing value came from."""
+    """Which registers hold something, and where a missing value came from.
 
-    def __init__(self, known: int, origins: dict[int, int]) -> None:
-        self.known, self.origins = known, origins
+    LLVM spills registers in pairs of which one half may be open. So what is kept in private memory counts as used
+    when it comes back and is used, and not before.
+    """
+
+    def __init__(self, known: int, origins: dict[int, int], spilled: dict[int, int]) -> None:
+        self.known, self.origins, self.spilled = known, origins, spilled
+        self.constants: dict[int, int] = {}
+        """Scalar registers that got a number in this block; far places in private memory are said so."""
+
+    def _is_known(self, row: int) -> bool:
+        return bool(self.known >> row & 1)
 
     def _unknown(self, step: Step) -> list[int]:
         rows = [*step.vector_reads, *(SCALAR_ROWS + row for row in step.scalar_reads)]
         if step.keeps_rest:
             rows = [row for row in rows if row not in step.vector_writes]
-        return [row for row in rows if not self.known >> row & 1]
+        return [row for row in rows if not self._is_known(row)]
 
     def check(self, step: Step) -> tuple[str, str] | None:
         """An access whose address or data nobody wrote. Computing with such a value is no mistake yet."""
         if step.traffic is None:
             return None
-        unknown = self._unknown(step)
+        kept = step.private.rows if step.private and self._place(step.private) is not None else ()
+        unknown = [row for row in self._unknown(step) if row not in kept]
         if not unknown:
             return None
-        return row_name(unknown[0]), row_name(self.origins.get(unknown[0], unknown[0]))
+        return row_name(unknown[0]), row_name(self._origin(unknown[0]))
+
+    def _origin(self, row: int) -> int:
+        return self.origins.get(row, row)
 
     def take(self, step: Step) -> None:
         unknown = self._unknown(step) if step.traffic is None else []
         writes = [*step.vector_writes, *(SCALAR_ROWS + row for row in step.scalar_writes)]
-        came_from = {row: self.origins.get(row, row) for row in unknown}
+        came_from = {row: self._origin(row) for row in unknown}
+        brought = self._move(step.private) if step.private else {}
         for row in writes:
             missing = [source for source in unknown if source in step.flows.get(row, unknown)]
-            if missing:
-                self.origins[row] = came_from[missing[0]]
+            if missing or row in brought:
+                self.origins[row] = came_from[missing[0]] if missing else brought[row]
                 self.known &= ~(1 << row)
             else:
                 self.origins.pop(row, None)
                 self.known |= 1 << row
+        self._take_constant(step)
+
+    # -- private memory
+
+    def _place(self, private: Private) -> int | None:
+        base = 0 if private.base is None else self.constants.get(private.base)
+        return None if base is None else base + private.offset
+
+    def _move(self, private: Private) -> dict[int, int]:
+        """Note what is kept; of what is brought back, the registers that still hold nothing, and what that was."""
+        place = self._place(private)
+        if place is None:
+            if not private.loads:
+                self.spilled.clear()  # it may have been written over
+            return {}
+        brought: dict[int, int] = {}
+        for word, row in enumerate(private.rows):
+            here = range(place + 4 * word, place + min(4 * word + 4, private.size))
+            if private.loads:
+                if open_bytes := self.spilled.keys() & here:
+                    brought[row] = self.spilled[min(open_bytes)]
+            elif self._is_known(row):
+                for byte in here:
+                    self.spilled.pop(byte, None)
+            else:
+                self.spilled |= dict.fromkeys(here, self._origin(row))
+        return brought
+
+    def _take_constant(self, step: Step) -> None:
+        for row in step.scalar_writes:
+            self.constants.pop(row, None)
+        if step.instruction.mnemonic in ("s_mov_b32", "s_movk_i32") and step.instruction.operands[1].kind == "integer":
+            (row,) = step.scalar_writes
+            self.constants[row] = step.instruction.operands[1].whole
 
 
 def row_name(row: int) -> str:

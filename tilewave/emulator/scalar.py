@@ -21,7 +21,10 @@ NOTHING = (
     "endpgm", "barrier", "nop", "waitcnt", "branch",
 )  # fmt: skip
 LONGEST_WAITS = (63, 15)
-HARDWARE_REGISTER = re.compile(r"hwreg\((\w+)(?:, *(\d+), *(\d+))?\)")
+LOADED_WORDS = {"": 1, "x2": 2, "x4": 4, "x8": 8, "x16": 16}
+MOST_WAIT_STATES = 16
+"""Of one s_nop, which has four bits for them."""
+HARDWARE_REGISTER = re.compile(r"hwreg\((\w+)(?:, *(\d{1,2}), *(\d{1,2}))?\)")
 
 
 def build_scalar(draft: Draft) -> Execute | None:
@@ -45,7 +48,8 @@ def build_scalar(draft: Draft) -> Execute | None:
 
 def _nothing(draft: Draft, name: str) -> Execute:
     if name == "nop":
-        draft.wait_states = int(draft.operands[0].number) + 1
+        draft.wait_states = draft.operands[0].whole + 1
+        assert draft.wait_states <= MOST_WAIT_STATES
     if name == "waitcnt":
         draft.waits = _waits(draft)
         return _wait(draft.waits)
@@ -71,7 +75,8 @@ def _wait(outstanding: tuple[int | None, int | None]) -> Execute:
 
 def _load(draft: Draft, name: str) -> Execute:
     """Scalar loads, plain or through a buffer descriptor; they deliver in no particular order."""
-    count = int(name.split("dwordx")[1]) if "dwordx" in name else 1
+    count = LOADED_WORDS[name.split("dword")[1]]
+    assert draft.operands[0].count == count
     is_buffer = name.startswith("buffer")
     target, base, offset = draft.operands[0].row, draft.operands[1].row, draft.operands[2]
     draft.scalar_reads += range(base, base + (4 if is_buffer else 2))
@@ -172,7 +177,7 @@ def _compare(draft: Draft, found: re.Match[str]) -> Execute:
     test, is_signed, bits = COMPARISONS[found[2]], found[3] == "i", int(found[4])
     a, b = (draft.scalar_source(o, bits) for o in draft.operands[:2])
     if found[1]:  # a 16-bit constant
-        short = np.array([int(draft.operands[1].number) & 0xFFFF], U64)
+        short = np.array([draft.operands[1].whole & 0xFFFF], U64)
         value = signed(short, 16).view(U64) if is_signed else short
         b = lambda c: value  # noqa: E731
 
@@ -217,7 +222,7 @@ def _conditional_move(draft: Draft, found: re.Match[str]) -> Execute:
 
 def _short_constant(draft: Draft, found: re.Match[str]) -> Execute:
     write = draft.scalar_target(draft.operands[0], 32)
-    value = signed(np.array([int(draft.operands[1].number) & 0xFFFF], U64), 16)
+    value = signed(np.array([draft.operands[1].whole & 0xFFFF], U64), 16)
     if found[1] == "movk":
         return lambda c: write(c, np.broadcast_to(value.view(U64), c.count))
     old = draft.scalar_source(draft.operands[0], 32)

@@ -42,8 +42,12 @@ def is_dpp(mnemonic: str) -> bool:
     return mnemonic.endswith("_dpp")
 
 
+PARTS = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1")
+
+
 def _part(draft: Draft, operand: Operand, part: str) -> Reader:
     """A byte or a word of a register, zero- or sign-extended."""
+    assert part in PARTS
     kind, number = part.split("_")
     bits = 8 if kind == "BYTE" else 16
     shift, mask, sign = U32(int(number) * bits), U32((1 << bits) - 1), U32(1 << (bits - 1))
@@ -84,16 +88,21 @@ def dpp_pattern(draft: Draft) -> Pattern:
 
 
 def _mask(draft: Draft, name: str) -> int:
-    return int(draft.modifiers.get(name, "0xf"), 0)
+    mask = int(draft.modifiers.get(name, "0xf"), 0)
+    assert 0 <= mask < 16
+    return mask
 
 
 def _lanes(draft: Draft) -> tuple[Array, Array]:
     modifiers, instruction = draft.modifiers, draft.instruction
     by = {name: instruction.integer(name) for name in ("row_shl", "row_shr", "row_ror", "row_newbcast", "row_bcast")
           if name in modifiers}  # fmt: skip
+    assert all(0 <= n < 32 for n in by.values())
     match modifiers:
         case {"quad_perm": _}:
-            return (LANE & ~3) + np.array(instruction.flags("quad_perm", ()))[LANE & 3], EVERY
+            picks = instruction.flags("quad_perm", ())
+            assert all(0 <= n < 4 for n in picks)
+            return (LANE & ~3) + np.array(picks)[LANE & 3], EVERY
         case {"row_shl": _}:
             return LANE + by["row_shl"], IN_ROW + by["row_shl"] < 16
         case {"row_shr": _}:

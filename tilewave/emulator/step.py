@@ -68,6 +68,19 @@ class Early:
     why: str
 
 
+@dataclass(frozen=True)
+class Private:
+    """Registers kept in private memory or brought back from there, at a place that no lane decides."""
+
+    loads: bool
+    rows: tuple[int, ...]
+    offset: int
+    size: int
+    """Bytes."""
+    base: int | None
+    """The scalar register that is added to the offset."""
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """One instruction, ready to run."""
@@ -94,6 +107,7 @@ class Step:
     """Of destinations that do not depend on all that is read: on what they do; scalar rows from SCALAR_ROWS on."""
     keeps_rest: bool = False
     """It writes a part of its destination and keeps the rest."""
+    private: Private | None = None
     condition: Condition | None = None
     jump: Reader | None = None
 
@@ -132,6 +146,7 @@ class Draft:
         self.flows: dict[int, tuple[int, ...]] = {}
         self.upper_reads: list[int] = []
         self.keeps_rest = False
+        self.private: Private | None = None
         self.condition: Condition | None = None
         self.jump: Reader | None = None
 
@@ -153,6 +168,7 @@ class Draft:
             self.shifts_result,
             self.flows,
             self.keeps_rest,
+            self.private,
             self.condition,
             self.jump,
         )

@@ -21,17 +21,20 @@ def swizzled_lanes(instruction: Instruction) -> Array:
     if text.startswith("swizzle("):
         return _named(instruction, text)
     code = int(text, 0)
+    assert 0 <= code < 1 << 16
     if code & 0x8000:
         return _quad([(code >> (2 * lane)) & 3 for lane in range(4)])
     return _bits(code & 31, (code >> 5) & 31, (code >> 10) & 31)
 
 
 def _quad(picks: list[int]) -> Array:
+    assert len(picks) == 4 and all(0 <= n < 4 for n in picks)
     result: Array = (LANE & ~3) + np.array(picks)[LANE & 3]
     return result
 
 
 def _bits(kept: int, ones: int, flipped: int) -> Array:
+    assert all(0 <= mask < 32 for mask in (kept, ones, flipped))
     return (LANE & 32) | ((((LANE & 31) & kept) | ones) ^ flipped)
 
 

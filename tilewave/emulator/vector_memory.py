@@ -15,7 +15,7 @@ from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, MASK32, U8, U32, Array
 from tilewave.emulator.shared import load_shared, store_shared
 from tilewave.emulator.shared_state import NO_ACCESS
-from tilewave.emulator.step import PRIVATE_BASE, SHARED_BASE, Draft, Execute, Reader, Traffic, unsupported
+from tilewave.emulator.step import PRIVATE_BASE, SHARED_BASE, Draft, Execute, Private, Reader, Traffic, unsupported
 
 
 class Shape(NamedTuple):
@@ -162,6 +162,9 @@ def _scratch(draft: Draft, name: str) -> Execute:
     base = draft.scalar_source(scalar, 32) if scalar is not None and scalar.kind == "scalar" else None
     (draft.vector_writes if loads else draft.vector_reads).extend(range(row, row + shape.words))
     draft.traffic, offset = Traffic(("vm",), "vector"), instruction.integer("offset")
+    if index is None:
+        by = scalar.row if base and scalar else None
+        draft.private = Private(loads, tuple(range(row, row + shape.words)), offset, shape.size, by)
 
     def places(c: Convoy) -> Array:
         at = np.full((c.count, LANES), offset, I64)

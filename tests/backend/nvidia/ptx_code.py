@@ -1,5 +1,7 @@
 """Kernels of every class as PTX, and what NVIDIA's assembler says of them."""
 
+import subprocess
+
 import kernels
 import pytest
 import seeds
@@ -32,6 +34,14 @@ def assembled_well(ptx):
     assert made.spilled_bytes == 0, made.log
     assert made.serialized == (), made.log
     return made.registers
+
+
+def machine_code(ptx, folder):
+    """The bytes that the assembler makes of a text."""
+    text, made = folder / "kernel.ptx", folder / "kernel.cubin"
+    text.write_text(ptx)
+    subprocess.run([ptxas(), "-arch=sm_90a", str(text), "-o", str(made)], check=True, capture_output=True)
+    return made.read_bytes()
 
 
 SEEDS = {repr(seed): seed for seed in seeds.SEEDS}

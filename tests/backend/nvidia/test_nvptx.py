@@ -4,13 +4,14 @@ import re
 
 import kernels
 import pytest
-from ptx_code import LARGE, SEEDS, assembled_well, build, gelu, half_gemm, needs_ptxas
+from ptx_code import LARGE, SEEDS, assembled_well, build, gelu, half_gemm, machine_code, needs_ptxas
 
 from tilewave import *
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.ptxas import PtxasFailed, assemble_ptx, read_log
 from tilewave.backend.nvidia.spelling import SM_90A
+from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.errors import TargetError
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
@@ -110,6 +111,52 @@ def test_arrays_that_lie_badly_get_code_that_assembles(variant):
 def test_what_the_assembler_refuses_is_told():
     with pytest.raises(PtxasFailed, match="nonsense"):
         assemble_ptx(".version 8.0\n.target sm_90a\n.address_size 64\nnonsense", "sm_90a")
+
+
+# -- what the assembler takes wrongly ----------------------------------------------------------------------------------
+
+
+HALF_OF_A_SUM = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 k_param_0) {
+	.reg .b16 	%rs<3>;
+	.reg .b32 	%r<4>;
+	.reg .b64 	%rd<2>;
+	ld.param.b64 	%rd1, [k_param_0];
+	ld.global.b32 	%r1, [%rd1];
+	mov.b32 	%r2, NUMBER;
+	ADD 	%r3, %r1, %r2;
+	mov.b32 	{%rs1, %rs2}, %r3;
+	st.global.b16 	[%rd1], %rsHALF;
+	ret;
+}
+"""
+
+
+@needs_ptxas
+@pytest.mark.parametrize("half", [1, 2])
+@pytest.mark.parametrize("add", ["add.s16x2", "add.u16x2", "min.s16x2", "max.u16x2", "add.rn.f16x2"])
+def test_a_constant_that_is_added_to_half_of_a_pair_is_in_the_code(add, half, tmp_path):
+    def code(number):
+        text = HALF_OF_A_SUM.replace("ADD", add).replace("HALF", str(half)).replace("NUMBER", str(number))
+        return machine_code(sums_of_each_half(text), tmp_path)
+
+    shift = 16 * (half - 1)
+    assert code(0x30003000) != code(0x30003000 + (1 << shift))
+    assert code(0x30003000) == code(0x30003000)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 16])
+def test_no_pair_of_whole_numbers_is_added_at_once(number):
+    body = """  %x = load(%a, [%lane, %c0], []) {steps = [[0, 1]]} : vector<NUMBERxi8>
+  %c2 = const() {value = 2} : i8
+  %twos = broadcast(%c2) : vector<NUMBERxi8>
+  %y = add(%x, %twos) : vector<NUMBERxi8>
+  store(%y, %b, [%lane, %c0], []) {steps = [[0, 1]]}""".replace("NUMBER", str(number))
+    ptx = ptx_of(body, arguments=f"%a: memory<64x{number}xi8, global>, %b: memory<64x{number}xi8, global>")
+    assert "16x2" not in ptx
+    assert count(r"add\.s(16|32)\s", ptx) >= number
 
 
 # -- the instructions that count ---------------------------------------------------------------------------------------

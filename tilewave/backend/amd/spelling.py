@@ -188,6 +188,16 @@ class Amdgcn:
         # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
         return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
 
+    def load_in_order(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+        x = self.load(f, kind, window, lane_offset, offset)
+        if kind not in ("i8", "i16"):
+            return x
+        # LLVM makes one instruction of a load of a byte or two and the widening of its sign, and then forgets what
+        # the load stood in front of. So it is not shown that what is widened was loaded.
+        word = f.value(f"zext {kind} {x} to i32")
+        hidden = f.value(f'call i32 asm "", "=v,0"(i32 {word})')
+        return f.value(f"trunc i32 {hidden} to {kind}")
+
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
         call(f, f"raw.ptr.buffer.store.{suffix(kind)}", (kind, x), *where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewave.backend.assembler import assembled
 from tilewave.backend.nvidia.code import WIDEST_BYTES, NvidiaCode, Variant
 from tilewave.backend.nvidia.spelling import SM_90A
+from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import AwaitEarlier
 from tilewave.ir.rewrite import walk
@@ -23,4 +24,4 @@ def code_of(kernel: Kernel, variant: Variant) -> NvidiaCode:
     made = assembled(kernel.name, SM_90A.chip, lowered.llvm_ir, SM_90A.machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
-    return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, made.asm)
+    return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, sums_of_each_half(made.asm))

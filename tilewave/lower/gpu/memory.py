@@ -327,7 +327,8 @@ class Window:
         return self.f.value(f"mul i32 {x}, {self.m.stride_bytes(self.place, axis)}")
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
-        return self.windows.load(self.f, raw, self.token, self.lane_offset(at), self.offset)
+        load = self.windows.load_in_order if self.place.is_written else self.windows.load
+        return load(self.f, raw, self.token, self.lane_offset(at), self.offset)
 
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None:
         self.windows.store(self.f, raw, x, self.token, self.lane_offset(at), self.offset)

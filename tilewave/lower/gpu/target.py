@@ -32,6 +32,10 @@ class Windows(Protocol):
         """From `lane_offset`, each lane's own, + `offset`, the same for all lanes, in bytes; kind is words or less."""
         ...
 
+    def load_in_order(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+        """The same where the kernel writes that memory too: it keeps its place among stores and barriers."""
+        ...
+
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
 
 

@@ -1,0 +1,26 @@
+"""PTX as NVIDIA's assembler gets it: LLVM's, with other words where the assembler takes one of them wrongly."""
+
+from __future__ import annotations
+
+import re
+
+PAIR_SUM = re.compile(r"\badd\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
+EACH_HALF = r"""{
+	.reg .b16 %x0, %x1, %y0, %y1;
+	mov.b32 	{%x0, %x1}, \2;
+	mov.b32 	{%y0, %y1}, \3;
+	add.s16 	%x0, %x0, %y0;
+	add.s16 	%x1, %x1, %y1;
+	mov.b32 	\1, {%x0, %x1};
+	}"""
+
+
+def sums_of_each_half(ptx: str) -> str:
+    """The same without sums of pairs of 16 bits.
+
+    Where a constant is added to a pair and only one half of the sum is used, the assembler (that of CUDA 13.0, and of
+    drivers) leaves the sum out, and what was added to is taken for it. `min` and `max` of pairs, and floats, it keeps.
+    """
+    spelled = PAIR_SUM.sub(EACH_HALF, ptx)
+    assert not re.search(r"\badd\.[su]16x2", spelled), "a sum of pairs whose operands are no registers"
+    return spelled
