@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-import typer
 from rich.console import Console
 
 from tilewave.bench import contestants as bench_contestants
@@ -34,10 +33,6 @@ OURS = "tilewave grouped(12)"
 def call(monkeypatch, capsys):
     """Run `tilewave bench …`; its exit code, what it printed, and what it said on stderr."""
     monkeypatch.setenv("COLUMNS", "200")
-    app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    app.command("bench")(bench.bench_command)
-    monkeypatch.setattr(main, "app", app)
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["tilewave", "bench", *words])
