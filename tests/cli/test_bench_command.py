@@ -92,7 +92,7 @@ def test_what_is_written_follows_what_is_read(call, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["conv"], "no kernel is called 'conv'\n  the kernels are: gemm\n"),
+        (["conv"], "no kernel is called 'conv'\n  there is gemm; or name a Python file of your own\n"),
         (
             ["--against", "cublas,tritn"],
             "--against: no baseline is called `tritn`\n      cublas,tritn\n             ^^^^^\n"

@@ -271,7 +271,7 @@ def test_threads_are_set_for_the_run_alone(call, monkeypatch):
 
 
 def test_a_busy_machine_is_noted(call, monkeypatch):
-    monkeypatch.setattr(trial.os, "getloadavg", lambda: (640.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (640.0, 0.0, 0.0))
     assert "Note: the load was 640.0 on " in call("gemm", *SMALL)[1]
 
 
@@ -413,7 +413,7 @@ def test_short_calls_are_repeated_within_a_sample(monkeypatch):
 
 DTYPES = "f16, bf16, f32, f64, f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, i8"
 MISTAKES = {
-    ("gem",): "error: no kernel is called 'gem'\n  the kernels are: gemm\n",
+    ("gem",): "error: no kernel is called 'gem'\n  there is gemm; or name a Python file of your own\n",
     ("gemm", "--shape", "8x8"): """error: a shape is three numbers, M x N x K
       8x8
          ^

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from dataclasses import dataclass, field
@@ -87,6 +88,18 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def load() -> float:
+    """Of the machine: processes that wanted a core, on average over a minute."""
+    return os.getloadavg()[0]
+
+
+def busy(load: float) -> list[str]:
+    """What a reader must know of a machine that had other work."""
+    cores = os.cpu_count() or 1
+    told = f"the load was {load:.1f} on {cores} {'core' if cores == 1 else 'cores'} when this began"
+    return [f"{told}; other work makes times longer"] if load > cores / 2 else []
 
 
 def commit() -> str:

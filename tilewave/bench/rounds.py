@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+FEWEST_ROUNDS = 5
+"""Quartiles of fewer say nothing."""
+
 
 @dataclass(frozen=True)
 class Mode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +12,13 @@ from tilewave._version import __version__
 from tilewave.bench.baselines import BASELINES
 from tilewave.bench.contestant import Advance, Contestant, Launch, LeftOut
 from tilewave.bench.measure import Timing, measure, seconds_of
-from tilewave.bench.measured_on import commit
+from tilewave.bench.measured_on import busy, commit, load
 from tilewave.bench.problem import Array, Check, Problem, Reference
+from tilewave.bench.rounds import FEWEST_ROUNDS
 from tilewave.compile import Compiled, WaveCompileOptions, grid_of, wave_compile
 from tilewave.errors import NOWHERE, TilewaveError
 from tilewave.kernels import gemm
 from tilewave.mapping import Grid, Mapping
-
-FEWEST_REPEATS = 5
-"""Quartiles of fewer say nothing."""
 
 SLOW_SECONDS, SLOW_TIMES = 1.0, 20
 """A library that takes longer, and so many times as long as we do, is not worth the wait for more repeats."""
@@ -52,14 +49,14 @@ class Trial:
     b: Array
     c: Array
     load: float
-    """Of the machine, before any of this ran: processes that wanted a core, on average over a minute."""
+    """Of the machine, before any of this ran."""
 
     @staticmethod
     def of(setup: Setup, advance: Advance) -> Trial:
-        load, _, _ = os.getloadavg()
+        before = load()
         kernels = tuple(_compile(setup, mapping, advance) for mapping in setup.mappings)
         a, b = setup.problem.operands(setup.seed)
-        return Trial(setup, kernels, a, b, setup.problem.empty_output(), load)
+        return Trial(setup, kernels, a, b, setup.problem.empty_output(), before)
 
     @property
     def grid(self) -> Grid:
@@ -134,9 +131,7 @@ class Trial:
 
     def notes(self, found: Sequence[Contestant | LeftOut]) -> list[str]:
         """What a reader must know of the machine, of the libraries, and of those that are not there."""
-        cores = os.cpu_count() or 1
-        busy = f"the load was {self.load:.1f} on {_cores(cores)} when this began; other work makes times longer"
-        notes = [busy] if self.load > cores / 2 else []
+        notes = busy(self.load)
         for library in found:
             if isinstance(library, LeftOut):
                 notes.append(f"{library.contestant} is left out: {library.why}")
@@ -145,10 +140,6 @@ class Trial:
             if isinstance(library, Contestant) and library.note:
                 notes.append(library.note)
         return notes
-
-
-def _cores(count: int) -> str:
-    return f"{count} core" if count == 1 else f"{count} cores"
 
 
 def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
@@ -203,8 +194,8 @@ class Comparison:
         first, *others = self.timings
         if not others:
             return f"{first} ran alone: there is nothing to compare it with."
-        if len(self.baseline.seconds) < FEWEST_REPEATS:
-            return f"Fewer than {FEWEST_REPEATS} repeats cannot tell a difference from chance."
+        if len(self.baseline.seconds) < FEWEST_ROUNDS:
+            return f"Fewer than {FEWEST_ROUNDS} repeats cannot tell a difference from chance."
         return f"In this run, beside {first}: {'; '.join(map(self._compared, others))}."
 
     def _compared(self, name: str) -> str:

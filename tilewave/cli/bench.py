@@ -1,4 +1,4 @@
-"""`tilewave bench`: our GEMM beside cuBLAS and Triton on this machine's GPU, in turns, with medians and spreads."""
+"""`tilewave bench`: our GEMM beside cuBLAS and Triton, or a user's own kernels, in turns, with medians and spreads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from tilewave.bench.ablation import ablations, checked_ablation
 from tilewave.bench.contestants import BASELINES
 from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
 from tilewave.bench.gemm import measure_gemm
+from tilewave.bench.kernel import KernelSettings
 from tilewave.bench.result import Settings, Shape
 from tilewave.bench.rounds import MODES
-from tilewave.cli.asked import known_dtype, sizes
+from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
 from tilewave.cli.bench_report import bars_of, caption_of, print_report
+from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, Asked, KernelOfFile, Sizes, Target, is_file, measure_file
 from tilewave.cli.progress import progress
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
@@ -25,7 +27,6 @@ from tilewave.mapping import as_mapping
 from tilewave.view.bench_plot import bench_plot
 from tilewave.view.save import save
 
-KERNELS = ("gemm",)
 SHAPES: dict[str, tuple[Shape, ...]] = {
     "seeds": (
         (2048, 2048, 2048),
@@ -46,7 +47,9 @@ DEFAULT_OUT = {F16: F16, BF16: BF16, F8E4M3FN: BF16, F8E5M2: BF16, I8: I32}
 
 BEST_MAPPING = "grouped(12)"
 
-KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="What to measure: gemm.")]
+KernelName = Annotated[
+    str, typer.Argument(metavar="KERNEL", help="What to measure: gemm, or a Python file that defines kernels.")
+]
 ShapesText = Annotated[str, typer.Option("--shapes", metavar="SHAPES", help="seeds, unseen, or MxNxK,MxNxK,…")]
 DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what cuBLAS writes.")]
@@ -55,7 +58,12 @@ Maps = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="MAPPING", help=f"An order of tiles; repeatable. Without it, {BEST_MAPPING}."),
 ]
-Against = Annotated[str, typer.Option(metavar="NAMES", help=f'Baselines: {",".join(BASELINES)}; none with "".')]
+Against = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", help=f'Beside gemm: {",".join(BASELINES)}, none with ""; beside a file: other files.'
+    ),
+]
 RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is timed in a mode.")]
 ModeName = Annotated[
     str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (150 ms), or both.")
@@ -72,7 +80,11 @@ SvgFile = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Dra
 
 
 def bench_command(
+    context: typer.Context,
     what: KernelName = "gemm",
+    set_: Sizes = None,
+    target: Target = "cpu",
+    kernel: KernelOfFile = "",
     shapes: ShapesText = "seeds",
     dtype: DTypeText = "f16",
     out: OutText = "",
@@ -89,7 +101,10 @@ def bench_command(
     saved: JsonFile = None,
     svg: SvgFile = None,
 ) -> None:
-    """Measure a kernel on this machine's NVIDIA GPU beside cuBLAS and Triton; the GPU's clocks are left alone.
+    """Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
+
+    The GPU's clocks are left alone. A file's kernels are measured on the CPU, or with --target sm_90a on the GPU, those
+    that take the same arguments beside each other; sizes come from --sizes or from the file itself.
 
     Every result is held against float64 first; one of ours that is wrong is not timed, and the exit code is 1.
 
@@ -97,6 +112,10 @@ def bench_command(
     those two over ours; medians stand beside half the distance between the quartiles.
 
     Examples:
+
+      tilewave bench kernel.py --sizes M=4096,N=4096,K=4096 --target sm_90a
+
+      tilewave bench mine.py --sizes M=512,N=512,K=512 --against other.py --save record.json
 
       tilewave bench gemm --shapes seeds --against cublas,triton
 
@@ -110,13 +129,20 @@ def bench_command(
 
       tilewave bench gemm --json
     """
-    if what not in KERNELS:
-        raise TilewaveError(f"no kernel is called {what!r}", remedy=f"the kernels are: {', '.join(KERNELS)}")
-    given = known_dtype("--dtype", dtype, INPUTS)
-    written = known_dtype("--out", out, OUTPUTS[given.kind]) if out else DEFAULT_OUT[given]
+    if is_file(what):
+        refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
+        beside = against if given(context, "against") else ""
+        said, how = given(context, "target"), KernelSettings(rounds, seed, MODES[_mode(mode)])
+        asked = Asked(Path(what), set_ or [], target, said, kernel, beside, None, how)
+        if not measure_file(asked, as_json, saved):
+            raise typer.Exit(1)
+        return
+    refuse_given(context, ("set_", "target", "kernel"), OF_A_FILE, "write --shapes MxNxK, --tile MxNxK and --map")
+    read = known_dtype("--dtype", dtype, INPUTS)
+    written = known_dtype("--out", out, OUTPUTS[read.kind]) if out else DEFAULT_OUT[read]
     orders = tuple(dict.fromkeys(str(as_mapping(text)) for text in maps or (BEST_MAPPING,)))
-    facts = given, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _baselines(against)
-    after = _epilogue(epilogue, given, written), _names_of_ablations(ablation, left_out or [], epilogue)
+    facts = read, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _baselines(against)
+    after = _epilogue(epilogue, read, written), _names_of_ablations(ablation, left_out or [], epilogue)
     settings = Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed, *after)
     with progress("measuring", settings.pieces) as advance:
         report = measure_gemm(settings, advance)
@@ -134,6 +160,9 @@ def bench_command(
 
 
 # -- what was asked ----------------------------------------------------------------------------------------------------
+
+
+OF_A_GEMM = ("shapes", "dtype", "out", "tile", "maps", "epilogue", "ablation", "left_out", "svg")
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:

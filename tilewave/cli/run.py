@@ -1,8 +1,9 @@
-"""`tilewave run`: a kernel that comes with tilewave, checked and timed in several orders of its tiles."""
+"""`tilewave run`: a gemm checked and timed in several orders of its tiles, or the kernels of a user's own file."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,10 +14,12 @@ from rich.text import Text
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.bench.baselines import BASELINES
+from tilewave.bench.kernel import KernelSettings
 from tilewave.bench.measure import threads_of
 from tilewave.bench.problem import Problem
 from tilewave.bench.trial import Setup, Trial, TrialReport
-from tilewave.cli.asked import known_dtype, sizes
+from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
+from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, Asked, KernelOfFile, Sizes, Target, is_file, measure_file
 from tilewave.cli.progress import progress
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, DTYPES, F16, F32, F64, I8, I32, dims
@@ -24,14 +27,15 @@ from tilewave.kernels import accumulator
 from tilewave.mapping import as_mapping
 from tilewave.view.placement import counted
 
-KERNELS = ("gemm",)
 LINEAR = as_mapping("linear()")
 FLOATS = (F16, BF16, F32, F64)
 INPUTS = (*(dtype for dtype in DTYPES.values() if dtype.is_float), I8)
 OUTPUTS = {"float": FLOATS, "int": (I32, F32, F64)}
 """By the kind of the input; narrower ones would overflow, and overflow is no error of the kernel's."""
 
-KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="What to run: gemm.")]
+KernelName = Annotated[
+    str, typer.Argument(metavar="KERNEL", help="What to run: gemm, or a Python file that defines kernels.")
+]
 ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and every sum has K products.")]
 DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what the sums are held in.")]
@@ -47,12 +51,18 @@ Threads = Annotated[
 InstructionSetName = Annotated[str | None, typer.Option(metavar="NAME", help="Such as avx2; without it, the best.")]
 Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each is timed.")]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Of the numbers, and of the order of measurements.")]
-Against = Annotated[str, typer.Option(metavar="NAMES", help='Libraries beside it: numpy,torch; none with "".')]
+Against = Annotated[
+    str, typer.Option(metavar="NAMES", help='Beside gemm: numpy,torch, or none with ""; beside a file: other files.')
+]
 Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]
 
 
 def run_command(
-    kernel: KernelName,
+    context: typer.Context,
+    what: KernelName,
+    set_: Sizes = None,
+    target: Target = "cpu",
+    kernel: KernelOfFile = "",
     shape: ShapeText = "2048x2048x2048",
     dtype: DTypeText = "f32",
     out: OutText = "",
@@ -66,13 +76,21 @@ def run_command(
     against: Against = "numpy",
     as_json: Json = False,
 ) -> None:
-    """Run a kernel on this machine: is it right, and how fast is it in each order of tiles?
+    """Run a kernel on this machine: is it right, and how fast is it?
 
-    Every result is held against float64, within what K products may err; one that is wrong makes the exit code 1.
+    KERNEL is gemm, which comes with tilewave, or a Python file with kernels of your own.
 
-    Then all orders of tiles and all libraries are timed in turns, each repeat in a new random order.
+    Every result is held against float64, within what roundings may do; one that is wrong makes the exit code 1. For a
+    kernel of your own that is its own program on whole tiles, every float made float64, on random inputs.
+
+    Then all orders of tiles and all libraries, or all kernels that take the same arguments, are timed in turns, each
+    repeat in a new random order.
 
     Examples:
+
+      tilewave run kernel.py --sizes M=512,N=512,K=256
+
+      tilewave run mine.py --sizes M=512,N=512,K=256 --against other.py
 
       tilewave run gemm
 
@@ -84,8 +102,15 @@ def run_command(
 
       tilewave run gemm --shape 512x512x512 --map "hilbert()" --json
     """
-    if kernel not in KERNELS:
-        raise TilewaveError(f"no kernel is called {kernel!r}", remedy=f"the kernels are: {', '.join(KERNELS)}")
+    if is_file(what):
+        refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
+        beside = against if given(context, "against") else ""
+        said, settings = given(context, "target"), KernelSettings(repeats, seed)
+        asked = Asked(Path(what), set_ or [], target, said, kernel, beside, threads, settings)
+        if not measure_file(asked, as_json):
+            raise typer.Exit(1)
+        return
+    refuse_given(context, ("set_", "target", "kernel"), OF_A_FILE, "write --shape MxNxK, --tile MxNxK and --map")
     problem = _problem(shape, dtype, out)
     blocks = sizes("a tile", tile, (2, 2, 1), "128x256x64")
     mappings = tuple(dict.fromkeys([LINEAR, *map(as_mapping, maps or ())]))
@@ -99,6 +124,9 @@ def run_command(
 
 
 # -- what was asked ----------------------------------------------------------------------------------------------------
+
+
+OF_A_GEMM = ("shape", "dtype", "out", "tile", "maps", "workgroups", "instruction_set")
 
 
 def _problem(shape: str, dtype: str, out: str) -> Problem:
