@@ -85,13 +85,15 @@ class Output:
     """Which elements the interpreter has written."""
 
     def wrong(self, found: Array) -> Array:
+        """A number is near, or as the interpreter has it; what is none must be none there too."""
         with np.errstate(all="ignore"):
-            near = np.abs(found.astype(np.float64) - self.wide.astype(np.float64)) <= self.bound
-        return self.seen & ~(near | _same(found, self.own) | _same(found, self.wide))
+            near = np.abs(_numbers(found) - _numbers(self.wide)) <= self.bound
+        wrong: Array = self.seen & ~(near | _same(found, self.own) | _same(found, self.wide))
+        return wrong
 
     def largest_difference(self, found: Array) -> float:
         with np.errstate(all="ignore"):
-            off = np.abs(found.astype(np.float64) - self.wide.astype(np.float64))
+            off = np.abs(_numbers(found) - _numbers(self.wide))
         counted = off[self.seen & ~_same(found, self.wide)]
         return float(counted.max()) if counted.size else 0.0
 
@@ -123,7 +125,7 @@ class KernelReference:
         made = []
         for at, parameter in enumerate(compiled.parameters):
             if parameter.written:
-                moved = [np.abs(_numbers(run[at]) - _numbers(wide[at])) / NUDGE for run in nudged]
+                moved = [run[at] for run in nudged]
                 bound = _bound(own[at], wide[at], moved, roundings, slack, parameter.dtype)
                 seen = ~_same(own[at], arrays[at]) | ~_same(wide[at], inputs[at])
                 everything = np.ones_like(seen) if len(chosen) == kernel.workgroups else seen
@@ -179,10 +181,15 @@ def _bound(own: Array, wide: Array, moved: list[Array], roundings: float, slack:
     if not dtype.is_float:
         return np.full(own.shape, slack)
     with np.errstate(all="ignore"):
-        exact, follows = np.abs(_numbers(wide)), np.maximum.reduce(moved)
-        off = np.abs(_numbers(own) - _numbers(wide))
+        exact, off = np.abs(wide), _distance(own, wide)
+        follows = np.maximum.reduce([_distance(x, wide) for x in moved]) / NUDGE
         bound: Array = off + _mean(off) + roundings * (exact + follows + _mean(follows))
         return bound + exact * unit(dtype) / 2 + smallest(dtype)
+
+
+def _distance(a: Array, b: Array) -> Array:
+    """Without end where one of them has none, or is no number."""
+    return np.where(_same(a, b), 0.0, np.nan_to_num(np.abs(_numbers(a) - _numbers(b)), nan=np.inf))
 
 
 def _mean(x: Array) -> float:
