@@ -182,6 +182,22 @@ def test_other_orders_of_sums_and_integers_from_floats_are_right():
     assert measured(compiled(elementwise(lambda x: x * 2.0, reads="c"))).passed
 
 
+def test_sums_in_another_order_may_fall_on_the_other_side_of_a_coarse_rounding():
+    """Beside 10000 a sum is rounded to a thousandth, far more than its own roundings; all right results do that."""
+    coarse = gemm(f32, epilogue=lambda x: x + 1e4 - 1e4)
+    kernel = wave_compile(WaveCompileOptions(subs=sizes(40, 50, 96), target="cpu"), coarse)
+    a, b, c = make_arguments(kernel, 0)
+    judge = KernelReference.of(kernel, [a, b, c], 0)
+    (output,), step = judge.outputs, 2.0**-10
+    other_side = output.own - step * np.sign(output.own - output.wide)
+    near_the_edge = np.abs(other_side - output.wide) < 0.52 * step
+    found = np.where(near_the_edge, other_side, output.own).astype(np.float32)
+    assert (found != output.own).sum() > 20
+    assert judge.check([a, b, found], [a, b, found]).passed
+    far = found + np.float32(4 * step)
+    assert judge.check([a, b, far], [a, b, far]).errors > 1900
+
+
 WRONG = {
     "one element off by a hundredth": lambda c: c.__setitem__((-1, -1), c[-1, -1] + c.dtype.type(0.1)),
     "an element that nobody wrote": lambda c: c.__setitem__((3, 4), np.nan),
