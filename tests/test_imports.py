@@ -81,6 +81,14 @@ def test_a_name_that_is_not_there_is_said_as_python_says_it():
     assert not hasattr(tilewave, "__path_hooks__")
 
 
+def test_modules_are_there_as_if_all_had_been_imported_at_once():
+    script = (
+        "import tilewave; print(tilewave.errors.TilewaveError.__name__, tilewave.lang.kernel.wave is tilewave.wave)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("TilewaveError True\n", "")
+
+
 def test_a_star_import_leaves_python_s_own_alone():
     names = {}
     exec("from tilewave import *", names)

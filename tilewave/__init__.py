@@ -88,12 +88,14 @@ __all__ = [  # noqa: F405
 if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none
 
     def __getattr__(name: str) -> Any:
-        if name not in __all__ and name not in ("abs", "bool"):
-            raise AttributeError(f"module 'tilewave' has no attribute {name!r}")
-        with IMPORTING:
-            api = import_module("tilewave.api")
-        found = globals()[name] = getattr(api, name)
-        return found
+        if not name.startswith("__"):  # which Python asks every module for
+            with IMPORTING:
+                api = import_module("tilewave.api")
+            if name in (*__all__, "abs", "bool") and hasattr(api, name):
+                globals()[name] = getattr(api, name)
+            if name in globals():  # or a module that came with it, such as tilewave.errors
+                return globals()[name]
+        raise AttributeError(f"module 'tilewave' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

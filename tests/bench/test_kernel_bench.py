@@ -246,9 +246,8 @@ def test_bits_that_change_are_found(monkeypatch):
     assert report.notes[-1] == "k gives other bits from launch to launch, and is not timed"
 
 
-def test_workgroups_are_drawn_where_all_would_take_too_long(monkeypatch):
-    monkeypatch.setattr(reference, "CHECK_SECONDS", 0.0)
-    report = measured(product())
+def test_workgroups_are_drawn_where_all_would_take_too_long():
+    report = measured(product(), KernelSettings(rounds=3, check_seconds=0.0))
     accuracy = report.kernels[0].accuracy
     assert report.passed
     assert (accuracy.workgroups, accuracy.of_workgroups) == (1, 12)

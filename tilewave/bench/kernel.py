@@ -34,6 +34,8 @@ class KernelSettings:
     seed: int = 0
     modes: tuple[Mode, ...] = (SHORT,)
     """Of a GPU; a CPU has its own."""
+    check_seconds: float | None = None
+    """That the interpreter may take for each kernel, about; without it, a few."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +172,10 @@ def measure_kernels(
     inputs = [device.put(x, p.dtype) for x, p in zip(arrays, first.parameters, strict=True)]
     found = [_contestant(name, kernel, inputs, arrays, device) for name, kernel in kernels.items()]
     compile_ahead(found)
-    judge = KernelReference.of(first, arrays, settings.seed)
+    judge = _reference(first, arrays, settings)
     checked: list[Measured | LeftOut] = []
     for contestant, kernel in zip(found, kernels.values(), strict=True):
-        own = judge if kernel is first else KernelReference.of(kernel, arrays, settings.seed)
+        own = judge if kernel is first else _reference(kernel, arrays, settings)
         checked.append(_checked(contestant, kernel, arrays, device, own, own.agrees_with(judge)))
         advance()
     right = {one.name for one in checked if isinstance(one, Measured) and one.accuracy.passed}
@@ -183,6 +185,10 @@ def measure_kernels(
     left_out = tuple(one for one in checked if isinstance(one, LeftOut))
     facts = device.measured_on(), settings, first.parameters, measured, left_out
     return KernelReport(*facts, rounds, words, before if first.gpu is None else 0.0)
+
+
+def _reference(kernel: Compiled, arrays: Sequence[Array], settings: KernelSettings) -> KernelReference:
+    return KernelReference.of(kernel, arrays, settings.seed, settings.check_seconds)
 
 
 def _alike(kernels: Mapping[str, Compiled]) -> Compiled:

@@ -113,10 +113,11 @@ class KernelReference:
     of_workgroups: int
 
     @staticmethod
-    def of(compiled: Compiled, arrays: Sequence[Array], seed: int) -> KernelReference:
+    def of(compiled: Compiled, arrays: Sequence[Array], seed: int, seconds: float | None = None) -> KernelReference:
         """`arrays` are the arguments before the call; they stay as they are."""
         kernel, draw = compiled.kernel, np.random.default_rng(seed)
-        chosen = _chosen(lambda some: _run(kernel, arrays, some), kernel.workgroups, draw)
+        limit = CHECK_SECONDS if seconds is None else seconds
+        chosen = _chosen(lambda some: _run(kernel, arrays, some), kernel.workgroups, draw, limit)
         own = _run(kernel, arrays, chosen)
         wide_kernel, inputs = widened(kernel), [_wide(x) for x in arrays]
         wide = _run(wide_kernel, inputs, chosen)
@@ -149,14 +150,14 @@ class KernelReference:
         )
 
 
-def _chosen(run: Callable[[list[int]], object], count: int, draw: np.random.Generator) -> list[int]:
+def _chosen(run: Callable[[list[int]], object], count: int, draw: np.random.Generator, limit: float) -> list[int]:
     """As many workgroups, drawn at random, as fit into the time; the first tells how long one takes, once warm."""
     order = [int(w) for w in draw.permutation(count)]
     run(order[:1])
     start = time.perf_counter()
     run(order[:1])
     seconds = (time.perf_counter() - start) * (2 + NUDGES)
-    return sorted(order[: max(1, int(CHECK_SECONDS / max(seconds, 1e-9)))])
+    return sorted(order[: max(1, int(limit / max(seconds, 1e-9)))])
 
 
 def _run(kernel: Kernel, arrays: Sequence[Array], workgroups: list[int]) -> list[Array]:

@@ -103,29 +103,35 @@ def bench_command(
 ) -> None:
     """Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
 
-    The GPU's clocks are left alone. A file's kernels are measured on the CPU, or with --target sm_90a on the GPU, those
-    that take the same arguments beside each other; sizes come from --sizes or from the file itself.
+    A file's kernels are measured on the CPU, or on the GPU with --target, those
+    that take the same arguments beside each other; sizes come from --sizes or
+    from the file itself. The GPU's clocks are left alone.
 
-    Every result is held against float64 first; one of ours that is wrong is not timed, and the exit code is 1.
+    Every result is held against float64 first; one of ours that is wrong is not
+    timed, and the exit code is 1.
 
-    Then rounds: all in a new random order each time, cuBLAS before and after each of them. A ratio is the mean time of
-    those two over ours; medians stand beside half the distance between the quartiles.
+    Then rounds: all in a new random order each time, cuBLAS, or a file's first
+    kernel, before and after each of the others. A ratio is the mean time of those
+    two over the other's; medians stand beside half the distance between the
+    quartiles.
 
     Examples:
 
-      tilewave bench kernel.py --sizes M=4096,N=4096,K=4096 --target sm_90a
+      tilewave bench kernel.py --sizes M=512,N=512,K=512 --save record.json
 
-      tilewave bench mine.py --sizes M=512,N=512,K=512 --against other.py --save record.json
+      tilewave bench mine.py --sizes M=512,N=512,K=512 --against other.py
 
       tilewave bench gemm --shapes seeds --against cublas,triton
 
       tilewave bench gemm --shapes unseen --dtype bf16 --svg ratios.svg
 
-      tilewave bench gemm --shapes 4096x4096x4096,8192x8192x8192 --map "grouped(8)" --map "hilbert()" --mode short
+      tilewave bench gemm --shapes 4096x4096x4096,8192x8192x8192 --mode short
+
+      tilewave bench gemm --shapes unseen --map "grouped(8)" --map "hilbert()"
 
       tilewave bench gemm --epilogue bias+gelu --shapes 8192x8192x8192
 
-      tilewave bench gemm --ablation --against cublas,triton --mode short --rounds 7
+      tilewave bench gemm --ablation --against cublas,triton --rounds 7
 
       tilewave bench gemm --json
     """

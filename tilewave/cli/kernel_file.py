@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave.bench.arguments import signature_text
+from tilewave.bench.contestants import TARGET
 from tilewave.bench.kernel import KernelReport, KernelSettings, Measured, grouped, measure_kernels, pieces
 from tilewave.bench.measure import threads_of
 from tilewave.bench.rounds import Rounds
@@ -34,7 +35,9 @@ Sizes = Annotated[
     list[str] | None,
     typer.Option("--sizes", "--set", "-s", metavar="M=…,N=…", help="Sizes for the kernels of a file: M=512,N=512."),
 ]
-Target = Annotated[str, typer.Option("--target", metavar="NAME", help="What a file's kernels are compiled for.")]
+Target = Annotated[
+    str, typer.Option("--target", metavar="NAME", help=f"Where a file's kernels run: cpu, or {TARGET} with torch.")
+]
 KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of a file, this kernel alone.")]
 
 

@@ -78,13 +78,14 @@ def run_command(
 ) -> None:
     """Run a kernel on this machine: is it right, and how fast is it?
 
-    KERNEL is gemm, which comes with tilewave, or a Python file with kernels of your own.
+    KERNEL is gemm, which comes with tilewave, or a Python file of your own.
 
-    Every result is held against float64, within what roundings may do; one that is wrong makes the exit code 1. For a
-    kernel of your own that is its own program on whole tiles, every float made float64, on random inputs.
+    Every result is held against float64, within what roundings may do; one
+    that is wrong makes the exit code 1. For a kernel of your own, float64 is
+    its own program with every float made float64, on random inputs.
 
-    Then all orders of tiles and all libraries, or all kernels that take the same arguments, are timed in turns, each
-    repeat in a new random order.
+    Then all orders of tiles and all libraries, or all kernels that take the
+    same arguments, are timed in turns, each repeat in a new random order.
 
     Examples:
 
@@ -94,11 +95,11 @@ def run_command(
 
       tilewave run gemm
 
-      tilewave run gemm --shape 4096x1024x2048 --map "grouped(8)" --map "xcd_contiguous(8) >> grouped(8)"
+      tilewave run gemm --shape 4096x1024x2048 --map "grouped(8)"
 
       tilewave run gemm --dtype bf16 --out bf16 --against torch --threads 1
 
-      tilewave run gemm --shape 1000x1000x1000 --workgroups 8 --instruction-set avx2
+      tilewave run gemm --shape 500x500x500 --workgroups 8 --instruction-set avx2
 
       tilewave run gemm --shape 512x512x512 --map "hilbert()" --json
     """
