@@ -268,9 +268,10 @@ def test_results_that_are_no_numbers_are_counted():
 def test_kernels_take_turns_with_the_first_around_each_of_the_others():
     kernels = {"first": product(), "second": product(mapping="grouped(2)"), "third": product(workgroups=2)}
     steps = []
-    report = measure_kernels(kernels, KernelSettings(rounds=5), lambda: steps.append(1))
+    settings = KernelSettings(rounds=5, modes=(SHORT, SUSTAINED))  # which are a GPU's
+    report = measure_kernels(kernels, settings, lambda: steps.append(1))
     (rounds,) = report.rounds
-    assert rounds.baseline == "first" and len(rounds.rounds) == 5 and len(steps) == pieces(3, KernelSettings(5))
+    assert rounds.baseline == "first" and len(rounds.rounds) == 5 and len(steps) == pieces(kernels, settings) == 8
     for one in rounds.rounds:
         assert [sample.contestant for sample in one][::2] == ["first"] * 3
     assert rounds.ratio("second") is not None and rounds.ratio("first") is None
@@ -387,7 +388,9 @@ def test_a_gpu_is_measured_by_its_own_clock_in_bursts(gpu, dtype, out):
     kernels = {
         name: product(dtype, out, target="sm_90a", tile=WIDE, mapping=name) for name in ("linear()", "grouped(2)")
     }
-    report = measure_kernels(kernels, settings)
+    steps = []
+    report = measure_kernels(kernels, settings, lambda: steps.append(1))
+    assert len(steps) == pieces(kernels, settings) == 2 + 2 * 5
     assert report.passed and report.machine.device == "NVIDIA H200" and report.launched_by == "CUDA graphs"
     assert [rounds.mode for rounds in report.rounds] == [SHORT, SUSTAINED]
     for rounds in report.rounds:

@@ -158,9 +158,10 @@ def grouped(kernels: Mapping[str, Compiled], others: Mapping[str, Compiled]) -> 
     return list(groups.values())
 
 
-def pieces(kernels: int, settings: KernelSettings) -> int:
-    """How often `advance` is called, at most."""
-    return kernels + len(settings.modes) * settings.rounds
+def pieces(kernels: Mapping[str, Compiled], settings: KernelSettings) -> int:
+    """How often `advance` is called, at most: for each check, and for each round in each mode."""
+    on_a_gpu = any(kernel.gpu is not None for kernel in kernels.values())
+    return len(kernels) + (len(settings.modes) if on_a_gpu else 1) * settings.rounds
 
 
 def measure_kernels(

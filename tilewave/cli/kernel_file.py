@@ -75,7 +75,7 @@ def measure_file(asked: Asked, as_json: bool, saved: Path | None = None) -> bool
     with threads_of(asked.threads) as threads:
         reports = []
         for group in groups:
-            with progress("measuring", pieces(len(group), asked.settings)) as advance:
+            with progress("measuring", pieces(group, asked.settings)) as advance:
                 reports.append(measure_kernels(group, asked.settings, advance))
             if not as_json:
                 _print(console, asked.file, reports[-1], threads)
