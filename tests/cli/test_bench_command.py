@@ -20,7 +20,7 @@ from tilewave.bench import gpu as bench_gpu
 from tilewave.bench import measured_on
 from tilewave.bench.contestant import LeftOut
 from tilewave.bench.measured_on import MeasuredOn
-from tilewave.bench.result import Checked, Report, Result, Settings
+from tilewave.bench.result import Checked, GemmReport, Result, Settings
 from tilewave.bench.rounds import SHORT, SUSTAINED, Estimate, Rounds, Sample, order_of_a_round, play
 from tilewave.cli import bench, main
 from tilewave.cli.bench_report import bars_of, caption_of, print_report
@@ -267,7 +267,7 @@ def result_of(shape, short, sustained, **more):
 def report_of(*results):
     shapes = tuple(result.shape for result in results)
     settings = Settings(shapes, F16, F16, (128, 256, 64), ("grouped(12)",), ("cublas",), "both", 3, 0)
-    return Report(settings, MeasuredOn("NVIDIA H200", "580.1, CUDA 13.0", "2.11.0", {"torch": "2.11.0"}), results)
+    return GemmReport(settings, MeasuredOn("NVIDIA H200", "580.1, CUDA 13.0", "2.11.0", {"torch": "2.11.0"}), results)
 
 
 CANNED = report_of(

@@ -12,7 +12,7 @@ import pytest
 from tilewave import *
 from tilewave.bench import baselines, measure, problem, trial
 from tilewave.bench.contestant import Contestant, LeftOut
-from tilewave.bench.measure import Timing
+from tilewave.bench.measure import CallTimes
 from tilewave.bench.problem import Problem, Reference, drawn_rows
 from tilewave.bench.trial import Comparison
 from tilewave.cli import main, run
@@ -359,7 +359,7 @@ def test_a_blas_that_is_not_openblas_is_noted(monkeypatch):
 
 
 def timing(*seconds):
-    return Timing(1, seconds, seconds)
+    return CallTimes(1, seconds, seconds)
 
 
 def test_the_spread_is_half_the_distance_between_the_quartiles():

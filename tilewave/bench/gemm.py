@@ -11,18 +11,18 @@ from tilewave.bench.contestants import BASELINES, PACKAGES, TARGET, ablated, com
 from tilewave.bench.epilogue import EPILOGUES
 from tilewave.bench.gpu import Arena, Bursts, Launching, torch_on_the_gpu
 from tilewave.bench.measured_on import nvidia_gpu, this_gpu, version_of
-from tilewave.bench.result import CUBLAS, Checked, Report, Result, Settings, Shape
+from tilewave.bench.result import CUBLAS, Checked, GemmReport, Result, Settings, Shape
 from tilewave.bench.rounds import MODES, Mode, Rounds, play
 from tilewave.errors import TilewaveError
 
 
-def measure_gemm(settings: Settings, advance: Advance) -> Report:
+def measure_gemm(settings: Settings, advance: Advance) -> GemmReport:
     """All shapes, one after the other; `advance` is called `settings.pieces` times."""
     device, driver = nvidia_gpu(TARGET)
     torch = torch_on_the_gpu()
     packages = {PACKAGES[name]: version_of(PACKAGES[name]) for name in settings.against}
     results = tuple(_result(torch, settings, shape, advance) for shape in settings.shapes)
-    return Report(settings, this_gpu(device, driver, torch, packages), results)
+    return GemmReport(settings, this_gpu(device, driver, torch, packages), results)
 
 
 def _result(torch: Any, settings: Settings, shape: Shape, advance: Advance) -> Result:

@@ -22,7 +22,7 @@ SHORTEST_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class Timing:
+class CallTimes:
     """What one call takes, once per repeat: by the clock, and in processor time over all threads."""
 
     calls: int
@@ -43,12 +43,12 @@ class Timing:
         """Half the distance between the quartiles; of one repeat, nothing is known."""
         return Estimate.of(self.seconds).spread
 
-    def differs_from(self, other: Timing) -> bool:
+    def differs_from(self, other: CallTimes) -> bool:
         """Whether the medians lie further apart than both spreads together."""
         return abs(self.median - other.median) > self.spread + other.spread
 
 
-def measure(contestants: Mapping[str, Launch], repeats: int, seed: int, after_each: Advance) -> dict[str, Timing]:
+def measure(contestants: Mapping[str, Launch], repeats: int, seed: int, after_each: Advance) -> dict[str, CallTimes]:
     """Time every contestant once per repeat, in an order drawn anew each time; warmed up before."""
     clock = Calls.of(contestants)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
@@ -105,8 +105,8 @@ def _sample(run: Launch, calls: int) -> tuple[float, float]:
     return (time.perf_counter() - start) / calls, (time.process_time() - used) / calls
 
 
-def _timing(calls: int, found: list[tuple[float, float]]) -> Timing:
-    return Timing(calls, tuple(seconds for seconds, _ in found), tuple(cpu for _, cpu in found))
+def _timing(calls: int, found: list[tuple[float, float]]) -> CallTimes:
+    return CallTimes(calls, tuple(seconds for seconds, _ in found), tuple(cpu for _, cpu in found))
 
 
 @contextmanager

@@ -122,7 +122,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Report:
+class GemmReport:
     """Everything."""
 
     settings: Settings

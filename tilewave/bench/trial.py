@@ -11,7 +11,7 @@ from typing import Any
 from tilewave._version import __version__
 from tilewave.bench.baselines import BASELINES
 from tilewave.bench.contestant import Advance, Contestant, Launch, LeftOut
-from tilewave.bench.measure import Timing, measure, seconds_of
+from tilewave.bench.measure import CallTimes, measure, seconds_of
 from tilewave.bench.measured_on import busy, commit, load
 from tilewave.bench.problem import Array, Check, Problem, Reference
 from tilewave.bench.rounds import FEWEST_ROUNDS
@@ -158,11 +158,11 @@ def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
 class Comparison:
     """Who took how long; the first is what the others are compared with."""
 
-    timings: dict[str, Timing]
+    timings: dict[str, CallTimes]
     operations: int
 
     @property
-    def baseline(self) -> Timing:
+    def baseline(self) -> CallTimes:
         return next(iter(self.timings.values()))
 
     def gflops(self, name: str) -> float:

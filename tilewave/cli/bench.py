@@ -19,7 +19,7 @@ from tilewave.bench.result import Settings, Shape
 from tilewave.bench.rounds import MODES
 from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
 from tilewave.cli.bench_report import bars_of, caption_of, print_report
-from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, Asked, KernelOfFile, Sizes, Target, is_file, measure_file
+from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, FileRequest, KernelOfFile, Sizes, Target, is_file, measure_file
 from tilewave.cli.progress import progress
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
@@ -139,7 +139,7 @@ def bench_command(
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""
         said, how = given(context, "target"), KernelSettings(rounds, seed, MODES[_mode(mode)])
-        asked = Asked(Path(what), set_ or [], target, said, kernel, beside, None, how)
+        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, None, how)
         if not measure_file(asked, as_json, saved):
             raise typer.Exit(1)
         return

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewave.bench.result import CUBLAS, Checked, Report, Result, Settings
+from tilewave.bench.result import CUBLAS, Checked, GemmReport, Result, Settings
 from tilewave.bench.rounds import MODES, Estimate, Mode, Rounds
 from tilewave.ir.types import dims
 from tilewave.view.bench_plot import Bar
@@ -19,7 +19,7 @@ NOTHING = "–"
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: GemmReport) -> None:
     """A table for each mode, then what a reader must know."""
     settings, machine = report.settings, report.machine
     console.print(
@@ -40,11 +40,11 @@ def _kernel(settings: Settings) -> str:
     return f"gemm with {settings.epilogue}" if settings.epilogue else "gemm"
 
 
-def launched_by(report: Report) -> str:
+def launched_by(report: GemmReport) -> str:
     return "; ".join(dict.fromkeys(result.launched_by for result in report.results))
 
 
-def _table(report: Report, mode: Mode) -> Table:
+def _table(report: GemmReport, mode: Mode) -> Table:
     table = Table("shape", "contestant", box=SQUARE)
     rate = "TFLOP/s" if report.settings.dtype.is_float else "TOP/s"
     for title in (rate, f"ratio to {CUBLAS}", "error"):
@@ -87,7 +87,7 @@ def _error(check: Checked) -> Text:
 # -- as bars -----------------------------------------------------------------------------------------------------------
 
 
-def bars_of(report: Report) -> tuple[Bar, ...]:
+def bars_of(report: GemmReport) -> tuple[Bar, ...]:
     """Every ratio, shape by shape and mode by mode."""
     modes = MODES[report.settings.modes]
     bars = []
@@ -100,7 +100,7 @@ def bars_of(report: Report) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def caption_of(report: Report) -> str:
+def caption_of(report: GemmReport) -> str:
     settings, machine = report.settings, report.machine
     modes = "; ".join(map(str, MODES[settings.modes]))
     return (

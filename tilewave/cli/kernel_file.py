@@ -42,7 +42,7 @@ KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of 
 
 
 @dataclass(frozen=True)
-class Asked:
+class FileRequest:
     """What a command line says of a kernel file."""
 
     file: Path
@@ -68,7 +68,7 @@ def is_file(what: str) -> bool:
     raise TilewaveError(f"no kernel is called {what!r}", remedy=f"there is {names}; or name a Python file of your own")
 
 
-def measure_file(asked: Asked, as_json: bool, saved: Path | None = None) -> bool:
+def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -> bool:
     """Measure the kernels of a file, and print what was found; whether all results are right."""
     groups = grouped(_kernels(asked), _others(asked))
     console = Console(highlight=False)
@@ -88,7 +88,7 @@ def measure_file(asked: Asked, as_json: bool, saved: Path | None = None) -> bool
     return all(report.passed for report in reports)
 
 
-def _kernels(asked: Asked) -> dict[str, Compiled]:
+def _kernels(asked: FileRequest) -> dict[str, Compiled]:
     compiled = compiled_in(asked.file, parse_sizes([*asked.sizes]), asked.target, asked=asked.said)
     found = named_kernels(compiled, asked.kernel)
     if not found:
@@ -98,7 +98,7 @@ def _kernels(asked: Asked) -> dict[str, Compiled]:
     return found
 
 
-def _others(asked: Asked) -> dict[str, Compiled]:
+def _others(asked: FileRequest) -> dict[str, Compiled]:
     """The kernels of the files beside it, under the names of their files."""
     found = {}
     for text in filter(None, (part.strip() for part in asked.against.split(","))):

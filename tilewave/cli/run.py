@@ -19,7 +19,7 @@ from tilewave.bench.measure import threads_of
 from tilewave.bench.problem import Problem
 from tilewave.bench.trial import Setup, Trial, TrialReport
 from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
-from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, Asked, KernelOfFile, Sizes, Target, is_file, measure_file
+from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, FileRequest, KernelOfFile, Sizes, Target, is_file, measure_file
 from tilewave.cli.progress import progress
 from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, DTYPES, F16, F32, F64, I8, I32, dims
@@ -107,7 +107,7 @@ def run_command(
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
         beside = against if given(context, "against") else ""
         said, settings = given(context, "target"), KernelSettings(repeats, seed)
-        asked = Asked(Path(what), set_ or [], target, said, kernel, beside, threads, settings)
+        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, threads, settings)
         if not measure_file(asked, as_json):
             raise typer.Exit(1)
         return
