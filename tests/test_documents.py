@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 import tilewave
-from tilewave.cli.main import app
+from tilewave.cli.commands import COMMANDS
 from tilewave.errors import TilewaveError
 from tilewave.ir import ops
 from tilewave.ir.core import part_names
@@ -138,7 +138,7 @@ def run_python(block, names, directory, where):
 
 
 def run_commands(block, shown, directory, where):
-    known = {command.name for command in app.registered_commands}
+    known = set(COMMANDS)
     asked = set(COMMAND.findall(block.text))
     assert asked <= known | PLANNED, f"{where}: no command is called {sorted(asked - known)[0]!r}"
     if not asked <= known:

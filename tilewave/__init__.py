@@ -1,70 +1,19 @@
-"""A language and compiler for GPU tile kernels, in which the order of tiles is an object of its own."""
+"""A language and compiler for GPU tile kernels, in which the order of tiles is an object of its own.
 
-from tilewave import mapping
+The names stand in `tilewave.api`, which is imported when the first of them is asked for: whoever wants the version, or
+the neighbours that know nothing of kernels, does not wait for the compiler.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tilewave._version import __version__
-from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, set_default_run_config, wave_compile
-from tilewave.errors import TilewaveError
-from tilewave.ir.types import BF16 as bf16
-from tilewave.ir.types import BOOL as bool  # noqa: F401
-from tilewave.ir.types import F8E4M3FN as f8e4m3fn
-from tilewave.ir.types import F8E4M3FNUZ as f8e4m3fnuz
-from tilewave.ir.types import F8E5M2 as f8e5m2
-from tilewave.ir.types import F8E5M2FNUZ as f8e5m2fnuz
-from tilewave.ir.types import F16 as f16
-from tilewave.ir.types import F32 as f32
-from tilewave.ir.types import F64 as f64
-from tilewave.ir.types import I8 as i8
-from tilewave.ir.types import I32 as i32
-from tilewave.ir.types import I64 as i64
-from tilewave.ir.types import INDEX as index
-from tilewave.lang.constraints import (
-    THREAD_0,
-    THREAD_1,
-    THREAD_2,
-    WORKGROUP_0,
-    WORKGROUP_1,
-    WORKGROUP_2,
-    GridConstraint,
-    HardwareConstraint,
-    MMAType,
-    ReorderingConstraint,
-    TilingConstraint,
-    WaveConstraint,
-    WorkgroupConstraint,
-    WorkgroupMapping,
-)
-from tilewave.lang.index_mapping import IndexMapping
-from tilewave.lang.kernel import wave
-from tilewave.lang.loops import iterate
-from tilewave.lang.ops import abs_ as abs  # noqa: F401
-from tilewave.lang.ops import (
-    cast,
-    cos,
-    erf,
-    exp,
-    exp2,
-    log,
-    log2,
-    maximum,
-    minimum,
-    mma,
-    read,
-    rsqrt,
-    scalar,
-    select,
-    self_index,
-    set_symbol,
-    sin,
-    sqrt,
-    tanh,
-    write,
-)
-from tilewave.lang.symbols import Eq, Max, Min, Ne, ceiling, floor, sym
-from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, Memory, Register
-from tilewave.saved.loading import load
+from tilewave.forks import IMPORTING
 
-# `bool` and `abs` are here as tilewave.bool and tilewave.abs; a star import leaves Python's own alone.
-__all__ = [
+if TYPE_CHECKING:
+    from tilewave.api import *  # noqa: F403
+
+__all__ = [  # noqa: F405
     "GLOBAL_ADDRESS_SPACE",
     "SHARED_ADDRESS_SPACE",
     "THREAD_0",
@@ -135,3 +84,19 @@ __all__ = [
     "wave_compile",
     "write",
 ]
+
+if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none
+
+    def __getattr__(name: str) -> Any:
+        if not name.startswith("__"):  # which Python asks every module for
+            with IMPORTING:
+                api = import_module("tilewave.api")
+            if name in (*__all__, "abs", "bool") and hasattr(api, name):
+                globals()[name] = getattr(api, name)
+            if name in globals():  # or a module that came with it, such as tilewave.errors
+                return globals()[name]
+        raise AttributeError(f"module 'tilewave' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "abs", "bool"})

@@ -1,4 +1,4 @@
-"""Who else takes part in `tilewave bench`: an epilogue's kernels, fast sums of f8, and rungs of the ladder."""
+"""Who else takes part in `tilewave bench`: an epilogue's kernels, fast sums of f8, and ablations."""
 
 import json
 import math
@@ -18,12 +18,12 @@ from tilewave.backend.nvidia.build import copying_passes
 from tilewave.bench import contestants as bench_contestants
 from tilewave.bench.ablation import (
     NEEDED,
-    checked_rung,
-    compiled_rung,
+    ablation_named,
+    ablation_without,
+    ablations,
+    checked_ablation,
+    compiled_ablation,
     having,
-    ladder_rungs,
-    rung_named,
-    rung_without,
     without,
 )
 from tilewave.bench.epilogue import EPILOGUES
@@ -157,8 +157,8 @@ def test_the_slope_of_gelu_is_what_enlarges_an_error():
             "  leave --out away, and write --dtype f16\n",
         ),
         (
-            ["--epilogue", "bias+gelu", "--ladder"],
-            "the ladder is climbed without an epilogue\n  leave --epilogue away\n",
+            ["--epilogue", "bias+gelu", "--ablation"],
+            "optimisations are left out of the gemm without an epilogue\n  leave --epilogue away\n",
         ),
     ],
 )
@@ -208,35 +208,35 @@ def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):  # n
     assert {"fast", "cublas"} <= {*gpu.log}
 
 
-# -- the ladder -----------------------------------------------------------------------------------------------------
+# -- ablations ----------------------------------------------------------------------------------------------------
 
 NAMES = [pass_name(p) for p in copying_passes(Places())]
-RUNGS = {rung.name: rung for rung in ladder_rungs()}
+ABLATIONS = {ablation.name: ablation for ablation in ablations()}
 
 
-def test_every_pass_is_a_rung_or_needed():
-    left_out = {name.removeprefix("without ") for name in RUNGS if name.startswith("without ")}
+def test_every_pass_can_be_left_out_or_is_needed():
+    left_out = {name.removeprefix("without ") for name in ABLATIONS if name.startswith("without ")}
     assert left_out == set(NAMES) - set(NEEDED)
     assert set(NEEDED) <= set(NAMES)
     assert {"make_persistent", "alternate_depth", "stage_writes", "specialize_waves"} <= left_out
 
 
-def test_a_rung_is_the_list_without_a_pass_or_with_another_number():
+def test_an_ablation_is_the_list_without_a_pass_or_with_another_number():
     passes = copying_passes(Places())
     assert [pass_name(p) for p in without("stage_writes")(passes)] == [n for n in NAMES if n != "stage_writes"]
     changed = having("specialize_waves", stages=2)(passes)
     assert [pass_name(p) for p in changed] == NAMES
     assert [p.stages for p in changed if pass_name(p) == "specialize_waves"] == [2]
-    for change in (without("fly"), having("fly", stages=2), lambda passes: checked_rung("fly")):
+    for change in (without("fly"), having("fly", stages=2), lambda passes: checked_ablation("fly")):
         with pytest.raises(TilewaveError, match="no pass of sm_90a is called 'fly'"):
             change(passes)
 
 
-@pytest.mark.parametrize("name", RUNGS)
-def test_every_rung_computes_the_product(name):
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_computes_the_product(name):
     shape = (128, 136, 96)
     settings = Settings((shape,), F16, F32, (64, 128, 32), ("grouped(2)",), (), "short", 7, 0)
-    kernel = compiled_rung(RUNGS[name], shape, settings)
+    kernel = compiled_ablation(ABLATIONS[name], shape, settings)
     assert kernel.target == "sm_90a"
     rng = np.random.default_rng(2)
     a, b, c = random_array(rng, (128, 96), f16), random_array(rng, (136, 96), f16), poisoned((128, 136), f32)
@@ -244,38 +244,38 @@ def test_every_rung_computes_the_product(name):
     check_product(c, a, b)
 
 
-def test_rungs_are_kernels_of_their_own():
+def test_ablations_are_kernels_of_their_own():
     """Each optimisation has something to do where a round is left over, rows begin off lines, or there is one round."""
 
-    def texts(rung):
-        return tuple(unnamed(compiled_rung(rung, s.shapes[0], s).build.lanes) for s in settings)
+    def texts(ablation):
+        return tuple(unnamed(compiled_ablation(ablation, s.shapes[0], s).build.lanes) for s in settings)
 
     shapes = ((2048, 5120, 2048), (2048, 4096, 264), (2048, 2048, 256))
     settings = [Settings((s,), F16, F16, (128, 256, 64), ("grouped(12)",), (), "short", 7, 0) for s in shapes]
-    whole = replace(rung_without("x"), build=RUNGS["in order of rows"].build)
-    made = {name: texts(rung) for name, rung in (*RUNGS.items(), ("whole", whole))}
+    whole = replace(ablation_without("x"), build=ABLATIONS["in order of rows"].build)
+    made = {name: texts(ablation) for name, ablation in (*ABLATIONS.items(), ("whole", whole))}
     assert len(set(made.values())) == len(made)
 
 
-def test_the_ladder_is_measured_in_one_run(call, gpu, monkeypatch):  # noqa: F811
+def test_all_ablations_are_measured_in_one_run(call, gpu, monkeypatch):  # noqa: F811
     built = []
 
-    def rung(which, shape, settings):
+    def ablation(which, shape, settings):
         built.append(which.name)
         kernel = partial(bench_contestants.wave_compile(SimpleNamespace(target="sm_90a"), None))
         kernel.code_object = b""
         return kernel
 
-    monkeypatch.setattr(bench_contestants, "compiled_rung", rung)
-    code, out, err = call(*SMALL, "--ladder", "--without", "guard_edges", "--mode", "short")
+    monkeypatch.setattr(bench_contestants, "compiled_ablation", ablation)
+    code, out, err = call(*SMALL, "--ablation", "--without", "guard_edges", "--mode", "short")
     assert (code, err) == (0, "")
-    assert built == [*RUNGS, "without guard_edges"]
+    assert built == [*ABLATIONS, "without guard_edges"]
     assert [row[1] for row in rows_of(out)[1 : 3 + len(built)]] == [OURS, *built, "cublas"]
 
 
-def test_rungs_are_known_by_their_names(call, monkeypatch):  # noqa: F811
+def test_ablations_are_known_by_their_names(call, monkeypatch):  # noqa: F811
     settings = asked(call, monkeypatch, "--without", "fit_shared", "--without", "stage_writes")
-    assert settings.rungs == ("without fit_shared", "without stage_writes")
-    assert [rung_named(name).name for name in settings.rungs] == list(settings.rungs)
-    assert rung_named("3 stages").name == "3 stages"
+    assert settings.ablations == ("without fit_shared", "without stage_writes")
+    assert [ablation_named(name).name for name in settings.ablations] == list(settings.ablations)
+    assert ablation_named("3 stages").name == "3 stages"
     assert "no pass of sm_90a is called 'fly'" in call("--without", "fly")[2]

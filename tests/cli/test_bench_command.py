@@ -13,15 +13,17 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-import typer
 from rich.console import Console
 
 from tilewave.bench import contestants as bench_contestants
 from tilewave.bench import gpu as bench_gpu
-from tilewave.bench.result import Checked, Failed, Machine, Report, Result, Settings
+from tilewave.bench import measured_on
+from tilewave.bench.contestant import LeftOut
+from tilewave.bench.measured_on import MeasuredOn
+from tilewave.bench.result import Checked, GemmReport, Result, Settings
 from tilewave.bench.rounds import SHORT, SUSTAINED, Estimate, Rounds, Sample, order_of_a_round, play
 from tilewave.cli import bench, main
-from tilewave.cli.bench_report import bars_of, caption_of, print_report, to_json
+from tilewave.cli.bench_report import bars_of, caption_of, print_report
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.view.bench_plot import Bar, Scale, bench_plot
@@ -34,10 +36,6 @@ OURS = "tilewave grouped(12)"
 def call(monkeypatch, capsys):
     """Run `tilewave bench …`; its exit code, what it printed, and what it said on stderr."""
     monkeypatch.setenv("COLUMNS", "200")
-    app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    app.command("bench")(bench.bench_command)
-    monkeypatch.setattr(main, "app", app)
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["tilewave", "bench", *words])
@@ -58,11 +56,11 @@ def asked(call, monkeypatch, *words):
     """The settings that a command line means."""
     found = []
 
-    def measure(settings):
+    def measure(settings, advance):
         found.append(settings)
         raise TilewaveError("measured")
 
-    monkeypatch.setattr(bench, "_measure", measure)
+    monkeypatch.setattr(bench, "measure_gemm", measure)
     code, _, err = call(*words)
     assert (code, err) == (2, "error: measured\n")
     return found[0]
@@ -94,10 +92,10 @@ def test_what_is_written_follows_what_is_read(call, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["conv"], "no kernel is called 'conv'\n  the kernels are: gemm\n"),
+        (["conv"], "no kernel is called 'conv'\n  there is gemm; or name a Python file of your own\n"),
         (
             ["--against", "cublas,tritn"],
-            "--against: no rival is called `tritn`\n      cublas,tritn\n             ^^^^^\n"
+            "--against: no baseline is called `tritn`\n      cublas,tritn\n             ^^^^^\n"
             "  there are cublas, triton\n",
         ),
         (
@@ -142,7 +140,7 @@ def driver_of(name, arch):
 
 
 def test_without_a_gpu_nothing_is_measured(call, monkeypatch):
-    monkeypatch.setattr(bench, "cuda_driver", no_driver)
+    monkeypatch.setattr(measured_on, "cuda_driver", no_driver)
     assert call() == (
         2,
         "",
@@ -153,7 +151,7 @@ def test_without_a_gpu_nothing_is_measured(call, monkeypatch):
 
 
 def test_an_older_gpu_is_refused(call, monkeypatch):
-    monkeypatch.setattr(bench, "cuda_driver", driver_of("NVIDIA A100", "sm_80"))
+    monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA A100", "sm_80"))
     assert call() == (
         2,
         "",
@@ -162,7 +160,7 @@ def test_an_older_gpu_is_refused(call, monkeypatch):
 
 
 def test_torch_is_asked_for(call, monkeypatch):
-    monkeypatch.setattr(bench, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert call() == (
         2,
@@ -173,7 +171,7 @@ def test_torch_is_asked_for(call, monkeypatch):
 
 
 def test_a_torch_for_the_cpu_is_refused(call, monkeypatch):
-    monkeypatch.setattr(bench, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
     blind = SimpleNamespace(__version__="2.9+cpu", cuda=SimpleNamespace(is_available=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", blind)
     assert call() == (
@@ -185,11 +183,11 @@ def test_a_torch_for_the_cpu_is_refused(call, monkeypatch):
 
 
 def test_the_driver_s_release_is_read_where_the_system_tells_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(bench, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
-    monkeypatch.setattr(bench, "LOADED_DRIVER", tmp_path / "version")
-    assert bench._device()[1] == "CUDA 13.0"
+    monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr(measured_on, "LOADED_DRIVER", tmp_path / "version")
+    assert measured_on.nvidia_gpu("sm_90a")[1] == "CUDA 13.0"
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03  Tue\nGCC 12.1.0\n")
-    assert bench._device()[1] == "580.159.03, CUDA 13.0"
+    assert measured_on.nvidia_gpu("sm_90a")[1] == "580.159.03, CUDA 13.0"
 
 
 # -- rounds ---------------------------------------------------------------------------------------------------------
@@ -197,12 +195,12 @@ def test_the_driver_s_release_is_read_where_the_system_tells_it(monkeypatch, tmp
 
 def test_the_baseline_stands_before_and_after_each_in_a_new_order():
     draw = random.Random(3)
-    orders = [order_of_a_round(("x", "cublas", "y", "z"), draw) for _ in range(20)]
+    orders = [order_of_a_round(("x", "cublas", "y", "z"), "cublas", draw) for _ in range(20)]
     for order in orders:
         assert order[::2] == ("cublas",) * 4 and sorted(order[1::2]) == ["x", "y", "z"]
     assert len(set(orders)) > 3
-    assert sorted(order_of_a_round(("x", "y"), draw)) == ["x", "y"]
-    assert order_of_a_round(("cublas",), draw) == ("cublas",)
+    assert sorted(order_of_a_round(("x", "y"), "cublas", draw)) == ["x", "y"]
+    assert order_of_a_round(("cublas",), "cublas", draw) == ("cublas",)
 
 
 def test_a_ratio_is_taken_between_neighbours_alone():
@@ -214,6 +212,7 @@ def test_a_ratio_is_taken_between_neighbours_alone():
             tuple(Sample(name, next(times)) for name in ("cublas", "x", "cublas", "y", "cublas")),
             tuple(Sample(name, next(times)) for name in ("cublas", "x", "cublas")),
         ),
+        "cublas",
     )
     assert rounds.ratios("x") == (9 / 9, 16 / 8)
     assert rounds.ratios("y") == (5 / 4,)
@@ -242,7 +241,7 @@ def test_rounds_drift_but_ratios_do_not():
         return samples
 
     done = []
-    rounds = Rounds(SUSTAINED, 1, play(("x", "cublas"), 9, 0, take, lambda: done.append(1)))
+    rounds = Rounds(SUSTAINED, 1, play(("x", "cublas"), "cublas", 9, 0, take, lambda: done.append(1)), "cublas")
     assert len(rounds.rounds) == len(done) == 9
     assert rounds.ratios("x") == pytest.approx([1 / 0.97] * 9, rel=1e-12)
     assert rounds.tflops("x", 10**12).spread > 0.03
@@ -253,7 +252,7 @@ def test_rounds_drift_but_ratios_do_not():
 
 def rounds_of(mode, ours, count=3):
     one = tuple(Sample(name, t) for name, t in (("cublas", 1.0), (OURS, ours), ("cublas", 1.0)))
-    return Rounds(mode, 10, (one,) * count)
+    return Rounds(mode, 10, (one,) * count, "cublas")
 
 
 def result_of(shape, short, sustained, **more):
@@ -268,7 +267,7 @@ def result_of(shape, short, sustained, **more):
 def report_of(*results):
     shapes = tuple(result.shape for result in results)
     settings = Settings(shapes, F16, F16, (128, 256, 64), ("grouped(12)",), ("cublas",), "both", 3, 0)
-    return Report(settings, Machine("NVIDIA H200", "580.1, CUDA 13.0", "2.11.0", {"torch": "2.11.0"}), results)
+    return GemmReport(settings, MeasuredOn("NVIDIA H200", "580.1, CUDA 13.0", "2.11.0", {"torch": "2.11.0"}), results)
 
 
 CANNED = report_of(
@@ -308,8 +307,8 @@ def test_the_table_shows_medians_spreads_errors_and_the_geometric_mean():
 def test_who_is_wrong_or_missing_is_said_and_has_no_mean():
     bad = Checked(OURS, 0.5, 1e-3, same_bits=True, writes=F16, is_ours=True)
     moving = Checked("cublas", 2e-4, 1e-3, same_bits=False, writes=F16, is_ours=False)
-    alone = Rounds(SHORT, 10, ((Sample("cublas", 1.0),),))
-    failed = (Failed("triton", "No module named 'triton'", is_ours=False),)
+    alone = Rounds(SHORT, 10, ((Sample("cublas", 1.0),),), "cublas")
+    failed = (LeftOut("triton", "No module named 'triton'", is_ours=False),)
     report = report_of(
         CANNED.results[0],
         result_of((8, 8, 8), 1, 1, checks=(bad, moving), failed=failed, rounds=(alone,), launched_by="plain launches"),
@@ -327,7 +326,7 @@ def test_who_is_wrong_or_missing_is_said_and_has_no_mean():
     assert not report.passed and CANNED.passed
 
 
-def test_bits_that_change_are_a_fault_of_ours_and_a_rival_s_own_affair():
+def test_bits_that_change_are_a_fault_of_ours_and_a_baseline_s_own_affair():
     facts = {"error": 1e-4, "bound": 1e-3, "same_bits": False, "writes": F16}
     assert not Checked("x", **facts, is_ours=True).passed
     assert Checked("cublas", **facts, is_ours=False).passed
@@ -335,7 +334,7 @@ def test_bits_that_change_are_a_fault_of_ours_and_a_rival_s_own_affair():
 
 
 def test_json_holds_every_sample_in_order():
-    found = json.loads(json.dumps(to_json(CANNED), allow_nan=False))
+    found = json.loads(json.dumps(CANNED.to_json(), allow_nan=False))
     assert (found["device"], found["driver"], found["torch"]) == ("NVIDIA H200", "580.1, CUDA 13.0", "2.11.0")
     assert found["settings"]["shapes"] == [[10000, 10000, 5000], [20000, 10000, 5000]]
     short, sustained = found["results"][0]["modes"]
@@ -536,7 +535,8 @@ def gpu(monkeypatch):
     """A machine whose kernels take 0.8 ms where cuBLAS takes 1 ms; `gpu.spoil` may change what they write."""
     gpu = Gpu()
     gpu.spoil = lambda c: None
-    monkeypatch.setattr(bench, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
+    monkeypatch.setattr(measured_on, "commit", lambda: "c0ffee")
     monkeypatch.setitem(sys.modules, "torch", gpu)
     monkeypatch.setattr(bench_gpu.time, "sleep", lambda seconds: setattr(gpu, "asleep", gpu.asleep + seconds))
 
@@ -563,6 +563,7 @@ def test_a_whole_benchmark(call, gpu, tmp_path):
     code, out, err = call(*SMALL, "--save", str(tmp_path / "all.json"), "--svg", str(tmp_path / "bars.svg"))
     assert (code, err) == (0, "")
     found = json.loads((tmp_path / "all.json").read_text())
+    assert (found["device"], found["commit"]) == ("NVIDIA H200", "c0ffee")
     short, sustained = found["results"][0]["modes"]
     assert short["launches_in_a_burst"] == 3  # of 0.8 ms, for 2 ms
     assert sustained["launches_in_a_burst"] == 15 * 13  # fifteen graphs of 10 ms
@@ -642,7 +643,7 @@ def test_a_kernel_that_does_not_compile_leaves_the_others_their_turn(call, gpu, 
     assert rows_of(out)[1][:2] == ["40x24x16", "cublas"] and rows_of(out)[1][3] == "–"
 
 
-def test_a_rival_that_is_not_here_is_said(call, gpu, monkeypatch, tmp_path):
+def test_a_baseline_that_is_not_here_is_said(call, gpu, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "triton", None)
     code, out, _ = call(*SMALL, "--against", "cublas,triton")
     assert code == 0 and "Note: 40x24x16: triton is left out: import of triton halted" in out
@@ -677,7 +678,7 @@ def test_a_shape_that_the_gpu_cannot_hold_is_refused(call, gpu):
     )
 
 
-def test_what_a_rival_writes_is_said_where_it_differs(call, gpu):
+def test_what_a_baseline_writes_is_said_where_it_differs(call, gpu):
     code, out, _ = call(*SMALL, "--out", "f32")
     assert code == 0 and "Note: 40x24x16: cublas writes f16, not f32." in out
 

@@ -15,8 +15,9 @@ from kernels import *
 from typer.models import OptionInfo
 
 import tilewave
+from tilewave.cli.commands import COMMANDS, function_of
 from tilewave.cli.diff import parse_sizes
-from tilewave.cli.main import app, main
+from tilewave.cli.main import main
 from tilewave.errors import TilewaveError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -355,9 +356,9 @@ def test_a_reader_who_leaves_is_not_complained_to(words):
 
 def test_no_option_is_named_by_what_it_takes():
     """Some versions of click take a metavar that spells the parameter for its name, and --dtype becomes --DTYPE."""
-    for command in app.registered_commands:
-        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+    for command in COMMANDS:
+        for name, hint in get_type_hints(function_of(command), include_extras=True).items():
             for option in (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, OptionInfo)):
                 spells_it = option.metavar and option.metavar.lower() == name.strip("_")
                 named = str(option.default).startswith("--")  # where Annotated has it, until the command is built
-                assert named or not spells_it, f"tilewave {command.name}: write Option('--{name}', …)"
+                assert named or not spells_it, f"tilewave {command}: write Option('--{name}', …)"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tilewave import *
-from tilewave.bench import measure, problem, rivals, trial
-from tilewave.bench.measure import Timing
+from tilewave.bench import baselines, measure, problem, trial
+from tilewave.bench.contestant import Contestant, LeftOut
+from tilewave.bench.measure import CallTimes
 from tilewave.bench.problem import Problem, Reference, drawn_rows
-from tilewave.bench.rivals import Absent, Rival
-from tilewave.bench.trial import Standings
+from tilewave.bench.trial import Comparison
 from tilewave.cli import main, run
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, here
@@ -271,7 +271,7 @@ def test_threads_are_set_for_the_run_alone(call, monkeypatch):
 
 
 def test_a_busy_machine_is_noted(call, monkeypatch):
-    monkeypatch.setattr(trial.os, "getloadavg", lambda: (640.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "getloadavg", lambda: (640.0, 0.0, 0.0))
     assert "Note: the load was 640.0 on " in call("gemm", *SMALL)[1]
 
 
@@ -319,7 +319,7 @@ def test_torch_stands_beside_it_with_the_same_threads_and_no_spinning(call, torc
 
 
 def test_a_library_that_is_not_there_is_left_out(call, monkeypatch):
-    monkeypatch.setattr(rivals.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(baselines.importlib.util, "find_spec", lambda name: None)
     code, out, _ = call("gemm", *SMALL, "--against", "torch")
     assert code == 0
     assert "Note: torch is left out: it is not installed." in out
@@ -345,19 +345,21 @@ def test_a_library_that_takes_very_long_is_left_out(call, monkeypatch):
 
 
 def test_a_blas_that_is_not_openblas_is_noted(monkeypatch):
-    monkeypatch.setattr(rivals, "_set_blas_threads", lambda threads: False)
+    monkeypatch.setattr(baselines, "_set_blas_threads", lambda threads: False)
     a = np.ones((2, 2), np.float32)
-    found = rivals.numpy_rival(a, a, f32, 1)
-    assert isinstance(found, Rival)
+    found = baselines.numpy_baseline(a, a, f32, 1)
+    assert isinstance(found, Contestant)
     assert found.note == "numpy's BLAS takes as many threads as it likes"
-    assert rivals.torch_rival(a, a, f8e5m2, 1) == Absent("torch", "it has no product of f8e5m2 on the CPU")
+    assert baselines.torch_baseline(a, a, f8e5m2, 1) == LeftOut(
+        "torch", "it has no product of f8e5m2 on the CPU", is_ours=False
+    )
 
 
 # -- what the spread allows to say ----------------------------------------------------------------------------------
 
 
 def timing(*seconds):
-    return Timing(1, seconds, seconds)
+    return CallTimes(1, seconds, seconds)
 
 
 def test_the_spread_is_half_the_distance_between_the_quartiles():
@@ -377,13 +379,13 @@ SENTENCES = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_difference_is_called_one_only_beyond_the_spread(case):
     seconds, sentence = SENTENCES[case]
-    standings = Standings({"linear()": timing(*BASE), "x": timing(*seconds)}, 10)
-    assert standings.conclusion == f"In this run, beside linear(): {sentence}"
+    comparison = Comparison({"linear()": timing(*BASE), "x": timing(*seconds)}, 10)
+    assert comparison.conclusion == f"In this run, beside linear(): {sentence}"
 
 
 def test_few_repeats_conclude_nothing():
-    standings = Standings({"linear()": timing(1.0, 1.1), "x": timing(5.0, 5.0)}, 10)
-    assert standings.conclusion == "Fewer than 5 repeats cannot tell a difference from chance."
+    comparison = Comparison({"linear()": timing(1.0, 1.1), "x": timing(5.0, 5.0)}, 10)
+    assert comparison.conclusion == "Fewer than 5 repeats cannot tell a difference from chance."
 
 
 def test_all_are_measured_once_a_repeat_in_an_order_of_their_own(monkeypatch):
@@ -411,7 +413,7 @@ def test_short_calls_are_repeated_within_a_sample(monkeypatch):
 
 DTYPES = "f16, bf16, f32, f64, f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz, i8"
 MISTAKES = {
-    ("gem",): "error: no kernel is called 'gem'\n  the kernels are: gemm\n",
+    ("gem",): "error: no kernel is called 'gem'\n  there is gemm; or name a Python file of your own\n",
     ("gemm", "--shape", "8x8"): """error: a shape is three numbers, M x N x K
       8x8
          ^

@@ -1,4 +1,4 @@
-"""The ladder of a benchmark: our GEMM with one optimisation left out of the list of passes at a time."""
+"""An ablation study: our GEMM with one optimisation left out of the list of passes at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Build = Callable[[Kernel, Places], NvidiaBuild]
 
 
 @dataclass(frozen=True)
-class Rung:
+class Ablation:
     """One way to build the kernel; `mapping` is the order of tiles, where it is not the benchmark's."""
 
     name: str
@@ -63,19 +63,19 @@ def _known(name: str, passes: Sequence[Pass]) -> str:
     return name
 
 
-def rung_without(name: str) -> Rung:
-    return Rung(f"{WITHOUT}{name}", changed(without(name)))
+def ablation_without(name: str) -> Ablation:
+    return Ablation(f"{WITHOUT}{name}", changed(without(name)))
 
 
-def checked_rung(name: str) -> Rung:
+def checked_ablation(name: str) -> Ablation:
     """The same, or an error where no pass is called so."""
     _known(name, copying_passes(Places()))
-    return rung_without(name)
+    return ablation_without(name)
 
 
-def rung_named(name: str) -> Rung:
-    known = {rung.name: rung for rung in ladder_rungs()}
-    return known.get(name) or rung_without(name.removeprefix(WITHOUT))
+def ablation_named(name: str) -> Ablation:
+    known = {ablation.name: ablation for ablation in ablations()}
+    return known.get(name) or ablation_without(name.removeprefix(WITHOUT))
 
 
 NEEDED = (
@@ -90,25 +90,25 @@ NEEDED = (
     "fit_shared",
     "simplify",
 )
-"""Passes that every kernel needs, that only refuse, or without which nothing is copied; the others are rungs."""
+"""Passes that every kernel needs, that only refuse, or without which nothing is copied; the others can be left out."""
 
 
-def ladder_rungs() -> tuple[Rung, ...]:
+def ablations() -> tuple[Ablation, ...]:
     """Each pass that may be left out, and what is chosen by numbers."""
     names = [pass_name(p) for p in copying_passes(Places())]
     return (
-        *(rung_without(name) for name in dict.fromkeys(names) if name not in NEEDED),
-        Rung("in order of rows", changed(lambda passes: passes), "linear()"),
-        Rung("3 stages", changed(having("specialize_waves", stages=3))),
-        Rung("2 stages", changed(having("specialize_waves", stages=2))),
-        Rung("loads by lanes", lambda tiles, places: build_plain(tiles, places, ())),
+        *(ablation_without(name) for name in dict.fromkeys(names) if name not in NEEDED),
+        Ablation("in order of rows", changed(lambda passes: passes), "linear()"),
+        Ablation("3 stages", changed(having("specialize_waves", stages=3))),
+        Ablation("2 stages", changed(having("specialize_waves", stages=2))),
+        Ablation("loads by lanes", lambda tiles, places: build_plain(tiles, places, ())),
     )
 
 
-def compiled_rung(rung: Rung, shape: Shape, settings: Settings) -> Compiled:
-    """The kernel that a rung makes; a TilewaveError where it cannot be made."""
-    mapping = rung.mapping or settings.mappings[0]
+def compiled_ablation(ablation: Ablation, shape: Shape, settings: Settings) -> Compiled:
+    """The kernel that an ablation makes; a TilewaveError where it cannot be made."""
+    mapping = ablation.mapping or settings.mappings[0]
     made = gemm(shape, settings.dtype, settings.out, settings.tile, mapping)
     whole = wave_compile(WaveCompileOptions(subs=made.subs, target="numpy"), made.kernel)
     places = trace_kernel(made.kernel, made.subs, ()).places
-    return replace(whole, target=CHIP, build=rung.build(whole.kernel, places))
+    return replace(whole, target=CHIP, build=ablation.build(whole.kernel, places))

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewave.bench.ablation import Rung, compiled_rung
-from tilewave.bench.gpu import Arena, Bursts, Contestant, Launching, first_line, torch_dtype
-from tilewave.bench.result import Failed, Settings
-from tilewave.bench.rounds import BASELINE, SHORT, play
+from tilewave.bench.ablation import Ablation, compiled_ablation
+from tilewave.bench.contestant import Contestant, LeftOut, first_line
+from tilewave.bench.gpu import Arena, Bursts, Launching, torch_dtype
+from tilewave.bench.result import CUBLAS, Settings
+from tilewave.bench.rounds import SHORT, play
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import TilewaveError
 from tilewave.ir.types import BF16, F16, F32, FLOAT8, I32, DType
@@ -28,7 +29,7 @@ ROUNDS_TO_CHOOSE = 3
 FAST_SUMS = "cublas, fast sums leaves sums to the tensor cores, as we do; cublas moves them to f32 every few steps"
 
 
-def ours(arena: Arena, mapping: str, settings: Settings) -> Contestant | Failed:
+def ours(arena: Arena, mapping: str, settings: Settings) -> Contestant | LeftOut:
     """Compiled and called as a user would; the compiler decides how many workgroups there are."""
     facts = arena.shape, arena.dtype, settings.out, settings.tile, mapping
 
@@ -39,23 +40,23 @@ def ours(arena: Arena, mapping: str, settings: Settings) -> Contestant | Failed:
     return _of_ours(f"tilewave {mapping}", arena, settings, compile_it)
 
 
-def of_rung(arena: Arena, rung: Rung, settings: Settings) -> Contestant | Failed:
-    """Ours with an optimisation left out."""
-    return _of_ours(rung.name, arena, settings, lambda: compiled_rung(rung, arena.shape, settings))
+def ablated(arena: Arena, ablation: Ablation, settings: Settings) -> Contestant | LeftOut:
+    """Ours with one optimisation left out, or another number."""
+    return _of_ours(ablation.name, arena, settings, lambda: compiled_ablation(ablation, arena.shape, settings))
 
 
-def _of_ours(name: str, arena: Arena, settings: Settings, compile_it: Callable[[], Compiled]) -> Contestant | Failed:
+def _of_ours(name: str, arena: Arena, settings: Settings, compile_it: Callable[[], Compiled]) -> Contestant | LeftOut:
     try:
         compiled = compile_it()
     except TilewaveError as error:
-        return Failed(name, error.what, is_ours=True)
+        return LeftOut(name, error.what, is_ours=True)
     c = arena.output(settings.out)
     operands = (arena.a, arena.b) if arena.bias is None else (arena.a, arena.b, arena.bias)
     launch, prepare = partial(compiled, *operands, c), lambda: compiled.code_object
     return Contestant(name, launch, c, settings.out, is_ours=True, prepare=prepare)
 
 
-def compile_ahead(contestants: Sequence[Contestant | Failed]) -> None:
+def compile_ahead(contestants: Sequence[Contestant | LeftOut]) -> None:
     """LLVM runs in processes of its own: it makes the code of all contestants of ours at once."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(_make_code, [one for one in contestants if isinstance(one, Contestant)]))
@@ -69,14 +70,14 @@ def _make_code(contestant: Contestant) -> None:
 # -- cuBLAS ------------------------------------------------------------------------------------------------------------
 
 
-def cublas(arena: Arena, out: DType) -> list[Contestant | Failed]:
+def cublas(arena: Arena, out: DType) -> list[Contestant | LeftOut]:
     """As torch calls it: mm, _scaled_mm for 8-bit floats, _int_mm for i8; an epilogue is kernels of its own."""
     writes = _written_by_cublas(arena.dtype, out)
     note = "" if writes == out else f"cublas writes {writes}, not {out}"
     c = arena.output(writes)
     if arena.epilogue.name:
         return _followed_by_gelu(arena, c, writes)
-    first = Contestant(BASELINE, _product(arena, c, writes), c, writes, is_ours=False, note=note)
+    first = Contestant(CUBLAS, _product(arena, c, writes), c, writes, is_ours=False, note=note)
     if arena.dtype not in FLOAT8:
         return [first]
     fast = _product(arena, c, writes, use_fast_accum=True)
@@ -92,7 +93,7 @@ def _product(arena: Arena, c: Any, writes: DType, **more: Any) -> Callable[[], o
     return partial(torch._int_mm if arena.dtype.is_int else torch.mm, a, b, out=c)
 
 
-def _followed_by_gelu(arena: Arena, c: Any, writes: DType) -> list[Contestant | Failed]:
+def _followed_by_gelu(arena: Arena, c: Any, writes: DType) -> list[Contestant | LeftOut]:
     """gelu(a @ b.T + bias), which is three kernels, and gelu(linear(a, b, bias)), in which cuBLAS adds the bias."""
     torch, a, b, bias = arena.torch, arena.a, arena.b.T, arena.bias
     sums, biased = torch.empty_like(c), torch.empty_like(c)
@@ -108,7 +109,7 @@ def _followed_by_gelu(arena: Arena, c: Any, writes: DType) -> list[Contestant | 
         finish(biased, out=c)
 
     return [
-        Contestant(BASELINE, three, c, writes, is_ours=False, kernels=3, note="cublas is mm, add and gelu"),
+        Contestant(CUBLAS, three, c, writes, is_ours=False, kernels=3, note="cublas is mm, add and gelu"),
         Contestant("cublas linear", two, c, writes, is_ours=False, kernels=2, note="cublas linear is addmm and gelu"),
     ]
 
@@ -124,20 +125,20 @@ def _written_by_cublas(dtype: DType, out: DType) -> DType:
 # -- Triton ------------------------------------------------------------------------------------------------------------
 
 
-def triton(arena: Arena, out: DType) -> list[Contestant | Failed]:
+def triton(arena: Arena, out: DType) -> list[Contestant | LeftOut]:
     """The fastest of its groups, found in a few rounds of their own."""
     if arena.epilogue.name:
-        return [Failed("triton", "its kernel has no epilogue", is_ours=False)]
+        return [LeftOut("triton", "its kernel has no epilogue", is_ours=False)]
     if not TRITON_KERNEL.is_file():
         why = "its kernel, benchmarks/triton_gemm.py, is in tilewave's repository only"
-        return [Failed("triton", why, is_ours=False)]
+        return [LeftOut("triton", why, is_ours=False)]
     try:
         module = _load(TRITON_KERNEL)
         c = arena.output(out)
         launches = module.launches(arena.a, arena.b, c)
         group = _fastest(arena.torch, launches)
     except Exception as error:  # Triton's compiler raises whatever it likes
-        return [Failed("triton", first_line(error), is_ours=False)]
+        return [LeftOut("triton", first_line(error), is_ours=False)]
     return [Contestant("triton", launches[group], c, out, is_ours=False, note=f"triton took groups of {group} rows")]
 
 
@@ -155,12 +156,12 @@ def _load(path: Path) -> ModuleType:
 def _fastest(torch: Any, launches: dict[int, Callable[[], object]]) -> int:
     named = {str(group): launch for group, launch in launches.items()}
     bursts = Bursts.of(Launching.of(torch, named), named, SHORT)
-    rounds = play(tuple(named), ROUNDS_TO_CHOOSE, 0, bursts.take, lambda: None)
+    rounds = play(tuple(named), "", ROUNDS_TO_CHOOSE, 0, bursts.take, lambda: None)
     times: dict[str, list[float]] = {}
     for sample in (sample for one in rounds for sample in one):
         times.setdefault(sample.contestant, []).append(sample.seconds)
     return int(min(times, key=lambda name: statistics.median(times[name])))
 
 
-RIVALS: dict[str, Callable[[Arena, DType], list[Contestant | Failed]]] = {"cublas": cublas, "triton": triton}
+BASELINES: dict[str, Callable[[Arena, DType], list[Contestant | LeftOut]]] = {"cublas": cublas, "triton": triton}
 PACKAGES = {"cublas": "torch", "triton": "triton"}

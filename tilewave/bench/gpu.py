@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 
+from tilewave.bench.contestant import Contestant, Launch, first_line
 from tilewave.bench.epilogue import NOTHING, Epilogue
 from tilewave.bench.result import Checked, Shape
 from tilewave.bench.rounds import Mode
@@ -17,8 +18,6 @@ from tilewave.errors import TargetError, TilewaveError
 from tilewave.forks import IMPORTING
 from tilewave.ir.types import FLOAT8, DType, dims
 from tilewave.kernels import accumulator
-
-Launch = Callable[[], object]
 
 CHECKED_AT_ONCE = 1 << 25
 """Elements of C that are held against float64 at a time: 256 MB."""
@@ -33,22 +32,6 @@ F32_UNIT = 2.0**-23
 """The matrix unit cuts off what f32 cannot hold."""
 FLOAT8_UNIT = 2.0**-13 / 32
 """Hopper adds products of 8-bit floats with fewer digits, 32 of them at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Contestant:
-    """Somebody's a · bᵀ, with its epilogue: what launches it, and the tensor that it writes."""
-
-    name: str
-    launch: Launch
-    output: Any
-    writes: DType
-    is_ours: bool
-    note: str = ""
-    kernels: int = 1
-    """That a launch consists of; each writes its result in a narrow dtype."""
-    prepare: Launch = tuple
-    """Makes its code, if that can be done ahead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,10 +210,6 @@ def _timed(torch: Any, run: Launch) -> float:
     stop.record()
     torch.cuda.synchronize()
     return float(start.elapsed_time(stop)) / 1e3
-
-
-def first_line(error: object) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from tilewave.bench.contestant import Advance, Launch
+from tilewave.bench.rounds import Estimate
+from tilewave.runtime.pool import default_threads
 
 PAUSE_SECONDS = 0.05
 """Before each sample: the threads of the one before have stopped looking for work by then."""
@@ -16,7 +22,7 @@ SHORTEST_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class Timing:
+class CallTimes:
     """What one call takes, once per repeat: by the clock, and in processor time over all threads."""
 
     calls: int
@@ -35,37 +41,53 @@ class Timing:
     @property
     def spread(self) -> float:
         """Half the distance between the quartiles; of one repeat, nothing is known."""
-        if len(self.seconds) < 2:
-            return 0.0
-        first, _, third = statistics.quantiles(self.seconds, n=4)
-        return (third - first) / 2
+        return Estimate.of(self.seconds).spread
 
-    def differs_from(self, other: Timing) -> bool:
+    def differs_from(self, other: CallTimes) -> bool:
         """Whether the medians lie further apart than both spreads together."""
         return abs(self.median - other.median) > self.spread + other.spread
 
 
-def measure(
-    contestants: Mapping[str, Callable[[], object]], repeats: int, seed: int, after_each: Callable[[], object]
-) -> dict[str, Timing]:
+def measure(contestants: Mapping[str, Launch], repeats: int, seed: int, after_each: Advance) -> dict[str, CallTimes]:
     """Time every contestant once per repeat, in an order drawn anew each time; warmed up before."""
-    calls = {name: _calls(run) for name, run in contestants.items()}
+    clock = Calls.of(contestants)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     draw = random.Random(seed)
     for _ in range(repeats):
         for name in draw.sample(list(contestants), len(contestants)):
-            time.sleep(PAUSE_SECONDS)
-            samples[name].append(_sample(contestants[name], calls[name]))
+            samples[name].append(clock.sample(name))
             after_each()
-    return {name: _timing(calls[name], found) for name, found in samples.items()}
+    return {name: _timing(clock.calls[name], found) for name, found in samples.items()}
 
 
-def seconds_of(run: Callable[[], object]) -> float:
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """The clock of a CPU: as many calls of each contestant as make a sample long enough."""
+
+    launches: Mapping[str, Launch]
+    calls: dict[str, int]
+
+    @staticmethod
+    def of(launches: Mapping[str, Launch]) -> Calls:
+        """Each is called a few times, to warm up and to see how long it takes."""
+        return Calls(launches, {name: _calls(run) for name, run in launches.items()})
+
+    def take(self, order: Sequence[str]) -> list[float]:
+        """The seconds of a call, for each contestant in turn."""
+        return [self.sample(name)[0] for name in order]
+
+    def sample(self, name: str) -> tuple[float, float]:
+        """Of one call: by the clock, and in processor time."""
+        time.sleep(PAUSE_SECONDS)
+        return _sample(self.launches[name], self.calls[name])
+
+
+def seconds_of(run: Launch) -> float:
     """One call, by the clock."""
     return _sample(run, 1)[0]
 
 
-def _calls(run: Callable[[], object]) -> int:
+def _calls(run: Launch) -> int:
     """How many calls make a sample, from the fastest of a few after one that warms up; a long call is tried once."""
     run()
     fastest = seconds_of(run)
@@ -76,12 +98,26 @@ def _calls(run: Callable[[], object]) -> int:
     return max(1, round(SHORTEST_SECONDS / max(fastest, 1e-9)))
 
 
-def _sample(run: Callable[[], object], calls: int) -> tuple[float, float]:
+def _sample(run: Launch, calls: int) -> tuple[float, float]:
     start, used = time.perf_counter(), time.process_time()
     for _ in range(calls):
         run()
     return (time.perf_counter() - start) / calls, (time.process_time() - used) / calls
 
 
-def _timing(calls: int, found: list[tuple[float, float]]) -> Timing:
-    return Timing(calls, tuple(seconds for seconds, _ in found), tuple(cpu for _, cpu in found))
+def _timing(calls: int, found: list[tuple[float, float]]) -> CallTimes:
+    return CallTimes(calls, tuple(seconds for seconds, _ in found), tuple(cpu for _, cpu in found))
+
+
+@contextmanager
+def threads_of(wanted: int | None) -> Iterator[int]:
+    """So many threads for as long as this lasts, or as many as the environment and the machine say."""
+    before = os.environ.get("TILEWAVE_NUM_THREADS")
+    if wanted is not None:
+        os.environ["TILEWAVE_NUM_THREADS"] = str(wanted)
+    try:
+        yield default_threads()
+    finally:
+        os.environ.pop("TILEWAVE_NUM_THREADS", None)
+        if before is not None:
+            os.environ["TILEWAVE_NUM_THREADS"] = before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,17 @@ class Problem:
     def operations(self) -> int:
         return 2 * self.m * self.n * self.k
 
-    def needed_bytes(self, rivals: int) -> int:
+    def needed_bytes(self, libraries: int) -> int:
         """About what a run takes: operands, the same packed, every contestant's output, the check in float64."""
         operands = (self.m + self.n) * self.k * (self.dtype.bytes + max(4, self.dtype.bytes))
         widest = max(self.out.bytes, accumulator(self.dtype).bytes)
-        outputs = self.m * self.n * (self.out.bytes + rivals * widest)
+        outputs = self.m * self.n * (self.out.bytes + libraries * widest)
         reference = (self.n + self.checked_rows) * self.k + 5 * self.checked_rows * self.n
         return operands + outputs + 8 * reference
 
-    def check_memory(self, rivals: int) -> None:
+    def check_memory(self, libraries: int) -> None:
         """An error before anything is allocated that this machine cannot hold."""
-        needed, free = self.needed_bytes(rivals), available_bytes()
+        needed, free = self.needed_bytes(libraries), available_bytes()
         if free is not None and needed > free:
             raise TilewaveError(
                 f"a gemm of {dims((self.m, self.n, self.k))} in {self.dtype} needs about {_gigabytes(needed)}, "
@@ -89,6 +90,11 @@ class Check:
     @property
     def passed(self) -> bool:
         return self.errors == 0
+
+    def to_json(self) -> dict[str, Any]:
+        difference = self.max_difference if math.isfinite(self.max_difference) else None
+        counts = {"errors": self.errors, "elements": self.elements, "passed": self.passed}
+        return {"max_difference": difference, **counts}
 
 
 @dataclass(frozen=True, eq=False)

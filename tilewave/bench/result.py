@@ -1,13 +1,19 @@
-"""What a benchmark found: who was right, who was how fast, on which machine, with which settings."""
+"""What a benchmark of the GEMM found: who was right, who was how fast, on which machine, with which settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
+from typing import Any
 
-from tilewave.bench.rounds import Rounds, geometric_mean
+from tilewave.bench.contestant import LeftOut
+from tilewave.bench.measured_on import MeasuredOn
+from tilewave.bench.rounds import MODES, Rounds, geometric_mean
 from tilewave.ir.types import DType, dims
 
 Shape = tuple[int, int, int]
+CUBLAS = "cublas"
+"""Whom the others are compared with."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +31,29 @@ class Settings:
     seed: int
     epilogue: str = ""
     """What follows the sums, or nothing."""
-    rungs: tuple[str, ...] = ()
+    ablations: tuple[str, ...] = ()
     """Kernels of ours with an optimisation left out."""
 
+    @property
+    def pieces(self) -> int:
+        """Of work: what progress counts."""
+        return len(self.shapes) * (1 + len(MODES[self.modes]) * self.rounds)
 
-@dataclass(frozen=True)
-class Machine:
-    """What it was measured on."""
-
-    device: str
-    driver: str
-    torch: str
-    versions: dict[str, str] = field(default_factory=dict)
-    """Of the rivals' packages."""
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernel": "gemm",
+            "shapes": [list(shape) for shape in self.shapes],
+            "dtype": self.dtype.name,
+            "out": self.out.name,
+            "tile": list(self.tile),
+            "mappings": list(self.mappings),
+            "against": list(self.against),
+            "mode": self.modes,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "epilogue": self.epilogue,
+            "ablations": list(self.ablations),
+        }
 
 
 @dataclass(frozen=True)
@@ -55,14 +71,15 @@ class Checked:
     def passed(self) -> bool:
         return self.error <= self.bound and (self.same_bits or not self.is_ours)
 
-
-@dataclass(frozen=True)
-class Failed:
-    """A contestant that could not take part, and why."""
-
-    contestant: str
-    why: str
-    is_ours: bool
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "contestant": self.contestant,
+            "relative_error": self.error if math.isfinite(self.error) else None,
+            "bound": self.bound,
+            "same_bits": self.same_bits,
+            "writes": self.writes.name,
+            "passed": self.passed,
+        }
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ class Result:
 
     shape: Shape
     checks: tuple[Checked, ...]
-    failed: tuple[Failed, ...]
+    failed: tuple[LeftOut, ...]
     rounds: tuple[Rounds, ...]
     """One for each mode; only those take part whose result is right."""
     launched_by: str
@@ -89,17 +106,27 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether everything of ours took part and is right; a rival's fault is its own."""
+        """Whether everything of ours took part and is right; a baseline's fault is its own."""
         wrong = any(check.is_ours and not check.passed for check in self.checks)
         return not wrong and not any(failed.is_ours for failed in self.failed)
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "shape": list(self.shape),
+            "operations": self.operations,
+            "launched_by": self.launched_by,
+            "correctness": [check.to_json() for check in self.checks],
+            "left_out": [{"contestant": failed.contestant, "why": failed.why} for failed in self.failed],
+            "modes": [rounds.to_json(self.operations) for rounds in self.rounds],
+        }
+
 
 @dataclass(frozen=True)
-class Report:
+class GemmReport:
     """Everything."""
 
     settings: Settings
-    machine: Machine
+    machine: MeasuredOn
     results: tuple[Result, ...]
 
     @property
@@ -129,3 +156,15 @@ class Report:
                         found.setdefault(name, []).append(ratio.median)
         whole = {name: ratios for name, ratios in found.items() if len(ratios) == len(self.results)}
         return {name: geometric_mean(ratios) for name, ratios in whole.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, every sample in the order in which it was taken."""
+        modes = MODES[self.settings.modes]
+        return {
+            **self.machine.to_json(),
+            "settings": self.settings.to_json(),
+            "passed": self.passed,
+            "notes": list(self.notes),
+            "results": [result.to_json() for result in self.results],
+            "geometric_means": {mode.name: self.geometric_means(mode.name) for mode in modes},
+        }

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from tilewave.bench.measure import Timing, measure, seconds_of
+from tilewave._version import __version__
+from tilewave.bench.baselines import BASELINES
+from tilewave.bench.contestant import Advance, Contestant, Launch, LeftOut
+from tilewave.bench.measure import CallTimes, measure, seconds_of
+from tilewave.bench.measured_on import busy, commit, load
 from tilewave.bench.problem import Array, Check, Problem, Reference
-from tilewave.bench.rivals import RIVALS, Absent, Rival
+from tilewave.bench.rounds import FEWEST_ROUNDS
 from tilewave.compile import Compiled, WaveCompileOptions, grid_of, wave_compile
 from tilewave.errors import NOWHERE, TilewaveError
 from tilewave.kernels import gemm
 from tilewave.mapping import Grid, Mapping
-
-Advance = Callable[[], object]
-"""Called after each piece of work."""
-
-FEWEST_REPEATS = 5
-"""Quartiles of fewer say nothing."""
 
 SLOW_SECONDS, SLOW_TIMES = 1.0, 20
 """A library that takes longer, and so many times as long as we do, is not worth the wait for more repeats."""
@@ -50,14 +49,14 @@ class Trial:
     b: Array
     c: Array
     load: float
-    """Of the machine, before any of this ran: processes that wanted a core, on average over a minute."""
+    """Of the machine, before any of this ran."""
 
     @staticmethod
     def of(setup: Setup, advance: Advance) -> Trial:
-        load, _, _ = os.getloadavg()
+        before = load()
         kernels = tuple(_compile(setup, mapping, advance) for mapping in setup.mappings)
         a, b = setup.problem.operands(setup.seed)
-        return Trial(setup, kernels, a, b, setup.problem.empty_output(), load)
+        return Trial(setup, kernels, a, b, setup.problem.empty_output(), before)
 
     @property
     def grid(self) -> Grid:
@@ -74,6 +73,26 @@ class Trial:
         assert build is not None, "it was compiled for the CPU"
         return build.instruction_set.name
 
+    def to_json(self) -> dict[str, Any]:
+        setup, problem = self.setup, self.setup.problem
+        return {
+            "tilewave": __version__,
+            "commit": commit(),
+            "machine": f"{platform.system()} {platform.machine()}",
+            "kernel": "gemm",
+            "shape": [problem.m, problem.n, problem.k],
+            "dtype": problem.dtype.name,
+            "out": problem.out.name,
+            "tile": list(setup.tile),
+            "workgroups": self.launched,
+            "instruction_set": self.instruction_set,
+            "threads": setup.threads,
+            "repeats": setup.repeats,
+            "seed": setup.seed,
+            "load": self.load,
+            "checked_rows": problem.checked_rows,
+        }
+
     @property
     def warnings(self) -> list[str]:
         return [text for m in self.setup.mappings for text in m.warnings(self.grid, self.setup.workgroups)]
@@ -89,25 +108,38 @@ class Trial:
         advance()
         return reference.check(self.c)
 
-    def rivals(self) -> list[Rival | Absent]:
+    def baselines(self) -> list[Contestant | LeftOut]:
         """The libraries beside it; one that takes very long has shown enough after one call."""
         first = seconds_of(partial(self.kernels[0], self.a, self.b, self.c))
-        return [self._rival(name, first) for name in self.setup.against]
+        return [self._baseline(name, first) for name in self.setup.against]
 
-    def _rival(self, name: str, first: float) -> Rival | Absent:
-        rival = RIVALS[name](self.a, self.b, self.setup.problem.dtype, self.setup.threads)
-        if isinstance(rival, Rival) and (slow := seconds_of(rival.run)) > max(SLOW_SECONDS, SLOW_TIMES * first):
-            return Absent(name, f"one call took {slow:.1f} s, {self.setup.mappings[0]} {first:.3f} s")
-        return rival
+    def _baseline(self, name: str, first: float) -> Contestant | LeftOut:
+        found = BASELINES[name](self.a, self.b, self.setup.problem.dtype, self.setup.threads)
+        if isinstance(found, Contestant) and (slow := seconds_of(found.launch)) > max(SLOW_SECONDS, SLOW_TIMES * first):
+            why = f"one call took {slow:.1f} s, {self.setup.mappings[0]} {first:.3f} s"
+            return LeftOut(name, why, is_ours=False)
+        return found
 
-    def times(self, rivals: list[Rival], advance: Advance) -> Standings:
-        """All orders and rivals, timed in turns."""
-        runs: dict[str, Callable[[], object]] = {
+    def times(self, found: Sequence[Contestant | LeftOut], advance: Advance) -> Comparison:
+        """All orders and those libraries that take part, timed in turns."""
+        runs: dict[str, Launch] = {
             str(mapping): partial(kernel, self.a, self.b, self.c)
             for mapping, kernel in zip(self.setup.mappings, self.kernels, strict=True)
         }
-        runs.update({rival.name: rival.run for rival in rivals})
-        return Standings(measure(runs, self.setup.repeats, self.setup.seed, advance), self.setup.problem.operations)
+        runs.update({library.name: library.launch for library in found if isinstance(library, Contestant)})
+        return Comparison(measure(runs, self.setup.repeats, self.setup.seed, advance), self.setup.problem.operations)
+
+    def notes(self, found: Sequence[Contestant | LeftOut]) -> list[str]:
+        """What a reader must know of the machine, of the libraries, and of those that are not there."""
+        notes = busy(self.load)
+        for library in found:
+            if isinstance(library, LeftOut):
+                notes.append(f"{library.contestant} is left out: {library.why}")
+            elif library.writes != self.setup.problem.out:
+                notes.append(f"{library.name} writes {library.writes}, not {self.setup.problem.out}")
+            if isinstance(library, Contestant) and library.note:
+                notes.append(library.note)
+        return notes
 
 
 def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
@@ -123,14 +155,14 @@ def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
 
 
 @dataclass(frozen=True)
-class Standings:
+class Comparison:
     """Who took how long; the first is what the others are compared with."""
 
-    timings: dict[str, Timing]
+    timings: dict[str, CallTimes]
     operations: int
 
     @property
-    def baseline(self) -> Timing:
+    def baseline(self) -> CallTimes:
         return next(iter(self.timings.values()))
 
     def gflops(self, name: str) -> float:
@@ -139,14 +171,31 @@ class Standings:
     def speedup(self, name: str) -> float:
         return self.baseline.median / self.timings[name].median
 
+    def to_json(self, mappings: set[str]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": name,
+                "kind": "mapping" if name in mappings else "library",
+                "median_seconds": timing.median,
+                "spread_seconds": timing.spread,
+                "median_cpu_seconds": timing.cpu_median,
+                "gflops": self.gflops(name),
+                "speedup": self.speedup(name),
+                "calls_per_repeat": timing.calls,
+                "seconds": timing.seconds,
+                "cpu_seconds": timing.cpu_seconds,
+            }
+            for name, timing in self.timings.items()
+        ]
+
     @property
     def conclusion(self) -> str:
         """What the spread allows to say, in one sentence."""
         first, *others = self.timings
         if not others:
             return f"{first} ran alone: there is nothing to compare it with."
-        if len(self.baseline.seconds) < FEWEST_REPEATS:
-            return f"Fewer than {FEWEST_REPEATS} repeats cannot tell a difference from chance."
+        if len(self.baseline.seconds) < FEWEST_ROUNDS:
+            return f"Fewer than {FEWEST_ROUNDS} repeats cannot tell a difference from chance."
         return f"In this run, beside {first}: {'; '.join(map(self._compared, others))}."
 
     def _compared(self, name: str) -> str:
@@ -156,3 +205,43 @@ class Standings:
         time = f"{name} took {change}" if ratio < 2 else f"{name} took {ratio:.1f} times as long"
         beyond = timing.differs_from(self.baseline)
         return f"{time}, more than the spread" if beyond else f"{time}, and the difference is within the spread"
+
+
+@dataclass(frozen=True)
+class TrialReport:
+    """What a trial found."""
+
+    trial: Trial
+    checks: tuple[Check, ...]
+    found: tuple[Contestant | LeftOut, ...] = ()
+    comparison: Comparison | None = None
+    """Nothing where a result is wrong, which has no speed."""
+
+    @staticmethod
+    def of(setup: Setup, advance: Advance) -> TrialReport:
+        """Compile, check, and time what is right."""
+        trial = Trial.of(setup, advance)
+        return TrialReport(trial, trial.checks(advance)).timed(advance)
+
+    def timed(self, advance: Advance) -> TrialReport:
+        if not self.passed:
+            return self
+        found = tuple(self.trial.baselines())
+        return replace(self, found=found, comparison=self.trial.times(found, advance))
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        trial, mappings = self.trial, self.trial.setup.mappings
+        return {
+            **trial.to_json(),
+            "libraries": {one.name: one.version for one in self.found if isinstance(one, Contestant)},
+            "passed": self.passed,
+            "warnings": trial.warnings,
+            "notes": trial.notes(self.found),
+            "correctness": [{"mapping": str(m), **c.to_json()} for m, c in zip(mappings, self.checks, strict=True)],
+            "performance": self.comparison.to_json(set(map(str, mappings))) if self.comparison else [],
+            "conclusion": self.comparison.conclusion if self.comparison else None,
+        }

@@ -1,36 +1,32 @@
-"""`tilewave bench`: our GEMM beside cuBLAS and Triton on this machine's GPU, in turns, with medians and spreads."""
+"""`tilewave bench`: our GEMM beside cuBLAS and Triton, or a user's own kernels, in turns, with medians and spreads."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilewave.bench.ablation import Rung, checked_rung, ladder_rungs, rung_named
-from tilewave.bench.contestants import PACKAGES, RIVALS, TARGET, compile_ahead, of_rung, ours
+from tilewave.bench.ablation import ablations, checked_ablation
+from tilewave.bench.contestants import BASELINES
 from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
-from tilewave.bench.gpu import Arena, Bursts, Contestant, Launching, first_line, torch_on_the_gpu
-from tilewave.bench.result import Checked, Failed, Machine, Report, Result, Settings, Shape
-from tilewave.bench.rounds import MODES, Rounds, play
-from tilewave.bench.trial import Advance
-from tilewave.cli.asked import known_dtype, sizes
-from tilewave.cli.bench_report import bars_of, caption_of, print_report, to_json
-from tilewave.errors import TargetError, TilewaveError, text_error
+from tilewave.bench.gemm import measure_gemm
+from tilewave.bench.kernel import KernelSettings
+from tilewave.bench.result import Settings, Shape
+from tilewave.bench.rounds import MODES
+from tilewave.cli.asked import given, known_dtype, refuse_given, sizes
+from tilewave.cli.bench_report import bars_of, caption_of, print_report
+from tilewave.cli.kernel_file import ITS_OWN, OF_A_FILE, FileRequest, KernelOfFile, Sizes, Target, is_file, measure_file
+from tilewave.cli.progress import progress
+from tilewave.errors import TilewaveError, text_error
 from tilewave.ir.types import BF16, F8E4M3FN, F8E5M2, F16, F32, I8, I32, DType
 from tilewave.mapping import as_mapping
-from tilewave.runtime.cuda_driver import CudaDevice, cuda_driver
 from tilewave.view.bench_plot import bench_plot
 from tilewave.view.save import save
 
-KERNELS = ("gemm",)
 SHAPES: dict[str, tuple[Shape, ...]] = {
     "seeds": (
         (2048, 2048, 2048),
@@ -50,9 +46,10 @@ DEFAULT_OUT = {F16: F16, BF16: BF16, F8E4M3FN: BF16, F8E5M2: BF16, I8: I32}
 """What cuBLAS writes for such operands when torch calls it."""
 
 BEST_MAPPING = "grouped(12)"
-LOADED_DRIVER = Path("/proc/driver/nvidia/version")
 
-KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="What to measure: gemm.")]
+KernelName = Annotated[
+    str, typer.Argument(metavar="KERNEL", help="What to measure: gemm, or a Python file that defines kernels.")
+]
 ShapesText = Annotated[str, typer.Option("--shapes", metavar="SHAPES", help="seeds, unseen, or MxNxK,MxNxK,…")]
 DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help=f"Of A and B: {', '.join(map(str, INPUTS))}.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, what cuBLAS writes.")]
@@ -61,13 +58,18 @@ Maps = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="MAPPING", help=f"An order of tiles; repeatable. Without it, {BEST_MAPPING}."),
 ]
-Against = Annotated[str, typer.Option(metavar="NAMES", help=f'Rivals: {",".join(RIVALS)}; none with "".')]
+Against = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", help=f'Beside gemm: {",".join(BASELINES)}, none with ""; beside a file: other files.'
+    ),
+]
 RoundCount = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is timed in a mode.")]
 ModeName = Annotated[
     str, typer.Option("--mode", metavar="MODE", help="short (2 ms bursts), sustained (150 ms), or both.")
 ]
 EpilogueName = Annotated[str, typer.Option("--epilogue", metavar="NAME", help=f"After the sums: {BIAS_GELU}.")]
-Ladder = Annotated[bool, typer.Option("--ladder", help="Also ours with one optimisation left out at a time.")]
+AblationStudy = Annotated[bool, typer.Option("--ablation", help="Also ours with one optimisation left out at a time.")]
 Without = Annotated[
     list[str] | None, typer.Option("--without", metavar="PASS", help="Also ours without that pass; repeatable.")
 ]
@@ -78,7 +80,11 @@ SvgFile = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Dra
 
 
 def bench_command(
+    context: typer.Context,
     what: KernelName = "gemm",
+    set_: Sizes = None,
+    target: Target = "cpu",
+    kernel: KernelOfFile = "",
     shapes: ShapesText = "seeds",
     dtype: DTypeText = "f16",
     out: OutText = "",
@@ -88,43 +94,65 @@ def bench_command(
     rounds: RoundCount = 15,
     mode: ModeName = "both",
     epilogue: EpilogueName = "",
-    ladder: Ladder = False,
+    ablation: AblationStudy = False,
     left_out: Without = None,
     seed: Seed = 0,
     as_json: Json = False,
     saved: JsonFile = None,
     svg: SvgFile = None,
 ) -> None:
-    """Measure a kernel on this machine's NVIDIA GPU beside cuBLAS and Triton; the GPU's clocks are left alone.
+    """Measure a gemm on this machine's NVIDIA GPU beside cuBLAS and Triton, or the kernels of a file of your own.
 
-    Every result is held against float64 first; one of ours that is wrong is not timed, and the exit code is 1.
+    A file's kernels are measured on the CPU, or on the GPU with --target, those
+    that take the same arguments beside each other; sizes come from --sizes or
+    from the file itself. The GPU's clocks are left alone.
 
-    Then rounds: all in a new random order each time, cuBLAS before and after each of them. A ratio is the mean time of
-    those two over ours; medians stand beside half the distance between the quartiles.
+    Every result is held against float64 first; one of ours that is wrong is not
+    timed, and the exit code is 1.
+
+    Then rounds: all in a new random order each time, cuBLAS, or a file's first
+    kernel, before and after each of the others. A ratio is the mean time of those
+    two over the other's; medians stand beside half the distance between the
+    quartiles.
 
     Examples:
+
+      tilewave bench kernel.py --sizes M=512,N=512,K=512 --save record.json
+
+      tilewave bench mine.py --sizes M=512,N=512,K=512 --against other.py
 
       tilewave bench gemm --shapes seeds --against cublas,triton
 
       tilewave bench gemm --shapes unseen --dtype bf16 --svg ratios.svg
 
-      tilewave bench gemm --shapes 4096x4096x4096,8192x8192x8192 --map "grouped(8)" --map "hilbert()" --mode short
+      tilewave bench gemm --shapes 4096x4096x4096,8192x8192x8192 --mode short
+
+      tilewave bench gemm --shapes unseen --map "grouped(8)" --map "hilbert()"
 
       tilewave bench gemm --epilogue bias+gelu --shapes 8192x8192x8192
 
-      tilewave bench gemm --ladder --against cublas,triton --mode short --rounds 7
+      tilewave bench gemm --ablation --against cublas,triton --rounds 7
 
       tilewave bench gemm --json
     """
-    if what not in KERNELS:
-        raise TilewaveError(f"no kernel is called {what!r}", remedy=f"the kernels are: {', '.join(KERNELS)}")
-    given = known_dtype("--dtype", dtype, INPUTS)
-    written = known_dtype("--out", out, OUTPUTS[given.kind]) if out else DEFAULT_OUT[given]
+    if is_file(what):
+        refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
+        beside = against if given(context, "against") else ""
+        said, how = given(context, "target"), KernelSettings(rounds, seed, MODES[_mode(mode)])
+        asked = FileRequest(Path(what), set_ or [], target, said, kernel, beside, None, how)
+        if not measure_file(asked, as_json, saved):
+            raise typer.Exit(1)
+        return
+    refuse_given(context, ("set_", "target", "kernel"), OF_A_FILE, "write --shapes MxNxK, --tile MxNxK and --map")
+    read = known_dtype("--dtype", dtype, INPUTS)
+    written = known_dtype("--out", out, OUTPUTS[read.kind]) if out else DEFAULT_OUT[read]
     orders = tuple(dict.fromkeys(str(as_mapping(text)) for text in maps or (BEST_MAPPING,)))
-    facts = given, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _rivals(against)
-    after = _epilogue(epilogue, given, written), _names_of_rungs(ladder, left_out or [], epilogue)
-    report = _measure(Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed, *after))
-    told = json.dumps(to_json(report), indent=2, allow_nan=False)
+    facts = read, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _baselines(against)
+    after = _epilogue(epilogue, read, written), _names_of_ablations(ablation, left_out or [], epilogue)
+    settings = Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed, *after)
+    with progress("measuring", settings.pieces) as advance:
+        report = measure_gemm(settings, advance)
+    told = json.dumps(report.to_json(), indent=2, allow_nan=False)
     if saved is not None:
         save(saved, told + "\n")
     if svg is not None:
@@ -140,6 +168,9 @@ def bench_command(
 # -- what was asked ----------------------------------------------------------------------------------------------------
 
 
+OF_A_GEMM = ("shapes", "dtype", "out", "tile", "maps", "epilogue", "ablation", "left_out", "svg")
+
+
 def _shapes(text: str) -> tuple[Shape, ...]:
     if text in SHAPES:
         return SHAPES[text]
@@ -150,11 +181,11 @@ def _shapes(text: str) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _rivals(text: str) -> tuple[str, ...]:
+def _baselines(text: str) -> tuple[str, ...]:
     for match in re.finditer(r"[^,\s]+", text):
-        if match[0] not in RIVALS:
-            what = f"--against: no rival is called `{match[0]}`"
-            raise TilewaveError(text_error(what, text, *match.span(), f"there are {', '.join(RIVALS)}"))
+        if match[0] not in BASELINES:
+            what = f"--against: no baseline is called `{match[0]}`"
+            raise TilewaveError(text_error(what, text, *match.span(), f"there are {', '.join(BASELINES)}"))
     return tuple(dict.fromkeys(re.findall(r"[^,\s]+", text)))
 
 
@@ -175,113 +206,10 @@ def _epilogue(name: str, dtype: DType, out: DType) -> str:
     return name
 
 
-def _names_of_rungs(all_of_them: bool, left_out: list[str], epilogue: str) -> tuple[str, ...]:
-    rungs = [*(ladder_rungs() if all_of_them else ()), *map(checked_rung, left_out)]
-    if rungs and epilogue:
-        raise TilewaveError("the ladder is climbed without an epilogue", remedy="leave --epilogue away")
-    return tuple(dict.fromkeys(rung.name for rung in rungs))
-
-
-def _rungs(settings: Settings) -> list[Rung]:
-    return [rung_named(name) for name in settings.rungs]
-
-
-# -- the machine -------------------------------------------------------------------------------------------------------
-
-
-def _device() -> tuple[CudaDevice, str]:
-    """The GPU and its driver, or an error that says why nothing can be measured here."""
-    try:
-        driver = cuda_driver()
-        device = driver.device(0)
-    except TargetError as error:
-        remedy = "run it where nvidia-smi shows an H100 or H200; `tilewave sim --machine H200` needs no GPU"
-        raise TargetError(f"tilewave bench measures on an NVIDIA GPU, but {error.what}", remedy=remedy) from None
-    if not device.runs(TARGET):
-        what = f"tilewave bench measures kernels for {TARGET}, but {device.name} is {device.arch}"
-        raise TargetError(what, remedy="run it on an H100 or H200")
-    major, minor = driver.version
-    return device, f"{_loaded_driver()}CUDA {major}.{minor}"
-
-
-def _loaded_driver() -> str:
-    try:
-        found = re.search(r"\d+\.\d+(\.\d+)?", LOADED_DRIVER.read_text())
-    except OSError:
-        return ""
-    return f"{found[0]}, " if found else ""
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-# -- the measurement ---------------------------------------------------------------------------------------------------
-
-
-def _measure(settings: Settings) -> Report:
-    device, driver = _device()
-    torch = torch_on_the_gpu()
-    versions = {PACKAGES[name]: _version(PACKAGES[name]) for name in settings.against}
-    machine = Machine(device.name, driver, str(torch.__version__), versions)
-    pieces = len(settings.shapes) * (1 + len(MODES[settings.modes]) * settings.rounds)
-    with _progress("measuring", pieces) as advance:
-        results = tuple(_result(torch, settings, shape, advance) for shape in settings.shapes)
-    return Report(settings, machine, results)
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar on stderr, if that is a terminal; drawn between rounds: a thread that draws would disturb them."""
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_interactive)
-    with bar:
-        task = bar.add_task(what, total=total)
-        bar.refresh()
-        yield lambda: bar.update(task, advance=1, refresh=True)
-
-
-def _result(torch: Any, settings: Settings, shape: Shape, advance: Advance) -> Result:
-    """One shape: who is right takes part."""
-    arena = Arena.of(torch, shape, settings.dtype, settings.seed, EPILOGUES[settings.epilogue])
-    found = [ours(arena, mapping, settings) for mapping in settings.mappings]
-    found += [of_rung(arena, rung, settings) for rung in _rungs(settings)]
-    compile_ahead(found)
-    found += [one for name in settings.against for one in RIVALS[name](arena, settings.out)]
-    contestants = [one for one in found if isinstance(one, Contestant)]
-    checked = [_check(arena, one) for one in contestants]
-    advance()
-    right = [
-        one for one, check in zip(contestants, checked, strict=True) if isinstance(check, Checked) and check.passed
-    ]
-    launches = {one.name: one.launch for one in right}
-    how = Launching.of(torch, launches) if launches else None
-    rounds = _rounds(how, launches, settings, advance) if how else ()
-    return Result(
-        shape,
-        tuple(check for check in checked if isinstance(check, Checked)),
-        tuple(one for one in [*found, *checked] if isinstance(one, Failed)),
-        rounds,
-        how.words if how else "nobody",
-        tuple(one.note for one in contestants if one.note),
-    )
-
-
-def _check(arena: Arena, contestant: Contestant) -> Checked | Failed:
-    try:
-        return arena.check(contestant)
-    except (RuntimeError, TilewaveError) as error:
-        return Failed(contestant.name, first_line(error), contestant.is_ours)
-
-
-def _rounds(how: Launching, launches: dict[str, Any], settings: Settings, advance: Advance) -> tuple[Rounds, ...]:
-    made = []
-    for mode in MODES[settings.modes]:
-        bursts = Bursts.of(how, launches, mode)
-        rounds = play(tuple(launches), settings.rounds, settings.seed, bursts.take, advance)
-        made.append(Rounds(mode, bursts.launches, rounds))
-    return tuple(made)
+def _names_of_ablations(all_of_them: bool, left_out: list[str], epilogue: str) -> tuple[str, ...]:
+    wanted = [*(ablations() if all_of_them else ()), *map(checked_ablation, left_out)]
+    if wanted and epilogue:
+        raise TilewaveError(
+            "optimisations are left out of the gemm without an epilogue", remedy="leave --epilogue away"
+        )
+    return tuple(dict.fromkeys(ablation.name for ablation in wanted))

@@ -1,18 +1,14 @@
-"""A benchmark's report for people, for machines, and as bars for the plot."""
+"""A benchmark's report for people, and as bars for the plot."""
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tilewave._version import __version__
-from tilewave.bench.result import Checked, Report, Result, Settings
-from tilewave.bench.rounds import BASELINE, MODES, Estimate, Mode, Rounds
+from tilewave.bench.result import CUBLAS, Checked, GemmReport, Result, Settings
+from tilewave.bench.rounds import MODES, Estimate, Mode, Rounds
 from tilewave.ir.types import dims
 from tilewave.view.bench_plot import Bar
 from tilewave.view.placement import counted
@@ -23,7 +19,7 @@ NOTHING = "–"
 # -- for people --------------------------------------------------------------------------------------------------------
 
 
-def print_report(console: Console, report: Report) -> None:
+def print_report(console: Console, report: GemmReport) -> None:
     """A table for each mode, then what a reader must know."""
     settings, machine = report.settings, report.machine
     console.print(
@@ -44,14 +40,14 @@ def _kernel(settings: Settings) -> str:
     return f"gemm with {settings.epilogue}" if settings.epilogue else "gemm"
 
 
-def launched_by(report: Report) -> str:
+def launched_by(report: GemmReport) -> str:
     return "; ".join(dict.fromkeys(result.launched_by for result in report.results))
 
 
-def _table(report: Report, mode: Mode) -> Table:
+def _table(report: GemmReport, mode: Mode) -> Table:
     table = Table("shape", "contestant", box=SQUARE)
     rate = "TFLOP/s" if report.settings.dtype.is_float else "TOP/s"
-    for title in (rate, f"ratio to {BASELINE}", "error"):
+    for title in (rate, f"ratio to {CUBLAS}", "error"):
         table.add_column(title, justify="right", no_wrap=True)
     for result in report.results:
         for at, row in enumerate(_rows(result, mode)):
@@ -91,7 +87,7 @@ def _error(check: Checked) -> Text:
 # -- as bars -----------------------------------------------------------------------------------------------------------
 
 
-def bars_of(report: Report) -> tuple[Bar, ...]:
+def bars_of(report: GemmReport) -> tuple[Bar, ...]:
     """Every ratio, shape by shape and mode by mode."""
     modes = MODES[report.settings.modes]
     bars = []
@@ -104,7 +100,7 @@ def bars_of(report: Report) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
-def caption_of(report: Report) -> str:
+def caption_of(report: GemmReport) -> str:
     settings, machine = report.settings, report.machine
     modes = "; ".join(map(str, MODES[settings.modes]))
     return (
@@ -112,80 +108,3 @@ def caption_of(report: Report) -> str:
         f"{machine.device} (driver {machine.driver}; torch {machine.torch}), clocks untouched. {modes}. Medians of "
         f"{counted(settings.rounds, 'round')}; lines are half the distance between the quartiles, up and down."
     )
-
-
-# -- for machines ------------------------------------------------------------------------------------------------------
-
-
-def to_json(report: Report) -> dict[str, Any]:
-    """Everything, every sample in the order in which it was taken."""
-    settings, machine = report.settings, report.machine
-    return {
-        "tilewave": __version__,
-        "device": machine.device,
-        "driver": machine.driver,
-        "torch": machine.torch,
-        "versions": machine.versions,
-        "settings": {
-            "kernel": "gemm",
-            "shapes": [list(shape) for shape in settings.shapes],
-            "dtype": settings.dtype.name,
-            "out": settings.out.name,
-            "tile": list(settings.tile),
-            "mappings": list(settings.mappings),
-            "against": list(settings.against),
-            "mode": settings.modes,
-            "rounds": settings.rounds,
-            "seed": settings.seed,
-            "epilogue": settings.epilogue,
-            "rungs": list(settings.rungs),
-        },
-        "passed": report.passed,
-        "notes": list(report.notes),
-        "results": [_result_json(result) for result in report.results],
-        "geometric_means": {mode.name: report.geometric_means(mode.name) for mode in MODES[settings.modes]},
-    }
-
-
-def _result_json(result: Result) -> dict[str, Any]:
-    return {
-        "shape": list(result.shape),
-        "operations": result.operations,
-        "launched_by": result.launched_by,
-        "correctness": [_check_json(check) for check in result.checks],
-        "left_out": [{"contestant": failed.contestant, "why": failed.why} for failed in result.failed],
-        "modes": [_rounds_json(result, rounds) for rounds in result.rounds],
-    }
-
-
-def _check_json(check: Checked) -> dict[str, Any]:
-    return {
-        "contestant": check.contestant,
-        "relative_error": check.error if math.isfinite(check.error) else None,
-        "bound": check.bound,
-        "same_bits": check.same_bits,
-        "writes": check.writes.name,
-        "passed": check.passed,
-    }
-
-
-def _rounds_json(result: Result, rounds: Rounds) -> dict[str, Any]:
-    return {
-        "mode": rounds.mode.name,
-        "burst_seconds": rounds.mode.burst_seconds,
-        "idle_seconds": rounds.mode.idle_seconds,
-        "warm_up": rounds.mode.warm_up,
-        "launches_in_a_burst": rounds.launches,
-        "contestants": [_contestant_json(result, rounds, name) for name in rounds.contestants],
-        "rounds": [[[sample.contestant, sample.seconds] for sample in one] for one in rounds.rounds],
-    }
-
-
-def _contestant_json(result: Result, rounds: Rounds, name: str) -> dict[str, Any]:
-    rate, ratio = rounds.tflops(name, result.operations), rounds.ratio(name)
-    return {
-        "name": name,
-        "tflops": {"median": rate.median, "spread": rate.spread},
-        "ratio": {"median": ratio.median, "spread": ratio.spread} if ratio else None,
-        "ratios": list(rounds.ratios(name)),
-    }

@@ -1,4 +1,4 @@
-"""What a GEMM of ours is measured against: numpy's BLAS, and torch where it is installed."""
+"""What a GEMM of ours is measured against on the CPU: numpy's BLAS, and torch where it is installed."""
 
 from __future__ import annotations
 
@@ -7,44 +7,27 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tilewave.bench.contestant import Contestant, Launch, LeftOut, first_line
 from tilewave.forks import IMPORTING
 from tilewave.ir.types import BF16, F16, F32, F64, I8, I32, DType
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Rival:
-    """Another library's a · bᵀ on the same arrays."""
-
-    name: str
-    run: Callable[[], object]
-    writes: DType
-    version: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A library that cannot take part, and why."""
-
-    name: str
-    why: str
-
-
-def numpy_rival(a: Array, b: Array, dtype: DType, threads: int) -> Rival | Absent:
+def numpy_baseline(a: Array, b: Array, dtype: DType, threads: int) -> Contestant | LeftOut:
     if dtype not in (F32, F64):
-        return Absent("numpy", f"its BLAS has no product of {dtype}")
+        return LeftOut("numpy", f"its BLAS has no product of {dtype}", is_ours=False)
     out = np.empty((a.shape[0], b.shape[0]), dtype.numpy)
     note = "" if _set_blas_threads(threads) else "numpy's BLAS takes as many threads as it likes"
-    return Rival("numpy", lambda: np.matmul(a, b.T, out=out), dtype, np.__version__, note)
+    product = partial(np.matmul, a, b.T, out=out)
+    return Contestant("numpy", product, out, dtype, is_ours=False, note=note, version=np.__version__)
 
 
 SETTERS = [f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
@@ -68,11 +51,11 @@ def _set_blas_threads(threads: int) -> bool:
 WRITTEN_BY_TORCH = {F16: F16, BF16: BF16, F32: F32, F64: F64, I8: I32}
 
 
-def torch_rival(a: Array, b: Array, dtype: DType, threads: int) -> Rival | Absent:
+def torch_baseline(a: Array, b: Array, dtype: DType, threads: int) -> Contestant | LeftOut:
     if dtype not in WRITTEN_BY_TORCH:
-        return Absent("torch", f"it has no product of {dtype} on the CPU")
+        return LeftOut("torch", f"it has no product of {dtype} on the CPU", is_ours=False)
     if importlib.util.find_spec("torch") is None:
-        return Absent("torch", "it is not installed")
+        return LeftOut("torch", "it is not installed", is_ours=False)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # or its threads spin into whoever is measured next
     try:
         with IMPORTING:
@@ -84,20 +67,17 @@ def torch_rival(a: Array, b: Array, dtype: DType, threads: int) -> Rival | Absen
             warnings.simplefilter("always")
             run()
     except (ImportError, OSError, AttributeError, RuntimeError) as error:
-        return Absent("torch", _first_line(error))
-    note = f"torch says: {_first_line(said[0].message)}" if said else ""
-    return Rival("torch", run, WRITTEN_BY_TORCH[dtype], str(torch.__version__), note)
-
-
-def _first_line(message: object) -> str:
-    return (str(message).splitlines() or [type(message).__name__])[0]
+        return LeftOut("torch", first_line(error), is_ours=False)
+    note = f"torch says: {first_line(said[0].message)}" if said else ""
+    writes, version = WRITTEN_BY_TORCH[dtype], str(torch.__version__)
+    return Contestant("torch", run, None, writes, is_ours=False, note=note, version=version)
 
 
 def _tensor(torch: Any, x: Array, dtype: DType) -> Any:
     return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if dtype == BF16 else torch.from_numpy(x)
 
 
-def _torch_product(torch: Any, x: Any, y: Any, dtype: DType) -> Callable[[], object]:
+def _torch_product(torch: Any, x: Any, y: Any, dtype: DType) -> Launch:
     if dtype == I8:
         multiply = torch._int_mm  # the one way to it
         return lambda: multiply(x, y.T)
@@ -105,7 +85,7 @@ def _torch_product(torch: Any, x: Any, y: Any, dtype: DType) -> Callable[[], obj
     return lambda: torch.mm(x, y.T, out=out)
 
 
-RIVALS: dict[str, Callable[[Array, Array, DType, int], Rival | Absent]] = {
-    "numpy": numpy_rival,
-    "torch": torch_rival,
+BASELINES: dict[str, Callable[[Array, Array, DType, int], Contestant | LeftOut]] = {
+    "numpy": numpy_baseline,
+    "torch": torch_baseline,
 }

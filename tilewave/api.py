@@ -1,0 +1,76 @@
+"""The public names of tilewave, each with its home; `import tilewave` brings them in when the first is asked for."""
+
+from tilewave import mapping as mapping
+from tilewave.compile import Compiled as Compiled
+from tilewave.compile import SchedulingType as SchedulingType
+from tilewave.compile import WaveCompileOptions as WaveCompileOptions
+from tilewave.compile import set_default_run_config as set_default_run_config
+from tilewave.compile import wave_compile as wave_compile
+from tilewave.errors import TilewaveError as TilewaveError
+from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, INDEX
+from tilewave.lang.constraints import THREAD_0 as THREAD_0
+from tilewave.lang.constraints import THREAD_1 as THREAD_1
+from tilewave.lang.constraints import THREAD_2 as THREAD_2
+from tilewave.lang.constraints import WORKGROUP_0 as WORKGROUP_0
+from tilewave.lang.constraints import WORKGROUP_1 as WORKGROUP_1
+from tilewave.lang.constraints import WORKGROUP_2 as WORKGROUP_2
+from tilewave.lang.constraints import GridConstraint as GridConstraint
+from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
+from tilewave.lang.constraints import MMAType as MMAType
+from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
+from tilewave.lang.constraints import TilingConstraint as TilingConstraint
+from tilewave.lang.constraints import WaveConstraint as WaveConstraint
+from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
+from tilewave.lang.constraints import WorkgroupMapping as WorkgroupMapping
+from tilewave.lang.index_mapping import IndexMapping as IndexMapping
+from tilewave.lang.kernel import wave as wave
+from tilewave.lang.loops import iterate as iterate
+from tilewave.lang.ops import abs_
+from tilewave.lang.ops import cast as cast
+from tilewave.lang.ops import cos as cos
+from tilewave.lang.ops import erf as erf
+from tilewave.lang.ops import exp as exp
+from tilewave.lang.ops import exp2 as exp2
+from tilewave.lang.ops import log as log
+from tilewave.lang.ops import log2 as log2
+from tilewave.lang.ops import maximum as maximum
+from tilewave.lang.ops import minimum as minimum
+from tilewave.lang.ops import mma as mma
+from tilewave.lang.ops import read as read
+from tilewave.lang.ops import rsqrt as rsqrt
+from tilewave.lang.ops import scalar as scalar
+from tilewave.lang.ops import select as select
+from tilewave.lang.ops import self_index as self_index
+from tilewave.lang.ops import set_symbol as set_symbol
+from tilewave.lang.ops import sin as sin
+from tilewave.lang.ops import sqrt as sqrt
+from tilewave.lang.ops import tanh as tanh
+from tilewave.lang.ops import write as write
+from tilewave.lang.symbols import Eq as Eq
+from tilewave.lang.symbols import Max as Max
+from tilewave.lang.symbols import Min as Min
+from tilewave.lang.symbols import Ne as Ne
+from tilewave.lang.symbols import ceiling as ceiling
+from tilewave.lang.symbols import floor as floor
+from tilewave.lang.symbols import sym as sym
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
+from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
+from tilewave.lang.types import Memory as Memory
+from tilewave.lang.types import Register as Register
+from tilewave.saved.loading import load as load
+
+bf16 = BF16
+f8e4m3fn = F8E4M3FN
+f8e4m3fnuz = F8E4M3FNUZ
+f8e5m2 = F8E5M2
+f8e5m2fnuz = F8E5M2FNUZ
+f16 = F16
+f32 = F32
+f64 = F64
+i8 = I8
+i32 = I32
+i64 = I64
+index = INDEX
+
+bool, abs = BOOL, abs_
+"""As tilewave.bool and tilewave.abs; a star import leaves Python's own alone."""

@@ -1,0 +1,263 @@
+"""Any kernels measured: those that take the same arguments are checked, then timed in rounds beside the first.
+
+found = measure_kernels({"mine": compiled, "other": another}, KernelSettings(rounds=9))
+found.rounds[0].time("mine").median     # seconds
+found.to_json()
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tilewave.bench.arguments import Signature, make_arguments, signature, signature_text
+from tilewave.bench.contestant import Advance, Contestant, LeftOut, first_line
+from tilewave.bench.contestants import compile_ahead
+from tilewave.bench.devices import Device, device_of
+from tilewave.bench.measured_on import MeasuredOn, busy, load
+from tilewave.bench.problem import Array
+from tilewave.bench.reference import Accuracy, KernelReference
+from tilewave.bench.rounds import FEWEST_ROUNDS, SHORT, Estimate, Mode, Rounds, play
+from tilewave.compile import Compiled, grid_of
+from tilewave.errors import TilewaveError
+from tilewave.runtime.arrays import Parameter
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """How kernels are measured."""
+
+    rounds: int = 15
+    seed: int = 0
+    modes: tuple[Mode, ...] = (SHORT,)
+    """Of a GPU; a CPU has its own."""
+    check_seconds: float | None = None
+    """That the interpreter may take for each kernel, about; without it, a few."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One kernel: what it is, and whether its result is right."""
+
+    name: str
+    target: str
+    workgroups: int
+    tiles: tuple[int, ...]
+    accuracy: Accuracy
+    agrees: bool
+    """With the first kernel, on what both should compute."""
+
+    def to_json(self) -> dict[str, Any]:
+        a = self.accuracy
+        difference = a.max_difference if math.isfinite(a.max_difference) else None
+        return {
+            "name": self.name,
+            "target": self.target,
+            "workgroups": self.workgroups,
+            "tiles": list(self.tiles),
+            "passed": a.passed,
+            "max_difference": difference,
+            "errors": a.errors,
+            "elements": a.elements,
+            "no_numbers": a.numberless,
+            "same_bits": a.same_bits,
+            "computes_the_same": self.agrees,
+            "checked_workgroups": a.workgroups,
+        }
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """What was found: a record of the machine, the arguments, every kernel, and every sample."""
+
+    machine: MeasuredOn
+    settings: KernelSettings
+    parameters: tuple[Parameter, ...]
+    kernels: tuple[Measured, ...]
+    left_out: tuple[LeftOut, ...]
+    rounds: tuple[Rounds, ...]
+    """One for each mode; only those take part whose result is right."""
+    launched_by: str
+    load: float = 0.0
+    """Of the machine, before any of this ran; of a CPU that is measured."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.left_out and all(kernel.accuracy.passed for kernel in self.kernels)
+
+    @property
+    def conclusion(self) -> str:
+        """What the spread allows to say, in one sentence for each mode."""
+        return " ".join(self._concluded(rounds) for rounds in self.rounds)
+
+    def _concluded(self, rounds: Rounds) -> str:
+        others = [name for name in rounds.contestants if name != rounds.baseline]
+        if not others:
+            return f"{rounds.baseline} ran alone: there is nothing to compare it with."
+        if len(rounds.rounds) < FEWEST_ROUNDS:
+            return f"Fewer than {FEWEST_ROUNDS} rounds cannot tell a difference from chance."
+        told = [compared(name, ratio) for name in others if (ratio := rounds.ratio(name))]
+        return f"In this run, beside {rounds.baseline}: {'; '.join(told)}."
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know."""
+        told = busy(self.load)
+        told += [f"{one.contestant} is left out: {one.why}" for one in self.left_out]
+        for kernel in self.kernels:
+            a = kernel.accuracy
+            if a.errors:
+                told.append(f"{kernel.name} is wrong and not timed")
+            if not a.same_bits:
+                told.append(f"{kernel.name} gives other bits from launch to launch, and is not timed")
+            if not kernel.agrees:
+                told.append(f"{kernel.name} computes something else than {self.kernels[0].name}")
+            if a.numberless:
+                share = f"{a.numberless} of {a.elements} elements"
+                told.append(f"{kernel.name}: {share} are no numbers, in float64 either: see what its inputs allow")
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.machine.to_json(),
+            "arguments": [
+                {"name": p.name, "shape": list(p.shape), "dtype": p.dtype.name, "written": p.written}
+                for p in self.parameters
+            ],
+            "rounds": self.settings.rounds,
+            "seed": self.settings.seed,
+            "launched_by": self.launched_by,
+            "load": self.load,
+            "passed": self.passed,
+            "notes": self.notes,
+            "conclusion": self.conclusion or None,
+            "correctness": [kernel.to_json() for kernel in self.kernels],
+            "modes": [rounds.to_json(0) for rounds in self.rounds],
+        }
+
+
+def compared(name: str, ratio: Estimate) -> str:
+    """`x is 1.21 times as fast, more than the spread`."""
+    beyond = abs(ratio.median - 1) > ratio.spread
+    judged = "more than the spread" if beyond else "and the difference is within the spread"
+    return f"{name} is {ratio.median:.2f} times as fast, {judged}"
+
+
+def grouped(kernels: Mapping[str, Compiled], others: Mapping[str, Compiled]) -> list[dict[str, Compiled]]:
+    """Kernels that take the same arguments, together; each of `others` beside those that it is to be compared with."""
+    groups: dict[Signature, dict[str, Compiled]] = {}
+    for name, kernel in kernels.items():
+        groups.setdefault(signature(kernel), {})[name] = kernel
+    for name, kernel in others.items():
+        beside = groups.get(signature(kernel)) or next(iter(groups.values()))
+        beside[name] = kernel
+        _alike(beside)
+    return list(groups.values())
+
+
+def pieces(kernels: Mapping[str, Compiled], settings: KernelSettings) -> int:
+    """How often `advance` is called, at most: for each check, and for each round in each mode."""
+    on_a_gpu = any(kernel.gpu is not None for kernel in kernels.values())
+    return len(kernels) + (len(settings.modes) if on_a_gpu else 1) * settings.rounds
+
+
+def measure_kernels(
+    kernels: Mapping[str, Compiled], settings: KernelSettings, advance: Advance = lambda: None
+) -> KernelReport:
+    """Check and time kernels that take the same arguments; the first is what the others are compared with."""
+    before, first = load(), _alike(kernels)
+    device, arrays = device_of(first), make_arguments(first, settings.seed)
+    inputs = [device.put(x, p.dtype) for x, p in zip(arrays, first.parameters, strict=True)]
+    found = [_contestant(name, kernel, inputs, arrays, device) for name, kernel in kernels.items()]
+    compile_ahead(found)
+    judge = _reference(first, arrays, settings)
+    checked: list[Measured | LeftOut] = []
+    for contestant, kernel in zip(found, kernels.values(), strict=True):
+        own = judge if kernel is first else _reference(kernel, arrays, settings)
+        checked.append(_checked(contestant, kernel, arrays, device, own, own.agrees_with(judge)))
+        advance()
+    right = {one.name for one in checked if isinstance(one, Measured) and one.accuracy.passed}
+    takes_part = [one for one in found if one.name in right]
+    rounds, words = _timed(takes_part, device, settings, advance) if takes_part else ((), "nobody")
+    measured = tuple(one for one in checked if isinstance(one, Measured))
+    left_out = tuple(one for one in checked if isinstance(one, LeftOut))
+    facts = device.measured_on(), settings, first.parameters, measured, left_out
+    return KernelReport(*facts, rounds, words, before if first.gpu is None else 0.0)
+
+
+def _reference(kernel: Compiled, arrays: Sequence[Array], settings: KernelSettings) -> KernelReference:
+    return KernelReference.of(kernel, arrays, settings.seed, settings.check_seconds)
+
+
+def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
+    """The first; an error where another takes other arguments, runs elsewhere, or waits for a number."""
+    (first_name, first), *others = kernels.items()
+    for name, kernel in kernels.items():
+        if kernel.dynamic_symbols:
+            told = f"{name} takes {', '.join(kernel.dynamic_symbols)} at the call"
+            raise TilewaveError(told, remedy="to measure it, give them values in WaveCompileOptions(subs={…})")
+    for name, kernel in others:
+        if signature(kernel) != signature(first):
+            raise TilewaveError(
+                f"{name} takes {signature_text(kernel.parameters)}, "
+                f"but {first_name} takes {signature_text(first.parameters)}",
+                remedy="kernels are compared on the same arguments: give both the same sizes and dtypes",
+            )
+        if kernel.target != first.target:
+            told = f"{name} was compiled for {kernel.target}, but {first_name} for {first.target}"
+            raise TilewaveError(told, remedy="compile both for one target")
+    return first
+
+
+def _contestant(
+    name: str, kernel: Compiled, inputs: Sequence[Any], arrays: Sequence[Array], device: Device
+) -> Contestant:
+    """It shares what is only read with the others, and has its own of what it writes."""
+    held = [
+        device.put(array, p.dtype) if p.written else shared
+        for shared, array, p in zip(inputs, arrays, kernel.parameters, strict=True)
+    ]
+    writes = next(p.dtype for p in kernel.parameters if p.written)
+    prepare = (lambda: kernel.code_object) if kernel.build is not None else tuple
+    return Contestant(name, partial(kernel, *held), held, writes, is_ours=True, prepare=prepare)
+
+
+def _checked(
+    contestant: Contestant,
+    kernel: Compiled,
+    arrays: Sequence[Array],
+    device: Device,
+    own: KernelReference,
+    agrees: bool,
+) -> Measured | LeftOut:
+    try:
+        once, again = (_launched(contestant, kernel, arrays, device) for _ in range(2))
+    except (RuntimeError, TilewaveError) as error:
+        return LeftOut(contestant.name, first_line(error), is_ours=True)
+    ir = kernel.kernel
+    return Measured(contestant.name, kernel.target, ir.workgroups, grid_of(ir), own.check(once, again), agrees)
+
+
+def _launched(contestant: Contestant, kernel: Compiled, arrays: Sequence[Array], device: Device) -> list[Array]:
+    """The arguments behind one call, made on fresh ones."""
+    for held, array, p in zip(contestant.output, arrays, kernel.parameters, strict=True):
+        if p.written:
+            device.refill(held, array, p.dtype)
+    contestant.launch()
+    return [device.get(held, p.dtype) for held, p in zip(contestant.output, kernel.parameters, strict=True)]
+
+
+def _timed(
+    contestants: Sequence[Contestant], device: Device, settings: KernelSettings, advance: Advance
+) -> tuple[tuple[Rounds, ...], str]:
+    launches = {one.name: one.launch for one in contestants}
+    baseline, made, words = contestants[0].name, [], ""
+    for mode in device.modes(settings.modes):
+        watch = device.stopwatch(launches, mode)
+        rounds = play(tuple(launches), baseline, settings.rounds, settings.seed, watch.clock.take, advance)
+        made.append(Rounds(mode, watch.launches, rounds, baseline))
+        words = watch.words
+    return tuple(made), words

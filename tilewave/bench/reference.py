@@ -1,0 +1,206 @@
+"""What a kernel's result is worth, where nobody has written its formula down: beside its own program in float64.
+
+A kernel's tiles mean something in numpy. With every float made float64 the same program gives `wide`, what it computes
+but for roundings; with its own dtypes it gives `own`, one right result among many, since a target may add up in another
+order. A result c may lie from `wide` as far as
+
+    |own - wide|            what these very roundings do, cancellation included, and on average elsewhere
+  + n · (|wide| + s)        n: the kernel's roundings, relative (`rounding.py`); s: how far the result moves, per unit,
+                            when every input moves by a random share of itself
+  + half a unit of c's last place.
+
+Integers are to be equal, and a float cast to one may fall on either side. Where the whole would take too long, some
+workgroups are drawn, and it is said how many.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewave.bench.problem import Array
+from tilewave.bench.rounding import casts_floats_to_integers, rounding_error, smallest, unit
+from tilewave.compile import Compiled
+from tilewave.interp.tiles import interpret
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.rewrite import map_blocks, rename, walk
+from tilewave.ir.types import F64, DType
+
+CHECK_SECONDS = 4.0
+"""That the interpreter may take for all its runs, about."""
+NUDGES = 2
+"""Runs with inputs moved at random."""
+NUDGE = 2.0**-20
+"""The share of itself by which an input moves: far above float64's digits, far below what curves."""
+
+
+def widened(kernel: Kernel) -> Kernel:
+    """The same program on float64."""
+    values = [*kernel.body.args]
+    for op in walk(kernel.body):
+        values += [*op.results, *(v for block in op.blocks for v in block.args)]
+    new = {v: replace(v, type=replace(v.type, dtype=F64)) for v in values if v.type.dtype.is_float}
+    return replace(kernel, body=_widened(kernel.body, new))
+
+
+def _widened(block: Block, new: dict[Value, Value]) -> Block:
+    def change(op: Op) -> Op:
+        return map_blocks(rename(op, new), lambda inner: _widened(inner, new))
+
+    return Block(tuple(new.get(v, v) for v in block.args), tuple(map(change, block.ops)))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A result beside its reference; `max_difference` is nan where an element is no number and should be one."""
+
+    max_difference: float
+    errors: int
+    elements: int
+    """That were looked at."""
+    numberless: int
+    """Elements that are no number in float64 either."""
+    workgroups: int
+    of_workgroups: int
+    same_bits: bool
+
+    @property
+    def passed(self) -> bool:
+        return self.errors == 0 and self.same_bits
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One array that a kernel writes, and how far from `wide` its elements may lie."""
+
+    at: int
+    dtype: DType
+    own: Array
+    wide: Array
+    bound: Array
+    seen: Array
+    """Which elements the interpreter has written."""
+
+    def wrong(self, found: Array) -> Array:
+        """A number is near, or as the interpreter has it; what is none must be none there too."""
+        with np.errstate(all="ignore"):
+            near = np.abs(_numbers(found) - _numbers(self.wide)) <= self.bound
+        wrong: Array = self.seen & ~(near | _same(found, self.own) | _same(found, self.wide))
+        return wrong
+
+    def largest_difference(self, found: Array) -> float:
+        with np.errstate(all="ignore"):
+            off = np.abs(_numbers(found) - _numbers(self.wide))
+        counted = off[self.seen & ~_same(found, self.wide)]
+        return float(counted.max()) if counted.size else 0.0
+
+    def agrees_with(self, other: Output) -> bool:
+        """Whether two kernels mean the same by this array, as far as both were looked at."""
+        with np.errstate(all="ignore"):
+            near = np.abs(_numbers(self.wide) - _numbers(other.wide)) <= self.bound + other.bound
+        return bool((near | _same(self.wide, other.wide) | ~self.seen | ~other.seen).all())
+
+
+@dataclass(frozen=True, eq=False)
+class KernelReference:
+    """What a kernel should write, given its arguments."""
+
+    outputs: tuple[Output, ...]
+    workgroups: int
+    of_workgroups: int
+
+    @staticmethod
+    def of(compiled: Compiled, arrays: Sequence[Array], seed: int, seconds: float | None = None) -> KernelReference:
+        """`arrays` are the arguments before the call; they stay as they are."""
+        kernel, draw = compiled.kernel, np.random.default_rng(seed)
+        limit = CHECK_SECONDS if seconds is None else seconds
+        chosen = _chosen(lambda some: _run(kernel, arrays, some), kernel.workgroups, draw, limit)
+        own = _run(kernel, arrays, chosen)
+        wide_kernel, inputs = widened(kernel), [_wide(x) for x in arrays]
+        wide = _run(wide_kernel, inputs, chosen)
+        nudged = [_run(wide_kernel, [_nudged(x, draw) for x in inputs], chosen) for _ in range(NUDGES)]
+        roundings, slack = rounding_error(kernel), float(casts_floats_to_integers(kernel))
+        made = []
+        for at, parameter in enumerate(compiled.parameters):
+            if parameter.written:
+                moved = [run[at] for run in nudged]
+                bound = _bound(own[at], wide[at], moved, roundings, slack, parameter.dtype)
+                seen = ~_same(own[at], arrays[at]) | ~_same(wide[at], inputs[at])
+                everything = np.ones_like(seen) if len(chosen) == kernel.workgroups else seen
+                made.append(Output(at, parameter.dtype, own[at], wide[at], bound, everything))
+        return KernelReference(tuple(made), len(chosen), kernel.workgroups)
+
+    def agrees_with(self, other: KernelReference) -> bool:
+        return all(a.agrees_with(b) for a, b in zip(self.outputs, other.outputs, strict=True))
+
+    def check(self, arrays: Sequence[Array], again: Sequence[Array]) -> Accuracy:
+        """The arguments behind a call, and behind a second one."""
+        found = [(output, arrays[output.at]) for output in self.outputs]
+        return Accuracy(
+            max((output.largest_difference(x) for output, x in found), default=0.0),
+            sum(int(np.count_nonzero(output.wrong(x))) for output, x in found),
+            sum(int(np.count_nonzero(output.seen)) for output in self.outputs),
+            sum(int(np.count_nonzero(output.seen & np.isnan(_numbers(output.wide)))) for output in self.outputs),
+            self.workgroups,
+            self.of_workgroups,
+            all(arrays[o.at].tobytes() == again[o.at].tobytes() for o in self.outputs),
+        )
+
+
+def _chosen(run: Callable[[list[int]], object], count: int, draw: np.random.Generator, limit: float) -> list[int]:
+    """As many workgroups, drawn at random, as fit into the time; the first tells how long one takes, once warm."""
+    order = [int(w) for w in draw.permutation(count)]
+    run(order[:1])
+    start = time.perf_counter()
+    run(order[:1])
+    seconds = (time.perf_counter() - start) * (2 + NUDGES)
+    return sorted(order[: max(1, int(limit / max(seconds, 1e-9)))])
+
+
+def _run(kernel: Kernel, arrays: Sequence[Array], workgroups: list[int]) -> list[Array]:
+    made = [x.copy() for x in arrays]
+    interpret(kernel, made, {}, workgroups)
+    return made
+
+
+def _wide(x: Array) -> Array:
+    return x if x.dtype.kind in "iub" else x.astype(np.float64)
+
+
+def _nudged(x: Array, draw: np.random.Generator) -> Array:
+    return x if x.dtype.kind in "iub" else x * (1 + NUDGE * draw.uniform(-1, 1, x.shape))
+
+
+def _numbers(x: Array) -> Array:
+    return x.astype(np.float64)
+
+
+def _bound(own: Array, wide: Array, moved: list[Array], roundings: float, slack: float, dtype: DType) -> Array:
+    if not dtype.is_float:
+        return np.full(own.shape, slack)
+    with np.errstate(all="ignore"):
+        exact, off = np.abs(wide), _distance(own, wide)
+        follows = np.maximum.reduce([_distance(x, wide) for x in moved]) / NUDGE
+        bound: Array = off + _mean(off) + roundings * (exact + follows + _mean(follows))
+        return bound + exact * unit(dtype) / 2 + smallest(dtype)
+
+
+def _distance(a: Array, b: Array) -> Array:
+    """Without end where one of them has none, or is no number."""
+    return np.where(_same(a, b), 0.0, np.nan_to_num(np.abs(_numbers(a) - _numbers(b)), nan=np.inf))
+
+
+def _mean(x: Array) -> float:
+    """The root of the mean square of those that are numbers."""
+    numbers = x[np.isfinite(x)]
+    return float(np.sqrt(np.mean(np.square(numbers)))) if numbers.size else 0.0
+
+
+def _same(a: Array, b: Array) -> Array:
+    """Equal, or no number both."""
+    x, y = (v if v.dtype.kind in "iub" else _numbers(v) for v in (a, b))
+    equal: Array = x == y
+    return equal if x.dtype.kind in "iub" or y.dtype.kind in "iub" else equal | (np.isnan(x) & np.isnan(y))

@@ -1,0 +1,156 @@
+"""Kernels of a user's own file, for `run` and `bench`: found, measured, printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SQUARE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewave.bench.arguments import signature_text
+from tilewave.bench.contestants import TARGET
+from tilewave.bench.kernel import KernelReport, KernelSettings, Measured, grouped, measure_kernels, pieces
+from tilewave.bench.measure import threads_of
+from tilewave.bench.rounds import Rounds
+from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
+from tilewave.cli.progress import progress
+from tilewave.compile import Compiled
+from tilewave.errors import TilewaveError
+from tilewave.view.placement import counted
+from tilewave.view.save import save
+
+KERNELS = ("gemm",)
+ITS_OWN = "the kernel's own file says it; leave it out"
+"""Of options that say what a gemm is."""
+OF_A_FILE = "has no effect on gemm"
+
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--sizes", "--set", "-s", metavar="M=…,N=…", help="Sizes for the kernels of a file: M=512,N=512."),
+]
+Target = Annotated[
+    str, typer.Option("--target", metavar="NAME", help=f"Where a file's kernels run: cpu, or {TARGET} with torch.")
+]
+KernelOfFile = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of a file, this kernel alone.")]
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    """What a command line says of a kernel file."""
+
+    file: Path
+    sizes: Sequence[str]
+    target: str
+    said: Sequence[str]
+    """The options that were given and say how it is compiled."""
+    kernel: str
+    against: str
+    threads: int | None
+    settings: KernelSettings
+
+
+def is_file(what: str) -> bool:
+    """Whether a file is meant, and not a kernel that comes with tilewave; an error where it is neither."""
+    if what in KERNELS:
+        return False
+    if Path(what).is_file():
+        return True
+    if what.endswith(".py"):
+        raise TilewaveError(f"there is no file {what}", remedy="name a Python file that defines kernels")
+    names = ", ".join(KERNELS)
+    raise TilewaveError(f"no kernel is called {what!r}", remedy=f"there is {names}; or name a Python file of your own")
+
+
+def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -> bool:
+    """Measure the kernels of a file, and print what was found; whether all results are right."""
+    groups = grouped(_kernels(asked), _others(asked))
+    console = Console(highlight=False)
+    with threads_of(asked.threads) as threads:
+        reports = []
+        for group in groups:
+            with progress("measuring", pieces(group, asked.settings)) as advance:
+                reports.append(measure_kernels(group, asked.settings, advance))
+            if not as_json:
+                _print(console, asked.file, reports[-1], threads)
+    record = {"file": str(asked.file), "threads": threads, "reports": [report.to_json() for report in reports]}
+    told = json.dumps(record, indent=2, allow_nan=False)
+    if saved is not None:
+        save(saved, told + "\n")
+    if as_json:
+        print(told)
+    return all(report.passed for report in reports)
+
+
+def _kernels(asked: FileRequest) -> dict[str, Compiled]:
+    compiled = compiled_in(asked.file, parse_sizes([*asked.sizes]), asked.target, asked=asked.said)
+    found = named_kernels(compiled, asked.kernel)
+    if not found:
+        known = ", ".join(named_kernels(compiled, ""))
+        remedy = f"it defines {known}" if known else "decorate a function with @wave([…])"
+        raise TilewaveError(f"{asked.file} defines no kernel" + (f" {asked.kernel!r}" if known else ""), remedy=remedy)
+    return found
+
+
+def _others(asked: FileRequest) -> dict[str, Compiled]:
+    """The kernels of the files beside it, under the names of their files."""
+    found = {}
+    for text in filter(None, (part.strip() for part in asked.against.split(","))):
+        path = Path(text)
+        if not path.is_file():
+            what = f"--against: there is no file {text}"
+            raise TilewaveError(what, remedy="beside a kernel of your own stand kernels of other files: --against b.py")
+        compiled = compiled_in(path, parse_sizes([*asked.sizes]), asked.target, asked=asked.said)
+        found.update({f"{path.name}:{name}": c for name, c in named_kernels(compiled, asked.kernel).items()})
+    return found
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def _print(console: Console, file: Path, report: KernelReport, threads: int) -> None:
+    machine, target = report.machine, (report.kernels[0].target if report.kernels else "")
+    where = f"driver {machine.driver}; torch {machine.torch}" if machine.driver else counted(threads, "thread")
+    console.print(f"{file}, {target}, on {machine.device}, {where}", style="bold", markup=False)
+    console.print(f"{signature_text(report.parameters)}; random numbers, seed {report.settings.seed}", markup=False)
+    console.print("\nTest 1: correctness, against the kernel's own program in float64")
+    for kernel in report.kernels:
+        _print_check(console, kernel)
+    for rounds in report.rounds:
+        how = f"medians of {counted(report.settings.rounds, 'round')} in turns; {rounds.mode}"
+        console.print(f"\nTest 2: performance, {how}; launched by {report.launched_by}", markup=False)
+        console.print(_table(rounds))
+    if not report.rounds:
+        console.print("\nNot timed: a wrong result has no speed.")
+    for note in report.notes:
+        console.print(f"Note: {note}.", markup=False)
+    if report.conclusion:
+        console.print(report.conclusion, markup=False)
+
+
+def _print_check(console: Console, kernel: Measured) -> None:
+    a = kernel.accuracy
+    verdict = Text("✓ PASS", "green") if a.passed else Text("✗ FAIL", "bold red")
+    console.print(Text(f"  {kernel.name}: ").append(verdict))
+    console.print(f"    Max absolute difference: {a.max_difference:.3g}")
+    console.print(f"    Errors: {a.errors} / {a.elements} ({100 * a.errors / max(1, a.elements):.2f}%)")
+    if a.workgroups < a.of_workgroups:
+        console.print(f"    looked at: {a.workgroups} of {a.of_workgroups} workgroups, drawn at random")
+
+
+def _table(rounds: Rounds) -> Table:
+    table = Table("Kernel", box=SQUARE)
+    for title in ("Time (ms)", "± (ms)", "Times as fast"):
+        table.add_column(title, justify="right", no_wrap=True)
+    ordered = [rounds.baseline, *(name for name in rounds.contestants if name != rounds.baseline)]
+    for name in ordered:
+        time, ratio = rounds.time(name), rounds.ratio(name)
+        told = f"{ratio.median:.3f} ± {ratio.spread:.3f}" if ratio else "1 (baseline)"
+        table.add_row(Text(name), f"{1e3 * time.median:.3f}", f"{1e3 * time.spread:.3f}", told)
+    return table
