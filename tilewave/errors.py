@@ -126,6 +126,18 @@ class CallError(TilewaveError):
     """The arrays or symbols of a call do not fit the kernel; nothing was touched."""
 
 
+class WrongDevice(CallError):
+    """An array lies elsewhere than the kernel runs; `device` is the kind of where it lies."""
+
+    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", device: str = "") -> None:
+        super().__init__(what, loc=loc, remedy=remedy)
+        self.device = device
+
+    def but(self, instead: str) -> WrongDevice:
+        """The same error, with another way out of it."""
+        return WrongDevice(self.what, loc=self.loc, remedy=f"{self.remedy}, or {instead}", device=self.device)
+
+
 class SavedKernelError(TilewaveError):
     """A kernel cannot be saved, or a file holds none that could be loaded."""
 

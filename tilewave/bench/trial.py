@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.bench.measure import Timing, measure, seconds_of
 from tilewave.bench.problem import Array, Check, Problem, Reference
 from tilewave.bench.rivals import RIVALS, Absent, Rival
@@ -70,9 +71,7 @@ class Trial:
 
     @property
     def instruction_set(self) -> str:
-        build = self.kernels[0].cpu
-        assert build is not None, "it was compiled for the CPU"
-        return build.instruction_set.name
+        return str(self.kernels[0].build.figures["instruction_set"])
 
     @property
     def warnings(self) -> list[str]:
@@ -113,7 +112,7 @@ class Trial:
 def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
     p = setup.problem
     made = gemm((p.m, p.n, p.k), p.dtype, p.out, setup.tile, str(mapping), setup.workgroups)
-    options = WaveCompileOptions(subs=made.subs, target="cpu", instruction_set=setup.instruction_set)
+    options = WaveCompileOptions(subs=made.subs, target=DEFAULT_TARGET, instruction_set=setup.instruction_set)
     try:
         compiled = wave_compile(options, made.kernel)
     except TilewaveError as error:

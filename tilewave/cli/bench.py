@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tilewave.bench.ablation import Rung, checked_rung, ladder_rungs, rung_named
-from tilewave.bench.contestants import PACKAGES, RIVALS, TARGET, compile_ahead, of_rung, ours
+from tilewave.bench.ablation import TARGET, Rung, checked_rung, ladder_rungs, rung_named
+from tilewave.bench.contestants import PACKAGES, RIVALS, compile_ahead, of_rung, ours
 from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
 from tilewave.bench.gpu import Arena, Bursts, Contestant, Launching, first_line, torch_on_the_gpu
 from tilewave.bench.result import Checked, Failed, Machine, Report, Result, Settings, Shape
