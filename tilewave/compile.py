@@ -253,7 +253,7 @@ class Compiled:
         return numbered(self.tile_steps + self.build.steps)
 
     def ir(self, pass_name: str = "") -> Kernel:
-        """The kernel after a pass; "trace" is what the author's function gave; nothing: the last, or what a file has."""
+        """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""
         if self.file:
             if pass_name:
                 self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
