@@ -13,11 +13,14 @@ from tilewave.backend.protocol import Backend
 from tilewave.errors import TargetError, here
 
 TARGETS: dict[str, Backend] = {
-    "cpu": CpuBackend("cpu"),
-    "gfx942": AmdBackend("gfx942"),
-    "gfx950": AmdBackend("gfx950"),
-    "sm_90a": NvidiaBackend("sm_90a"),
-    "numpy": InterpreterBackend("numpy"),
+    target.name: target
+    for target in (
+        CpuBackend("cpu"),
+        AmdBackend("gfx942"),
+        AmdBackend("gfx950"),
+        NvidiaBackend("sm_90a"),
+        InterpreterBackend("numpy"),
+    )
 }
 """By the name that authors write; in the order in which they are listed, and looked through."""
 

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.cli.asked import given
-from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
+from tilewave.cli.diff import compiled_in, named_kernels, of_the_command, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.emulator import LoopStatistics
-from tilewave.errors import NOWHERE, TargetError, TilewaveError
+from tilewave.errors import TilewaveError
 
 COUNTED = ", ".join(target.name for target in TARGETS.values() if target.is_emulated)
+"""The targets whose machine code can be counted."""
 
 
 def compile_command(
@@ -74,9 +75,8 @@ def _schedule(text: str) -> SchedulingType:
 def _counted(c: Compiled) -> LoopStatistics:
     try:
         return c.loop_statistics
-    except TargetError as error:
-        remedy = f"leave --stats out, or take --target {COUNTED.replace(', ', ' or ')}"
-        raise TargetError(error.what, loc=NOWHERE, remedy=remedy) from None
+    except TilewaveError as error:
+        raise of_the_command(error) from None
 
 
 def _record(c: Compiled) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class HipDevice:
     number: int
     name: str
     arch: str
-    """Without what follows the colon in `gfx90a:sramecc+:xnack-`."""
+    """As LLVM has it: without what HIP adds behind a colon, `:sramecc+:xnack-`."""
 
 
 class HipDriver(Driver):

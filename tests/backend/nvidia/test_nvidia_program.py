@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kernels
+import numpy as np
 import pytest
 from ptx_code import half_gemm
 
@@ -162,6 +163,10 @@ def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
     with pytest.raises(CallError) as caught:
         gemm(*given)
     assert caught.value.loc.file == __file__
+    with pytest.raises(CallError) as caught:
+        gemm(*(np.ones(p.shape, np.float16) for p in gemm.parameters))
+    assert caught.value.loc.file == __file__
+    assert caught.value.remedy == 'pass a copy of a on cuda, or compile with target="cpu"'
     assert fake.launches == []
 
 
