@@ -36,6 +36,9 @@ from tilewave.runtime.gpu_launch import (
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 """Code for arrays that lie so; lanes are asked for where the cache does not know it."""
 
+AUTHOR = 8
+"""How far the author's call stands above `warn_of_slow_code`, seen by `warnings`."""
+
 
 @dataclass(frozen=True, eq=False)
 class NvidiaProgram:
@@ -103,10 +106,10 @@ class NvidiaProgram:
         told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
         if told.serialized:
             what = f"{self.name}: products wait for each other: {told.serialized[0]}"
-            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=6)
+            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=AUTHOR)
         if spilled:
             what = f"{self.name}: {spilled} bytes of a lane are spilled"
-            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=6)
+            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=AUTHOR)
 
     # -- which code
 
