@@ -1,15 +1,17 @@
 """A target has one home: its line in the table is all that the rest of the house needs to know of it."""
 
 import ast
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import fake_target
 import numpy as np
 import pytest
 from fake_target import ToyBackend
-from kernels import check_product, compiled, gemm, poisoned, random_array, sizes
+from kernels import G, M, N, check_product, compiled, gemm, poisoned, random_array, sizes
 
 import tilewave
 from tilewave import *
@@ -73,6 +75,30 @@ def test_the_table_is_read_without_llvm_passes_or_drivers():
     script = f"import sys, tilewave.backend.targets; print({{*{heavy}}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(("chip", "like"), [("gfx90a", "gfx942"), ("sm_90", "sm_90a")])
+def test_a_new_chip_of_a_known_vendor_is_a_line_and_a_record(chip, like, monkeypatch, tmp_path):
+    monkeypatch.setitem(TARGETS, chip, replace(TARGETS[like], name=chip))
+    monkeypatch.setitem(LANE_MACHINES, chip, replace(LANE_MACHINES[like], name=chip))
+
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 32, 1)])
+    def double(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+        write(read(a) * 2.0, c)
+
+    kernel = compiled(double, target=chip, subs={M: 40, N: 64})
+    a, c = np.ones((40, 64), np.float32), poisoned((40, 64), f32)
+    kernel.interpret(a, c, level="lane")
+    assert (c == 2).all()
+    assert re.search(rf"\.(amdgcn_)?target \S*\b{chip}\b", kernel.asm)
+    assert kernel.asm != compiled(double, target=like, subs={M: 40, N: 64}).asm
+    if TARGETS[chip].is_emulated:
+        return  # registers are counted by the emulator, which learns of chips by itself
+    assert kernel.resources.machine == chip
+    kernel.save(tmp_path / "double.tilewave")
+    assert (
+        load(tmp_path / "double.tilewave").asm == kernel.asm != compiled(double, target=like, subs={M: 40, N: 64}).asm
+    )
 
 
 # -- one more --------------------------------------------------------------------------------------------------------

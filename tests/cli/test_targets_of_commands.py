@@ -10,6 +10,8 @@ import fake_target
 import pytest
 from fake_target import ToyBackend
 
+from tilewave import WaveCompileOptions, f16, wave_compile
+from tilewave import kernels as shipped
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.emulator import LoopStatistics
 from tilewave.pipeline.runner import pass_name
@@ -110,6 +112,30 @@ def test_a_target_that_is_not_there_is_told_without_a_line_of_nobody_s(command, 
     told = "error: no target is called 'gfx94'\n"
     remedy = "  did you mean 'gfx942'? The targets are cpu, gfx942, gfx950, sm_90a, numpy, toy_1.\n"
     assert call(command, GEMM, "--target", "gfx94") == (2, "", told + remedy)
+
+
+LOADS = "import tilewave\nkernel = tilewave.load('gemm.tilewave')\n"
+HELD = {"cpu": ["o"], "gfx942": ["s", "hsaco"], "gfx950": ["s", "hsaco"], "sm_90a": ["ptx"]}
+"""Files of machine code hold no LLVM IR, and those of a CPU no text of it."""
+
+
+@pytest.mark.parametrize("target", EVERY)
+def test_a_kernel_that_was_loaded_shows_what_its_file_holds(target, call):
+    made = shipped.gemm((128, 128, 64), f16, tile=(64, 64, 32))
+    call("doctor")  # which leads into an empty directory
+    kernel = wave_compile(WaveCompileOptions(subs=made.subs, target=target), made.kernel)
+    kernel.save("gemm.tilewave")
+    code, out, err = call("compile", "k.py", "--out", "build", "--json", k=LOADS)
+    assert (code, err) == (0, "")
+    record = json.loads(out)["gemm"]
+    assert record["files"] == [f"build/gemm.{suffix}" for suffix in HELD.get(target, SUFFIXES[target])]
+    assert {name: record[name] for name in kernel.build.figures} == json.loads(json.dumps(dict(kernel.build.figures)))
+    assert call("diff", "k.py") == (
+        2,
+        "",
+        "error: gemm was loaded from gemm.tilewave, which holds no steps\n"
+        "  what wave_compile(…) gives has every step of its making\n",
+    )
 
 
 @pytest.mark.parametrize("command", ["compile", "diff"])

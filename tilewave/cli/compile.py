@@ -14,10 +14,9 @@ from rich.table import Table
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.cli.asked import given
-from tilewave.cli.diff import compiled_in, named_kernels, of_the_command, parse_sizes
+from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
-from tilewave.emulator import LoopStatistics
 from tilewave.errors import TilewaveError
 
 COUNTED = ", ".join(target.name for target in TARGETS.values() if target.is_emulated)
@@ -49,7 +48,7 @@ def compile_command(
     found = named_kernels(compiled_in(file, parse_sizes(set_), target, _schedule(schedule), asked), kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
-    counted = {name: _counted(c) for name, c in found.items()} if stats else {}
+    counted = {name: c.loop_statistics for name, c in found.items()} if stats else {}
     records = {name: _record(c) for name, c in found.items()}
     for name, statistics in counted.items():
         records[name]["loop"] = {**asdict(statistics), "instructions_per_matrix": statistics.instructions_per_matrix}
@@ -70,13 +69,6 @@ def _schedule(text: str) -> SchedulingType:
     if text not in known:
         raise TilewaveError(f"--schedule: no schedule is called {text!r}", remedy=f"there are {', '.join(known)}")
     return known[text]
-
-
-def _counted(c: Compiled) -> LoopStatistics:
-    try:
-        return c.loop_statistics
-    except TilewaveError as error:
-        raise of_the_command(error) from None
 
 
 def _record(c: Compiled) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rich.syntax import Syntax
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
-from tilewave.errors import NOWHERE, SymbolError, TilewaveError, authors_traceback, here
+from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol, sym
@@ -163,13 +163,6 @@ def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], wanted
         if not error.missing:
             raise
         raise SymbolError(error.what, loc=error.loc, remedy=f"give it a value: --set {error.missing}=…") from None
-    except TilewaveError as error:
-        raise of_the_command(error) from None
-
-
-def of_the_command(error: TilewaveError) -> TilewaveError:
-    """Without a line, where none of the author's led to it: the command itself compiled."""
-    return error.at(NOWHERE) if error.loc.file == here().file else error
 
 
 def _each_once(found: Iterable[T]) -> list[T]:
