@@ -136,7 +136,8 @@ def test_children_compile_and_run_while_their_parent_s_threads_do(monkeypatch):
 
 IMPORTS = """
 import os, signal, sys, threading, time, warnings
-import tilewave.compile
+from tilewave.backend.protocol import BuildOptions
+from tilewave.backend.targets import TARGETS
 warnings.simplefilter("ignore")
 begun = threading.Event()
 
@@ -150,7 +151,7 @@ sys.meta_path.insert(0, Slow())
 
 def first_use():
     try:
-        tilewave.compile._cpu_build(None, None)
+        TARGETS["cpu"].build(None, None, BuildOptions())
     except AttributeError:  # nothing to build
         pass
 

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import Enum
 from os import PathLike
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Cut, Schedule, checked_schedule
 from tilewave.analysis.visits import needed_values
-from tilewave.errors import NOWHERE, CallError, SymbolError, TargetError, TilewaveError, here
+from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
+from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, quoted, target_named, targets_on
+from tilewave.errors import CallError, SavedKernelError, SymbolError, TargetError, TilewaveError, WrongDevice, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call
+from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
 
 if TYPE_CHECKING:
-    from tilewave.backend.amd.build import AmdBuild, LaneResources
-    from tilewave.backend.cpu.build import CpuBuild
-    from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
-    from tilewave.ir.places import Places
     from tilewave.passes.map_workgroups import Order
 
-AMD, NVIDIA = ("gfx942", "gfx950"), ("sm_90a",)
-TARGETS = ("cpu", *AMD, *NVIDIA, "numpy")
-"""What a kernel can be compiled for; `numpy` is the interpreter."""
-
+T = TypeVar("T")
+Builder = Callable[[Kernel, Places], Build]
+"""What is made of a kernel on whole tiles."""
 
 Schedules = dict[tuple[tuple[str, int], ...], Schedule]
 """By the values of the dynamic symbols."""
@@ -70,7 +67,7 @@ class WaveCompileOptions:
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
     """The options with what is unset filled in: the machine's GPU where there is one, else the CPU."""
-    return options if options.target else replace(options, target="cpu")
+    return options if options.target else replace(options, target=DEFAULT_TARGET)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +80,11 @@ class Compiled:
     tile_steps: tuple[Step, ...]
     target: str
     dynamic_symbols: tuple[str, ...]
-    build: CpuBuild | AmdBuild | NvidiaBuild | None
+    build: Build
     _remedy: str
     _schedules: Schedules = field(default_factory=dict, repr=False)
+    file: str = ""
+    """It was loaded from, without the story of its making; nothing where it was compiled."""
 
     @property
     def name(self) -> str:
@@ -99,20 +98,15 @@ class Compiled:
 
     def __call__(self, *arrays: Any, **symbols: int) -> None:
         """Run it on the device it was compiled for."""
-        if self.cpu is not None:
-            numbers: list[int] = []
-            if symbols or self.dynamic_symbols:
-                values = self._symbols(symbols)
-                self.schedule_for(**values)
-                numbers = [values[name] for name in self.dynamic_symbols]
-            self.cpu.run(self._checked(arrays), numbers)
-        elif self.gpu is not None:
-            values = self._symbols(symbols) if symbols or self.dynamic_symbols else {}
-            if values:
-                self.schedule_for(**values)
-            self.gpu.program.run(arrays, [values[name] for name in self.dynamic_symbols], self.parameters)
-        else:
-            self._interpret(arrays, symbols, list(range(self.kernel.workgroups)))
+        numbers: list[int] = []
+        if symbols or self.dynamic_symbols:
+            values = self._symbols(symbols)
+            self.schedule_for(**values)
+            numbers = [values[name] for name in self.dynamic_symbols]
+        try:
+            self.build.run(arrays, numbers, self.parameters)
+        except WrongDevice as error:
+            raise _with_targets(error) from None
 
     def interpret(self, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **symbols: int) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
@@ -138,16 +132,18 @@ class Compiled:
         with IMPORTING:
             from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
-        if self.gpu is None:
+        lanes = self.build.lanes
+        if lanes is None:
+            first = next(target for target in TARGETS.values() if target.has_lanes)
             raise TargetError(
                 f"{self.name}: lanes exist on GPUs, and it was compiled for {self.target}",
                 loc=here(),
-                remedy=f'compile it with target="{AMD[0]}"; no GPU is needed',
+                remedy=f'compile it with target="{first.name}"; no GPU is needed',
             )
         values = self._symbols(symbols)
         views = self._checked(arrays)
         self.schedule_for(**values)
-        interpret_lanes(self.gpu.lanes, [v.numpy() for v in views], values, order, seed)
+        interpret_lanes(lanes, [v.numpy() for v in views], values, order, seed)
 
     def emulate(
         self,
@@ -158,25 +154,26 @@ class Compiled:
         limit: int | None = None,
         **symbols: int,
     ) -> EmulationReport:
-        """Run the emitted machine code of an AMD chip on this CPU, and check its waits, barriers, races and bounds.
+        """Run the emitted machine code on this CPU, and check its waits, barriers, races and bounds.
 
         order="barrier": each wave runs to its next barrier; "random": waves take turns at random. check="warn"
         reports what is found instead of raising at the first. A wave that takes more than `limit` instructions counts
         as endless; without it the limit follows from the arrays' sizes.
         """
-        build = self._amd("machine code to emulate")
+        emulated = self._emulated("machine code to emulate")
         values = self._symbols(symbols)
         views = self._checked(arrays)
         self.schedule_for(**values)
         numbers = [values[name] for name in self.dynamic_symbols]
-        return build.program.emulate(views, numbers, order, seed, check, limit)
+        return emulated.emulate(views, numbers, order, seed, check, limit)
 
-    def _amd(self, what: str) -> AmdBuild:
-        if self.target not in AMD:
-            chips = " or ".join(f'"{chip}"' for chip in AMD)
+    def _emulated(self, what: str) -> Emulated:
+        found = self.build.emulated
+        if found is None:
+            able = quoted(target for target in TARGETS.values() if target.is_emulated)
             what = f"{self.name}: there is no {what} for {self.target}"
-            raise TargetError(what, loc=here(), remedy=f"compile it with target={chips}")
-        return cast("AmdBuild", self.build)
+            raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
+        return found
 
     def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
         values = self._symbols(symbols)
@@ -187,16 +184,16 @@ class Compiled:
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
         with IMPORTING:
-            from tilewave.saved.kernel import SavedKernel, write_kernel  # noqa: PLC0415  LLVM is heavy, as in _cpu_build
+            from tilewave.saved.kernel import SavedKernel, write_kernel  # noqa: PLC0415  zipfile is heavy; few save
 
         facts = self.kernel, self.target, self.parameters, self.dynamic_symbols, self._remedy
         write_kernel(path, SavedKernel(*facts, self.build))
 
     def _checked(self, arrays: Sequence[Any]) -> tuple[ArrayView, ...]:
         try:
-            return check_call(self.name, self.parameters, arrays, "cpu", NOWHERE)
-        except CallError as error:  # looking for the author's line costs more than a small kernel
-            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
+            return check_host_call(self.name, self.parameters, arrays)
+        except WrongDevice as error:
+            raise _with_targets(error) from None
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -251,10 +248,16 @@ class Compiled:
     @property
     def steps(self) -> tuple[Step, ...]:
         """What every pass did, the target's own included."""
-        return numbered(self.tile_steps + (self.build.steps if self.build else ()))
+        if self.file:
+            self._has_no("steps")
+        return numbered(self.tile_steps + self.build.steps)
 
     def ir(self, pass_name: str = "") -> Kernel:
-        """The kernel after a pass; "trace" is what the author's function gave; nothing is the last."""
+        """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""
+        if self.file:
+            if pass_name:
+                self._has_no(f"kernel after {pass_name!r}", "ir() is the kernel that it has; ")
+            return self.build.lanes or self.kernel
         made = {"trace": self.traced}
         for step in self.steps:
             made[step.name] = made[""] = step.after
@@ -267,43 +270,49 @@ class Compiled:
     @property
     def llvm_ir(self) -> str:
         """What was given to LLVM."""
-        return self._built("LLVM IR").llvm_ir
+        return self._found(self.build.llvm_ir, "LLVM IR")
 
     @property
     def asm(self) -> str:
         """The machine's instructions, as text."""
-        return self._built("assembly").asm
+        has_code = self.file and self.build.code is not None
+        return self._found(self.build.asm, "assembly", "code_object is the machine code; " if has_code else "")
 
     @property
     def code_object(self) -> bytes:
-        return self._built("object code").code
+        return self._found(self.build.code, "object code")
 
     @property
-    def resources(self) -> LaneResources | NvidiaResources:
+    def resources(self) -> Resources:
         """Waves, the matrix instruction taken, shared bytes, and what each lane loads."""
-        if self.gpu is None:
+        found = self.build.resources
+        if found is None:
             raise TargetError(f"{self.name}: nothing is counted for {self.target}", loc=here())
-        return self.gpu.resources
+        return found
 
     @property
     def loop_statistics(self) -> LoopStatistics:
-        """What stands in the K loop of an AMD chip's machine code."""
-        return self._amd("machine code to count").program.statistics
+        """What stands in the K loop of machine code that can be emulated."""
+        return self._emulated("machine code to count").statistics
 
-    @property
-    def cpu(self) -> CpuBuild | None:
-        """What runs on this machine's cores, where it was compiled for them."""
-        return cast("CpuBuild", self.build) if self.target == "cpu" else None
+    def _found(self, found: T | None, what: str, instead: str = "") -> T:
+        if found is None:
+            self._has_no(what, instead)
+        return found
 
-    @property
-    def gpu(self) -> AmdBuild | NvidiaBuild | None:
-        """What runs on a GPU, where it was compiled for one."""
-        return cast("AmdBuild | NvidiaBuild", self.build) if self.target in (*AMD, *NVIDIA) else None
-
-    def _built(self, what: str) -> CpuBuild | AmdBuild | NvidiaBuild:
-        if self.build is None:
+    def _has_no(self, what: str, instead: str = "") -> NoReturn:
+        if not self.file:
             raise TargetError(f"{self.name}: there is no {what} for {self.target}", loc=here())
-        return self.build
+        remedy = f"{instead}what wave_compile(…) gives has every step of its making"
+        raise SavedKernelError(
+            f"{self.name} was loaded from {self.file}, which holds no {what}", loc=here(), remedy=remedy
+        )
+
+
+def _with_targets(error: WrongDevice) -> WrongDevice:
+    """With the targets that would take the array where it lies."""
+    fitting = targets_on(error.device)
+    return error.but(f"compile with target={quoted(fitting)}") if fitting else error
 
 
 REMEDY = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
@@ -316,20 +325,22 @@ EXAMPLES = {
 def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     """Compile a kernel; it is left as it was, and may be compiled again with other options."""
     _check_kinds(options, kernel)
-    target = _known_target(set_default_run_config(options).target or "")
-    _check_options(options, target)
+    target = target_named(set_default_run_config(options).target or "")
+    wanted = _checked_options(options, target)
+    return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+
+
+def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
+    """The same with a build of the caller's own, of which the options' target is told."""
+    target = target_named(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
     traced = trace_kernel(kernel, options.subs, dynamic)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
     schedules = {} if order_depends_on(final) else _first_schedule(final, dynamic, remedy)
-    build: CpuBuild | AmdBuild | NvidiaBuild | None = None
-    if target == "cpu":
-        build = _cpu_build(final, options)
-    elif target in (*AMD, *NVIDIA):
-        build = _gpu_build(final, target, traced.places, options)
-    return Compiled(final, traced.ir, steps, target, tuple(s.name for s in dynamic), build, remedy, schedules)
+    built = build(final, traced.places)
+    return Compiled(final, traced.ir, steps, target.name, tuple(s.name for s in dynamic), built, remedy, schedules)
 
 
 def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> Schedules:
@@ -341,30 +352,32 @@ def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> S
     return {tuple(sorted(values.items())): judged_schedule(kernel, values, remedy)}
 
 
-def _check_options(options: WaveCompileOptions, target: str) -> None:
-    """Refuse what would be taken and change nothing."""
-    schedule: object = options.schedule
-    if not isinstance(schedule, SchedulingType):
-        named = next(
-            (s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None
-        )
-        remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
-        raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
+def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
+    """The target's part of them; what would be taken and change nothing is refused."""
+    _check_schedule(options.schedule)
     buffers: object = options.buffers
     if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    if target in AMD and (options.buffers or 1) > 1 and schedule is SchedulingType.NONE:
+    prefetched = (options.buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
+    wanted = BuildOptions(prefetched, options.buffers, options.instruction_set)
+    target.check(wanted)
+    if wanted.instruction_set is not None and not target.takes_instruction_sets:
+        able = [one for one in TARGETS.values() if one.takes_instruction_sets]
+        kinds = " and ".join(dict.fromkeys(one.kind for one in able))
         raise TilewaveError(
-            f"buffers is {buffers}, but without PREFETCH a loop on {target} fills one and waits for it",
+            f"instruction_set is {wanted.instruction_set!r}, but the target is {target.name}",
             loc=here(),
-            remedy="write schedule=SchedulingType.PREFETCH, or leave buffers out",
+            remedy=f"instruction sets are those of {kinds}: write target={quoted(able)}, or leave instruction_set out",
         )
-    if options.instruction_set is not None and target != "cpu":
-        raise TilewaveError(
-            f"instruction_set is {options.instruction_set!r}, but the target is {target}",
-            loc=here(),
-            remedy='instruction sets are those of the CPU: write target="cpu", or leave instruction_set out',
-        )
+    return wanted
+
+
+def _check_schedule(schedule: object) -> None:
+    if isinstance(schedule, SchedulingType):
+        return
+    named = next((s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None)
+    remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
+    raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
 
 
 def _check_kinds(options: object, kernel: object) -> None:
@@ -418,34 +431,3 @@ def _tile_level(order: Order) -> tuple[Pass, ...]:
         from tilewave.pipeline.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
 
     return tile_level(order)
-
-
-def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileOptions) -> AmdBuild | NvidiaBuild:
-    buffers = options.buffers
-    prefetched = (buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
-    if target in AMD:
-        with IMPORTING:
-            from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  as above
-
-        return build_amd(tiles, target, places, prefetched)
-    with IMPORTING:
-        from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415
-
-    return build_nvidia(tiles, places, prefetched, buffers)
-
-
-def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:
-    with IMPORTING:
-        from tilewave.backend.cpu.build import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
-
-    return build_cpu(tiles, options.instruction_set)
-
-
-def _known_target(target: str) -> str:
-    if target not in TARGETS:
-        near = get_close_matches(target, TARGETS, 1, 0.3)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise TargetError(
-            f"no target is called {target!r}", loc=here(), remedy=f"{guess}The targets are {', '.join(TARGETS)}."
-        )
-    return target

@@ -15,6 +15,8 @@ from typing import TypeVar
 PACKAGE = str(Path(__file__).parent) + os.sep
 BETWEEN = ("tilewave", "functools", "contextlib")
 """Modules that stand between an author's line and ours: a cached property is called by functools."""
+COMMANDS = ("typer", "click")
+"""Modules that call our commands: behind them stands no author."""
 
 E = TypeVar("E", bound="TilewaveError")
 
@@ -126,6 +128,18 @@ class CallError(TilewaveError):
     """The arrays or symbols of a call do not fit the kernel; nothing was touched."""
 
 
+class WrongDevice(CallError):
+    """An array lies elsewhere than the kernel runs; `device` is the kind of where it lies."""
+
+    def __init__(self, what: str, *, loc: Loc = NOWHERE, remedy: str = "", device: str = "") -> None:
+        super().__init__(what, loc=loc, remedy=remedy)
+        self.device = device
+
+    def but(self, instead: str) -> WrongDevice:
+        """The same error, with another way out of it."""
+        return WrongDevice(self.what, loc=self.loc, remedy=f"{self.remedy}, or {instead}", device=self.device)
+
+
 class SavedKernelError(TilewaveError):
     """A kernel cannot be saved, or a file holds none that could be loaded."""
 
@@ -153,9 +167,14 @@ def short_path(file: str) -> str:
 
 def author_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is not tilewave's own; by module, since generated methods have no file."""
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
+    while frame is not None and _package(frame) in BETWEEN:
         frame = frame.f_back
-    return frame
+    return None if frame is None or _package(frame) in COMMANDS else frame
+
+
+def _package(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
 
 
 def here() -> Loc:

@@ -210,7 +210,7 @@ def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):  # n
 
 # -- ablations ----------------------------------------------------------------------------------------------------
 
-NAMES = [pass_name(p) for p in copying_passes(Places())]
+NAMES = [pass_name(p) for p in copying_passes("sm_90a", Places())]
 ABLATIONS = {ablation.name: ablation for ablation in ablations()}
 
 
@@ -222,7 +222,7 @@ def test_every_pass_can_be_left_out_or_is_needed():
 
 
 def test_an_ablation_is_the_list_without_a_pass_or_with_another_number():
-    passes = copying_passes(Places())
+    passes = copying_passes("sm_90a", Places())
     assert [pass_name(p) for p in without("stage_writes")(passes)] == [n for n in NAMES if n != "stage_writes"]
     changed = having("specialize_waves", stages=2)(passes)
     assert [pass_name(p) for p in changed] == NAMES

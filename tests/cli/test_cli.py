@@ -17,7 +17,6 @@ from typer.models import OptionInfo
 import tilewave
 from tilewave.cli.commands import COMMANDS, function_of
 from tilewave.cli.diff import parse_sizes
-from tilewave.cli.main import main
 from tilewave.errors import TilewaveError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,26 +34,6 @@ def copy(a: Memory[M, N, SPACE, f32], c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]
 """
 SIZES = "M=64,N=48,SPACE=shared"
 PROGRAM = Path(sys.executable).parent / "tilewave"
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty directory; its exit code, what it printed, and what it said of errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def run(*words, **files):
-        for name, text in files.items():
-            (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        monkeypatch.setattr(sys, "argv", ["tilewave", *map(str, words)])
-        try:
-            main()
-            code = 0
-        except SystemExit as leave:
-            code = leave.code or 0
-        return code, *capsys.readouterr()
-
-    return run
 
 
 # -- diff -----------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def compiled(kernel, subs, **options):
     """A kernel whose lanes load its tiles."""
     made = wave_compile(WaveCompileOptions(subs=subs, target=TARGET, **options), kernel)
     pipelining = prefetch(options["buffers"]) if options.get("schedule") is SchedulingType.PREFETCH else ()
-    return replace(made, build=build_plain(made.kernel, Places(), pipelining))
+    return replace(made, build=build_plain(made.kernel, "sm_90a", Places(), pipelining))
 
 
 @cache

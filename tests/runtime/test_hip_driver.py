@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fake_array_libraries import forget_guests, install_torch
 from fake_drivers import AmdGpu, FakeHip
+from kernels import compiled, gemm, sizes
 
 from tilewave.errors import CallError, TargetError, TilewaveError
 from tilewave.ir.types import F32
@@ -172,6 +173,15 @@ def test_a_bad_image_and_a_missing_kernel_are_named(torch, fake):
     assert told(TargetError, lambda: other(tensors, [1, 2])).startswith(
         "other: hipModuleGetFunction failed with hipErrorNotFound (named symbol not found)"
     )
+
+
+def test_a_compiled_kernel_names_the_target_for_arrays_that_are_not_on_the_card(torch, fake):
+    kernel = compiled(gemm(), target="gfx942", subs=sizes(64, 64, 32))
+    given = [np.ones(p.shape, p.dtype.numpy) for p in kernel.parameters]
+    with pytest.raises(CallError) as caught:
+        kernel(*given)
+    assert caught.value.loc.file == __file__
+    assert caught.value.remedy == 'pass a copy of a on rocm, or compile with target="cpu"'
 
 
 def test_arrays_that_do_not_fit_are_refused_with_the_call_site(torch, fake):

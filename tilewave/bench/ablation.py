@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewave.backend.nvidia.build import NvidiaBuild, build_plain, build_with, copying_passes
-from tilewave.backend.nvidia.code import CHIP
+from tilewave.backend.targets import targets_on
 from tilewave.bench.result import Settings, Shape
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import Compiled, WaveCompileOptions, compile_with
 from tilewave.errors import TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
 from tilewave.kernels import gemm
-from tilewave.lang.kernel import trace_kernel
 from tilewave.pipeline.runner import Pass, pass_name
 
+TARGET = targets_on("cuda")[0].name
+"""What is measured on the GPU: the first chip that stands in the table."""
 WITHOUT = "without "
 Passes = tuple[Pass, ...]
 Change = Callable[[Passes], Passes]
@@ -34,7 +35,7 @@ class Ablation:
 
 def changed(change: Change) -> Build:
     """With a changed list of passes."""
-    return lambda tiles, places: build_with(tiles, change(copying_passes(places)))
+    return lambda tiles, places: build_with(tiles, TARGET, change(copying_passes(TARGET, places)))
 
 
 def without(name: str) -> Change:
@@ -59,7 +60,7 @@ def having(name: str, **fields: Any) -> Change:
 def _known(name: str, passes: Sequence[Pass]) -> str:
     names = tuple(dict.fromkeys(map(pass_name, passes)))
     if name not in names:
-        raise TilewaveError(f"no pass of {CHIP} is called {name!r}", remedy=f"the passes are {', '.join(names)}")
+        raise TilewaveError(f"no pass of {TARGET} is called {name!r}", remedy=f"the passes are {', '.join(names)}")
     return name
 
 
@@ -69,7 +70,7 @@ def ablation_without(name: str) -> Ablation:
 
 def checked_ablation(name: str) -> Ablation:
     """The same, or an error where no pass is called so."""
-    _known(name, copying_passes(Places()))
+    _known(name, copying_passes(TARGET, Places()))
     return ablation_without(name)
 
 
@@ -95,13 +96,13 @@ NEEDED = (
 
 def ablations() -> tuple[Ablation, ...]:
     """Each pass that may be left out, and what is chosen by numbers."""
-    names = [pass_name(p) for p in copying_passes(Places())]
+    names = [pass_name(p) for p in copying_passes(TARGET, Places())]
     return (
         *(ablation_without(name) for name in dict.fromkeys(names) if name not in NEEDED),
         Ablation("in order of rows", changed(lambda passes: passes), "linear()"),
         Ablation("3 stages", changed(having("specialize_waves", stages=3))),
         Ablation("2 stages", changed(having("specialize_waves", stages=2))),
-        Ablation("loads by lanes", lambda tiles, places: build_plain(tiles, places, ())),
+        Ablation("loads by lanes", lambda tiles, places: build_plain(tiles, TARGET, places, ())),
     )
 
 
@@ -109,6 +110,4 @@ def compiled_ablation(ablation: Ablation, shape: Shape, settings: Settings) -> C
     """The kernel that an ablation makes; a TilewaveError where it cannot be made."""
     mapping = ablation.mapping or settings.mappings[0]
     made = gemm(shape, settings.dtype, settings.out, settings.tile, mapping)
-    whole = wave_compile(WaveCompileOptions(subs=made.subs, target="numpy"), made.kernel)
-    places = trace_kernel(made.kernel, made.subs, ()).places
-    return replace(whole, target=CHIP, build=ablation.build(whole.kernel, places))
+    return compile_with(WaveCompileOptions(subs=made.subs, target=TARGET), made.kernel, ablation.build)

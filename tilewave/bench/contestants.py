@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewave.bench.ablation import Ablation, compiled_ablation
+from tilewave.bench.ablation import TARGET, Ablation, compiled_ablation
 from tilewave.bench.contestant import Contestant, LeftOut, first_line
 from tilewave.bench.gpu import Arena, Bursts, Launching, torch_dtype
 from tilewave.bench.result import CUBLAS, Settings
@@ -23,7 +23,6 @@ from tilewave.errors import TilewaveError
 from tilewave.ir.types import BF16, F16, F32, FLOAT8, I32, DType
 from tilewave.kernels import gemm, gemm_bias_gelu
 
-TARGET = "sm_90a"
 TRITON_KERNEL = Path(__file__).parents[2] / "benchmarks" / "triton_gemm.py"
 ROUNDS_TO_CHOOSE = 3
 FAST_SUMS = "cublas, fast sums leaves sums to the tensor cores, as we do; cublas moves them to f32 every few steps"

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tilewave.backend.targets import TARGETS
+from tilewave.bench.ablation import TARGET
 from tilewave.bench.contestant import Launch
-from tilewave.bench.contestants import TARGET
 from tilewave.bench.gpu import Bursts, Launching, torch_dtype, torch_on_the_gpu
 from tilewave.bench.measure import PAUSE_SECONDS, SHORTEST_SECONDS, Calls
 from tilewave.bench.measured_on import MeasuredOn, nvidia_gpu, this_cpu, this_gpu
@@ -124,9 +125,13 @@ def _integers(dtype: DType) -> str:
     return f"int{8 * dtype.bytes}"
 
 
+def runs_on_a_gpu(compiled: Compiled) -> bool:
+    return TARGETS[compiled.target].has_lanes
+
+
 def device_of(compiled: Compiled) -> Device:
     """Where a kernel runs, if that is here."""
-    if compiled.gpu is None:
+    if not runs_on_a_gpu(compiled):
         return Cpu()
     if compiled.target != TARGET:
         raise TargetError(

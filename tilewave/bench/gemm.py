@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tilewave.bench.ablation import ablation_named
+from tilewave.bench.ablation import TARGET, ablation_named
 from tilewave.bench.contestant import Advance, Contestant, Launch, LeftOut, first_line
-from tilewave.bench.contestants import BASELINES, PACKAGES, TARGET, ablated, compile_ahead, ours
+from tilewave.bench.contestants import BASELINES, PACKAGES, ablated, compile_ahead, ours
 from tilewave.bench.epilogue import EPILOGUES
 from tilewave.bench.gpu import Arena, Bursts, Launching, torch_on_the_gpu
 from tilewave.bench.measured_on import nvidia_gpu, this_gpu, version_of

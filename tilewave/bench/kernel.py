@@ -16,7 +16,7 @@ from typing import Any
 from tilewave.bench.arguments import Signature, make_arguments, signature, signature_text
 from tilewave.bench.contestant import Advance, Contestant, LeftOut, first_line
 from tilewave.bench.contestants import compile_ahead
-from tilewave.bench.devices import Device, device_of
+from tilewave.bench.devices import Device, device_of, runs_on_a_gpu
 from tilewave.bench.measured_on import MeasuredOn, busy, load
 from tilewave.bench.problem import Array
 from tilewave.bench.reference import Accuracy, KernelReference
@@ -160,7 +160,7 @@ def grouped(kernels: Mapping[str, Compiled], others: Mapping[str, Compiled]) -> 
 
 def pieces(kernels: Mapping[str, Compiled], settings: KernelSettings) -> int:
     """How often `advance` is called, at most: for each check, and for each round in each mode."""
-    on_a_gpu = any(kernel.gpu is not None for kernel in kernels.values())
+    on_a_gpu = any(runs_on_a_gpu(kernel) for kernel in kernels.values())
     return len(kernels) + (len(settings.modes) if on_a_gpu else 1) * settings.rounds
 
 
@@ -185,7 +185,7 @@ def measure_kernels(
     measured = tuple(one for one in checked if isinstance(one, Measured))
     left_out = tuple(one for one in checked if isinstance(one, LeftOut))
     facts = device.measured_on(), settings, first.parameters, measured, left_out
-    return KernelReport(*facts, rounds, words, before if first.gpu is None else 0.0)
+    return KernelReport(*facts, rounds, words, 0.0 if runs_on_a_gpu(first) else before)
 
 
 def _reference(kernel: Compiled, arrays: Sequence[Array], settings: KernelSettings) -> KernelReference:

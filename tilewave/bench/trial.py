@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tilewave._version import __version__
+from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.bench.baselines import BASELINES
 from tilewave.bench.contestant import Advance, Contestant, Launch, LeftOut
 from tilewave.bench.measure import CallTimes, measure, seconds_of
@@ -69,9 +70,7 @@ class Trial:
 
     @property
     def instruction_set(self) -> str:
-        build = self.kernels[0].cpu
-        assert build is not None, "it was compiled for the CPU"
-        return build.instruction_set.name
+        return str(self.kernels[0].build.figures["instruction_set"])
 
     def to_json(self) -> dict[str, Any]:
         setup, problem = self.setup, self.setup.problem
@@ -145,7 +144,7 @@ class Trial:
 def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
     p = setup.problem
     made = gemm((p.m, p.n, p.k), p.dtype, p.out, setup.tile, str(mapping), setup.workgroups)
-    options = WaveCompileOptions(subs=made.subs, target="cpu", instruction_set=setup.instruction_set)
+    options = WaveCompileOptions(subs=made.subs, target=DEFAULT_TARGET, instruction_set=setup.instruction_set)
     try:
         compiled = wave_compile(options, made.kernel)
     except TilewaveError as error:

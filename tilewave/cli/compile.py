@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,20 +12,21 @@ from rich.box import SQUARE
 from rich.console import Console
 from rich.table import Table
 
+from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.cli.asked import given
 from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.errors import TilewaveError
 
-SUFFIX = {"cpu": ("s", "o"), "gfx942": ("s", "hsaco"), "gfx950": ("s", "hsaco"), "sm_90a": ("ptx", "ptx")}
-"""How the files with assembly and with object code end."""
+COUNTED = ", ".join(target.name for target in TARGETS.values() if target.is_emulated)
+"""The targets whose machine code can be counted."""
 
 
 def compile_command(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A Python file that defines kernels, compiled or not.", exists=True)],
-    target: Annotated[str, typer.Option(help="cpu, gfx942, gfx950 or sm_90a.")] = "cpu",
+    target: Annotated[str, typer.Option(help=f"What to compile for: {', '.join(TARGETS)}.")] = DEFAULT_TARGET,
     set_: Annotated[
         list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
     ] = [],  # noqa: B006  typer reads the default
@@ -34,30 +35,33 @@ def compile_command(
     out: Annotated[
         Path | None, typer.Option(help="Write assembly, code object and LLVM IR into this directory.")
     ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Count what stands in the K loop (gfx942, gfx950).")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help=f"Count what stands in the K loop ({COUNTED}).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Compile the kernels of a Python file, for this machine or for a chip that is not here.
 
-    [bold]tilewave compile examples/reordered_gemm.py --target gfx942 --stats[/bold]
+    [bold]tilewave compile examples/reordered_gemm.py --target CHIP --stats[/bold]
 
-    [bold]tilewave compile kernel.py --target gfx950 --set M=4096,N=4096,K=4096 --out build[/bold]
+    [bold]tilewave compile kernel.py --target CHIP --set M=4096,N=4096,K=4096 --out build[/bold]
     """
     asked = given(context, "target", "schedule")
     found = named_kernels(compiled_in(file, parse_sizes(set_), target, _schedule(schedule), asked), kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
-    records = {name: _record(c, stats) for name, c in found.items()}
+    counted = {name: c.loop_statistics for name, c in found.items()} if stats else {}
+    records = {name: _record(c) for name, c in found.items()}
+    for name, statistics in counted.items():
+        records[name]["loop"] = {**asdict(statistics), "instructions_per_matrix": statistics.instructions_per_matrix}
     for name, c in found.items():
         if out is not None:
             records[name]["files"] = _write(c, name, out)
     if as_json:
         print(json.dumps(records, indent=2))
         return
-    for name, c in found.items():
-        _print(name, records[name])
+    for name, record in records.items():
+        _print(name, record)
         if stats:
-            Console().print(statistics_table(c.loop_statistics))
+            Console().print(statistics_table(counted[name]))
 
 
 def _schedule(text: str) -> SchedulingType:
@@ -67,27 +71,20 @@ def _schedule(text: str) -> SchedulingType:
     return known[text]
 
 
-def _record(c: Compiled, stats: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"target": c.target, "workgroups": c.kernel.workgroups, "code_bytes": len(c.code_object)}
-    if c.target != "cpu":
-        resources = c.resources
-        told = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
-        found |= {name: getattr(resources, name) for name in told}
-        found["loads"] = [str(x) for x in resources.loads]
-    if stats:
-        statistics = c.loop_statistics
-        found["loop"] = {**asdict(statistics), "instructions_per_matrix": statistics.instructions_per_matrix}
-    return found
+def _record(c: Compiled) -> dict[str, Any]:
+    code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
+    return {"target": c.target, "workgroups": c.kernel.workgroups, **code, **c.build.figures}
 
 
 def _write(c: Compiled, name: str, folder: Path) -> list[str]:
-    """Assembly, object code and LLVM IR, each whole or not at all."""
+    """What the target has to show."""
     folder.mkdir(parents=True, exist_ok=True)
-    text, code = SUFFIX[c.target]
-    contents = {f"{name}.{text}": c.asm.encode(), f"{name}.{code}": c.code_object, f"{name}.ll": c.llvm_ir.encode()}
-    for file, content in contents.items():
-        (folder / file).write_bytes(content)
-    return [str(folder / file) for file in contents]
+    written = []
+    for suffix, content in c.build.files().items():
+        path = folder / f"{name}.{suffix}"
+        path.write_bytes(content)
+        written.append(str(path))
+    return written
 
 
 def _print(name: str, record: dict[str, Any]) -> None:

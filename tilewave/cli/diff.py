@@ -16,15 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
+from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
-from tilewave.ir.places import Places
 from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
-from tilewave.machine.lanes import GFX942
-from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, pass_name, told_apart
 from tilewave.pipeline.tile_level import tile_level
 
@@ -40,7 +38,8 @@ def diff_command(
     only: Annotated[str, typer.Option(help="Show this pass alone.")] = "",
     kernel: Annotated[str, typer.Option(help="Show this kernel alone.")] = "",
     target: Annotated[
-        str, typer.Option(help="What to compile for; where it is not said, what has the pass that --only names.")
+        str,
+        typer.Option(help=f"{', '.join(TARGETS)}; where it is not said, the first that has the pass of --only."),
     ] = "",
     context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -54,7 +53,7 @@ def diff_command(
 
     [bold]tilewave diff examples/reordered_gemm.py --only minimize_global_loads[/bold]
 
-    [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target gfx950[/bold]
+    [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target CHIP[/bold]
     """
     asked = ["--target"] if target else []
     compiled = compiled_in(file, parse_sizes(set_), target or _target_with(only), asked=asked)
@@ -73,11 +72,12 @@ def diff_command(
 
 
 def _target_with(only: str) -> str:
-    """A target whose list has this pass; the CPU where any has it."""
-    lanes = lists.lanes(GFX942, Places(), lists.prefetch(1))
-    here = (*tile_level(None), *lists.cpu_with_matrix_unit(1, 1, 1, {}))  # type: ignore[arg-type]
-    named = {pass_name(p) for p in here}
-    return GFX942.name if only not in named and only in {pass_name(p) for p in lanes} else "cpu"
+    """The first target whose list has this pass, counted as its steps are: simplify, simplify_2."""
+    common = [pass_name(p) for p in tile_level(None)]  # type: ignore[arg-type]
+    for target in TARGETS.values():
+        if only in told_apart([*common, *map(pass_name, target.passes())]):
+            return target.name
+    return DEFAULT_TARGET
 
 
 def named_kernels(kernels: list[Compiled], wanted: str) -> dict[str, Compiled]:
@@ -109,7 +109,7 @@ def _record(step: Step, context: int) -> dict[str, Any]:
 def compiled_in(
     file: Path,
     sizes: dict[Symbol, Any],
-    target: str = "cpu",
+    target: str = DEFAULT_TARGET,
     schedule: SchedulingType = SchedulingType.PREFETCH,
     asked: Sequence[str] = (),
 ) -> list[Compiled]:

@@ -1,4 +1,4 @@
-"""`tilewave emulate`: machine code for gfx942 and gfx950 run on this machine, and checked."""
+"""`tilewave emulate`: machine code of AMD chips run on this machine, and checked."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tilewave.bench.ablation import TARGET
 from tilewave.bench.arguments import signature_text
-from tilewave.bench.contestants import TARGET
 from tilewave.bench.kernel import KernelReport, KernelSettings, Measured, grouped, measure_kernels, pieces
 from tilewave.bench.measure import threads_of
 from tilewave.bench.rounds import Rounds

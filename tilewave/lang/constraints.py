@@ -27,7 +27,7 @@ WAVE_LANES = (32, 64)
 class MMAType(Enum):
     """The matrix instructions that can be asked for: accumulator, rows x columns x depth, inputs.
 
-    Those of gfx942 and gfx950, and the one of sm_90a that is never taken unasked.
+    Those of one wave's own, and the one of groups of waves that is never taken unasked.
     """
 
     F32_16x16x4_F32 = "f32_16x16x4_f32"

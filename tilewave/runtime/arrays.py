@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewave.errors import CallError, Loc
+from tilewave.errors import NOWHERE, CallError, Loc, WrongDevice, here
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
 from tilewave.runtime.foreign_arrays import cuda_interface, look
@@ -25,7 +25,6 @@ from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
-_TARGETS = {"cpu": '"cpu"', "cuda": '"sm_90a"', "rocm": '"gfx942" or "gfx950"'}
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,26 @@ def check_call(
     try:
         quick = _quick(parameters, arrays) if device == "cpu" else _quick_guests(parameters, arrays, device)
         return quick or _checked(parameters, arrays, device, device_of)
+    except RefusedDevice as refused:
+        raise WrongDevice(f"{kernel}: {refused.what}", loc=loc, remedy=refused.remedy, device=refused.kind) from None
     except Refused as refused:
         raise CallError(f"{kernel}: {refused.what}", loc=loc, remedy=refused.remedy) from refused.__cause__
+
+
+def check_host_call(kernel: str, parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[ArrayView, ...]:
+    """The same for arrays in this machine's memory; the author's line is looked for where something is wrong."""
+    try:
+        return check_call(kernel, parameters, arrays, "cpu", NOWHERE)
+    except CallError as error:  # looking for it costs more than a small kernel
+        raise error.at(here()) from None
+
+
+class RefusedDevice(Refused):
+    """An array lies on a device of another kind than the kernel runs on."""
+
+    def __init__(self, what: str, remedy: str, kind: str) -> None:
+        super().__init__(what, remedy)
+        self.kind = kind
 
 
 def _checked(
@@ -380,10 +397,11 @@ def _check_device(p: Parameter, v: ArrayView, array: object, device: str) -> Non
     if _same_device(v.device, device):
         return
     remedy = f"pass {moved(p, array, device)}"
+    what = f"{p.name} is on {v.device}, but the kernel runs on {device}"
     kind = v.device.partition(":")[0]
-    if kind in _TARGETS and kind != device.partition(":")[0]:
-        remedy += f", or compile with target={_TARGETS[kind]}"
-    raise Refused(f"{p.name} is on {v.device}, but the kernel runs on {device}", remedy)
+    if kind == device.partition(":")[0]:
+        raise Refused(what, remedy)
+    raise RefusedDevice(what, remedy, kind)
 
 
 def _check_alignment(p: Parameter, v: ArrayView, array: object, device: str) -> None:

@@ -72,7 +72,7 @@ class CudaProgram:
                 prepared = self._prepare(arrays, numbers)
                 self._keep(key, prepared)
         except CallError as error:  # looking for the author's line costs more than a launch
-            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
+            raise error.at(here()) from None
         except Refused as refused:
             raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
         prepared.launcher.launch(prepared.frame)

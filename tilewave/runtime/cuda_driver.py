@@ -92,7 +92,7 @@ class CudaDevice:
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
     def runs(self, arch: str) -> bool:
-        """Whether code for `arch` runs here: `sm_90a` on that chip alone, `sm_80` on its successors too."""
+        """Whether code for `arch` runs here: `sm_XYa` on that chip alone, `sm_XY` on its successors too."""
         wanted = arch.removeprefix("sm_")
         if wanted.endswith("a"):
             return wanted[:-1] == self.arch.removeprefix("sm_")

@@ -64,7 +64,7 @@ class HipDevice:
     number: int
     name: str
     arch: str
-    """`gfx942`, without what follows the colon in `gfx942:sramecc+:xnack-`."""
+    """As LLVM has it: without what HIP adds behind a colon, `:sramecc+:xnack-`."""
 
 
 class HipDriver(Driver):
@@ -192,7 +192,7 @@ class HipProgram:
             number = device_number(views)
             stream = stream_of(arrays, [p.name for p in self.code.parameters], number)
         except CallError as error:  # looking for the author's line costs more than a launch
-            raise CallError(error.what, loc=here(), remedy=error.remedy) from None
+            raise error.at(here()) from None
         except Refused as refused:
             raise CallError(f"{kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
         with driver.current(number):

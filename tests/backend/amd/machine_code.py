@@ -4,7 +4,7 @@ from math import prod
 
 import numpy as np
 
-from tilewave.backend.amd.spelling import AMDGCN
+from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.llvm_child import compile_here
 from tilewave.emulator.emulator import Emulator
 from tilewave.ir.parse import parse
@@ -23,9 +23,9 @@ class MachineCode:
 
     def __init__(self, kernel, chip="gfx942", anyhow=()):
         self.kernel = kernel
-        self.lowered = lower_lanes(kernel, AMDGCN[chip], frozenset(anyhow))
+        self.lowered = lower_lanes(kernel, Amdgcn(chip), frozenset(anyhow))
         # In this process: starting another for each of the many small kernels takes longer than compiling them.
-        self.asm = compile_here(self.lowered.llvm_ir, AMDGCN[chip].machine).asm
+        self.asm = compile_here(self.lowered.llvm_ir, Amdgcn(chip).machine).asm
 
     def run(self, *arrays, **symbols):
         """Run it in every order of waves; the arrays hold what the last one left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kernels
+import numpy as np
 import pytest
 from ptx_code import half_gemm
 
@@ -144,15 +145,17 @@ def spilling(fake, monkeypatch):
 
 @pytest.mark.parametrize("strides", [{}, {"a_strides": (K + 2, 1)}], ids=["copies", "loads"])
 def test_a_kernel_that_spills_says_so_and_runs(gemm, fake, torch, spilling, strides):
-    with pytest.warns(SpillWarning, match="64 bytes of a lane are spilled; smaller tiles need fewer registers"):
+    with pytest.warns(SpillWarning, match="64 bytes of a lane are spilled; smaller tiles need fewer registers") as told:
         gemm(*tensors(torch, **strides))
+    assert {warning.filename for warning in told} == {__file__}, "the author's line"
     assert len(fake.launches) == 1
 
 
 def test_products_that_wait_for_each_other_are_told_and_run(gemm, fake, torch, monkeypatch):
     monkeypatch.setattr("tilewave.runtime.cuda.CudaProgram.log", lambda *given: "ptxas info : (C7510) serialized")
-    with pytest.warns(SlowCodeWarning, match="products wait for each other: .*C7510"):
+    with pytest.warns(SlowCodeWarning, match="products wait for each other: .*C7510") as told:
         gemm(*tensors(torch))
+    assert {warning.filename for warning in told} == {__file__}, "the author's line"
     assert len(fake.launches) == 1
 
 
@@ -162,6 +165,10 @@ def test_arrays_on_the_cpu_are_refused_at_the_call(gemm, fake, torch):
     with pytest.raises(CallError) as caught:
         gemm(*given)
     assert caught.value.loc.file == __file__
+    with pytest.raises(CallError) as caught:
+        gemm(*(np.ones(p.shape, np.float16) for p in gemm.parameters))
+    assert caught.value.loc.file == __file__
+    assert caught.value.remedy == 'pass a copy of a on cuda, or compile with target="cpu"'
     assert fake.launches == []
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.amd.code import AmdCode, kept
+from tilewave.backend.protocol import Build, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Allocate, Mma
@@ -16,11 +17,13 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.pipeline.runner import Step, run
+from tilewave.pipeline.runner import Pass, Step, run
+from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key
 
 if TYPE_CHECKING:
     from tilewave.backend.amd.program import AmdProgram
+    from tilewave.runtime.saved_file import Stored
 
 
 Passed = tuple[Kernel, tuple[Step, ...]]
@@ -52,16 +55,18 @@ class LaneResources:
 
 
 @dataclass(frozen=True, eq=False)
-class AmdBuild:
+class AmdBuild(Build):
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
     chip: str
-    key: str
-    """Of its code, in the cache."""
+    key: str | None
+    """Of its code, in the cache; None where a file brought all the code that its kernel may take."""
     passing: Callable[[], Passed]
     codes: Mapping[frozenset[str], AmdCode] = field(default_factory=dict)
     """Known from the beginning."""
+    counted: LaneResources | None = None
+    """What a file says of it."""
 
     @cached_property
     def passed(self) -> Passed:
@@ -78,12 +83,30 @@ class AmdBuild:
     @cached_property
     def program(self) -> AmdProgram:
         with IMPORTING:
-            from tilewave.backend.amd.program import AmdProgram  # noqa: PLC0415  LLVM is heavy; the lane level does not need it
+            from tilewave.backend.amd.program import AmdProgram, maker  # noqa: PLC0415  LLVM is heavy; the lane level does not need it
 
-        return AmdProgram(self.tiles, self.chip, self.key, lambda: self.lanes, dict(self.codes))
+        make = None if self.key is None else maker(self.key, self.chip, lambda: self.lanes)
+        return AmdProgram(self.tiles, self.chip, lambda: self.lanes, make, dict(self.codes))
+
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+        self.program.run(arrays, numbers, parameters)
+
+    def stored(self) -> Stored:
+        with IMPORTING:
+            from tilewave.backend.amd.saved import stored_amd  # noqa: PLC0415  few save
+
+        return stored_amd(self)
+
+    def files(self) -> Mapping[str, bytes]:
+        text = {} if self.llvm_ir is None else {"ll": self.llvm_ir.encode()}
+        return {"s": self.asm.encode(), "hsaco": self.code, **text}
 
     @property
-    def llvm_ir(self) -> str:
+    def figures(self) -> Mapping[str, Any]:
+        return figures_of(self.resources)
+
+    @property
+    def llvm_ir(self) -> str | None:
         return self.program.llvm_ir
 
     @property
@@ -95,8 +118,14 @@ class AmdBuild:
         """A code object that the driver loads."""
         return self.program.code.code_object
 
+    @property
+    def emulated(self) -> AmdProgram:
+        return self.program
+
     @cached_property
     def resources(self) -> LaneResources:
+        if self.counted is not None:
+            return self.counted
         after = {step.name: step.after for step in self.steps}
         whole = after["guard_edges"]
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
@@ -117,19 +146,23 @@ class AmdBuild:
 def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdBuild:
     """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
     lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
-    key = compile_key("amd", chip, repr(places), str(prefetched), lines, unnamed(tiles))
+    key = compile_key(chip, repr(places), str(prefetched), lines, unnamed(tiles))
 
     def passing() -> Passed:
-        with IMPORTING:
-            from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
-        with IMPORTING:
-            from tilewave.pipeline import lists  # noqa: PLC0415  all passes; code from the cache needs none of them
-
-        pipelining = lists.prefetch(prefetched) if prefetched else ()
-        return run(tiles, lists.lanes(LANE_MACHINES[chip], places, pipelining))
+        return run(tiles, passes_for(chip, places, prefetched))
 
     code = kept(key, ())
     if code is not None:
         return AmdBuild(tiles, chip, key, passing, {frozenset(): code})
     passed = passing()
     return AmdBuild(tiles, chip, key, lambda: passed)
+
+
+def passes_for(chip: str, places: Places, prefetched: int) -> tuple[Pass, ...]:
+    """From whole tiles to what each lane does, `prefetched` steps ahead."""
+    with IMPORTING:
+        from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
+    with IMPORTING:
+        from tilewave.pipeline import lists  # noqa: PLC0415  all passes; code from the cache needs none of them
+
+    return lists.lanes(LANE_MACHINES[chip], places, lists.prefetch(prefetched) if prefetched else ())

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from tilewave.backend.amd.code import AmdCode
 from tilewave.backend.amd.code_object import link
-from tilewave.backend.amd.spelling import AMDGCN
+from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.assembler import assembled
 from tilewave.ir.core import Kernel
 from tilewave.lower.gpu.kernel import lower_lanes
 
 
 def llvm_ir_of(kernel: Kernel, chip: str) -> str:
-    return lower_lanes(kernel, AMDGCN[chip]).llvm_ir
+    return lower_lanes(kernel, Amdgcn(chip)).llvm_ir
 
 
 def code_of(kernel: Kernel, chip: str, anyhow: frozenset[str]) -> AmdCode:
-    target = AMDGCN[chip]
+    target = Amdgcn(chip)
     lowered = lower_lanes(kernel, target, anyhow)
     made = assembled(kernel.name, chip, lowered.llvm_ir, target.machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order
 
+Make = Callable[[frozenset[str]], AmdCode]
+"""Code for arrays of which some do not lie in rows."""
+
 
 @dataclass(frozen=True, eq=False)
 class AmdProgram:
@@ -33,16 +36,16 @@ class AmdProgram:
     tiles: Kernel
     """Which has its name and its parameters."""
     chip: str
-    key: str
-    """In the cache."""
     lanes: Callable[[], Kernel]
-    """Asked for where the cache does not know its code."""
+    make: Make | None
+    """None where a file brought its code: some for arrays in rows, and some for arrays however they lie."""
     _codes: dict[frozenset[str], AmdCode] = field(default_factory=dict)
     _loaded: dict[frozenset[str], HipProgram] = field(default_factory=dict)
 
     @property
-    def llvm_ir(self) -> str:
-        ir: str = _compiler().llvm_ir_of(self.lanes(), self.chip)
+    def llvm_ir(self) -> str | None:
+        """What LLVM is given where code is made."""
+        ir: str | None = _compiler().llvm_ir_of(self.lanes(), self.chip) if self.make else None
         return ir
 
     @property
@@ -113,15 +116,11 @@ class AmdProgram:
 
     def code_for(self, anyhow: frozenset[str]) -> AmdCode:
         if anyhow not in self._codes:
-            self._codes[anyhow] = self._kept_or_made(anyhow)
+            self._codes[anyhow] = self.make(anyhow) if self.make else self._fitting(anyhow)
         return self._codes[anyhow]
 
-    def _kept_or_made(self, anyhow: frozenset[str]) -> AmdCode:
-        code = kept(self.key, anyhow)
-        if code is None:
-            code = _compiler().code_of(self.lanes(), self.chip, anyhow)
-            keep(self.key, anyhow, code)
-        return code
+    def _fitting(self, anyhow: frozenset[str]) -> AmdCode:
+        return self._codes[min((names for names in self._codes if names >= anyhow), key=len)]
 
     def _anyhow(self, views: Sequence[ArrayView]) -> frozenset[str]:
         """The arrays that cannot be reached through windows of rows."""
@@ -136,6 +135,19 @@ class AmdProgram:
     def _symbols(self, numbers: Sequence[int]) -> dict[str, int]:
         open_ones = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
         return dict(zip(open_ones, numbers, strict=True))
+
+
+def maker(key: str, chip: str, lanes: Callable[[], Kernel]) -> Make:
+    """From the cache, or made anew and kept; lanes are asked for where the cache does not know the code."""
+
+    def make(anyhow: frozenset[str]) -> AmdCode:
+        code = kept(key, anyhow)
+        if code is None:
+            code = _compiler().code_of(lanes(), chip, anyhow)
+            keep(key, anyhow, code)
+        return code
+
+    return make
 
 
 def _compiler() -> ModuleType:

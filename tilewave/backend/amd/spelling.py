@@ -11,7 +11,7 @@ from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import Function, Module
 from tilewave.lower.numbers import suffix
 from tilewave.machine.lanes import LANE_MACHINES
-from tilewave.machine.matrix import CDNA3, CDNA4, NAMED
+from tilewave.machine.matrix import NAMED
 
 TRIPLE = "amdgcn-amd-amdhsa"
 CODE_OBJECT_VERSION = 500
@@ -277,6 +277,3 @@ def _as_fragment(f: Function, x: str, kind: str, dtype: str, per_lane: int) -> s
     words = per_lane * (8 if "8" in dtype else 16) // 32
     words_type = f"<{words} x i32>" if words > 1 else "i32"
     return x if words_type == kind else f.value(f"bitcast {words_type} {x} to {kind}")
-
-
-AMDGCN = {chip: Amdgcn(chip) for chip in (CDNA3, CDNA4)}

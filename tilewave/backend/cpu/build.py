@@ -3,50 +3,105 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.assembler import assembled
 from tilewave.backend.cpu.amx import ask_permission
-from tilewave.backend.cpu.instruction_sets import InstructionSet, instruction_set, runs_here
-from tilewave.errors import TargetError, here
-from tilewave.forks import cached_property
+from tilewave.backend.cpu.instruction_sets import (
+    InstructionSet,
+    host_features,
+    host_instruction_set,
+    instruction_set,
+    runs_here,
+)
+from tilewave.backend.protocol import Build
+from tilewave.errors import SavedKernelError, TargetError, here
+from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
-from tilewave.runtime.arrays import ArrayView
+from tilewave.runtime.arrays import Parameter, check_host_call
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.pool import default_threads
+from tilewave.runtime.records import AGAIN
+
+if TYPE_CHECKING:
+    from tilewave.runtime.saved_file import Stored
+
+OBJECT = "code.o"
+"""The member of a file that holds machine code."""
 
 
 @dataclass(frozen=True, eq=False)
-class CpuBuild:
+class CpuBuild(Build):
     """Machine code for one kernel; how it was made is worked out again when somebody asks."""
 
     tiles: Kernel
     instruction_set: InstructionSet
-    code: bytes
+    object_code: bytes
     launch: Launch
+    file: str = ""
+    """Where its code comes from, perhaps from another machine; nothing where it was compiled here."""
 
     @cached_property
     def program(self) -> Program:
         if not runs_here(self.instruction_set):
-            raise TargetError(
-                f"{self.tiles.name}: this machine does not have {self.instruction_set.name}",
-                loc=here(),
-                remedy=f"compile it without instruction_set, or run it in numpy: {self.tiles.name}.interpret(…)",
-            )
+            raise self._not_for_this_machine()
         if self.instruction_set.matrix_unit:
             ask_permission()
-        return Program(self.code, self.launch)
+        try:
+            return Program(self.object_code, self.launch)
+        except RuntimeError as error:
+            if not self.file:
+                raise
+            why = str(error).strip().splitlines() or ["LLVM does not say why"]
+            what = f"{self.tiles.name}: {self.file}: {OBJECT} cannot be linked: {why[0]}"
+            raise SavedKernelError(what, loc=here(), remedy=AGAIN) from None
 
-    def run(self, views: Sequence[ArrayView], numbers: Sequence[int]) -> None:
+    def _not_for_this_machine(self) -> TargetError:
+        name, wanted = self.tiles.name, self.instruction_set.name
+        what = f"{name}: this machine does not have {wanted}"
+        remedy = "compile it without instruction_set"
+        if self.file:
+            what = f"{name}: {self.file} holds code for {wanted}, but {self._lacking()}"
+            remedy = f'save it from WaveCompileOptions(instruction_set="{host_instruction_set(self.tiles).name}")'
+        return TargetError(what, loc=here(), remedy=f"{remedy}, or run it in numpy: {name}.interpret(…)")
+
+    def _lacking(self) -> str:
+        wanted, ours = self.instruction_set.triple, host_instruction_set().triple
+        if wanted != ours:
+            return f"that is {wanted.partition('-')[0]}, and this machine is {ours.partition('-')[0]}"
+        missing = [need for need in self.instruction_set.needs if need not in host_features()]
+        return f"this machine has no {', '.join(missing)}"
+
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run it on this machine's cores."""
+        views = check_host_call(self.tiles.name, parameters, arrays)
         self.program(views, numbers, default_threads() if self.tiles.workgroups > 1 else 1)
+
+    def stored(self) -> Stored:
+        with IMPORTING:
+            from tilewave.backend.cpu.saved import stored_cpu  # noqa: PLC0415  few save
+
+        return stored_cpu(self)
+
+    def files(self) -> Mapping[str, bytes]:
+        if self.asm is None or self.llvm_ir is None:
+            return {"o": self.code}
+        return {"s": self.asm.encode(), "o": self.code, "ll": self.llvm_ir.encode()}
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        return {"instruction_set": self.instruction_set.name}
+
+    @property
+    def code(self) -> bytes:
+        return self.object_code
 
     @cached_property
     def passed(self) -> tuple[Kernel, tuple[Step, ...]]:
@@ -57,11 +112,15 @@ class CpuBuild:
         return self.passed[1]
 
     @cached_property
-    def llvm_ir(self) -> str:
+    def llvm_ir(self) -> str | None:
+        if self.file:
+            return None
         return lower(self.passed[0], self.instruction_set).llvm_ir + self.instruction_set.runtime
 
     @cached_property
-    def asm(self) -> str:
+    def asm(self) -> str | None:
+        if self.llvm_ir is None:
+            return None
         s = self.instruction_set
         return assembled(self.tiles.name, s.name, self.llvm_ir, replace(s.machine, gives="text")).asm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewave.backend.assembler import assembled
 from tilewave.backend.nvidia.code import WIDEST_BYTES, NvidiaCode, Variant
-from tilewave.backend.nvidia.spelling import SM_90A
+from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import AwaitEarlier
@@ -13,15 +13,15 @@ from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
 
 
-def lowered_for(kernel: Kernel, variant: Variant) -> LoweredLanes:
+def lowered_for(kernel: Kernel, chip: str, variant: Variant) -> LoweredLanes:
     memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     alignments = dict.fromkeys(memories, WIDEST_BYTES) | dict(variant.narrow)
-    return lower_lanes(kernel, SM_90A, frozenset(variant.anyhow), alignments)
+    return lower_lanes(kernel, Nvptx(chip), frozenset(variant.anyhow), alignments)
 
 
-def code_of(kernel: Kernel, variant: Variant) -> NvidiaCode:
-    lowered = lowered_for(kernel, variant)
-    made = assembled(kernel.name, SM_90A.chip, lowered.llvm_ir, SM_90A.machine)
+def code_of(kernel: Kernel, chip: str, variant: Variant) -> NvidiaCode:
+    lowered = lowered_for(kernel, chip, variant)
+    made = assembled(kernel.name, chip, lowered.llvm_ir, Nvptx(chip).machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
     return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, sums_of_each_half(made.asm))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from tilewave.backend.nvidia.code import CHIP, WIDEST_BYTES, NvidiaCode, Variant, keep, kept
+from tilewave.backend.nvidia.code import WIDEST_BYTES, NvidiaCode, Variant, keep, kept
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
 from tilewave.errors import SlowCodeWarning, SpillWarning
 from tilewave.forks import IMPORTING
@@ -33,6 +33,12 @@ from tilewave.runtime.gpu_launch import (
     TiledArray,
 )
 
+Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
+"""Code for arrays that lie so; lanes are asked for where the cache does not know it."""
+
+AUTHOR = 8
+"""How far the author's call stands above `warn_of_slow_code`, seen by `warnings`."""
+
 
 @dataclass(frozen=True, eq=False)
 class NvidiaProgram:
@@ -40,10 +46,10 @@ class NvidiaProgram:
 
     tiles: Kernel
     """Which has its name and its parameters."""
-    key: str
-    """In the cache."""
+    chip: str
     lanes: Callable[[], Kernel]
-    """Asked for where the cache does not know its code."""
+    make: Make | None
+    """None where a file brought its code: what fits no other variant takes the one for arrays of any kind."""
     otherwise: Callable[[], Kernel] | None = None
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, CudaProgram] = field(default_factory=dict)
@@ -56,8 +62,13 @@ class NvidiaProgram:
         return self.tiles.name
 
     @property
-    def llvm_ir(self) -> str:
-        ir: str = _compiler().lowered_for(self.lanes(), Variant()).llvm_ir
+    def memories(self) -> list[Any]:
+        return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]
+
+    @property
+    def llvm_ir(self) -> str | None:
+        """What LLVM is given where code is made."""
+        ir: str | None = _compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
         return ir
 
     @property
@@ -71,7 +82,7 @@ class NvidiaProgram:
         for program in self.programs.values():
             found, log = program.resources(), program.log()
             return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
-        return assemble_ptx(self.ptx, CHIP) if ptxas() else None
+        return assemble_ptx(self.ptx, self.chip) if ptxas() else None
 
     # -- running it
 
@@ -88,23 +99,32 @@ class NvidiaProgram:
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
-        return CudaCode(self.name, CHIP, code.ptx.encode(), _launch(code, self.tiles), parameters)
+        return CudaCode(self.name, self.chip, code.ptx.encode(), _launch(code, self.tiles), parameters)
 
     def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
         """What the assembler could not do well is said; the code is right all the same."""
         told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
         if told.serialized:
             what = f"{self.name}: products wait for each other: {told.serialized[0]}"
-            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=6)
+            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=AUTHOR)
         if spilled:
             what = f"{self.name}: {spilled} bytes of a lane are spilled"
-            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=6)
+            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=AUTHOR)
 
     # -- which code
 
     def variant_for(self, views: Sequence[ArrayView]) -> Variant:
         """What fits arrays that lie so."""
-        named = dict(zip((v.name for v in _memories(self.tiles)), views, strict=True))
+        fitting = self._variant_for(views)
+        return fitting if self.make or fitting in self._codes else self.for_any
+
+    @property
+    def for_any(self) -> Variant:
+        """Element by element, which needs neither neighbours nor alignment."""
+        return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
+
+    def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
+        named = dict(zip((v.name for v in self.memories), views, strict=True))
         anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v)) < WIDEST_BYTES)
         narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
@@ -117,15 +137,9 @@ class NvidiaProgram:
 
     def code_for(self, variant: Variant) -> NvidiaCode:
         if variant not in self._codes:
-            self._codes[variant] = self._kept_or_made(variant)
+            assert self.make is not None, f"variant_for gives what the file has, not {variant}"
+            self._codes[variant] = self.make(variant, self.kernel_of)
         return self._codes[variant]
-
-    def _kept_or_made(self, variant: Variant) -> NvidiaCode:
-        code = kept(self.key, variant)
-        if code is None:
-            code = _compiler().code_of(self.kernel_of(variant), variant)
-            keep(self.key, variant, code)
-        return code
 
 
 @dataclass
@@ -149,6 +163,19 @@ def alignment(v: ArrayView) -> int:
     return found & -found
 
 
+def maker(key: str, chip: str) -> Make:
+    """From the cache, or made anew and kept."""
+
+    def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
+        code = kept(key, variant)
+        if code is None:
+            code = _compiler().code_of(kernel_of(variant), chip, variant)
+            keep(key, variant, code)
+        return code
+
+    return make
+
+
 def _compiler() -> ModuleType:
     with IMPORTING:
         from tilewave.backend.nvidia import compiler as nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
@@ -156,12 +183,8 @@ def _compiler() -> ModuleType:
     return nvidia_ptx
 
 
-def _memories(kernel: Kernel) -> list[Any]:
-    return [v for v in kernel.body.args if isinstance(v.type, Memory)]
-
-
 def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
-    names = [v.name for v in _memories(tiles)]
+    names = [v.name for v in tiles.body.args if isinstance(v.type, Memory)]
     symbols = [v.name for v in tiles.body.args if not isinstance(v.type, Memory)]
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
     attributes = (

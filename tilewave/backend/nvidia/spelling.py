@@ -1,4 +1,4 @@
-"""sm_90a in LLVM's words: numbers of lanes, shared memory, attributes; what else Hopper has stands in `nvptx_later`."""
+"""An NVIDIA chip in LLVM's words: numbers of lanes, shared memory, attributes; copies and wgmma are elsewhere."""
 
 from __future__ import annotations
 
@@ -98,6 +98,3 @@ class Nvptx:
 
     def flags(self) -> list[str]:
         return []
-
-
-SM_90A = Nvptx("sm_90a")

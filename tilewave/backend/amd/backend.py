@@ -1,0 +1,54 @@
+"""One of AMD's chips as a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewave.backend.protocol import Backend, BuildOptions
+from tilewave.errors import TilewaveError, here
+from tilewave.forks import IMPORTING
+from tilewave.ir.core import Kernel
+from tilewave.ir.places import Places
+from tilewave.pipeline.runner import Pass
+
+if TYPE_CHECKING:
+    from tilewave.backend.amd.build import AmdBuild
+    from tilewave.runtime.saved_file import Contents
+
+
+@dataclass(frozen=True)
+class AmdBackend(Backend):
+    name: str
+    """The chip's, as LLVM has it."""
+
+    kind = "an AMD GPU"
+    device = "rocm"
+    has_lanes = True
+    is_emulated = True
+
+    def check(self, options: BuildOptions) -> None:
+        if (options.buffers or 1) > 1 and not options.prefetched:
+            raise TilewaveError(
+                f"buffers is {options.buffers}, but without PREFETCH a loop on {self.name} fills one and waits for it",
+                loc=here(),
+                remedy="write schedule=SchedulingType.PREFETCH, or leave buffers out",
+            )
+
+    def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> AmdBuild:
+        with IMPORTING:
+            from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
+
+        return build_amd(tiles, self.name, places, options.prefetched)
+
+    def load(self, contents: Contents, kernel: Kernel) -> AmdBuild:
+        with IMPORTING:
+            from tilewave.backend.amd.saved import loaded_amd  # noqa: PLC0415  as above
+
+        return loaded_amd(contents, self.name, kernel)
+
+    def passes(self) -> tuple[Pass, ...]:
+        with IMPORTING:
+            from tilewave.backend.amd.build import passes_for  # noqa: PLC0415  as above
+
+        return passes_for(self.name, Places(), 1)

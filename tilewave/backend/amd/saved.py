@@ -1,0 +1,44 @@
+"""Machine code of AMD chips ↔ the members of a file: code for arrays in rows, and code for arrays however they lie."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from tilewave.backend.amd.build import AmdBuild, LaneResources
+from tilewave.backend.amd.code import AmdCode
+from tilewave.ir.core import Kernel
+from tilewave.runtime.records import Record, restored
+from tilewave.runtime.saved_file import Contents, Stored
+
+LANES = "lanes.ir"
+
+
+def stored_amd(build: AmdBuild) -> Stored:
+    program = build.program
+    everything = frozenset(reach.name for reach in program.code.reaches)
+    variants = {"code": frozenset[str](), **({"code_anyhow": everything} if everything else {})}
+    codes: list[dict[str, Any]] = []
+    members = {LANES: str(build.lanes).encode()}
+    for name, anyhow in variants.items():
+        code = program.code_for(anyhow)
+        members[f"{name}.s"], members[f"{name}.hsaco"] = code.asm.encode(), code.code_object
+        codes.append({"member": name, "anyhow": sorted(anyhow), **code.facts})
+    return {"codes": codes, "resources": asdict(build.resources)}, members
+
+
+def loaded_amd(contents: Contents, chip: str, kernel: Kernel) -> AmdBuild:
+    """Machine code, and the lanes that it was made of."""
+    codes = dict(_loaded_code(contents, about) for about in contents.about.records("codes"))
+    lanes = contents.kernel(LANES)
+    reached = {reach.name for code in codes.values() for reach in code.reaches}
+    if frozenset(reached) not in codes or lanes.name != kernel.name:
+        raise contents.misfit(LANES)
+    resources = restored(LaneResources, contents.about.record("resources"))
+    return AmdBuild(kernel, chip, None, lambda: (lanes, ()), codes, resources)
+
+
+def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:
+    name = about.text("member")
+    code = AmdCode.of(about, contents.text(f"{name}.s"), contents.member(f"{name}.hsaco"))
+    return frozenset(about.texts("anyhow")), code

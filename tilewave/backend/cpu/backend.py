@@ -1,0 +1,43 @@
+"""This machine's cores, or those of another, as a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewave.backend.protocol import Backend, BuildOptions
+from tilewave.forks import IMPORTING
+from tilewave.ir.core import Kernel
+from tilewave.ir.places import Places
+from tilewave.pipeline.runner import Pass
+
+if TYPE_CHECKING:
+    from tilewave.backend.cpu.build import CpuBuild
+    from tilewave.runtime.saved_file import Contents
+
+
+@dataclass(frozen=True)
+class CpuBackend(Backend):
+    name: str
+
+    kind = "the CPU"
+    device = "cpu"
+    takes_instruction_sets = True
+
+    def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> CpuBuild:
+        with IMPORTING:
+            from tilewave.backend.cpu.build import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
+
+        return build_cpu(tiles, options.instruction_set)
+
+    def load(self, contents: Contents, kernel: Kernel) -> CpuBuild:
+        with IMPORTING:
+            from tilewave.backend.cpu.saved import loaded_cpu  # noqa: PLC0415  as above
+
+        return loaded_cpu(contents, kernel)
+
+    def passes(self) -> tuple[Pass, ...]:
+        with IMPORTING:
+            from tilewave.pipeline import lists  # noqa: PLC0415  all passes; running needs none of them
+
+        return lists.cpu_with_matrix_unit(1, 1, 1, {})

@@ -1,0 +1,58 @@
+"""The interpreter as a target: nothing is compiled, and whole tiles are computed in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewave.backend.protocol import Backend, Build, BuildOptions
+from tilewave.interp.tiles import interpret
+from tilewave.ir.core import Kernel
+from tilewave.ir.places import Places
+from tilewave.ir.types import Memory
+from tilewave.pipeline.runner import Pass, Step
+from tilewave.runtime.arrays import Parameter, check_host_call
+
+if TYPE_CHECKING:
+    from tilewave.runtime.saved_file import Contents, Stored
+
+
+@dataclass(frozen=True, eq=False)
+class Interpreted(Build):
+    """A kernel that is its own text."""
+
+    tiles: Kernel
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return ()
+
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+        views = check_host_call(self.tiles.name, parameters, arrays)
+        symbols = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
+        values = dict(zip(symbols, numbers, strict=True))
+        interpret(self.tiles, [v.numpy() for v in views], values, range(self.tiles.workgroups))
+
+    def stored(self) -> Stored:
+        return {}, {}
+
+    def files(self) -> Mapping[str, bytes]:
+        return {"ir": str(self.tiles).encode()}
+
+
+@dataclass(frozen=True)
+class InterpreterBackend(Backend):
+    name: str
+
+    kind = "the interpreter"
+    device = None
+
+    def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> Interpreted:
+        return Interpreted(tiles)
+
+    def load(self, contents: Contents, kernel: Kernel) -> Interpreted:
+        return Interpreted(kernel)
+
+    def passes(self) -> tuple[Pass, ...]:
+        return ()

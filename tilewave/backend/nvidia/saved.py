@@ -1,0 +1,83 @@
+"""PTX ↔ the members of a file: code for arrays that lie well, for arrays in rows, and for arrays however they lie."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from tilewave.analysis.loads import LaneLoads
+from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
+from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.program import NvidiaProgram
+from tilewave.ir.core import Kernel
+from tilewave.runtime.arrays import ArrayView
+from tilewave.runtime.records import Record, restored
+from tilewave.runtime.saved_file import Contents, Stored
+
+LANES, PLAIN = "lanes.ir", "plain.ir"
+ALLOCATED_BYTES = 256
+"""Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
+
+
+def stored_nvidia(build: NvidiaBuild) -> Stored:
+    program = build.program
+    members = {LANES: str(build.lanes).encode()}
+    if build.otherwise:
+        members[PLAIN] = str(build.plain.lanes).encode()
+    codes: list[dict[str, Any]] = []
+    variants = {program.for_any: "code_anyhow", _in_rows(program): "code_rows", Variant(): "code"}
+    for variant, name in reversed(variants.items()):
+        code = program.code_for(variant)
+        members[f"{name}.ptx"] = code.ptx.encode()
+        codes.append({"member": name, "variant": {**asdict(variant), "narrow": dict(variant.narrow)}, **code.facts})
+    counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.name != "assemble"}
+    counted["loads"] = [asdict(x) for x in build.resources.loads]
+    return {"codes": codes, "resources": counted}, members
+
+
+def _in_rows(program: NvidiaProgram) -> Variant:
+    """For arrays without gaps, which begin where memory is allocated."""
+    views = []
+    for v in program.memories:
+        strides = [v.type.dtype.bytes]
+        for extent in v.type.shape[:0:-1]:
+            strides.insert(0, strides[0] * extent)
+        views.append(ArrayView(ALLOCATED_BYTES, v.type.shape, tuple(strides), v.type.dtype, "cuda", False, None))
+    return program.variant_for(views)
+
+
+def loaded_nvidia(contents: Contents, chip: str, kernel: Kernel) -> NvidiaBuild:
+    """PTX, and the lanes that it was made of."""
+    about = contents.about
+    codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))
+    lanes = contents.kernel(LANES)
+    plain_lanes = contents.kernel(PLAIN) if PLAIN in contents.members else None
+    plain = NvidiaBuild(kernel, chip, None, lambda: (plain_lanes, ())) if plain_lanes else None
+    counted = _loaded_resources(about.record("resources"))
+    otherwise = (lambda: plain) if plain else None
+    loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, codes, counted)
+    if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
+        raise contents.misfit(LANES)
+    return loaded
+
+
+def _loaded_resources(r: Record) -> NvidiaResources:
+    return NvidiaResources(
+        r.text("machine"),
+        r.numbers("waves"),
+        r.number("lanes"),
+        r.texts("instructions"),
+        r.number("shared_bytes"),
+        tuple(restored(LaneLoads, one) for one in r.records("loads")),
+        lambda: None,
+        r.texts("not_as_asked"),
+    )
+
+
+def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]:
+    v = about.record("variant")
+    narrow = v.record("narrow")
+    variant = Variant(
+        v.truth("is_plain"), v.texts("anyhow"), tuple((name, narrow.number(name)) for name in narrow.fields)
+    )
+    return variant, NvidiaCode.of(about, contents.text(f"{about.text('member')}.ptx"))

@@ -1,0 +1,167 @@
+"""What a target says of itself, and what it makes of a kernel; everybody above asks these and knows no target by name.
+
+A backend is light: LLVM, passes and drivers are imported when somebody builds, loads or runs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tilewave.ir.core import Kernel
+from tilewave.ir.places import Places
+from tilewave.pipeline.runner import Pass, Step
+
+if TYPE_CHECKING:
+    from tilewave.analysis.loads import LaneLoads
+    from tilewave.emulator import EmulationReport, LoopStatistics
+    from tilewave.emulator.findings import Check
+    from tilewave.emulator.run import Order
+    from tilewave.runtime.arrays import ArrayView, Parameter
+    from tilewave.runtime.saved_file import Contents, Stored
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How the author wants a kernel built, in words that every target reads."""
+
+    prefetched: int = 0
+    """Steps of a loop that loads are ahead; 0: they are not."""
+    buffers: int | None = None
+    """Steps that shared memory holds at once, where the author says it."""
+    instruction_set: str | None = None
+
+
+class Emulated(Protocol):
+    """Machine code that can be run and counted on any CPU."""
+
+    @abstractmethod
+    def emulate(
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        order: Order,
+        seed: int,
+        check: Check,
+        limit: int | None,
+    ) -> EmulationReport: ...
+
+    @property
+    @abstractmethod
+    def statistics(self) -> LoopStatistics:
+        """What stands in its K loop."""
+
+
+class Resources(Protocol):
+    """What a workgroup takes of its machine; each vendor counts more."""
+
+    @property
+    def machine(self) -> str: ...
+    @property
+    def waves(self) -> tuple[int, ...]: ...
+    @property
+    def lanes(self) -> int:
+        """Of one wave."""
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """The matrix instructions that were taken."""
+
+    @property
+    def shared_bytes(self) -> int: ...
+    @property
+    def loads(self) -> tuple[LaneLoads, ...]: ...
+    @property
+    def not_as_asked(self) -> tuple[str, ...]:
+        """What the author wished and did not get, and why."""
+
+
+class Build(Protocol):
+    """A kernel for one target; what a target or a file does not have is None."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> tuple[Step, ...]:
+        """What the target's own passes did."""
+
+    @abstractmethod
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+        """On the target's device; `numbers` are the open symbols in the kernel's order."""
+
+    @abstractmethod
+    def stored(self) -> Stored:
+        """What a file must hold of it, for the backend's `load`."""
+
+    @abstractmethod
+    def files(self) -> Mapping[str, bytes]:
+        """What a person may want to look at, by the suffix of a file's name."""
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """What it takes of the machine, for tables and JSON."""
+        return {}
+
+    @property
+    def lanes(self) -> Kernel | None:
+        """What each lane does."""
+        return None
+
+    @property
+    def llvm_ir(self) -> str | None:
+        return None
+
+    @property
+    def asm(self) -> str | None:
+        return None
+
+    @property
+    def code(self) -> bytes | None:
+        return None
+
+    @property
+    def resources(self) -> Resources | None:
+        return None
+
+    @property
+    def emulated(self) -> Emulated | None:
+        return None
+
+
+class Backend(Protocol):
+    """A target: a line of `TARGETS`."""
+
+    name: str
+    """As the author writes it, and as files and the cache know it."""
+    kind: str
+    """For people: `the CPU`."""
+    device: str | None
+    """The kind of device that arrays lie on, as DLPack has it; None: it is for none, and takes the CPU's."""
+    has_lanes: bool = False
+    """Its kernels can be interpreted lane by lane."""
+    is_emulated: bool = False
+    """Its machine code can be run and counted without its device."""
+    takes_instruction_sets: bool = False
+
+    @abstractmethod
+    def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> Build:
+        """A kernel on whole tiles, for this target; an error at the author's line where that cannot be."""
+
+    @abstractmethod
+    def load(self, contents: Contents, kernel: Kernel) -> Build:
+        """What `Build.stored` gave to a file."""
+
+    @abstractmethod
+    def passes(self) -> tuple[Pass, ...]:
+        """Those behind the tile level, in order, for their names: a kernel may need fewer."""
+
+    def check(self, options: BuildOptions) -> None:
+        """Refuse what would be taken and change nothing."""
+        return
+
+
+def figures_of(resources: Any) -> dict[str, Any]:
+    """The fields that a record of resources shows, its loads as text and last."""
+    shown = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
+    return {**{name: getattr(resources, name) for name in shown}, "loads": [str(x) for x in resources.loads]}
