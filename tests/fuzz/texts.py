@@ -10,7 +10,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 
 from tilewave import *
-from tilewave.backend.amd.spelling import AMDGCN
+from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.cpu.build import run_passes
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.backend.nvidia.build import copying_passes
@@ -24,7 +24,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.ir.verify import verify
 from tilewave.lower.cpu.kernel import lower
 from tilewave.lower.gpu.kernel import lower_lanes
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.lanes import LANE_MACHINES, SM_90A
 from tilewave.machine.matrix import BY_NAME
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
@@ -95,12 +95,12 @@ def _amd(kernel: Kernel, chip: str) -> str:
     lanes = kernel
     if kernel.level == "tile":
         lanes, _ = run(kernel, lists.lanes(LANE_MACHINES[chip], Places(), ()))
-    return lower_lanes(lanes, AMDGCN[chip]).llvm_ir
+    return lower_lanes(lanes, Amdgcn(LANE_MACHINES[chip])).llvm_ir
 
 
 def _nvidia(kernel: Kernel, _: str) -> str:
-    lanes = run(kernel, copying_passes(Places()))[0] if kernel.level == "tile" else kernel
-    return lowered_for(lanes, Variant()).llvm_ir
+    lanes = run(kernel, copying_passes(SM_90A, Places()))[0] if kernel.level == "tile" else kernel
+    return lowered_for(lanes, SM_90A, Variant()).llvm_ir
 
 
 STAGES: dict[str, Callable[[Kernel, str], str]] = {

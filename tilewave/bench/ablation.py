@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewave.backend.nvidia.build import NvidiaBuild, build_plain, build_with, copying_passes
-from tilewave.backend.nvidia.code import CHIP
 from tilewave.bench.result import Settings, Shape
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import TilewaveError
@@ -15,6 +14,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
 from tilewave.kernels import gemm
 from tilewave.lang.kernel import trace_kernel
+from tilewave.machine.lanes import SM_90A
 from tilewave.pipeline.runner import Pass, pass_name
 
 WITHOUT = "without "
@@ -34,7 +34,7 @@ class Rung:
 
 def changed(change: Change) -> Build:
     """With a changed list of passes."""
-    return lambda tiles, places: build_with(tiles, change(copying_passes(places)))
+    return lambda tiles, places: build_with(tiles, SM_90A, change(copying_passes(SM_90A, places)))
 
 
 def without(name: str) -> Change:
@@ -59,7 +59,7 @@ def having(name: str, **fields: Any) -> Change:
 def _known(name: str, passes: Sequence[Pass]) -> str:
     names = tuple(dict.fromkeys(map(pass_name, passes)))
     if name not in names:
-        raise TilewaveError(f"no pass of {CHIP} is called {name!r}", remedy=f"the passes are {', '.join(names)}")
+        raise TilewaveError(f"no pass of {SM_90A.name} is called {name!r}", remedy=f"the passes are {', '.join(names)}")
     return name
 
 
@@ -69,7 +69,7 @@ def rung_without(name: str) -> Rung:
 
 def checked_rung(name: str) -> Rung:
     """The same, or an error where no pass is called so."""
-    _known(name, copying_passes(Places()))
+    _known(name, copying_passes(SM_90A, Places()))
     return rung_without(name)
 
 
@@ -95,13 +95,13 @@ NEEDED = (
 
 def ladder_rungs() -> tuple[Rung, ...]:
     """Each pass that may be left out, and what is chosen by numbers."""
-    names = [pass_name(p) for p in copying_passes(Places())]
+    names = [pass_name(p) for p in copying_passes(SM_90A, Places())]
     return (
         *(rung_without(name) for name in dict.fromkeys(names) if name not in NEEDED),
         Rung("in order of rows", changed(lambda passes: passes), "linear()"),
         Rung("3 stages", changed(having("specialize_waves", stages=3))),
         Rung("2 stages", changed(having("specialize_waves", stages=2))),
-        Rung("loads by lanes", lambda tiles, places: build_plain(tiles, places, ())),
+        Rung("loads by lanes", lambda tiles, places: build_plain(tiles, SM_90A, places, ())),
     )
 
 
@@ -111,4 +111,4 @@ def compiled_rung(rung: Rung, shape: Shape, settings: Settings) -> Compiled:
     made = gemm(shape, settings.dtype, settings.out, settings.tile, mapping)
     whole = wave_compile(WaveCompileOptions(subs=made.subs, target="numpy"), made.kernel)
     places = trace_kernel(made.kernel, made.subs, ()).places
-    return replace(whole, target=CHIP, build=rung.build(whole.kernel, places))
+    return replace(whole, target=SM_90A.name, build=rung.build(whole.kernel, places))

@@ -1,4 +1,6 @@
-"""The machines that tilewave knows, as data: one record each, every number with its source.
+"""The cards that tilewave knows, as data: one record each, every number with its source.
+
+What follows from the chip that a card carries (`lanes.py`) is read there: processors, shared memory, the f8 formats.
 
 To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
 """
@@ -8,13 +10,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+from tilewave.machine.lanes import GFX942, GFX950, ROCM_SPECS, SM_90A, LaneMachine
 
-KIB, MIB = 1 << 10, 1 << 20
+MIB = 1 << 20
 GB, TB = 10**9, 1e12
 TFLOPS = 1e12
 
 CDNA3 = "AMD CDNA 3 white paper (2023)"
-ROCM_SPECS = "AMD GPU specifications, rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
 MI325X_SHEET = "AMD Instinct MI325X data sheet (2024)"
 MI350_SHEET = "AMD Instinct MI350 series data sheets (2025)"
 HOT_CHIPS = "AMD at Hot Chips 2025: MI350X up to 2.2 GHz, MI355X up to 2.4 GHz"
@@ -26,8 +28,9 @@ H200_MERGING = "four: probes on one H200; of sixteen units: counted requests of 
 H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
 
 
-def _matrix_rates(f16: float, f8: float, f8_names: tuple[str, ...], **others: float) -> tuple[Rate, ...]:
-    """f16 and bf16 run alike, as do the f8 formats and i8."""
+def _matrix_rates(chip: LaneMachine, f16: float, f8: float, **others: float) -> tuple[Rate, ...]:
+    """f16 and bf16 run alike, as do the chip's f8 formats and i8."""
+    f8_names = [dtype for dtype in chip.multiplies if dtype.startswith("f8")]
     rates = {"f16": f16, "bf16": f16, **dict.fromkeys((*f8_names, "i8"), f8), **others}
     return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
 
@@ -46,62 +49,61 @@ def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str) 
     )
 
 
-FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
-OCP = ("f8e4m3fn", "f8e5m2")
-AMD_L2 = L2(4 * MIB, line_bytes=128, ways=16, holds_writes=False)
+XCDS = 8
+AMD_L2 = L2(4 * MIB, line_bytes=GFX942.line_bytes, ways=16, holds_writes=False)
 
 MI300X = Machine(
     name="MI300X",
-    target="gfx942",
-    xcds=8,
-    units_per_xcd=38,
+    target=GFX942.name,
+    xcds=XCDS,
+    units_per_xcd=GFX942.processors // XCDS,
     clock_hz=2.1e9,
-    rates=_matrix_rates(1307.4, 2614.9, FNUZ, f32=163.4, f64=163.4),
+    rates=_matrix_rates(GFX942, 1307.4, 2614.9, f32=163.4, f64=163.4),
     l2=AMD_L2,
     hbm=Hbm(192 * GB, 5.3 * TB),
     last_level=LastLevel(256 * MIB, 17.2 * TB),
-    shared_bytes=64 * KIB,
+    shared_bytes=GFX942.shared.bytes,
     sources=_amd_sources(CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE),
 )
 MI325X = Machine(
     name="MI325X",
-    target="gfx942",
-    xcds=8,
-    units_per_xcd=38,
+    target=GFX942.name,
+    xcds=XCDS,
+    units_per_xcd=GFX942.processors // XCDS,
     clock_hz=2.1e9,
-    rates=_matrix_rates(1307.4, 2614.9, FNUZ, f32=163.4, f64=163.4),
+    rates=_matrix_rates(GFX942, 1307.4, 2614.9, f32=163.4, f64=163.4),
     l2=AMD_L2,
     hbm=Hbm(256 * GB, 6.0 * TB),
     last_level=LastLevel(256 * MIB),
-    shared_bytes=64 * KIB,
+    shared_bytes=GFX942.shared.bytes,
     sources=_amd_sources(ROCM_SPECS, MI325X_SHEET, MI325X_SHEET, MI325X_SHEET, ROCM_SPECS),
 )
 MI350X = Machine(
     name="MI350X",
-    target="gfx950",
-    xcds=8,
-    units_per_xcd=32,
+    target=GFX950.name,
+    xcds=XCDS,
+    units_per_xcd=GFX950.processors // XCDS,
     clock_hz=2.2e9,
-    rates=_matrix_rates(2306.9, 4613.7, OCP),
+    rates=_matrix_rates(GFX950, 2306.9, 4613.7),
     l2=AMD_L2,
     hbm=Hbm(288 * GB, 8.0 * TB),
     last_level=LastLevel(256 * MIB),
-    shared_bytes=160 * KIB,
+    shared_bytes=GFX950.shared.bytes,
     sources=_amd_sources(
         ROCM_SPECS, HOT_CHIPS, "those of MI355X a cycle (4096 and 8192 a unit), at 2.2 GHz", MI350_SHEET, ROCM_SPECS
     ),
 )
 MI355X = Machine(
     name="MI355X",
-    target="gfx950",
-    xcds=8,
-    units_per_xcd=32,
+    target=GFX950.name,
+    xcds=XCDS,
+    units_per_xcd=GFX950.processors // XCDS,
     clock_hz=2.4e9,
-    rates=_matrix_rates(2516.6, 5033.2, OCP),
+    rates=_matrix_rates(GFX950, 2516.6, 5033.2),
     l2=AMD_L2,
     hbm=Hbm(288 * GB, 8.0 * TB),
     last_level=LastLevel(256 * MIB),
-    shared_bytes=160 * KIB,
+    shared_bytes=GFX950.shared.bytes,
     sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
 )
 
@@ -124,14 +126,14 @@ HOPPER_SEATS = (
 def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: str) -> Machine:
     return Machine(
         name=name,
-        target="sm_90a",
+        target=SM_90A.name,
         xcds=1,
-        units_per_xcd=132,
+        units_per_xcd=SM_90A.processors,
         clock_hz=1.83e9,
-        rates=_matrix_rates(989.4, 1978.9, OCP, f64=66.9),
-        l2=L2(l2_bytes, partitions=2, line_bytes=128),
+        rates=_matrix_rates(SM_90A, 989.4, 1978.9, f64=66.9),
+        l2=L2(l2_bytes, partitions=2, line_bytes=SM_90A.line_bytes),
         hbm=hbm,
-        shared_bytes=227 * KIB,
+        shared_bytes=SM_90A.shared.bytes,
         seats=HOPPER_SEATS,
         merging=Merging(4, units=16),
         sources=(
@@ -141,7 +143,7 @@ def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: s
             Source("rates", HOPPER),
             Source("l2", l2_source),
             Source("hbm", memory_source),
-            Source("shared_bytes", "CUDA C++ programming guide, compute capability 9.0"),
+            Source("shared_bytes", SM_90A.source("shared")),
             Source("seats", H200_PROBES),
             Source("merging", H200_MERGING),
         ),

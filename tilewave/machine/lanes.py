@@ -1,16 +1,23 @@
-"""What the lane level must know of a chip: waves, the widest load, and how shared memory serves lanes.
+"""The chips that kernels are compiled for: one record each, read by passes, backends and the cards of the simulator.
+
+    chip (here)                gfx942     what its code may do: waves, registers, shared memory, instructions
+    card (`chips.py`)          MI300X     what is sold: clock, caches, memory, rates; it names its chip
+    matrix instructions        f32_16x16x16_f16 (`matrix.py`): rows, which several chips share
+
+A new chip of a known vendor is a record: `replace(GFX942, name=…)` with what differs, and a row in `LANE_MACHINES`. The
+emulator does not read these: it judges what was compiled from them, so it has numbers of its own
+(`emulator/chips.py`), and a test compares the two.
 
 Shared memory answers a wave in phases: lanes of one phase that want different words of one bank wait for each other.
-
-Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture" (waves, sizes, banks). Phases of 16-byte reads are no part of
-AMD's documents: they were measured by the authors of Triton (its pull request 11365) and of HipKittens; other widths
-take consecutive lanes. LLVM, "AMDGPU DMA Operations" (what lanes load into shared memory directly). NVIDIA, "CUDA C++
-Programming Guide" (waves, shared memory, banks, cache lines) and "PTX ISA" (tensor maps).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from tilewave.machine.description import Source
+from tilewave.machine.matrix import ALL, CDNA3, CDNA4, HOPPER
 
 BANK_BYTES = 4
 Phases = tuple[tuple[int, ...], ...]
@@ -39,10 +46,16 @@ class SharedMemory:
     """Banks of 4 bytes, and which lanes are served together, by the bytes of an access."""
 
     bytes: int
+    """Of one processor, as much as one workgroup may have."""
     read_banks: int
     write_banks: int
     read_phases: dict[int, Phases]
     write_phases: dict[int, Phases]
+
+    @property
+    def widest_bytes(self) -> int:
+        """The widest access of a lane."""
+        return min(max(self.read_phases), max(self.write_phases))
 
 
 @dataclass(frozen=True)
@@ -56,33 +69,109 @@ class CopyEngine:
     """Of a box; its other sides have `longest_side` elements at most."""
     longest_side: int
     most_axes: int
-    line_bytes: int
-    """Of the cache that it reads through; a row that begins elsewhere touches one line more."""
+    pattern_bytes: int
+    """Eight of the widest rows: after these the chunks of a box change places as before, so a tile begins there."""
+    largest_cluster: int
+    """Workgroups that one copy can serve, on every product."""
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """The parts of a processor, each with waves and registers of its own; wave w runs on unit w % count."""
+
+    count: int
+    waves: int
+    """That one unit can hold."""
+    registers: int
+    """Of 32 bits, for each lane of all the waves on a unit."""
+    register_grain: int
+    """A wave takes a whole multiple of this."""
 
 
 @dataclass(frozen=True)
 class LaneMachine:
-    """A chip, as one workgroup sees it."""
+    """A chip, as those who write code for it see it."""
 
     name: str
+    """The target, as authors write it."""
+    vendor: Literal["amd", "nvidia"]
+    """Whose backend makes its code."""
+    cpu: str
+    """As LLVM and the driver call it."""
+    matrix: str
+    """The family whose matrix instructions it has: those rows of `matrix.py` that name it."""
+    processors: int
+    """Of the cards that we know with it; kernels that stay on the chip are cut for so many."""
     lanes: int
+    """Of a wave."""
     most_waves: int
+    """Of a workgroup."""
+    matrix_units: MatrixUnits
     widest_load_bytes: int
+    """Of a lane, from global memory."""
+    line_bytes: int
+    """Of the cache in front of global memory; a row that begins elsewhere touches one line more."""
     shared: SharedMemory
+    barriers: int = 1
+    """Of a workgroup, each of which some of its waves can meet at."""
     copy_engine: CopyEngine | None = None
     direct_load_bytes: tuple[int, ...] = ()
     """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
+    features: str = ""
+    """Said to LLVM beyond `cpu`."""
+    sources: tuple[Source, ...] = ()
 
+    @property
+    def resident_waves(self) -> int:
+        """That a processor can hold, of one workgroup or several."""
+        return self.matrix_units.count * self.matrix_units.waves
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        """The dtypes of its products' operands."""
+        rows = (i.dtypes(self.matrix)[:2] for i in ALL if self.matrix in i.chips)
+        return tuple(dict.fromkeys(dtype for pair in rows for dtype in pair))
+
+    def source(self, field: str) -> str:
+        """Where a number comes from."""
+        return next((s.text for s in self.sources if s.field == field), "")
+
+
+CDNA_ISA = 'AMD, "CDNA3 / CDNA4 Instruction Set Architecture"'
+ROCM_SPECS = "AMD GPU specifications, rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
+PHASES = "16-byte reads: measured by the authors of Triton (pull request 11365) and of HipKittens; others: consecutive"
+CUDA_GUIDE = 'NVIDIA, "CUDA C++ Programming Guide", compute capability 9.0'
+PTX_ISA = 'NVIDIA, "PTX ISA"'
+HOPPER_PAPER = 'NVIDIA, "H100 Tensor Core GPU Architecture"'
 
 WRITE_PHASES = consecutive(128, (1, 2, 4, 8, 16))
+CDNA_UNITS = MatrixUnits(count=4, waves=8, registers=512, register_grain=8)
+CDNA_SOURCES = (
+    Source("matrix", CDNA_ISA),
+    Source("processors", "compute units of the MI300X and MI350X series: " + ROCM_SPECS),
+    Source("lanes", CDNA_ISA),
+    Source("most_waves", CDNA_ISA),
+    Source("matrix_units", CDNA_ISA),
+    Source("widest_load_bytes", CDNA_ISA),
+    Source("line_bytes", "AMD CDNA 3 white paper (2023)"),
+    Source("shared", f"bytes, banks: {CDNA_ISA}; phases of {PHASES}"),
+    Source("barriers", CDNA_ISA),
+    Source("direct_load_bytes", 'LLVM, "AMDGPU DMA Operations"'),
+)
 
 GFX942 = LaneMachine(
     "gfx942",
+    vendor="amd",
+    cpu="gfx942",
+    matrix=CDNA3,
+    processors=304,
     lanes=64,
     most_waves=16,
+    matrix_units=CDNA_UNITS,
     widest_load_bytes=16,
+    line_bytes=128,
     shared=SharedMemory(
-        bytes=65536,
+        bytes=64 << 10,
         read_banks=32,
         write_banks=32,
         read_phases={
@@ -94,14 +183,21 @@ GFX942 = LaneMachine(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4),
+    sources=CDNA_SOURCES,
 )
 GFX950 = LaneMachine(
     "gfx950",
+    vendor="amd",
+    cpu="gfx950",
+    matrix=CDNA4,
+    processors=256,
     lanes=64,
     most_waves=16,
+    matrix_units=CDNA_UNITS,
     widest_load_bytes=16,
+    line_bytes=128,
     shared=SharedMemory(
-        bytes=163840,
+        bytes=160 << 10,
         read_banks=64,
         write_banks=32,
         read_phases={
@@ -112,19 +208,51 @@ GFX950 = LaneMachine(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4, 12, 16),
+    sources=CDNA_SOURCES,
 )
+
+NVIDIA_LANES = 32
+"""Of a wave, on every chip of NVIDIA's."""
+TENSOR_MAPS = CopyEngine(
+    grain_bytes=16,
+    widest_row_bytes=128,
+    longest_side=256,
+    most_axes=5,
+    pattern_bytes=1024,
+    largest_cluster=8,
+)
+"""The engine that tensor maps are written for."""
 SM_90A = LaneMachine(
     "sm_90a",
-    lanes=32,
+    vendor="nvidia",
+    cpu="sm_90a",
+    matrix=HOPPER,
+    processors=132,
+    lanes=NVIDIA_LANES,
     most_waves=32,
+    matrix_units=MatrixUnits(count=4, waves=16, registers=512, register_grain=8),
     widest_load_bytes=16,
+    line_bytes=128,
     shared=SharedMemory(
-        bytes=232448,
+        bytes=227 << 10,
         read_banks=32,
         write_banks=32,
-        read_phases=consecutive(128, (1, 2, 4, 8, 16), lanes=32),
-        write_phases=consecutive(128, (1, 2, 4, 8, 16), lanes=32),
+        read_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
+        write_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
     ),
-    copy_engine=CopyEngine(grain_bytes=16, widest_row_bytes=128, longest_side=256, most_axes=5, line_bytes=128),
+    barriers=16,
+    copy_engine=TENSOR_MAPS,
+    sources=(
+        Source("matrix", PTX_ISA + ", wgmma"),
+        Source("processors", "of H100 and H200 in their SXM form: " + HOPPER_PAPER),
+        Source("lanes", CUDA_GUIDE),
+        Source("most_waves", CUDA_GUIDE),
+        Source("matrix_units", f"64 waves, 65,536 registers a processor: {CUDA_GUIDE}; four parts: {HOPPER_PAPER}"),
+        Source("widest_load_bytes", PTX_ISA),
+        Source("line_bytes", CUDA_GUIDE),
+        Source("shared", CUDA_GUIDE),
+        Source("barriers", PTX_ISA + ", bar.sync"),
+        Source("copy_engine", f"{PTX_ISA}, tensor maps; clusters: {CUDA_GUIDE}"),
+    ),
 )
 LANE_MACHINES = {machine.name: machine for machine in (GFX942, GFX950, SM_90A)}

@@ -34,8 +34,6 @@ from tilewave.machine.matrix import NAMED
 
 ROW_BYTES = (128, 64)
 """How long the rows of a chunk may be; shorter ones are no better than what lanes hold."""
-RESIDENT_WAVES = 32
-"""Of a compute unit, at most: 8 on each of 4 units (AMD, "CDNA3 Instruction Set Architecture")."""
 PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 
 
@@ -81,7 +79,7 @@ class _Widening:
         waves = prod(self.old.waves)
         if under is None and self.staged:
             return op
-        room = _bytes(under) if under else self.machine.shared.bytes // RESIDENT_WAVES * waves
+        room = _bytes(under) if under else self.machine.shared.bytes // self.machine.resident_waves * waves
         kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
         return op if kind is None else self.through(op, under, kind)
 

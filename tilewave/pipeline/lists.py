@@ -69,7 +69,7 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         DistributeLanes({name: i.rows for name, i in NAMED.items()}),
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
-        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # it orders what is there
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         unroll_slots,  # last: it repeats what was ordered
         simplify,
     )
@@ -112,9 +112,8 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, f
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where
     there are more, each of those computes several tiles.
     """
-    lines = machine.copy_engine.line_bytes if machine.copy_engine else 1
     return (
-        SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
+        SplitLastRound(workgroups, line_bytes=machine.line_bytes),  # first: it makes rounds, or leaves it to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),

@@ -16,6 +16,7 @@ from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.types import Memory
+from tilewave.machine.lanes import LaneMachine
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
@@ -67,14 +68,14 @@ def stored_amd(build: AmdBuild) -> Stored:
     return {"codes": codes, "resources": asdict(build.resources)}, members
 
 
-def loaded_amd(contents: Contents, target: str, kernel: Kernel) -> LoadedAmd:
+def loaded_amd(contents: Contents, chip: LaneMachine, kernel: Kernel) -> LoadedAmd:
     codes = dict(_loaded_code(contents, about) for about in contents.about.records("codes"))
     lanes = contents.kernel(LANES)
     reached = {reach.name for code in codes.values() for reach in code.reaches}
     if frozenset(reached) not in codes or lanes.name != kernel.name:
         raise contents.misfit(LANES)
     resources = restored(LaneResources, contents.about.record("resources"))
-    return LoadedAmd(kernel, target, UNKNOWN, lambda: (lanes, ()), codes, resources)
+    return LoadedAmd(kernel, chip, UNKNOWN, lambda: (lanes, ()), codes, resources)
 
 
 def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:
@@ -95,7 +96,7 @@ class LoadedNvidia(NvidiaBuild):
     @cached_property
     def program(self) -> NvidiaProgram:
         plain = (lambda: self.plain.lanes) if self.otherwise else None
-        return LoadedNvidiaProgram(self.tiles, self.key, lambda: self.lanes, plain, dict(self.codes))
+        return LoadedNvidiaProgram(self.tiles, self.chip, self.key, lambda: self.lanes, plain, dict(self.codes))
 
     @cached_property
     def resources(self) -> NvidiaResources:
@@ -147,12 +148,12 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     return {"codes": codes, "resources": counted}, members
 
 
-def loaded_nvidia(contents: Contents, kernel: Kernel) -> LoadedNvidia:
+def loaded_nvidia(contents: Contents, chip: LaneMachine, kernel: Kernel) -> LoadedNvidia:
     about = contents.about
     codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))
     lanes = contents.kernel(LANES)
     plain_lanes = contents.kernel(PLAIN) if PLAIN in contents.members else None
-    plain = NvidiaBuild(kernel, UNKNOWN, lambda: (plain_lanes, ())) if plain_lanes else None
+    plain = NvidiaBuild(kernel, chip, UNKNOWN, lambda: (plain_lanes, ())) if plain_lanes else None
     r = about.record("resources")
     counted = NvidiaResources(
         r.text("machine"),
@@ -164,7 +165,9 @@ def loaded_nvidia(contents: Contents, kernel: Kernel) -> LoadedNvidia:
         lambda: None,
         r.texts("not_as_asked"),
     )
-    loaded = LoadedNvidia(kernel, UNKNOWN, lambda: (lanes, ()), (lambda: plain) if plain else None, codes, counted)
+    loaded = LoadedNvidia(
+        kernel, chip, UNKNOWN, lambda: (lanes, ()), (lambda: plain) if plain else None, codes, counted
+    )
     if lanes.name != kernel.name or not {Variant(), _for_any(loaded.program)} <= codes.keys():
         raise contents.misfit(LANES)
     return loaded

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 from tilewave.backend.amd.build import AmdBuild
-from tilewave.backend.amd.spelling import AMDGCN
 from tilewave.backend.cpu.build import CpuBuild
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, host_features, host_instruction_set, runs_here
 from tilewave.backend.nvidia.build import NvidiaBuild
@@ -13,7 +12,7 @@ from tilewave.errors import SavedKernelError, TargetError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import DTYPES
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.records import AGAIN, Record, restored
@@ -84,10 +83,9 @@ def _loaded_build(contents: Contents, target: str, kernel: Kernel) -> CpuBuild |
         return None
     if target == "cpu":
         return _loaded_cpu(contents, kernel)
-    if target in AMDGCN:
-        return loaded_amd(contents, target, kernel)
-    if target == SM_90A.name:
-        return loaded_nvidia(contents, kernel)
+    chip = LANE_MACHINES.get(target)
+    if chip is not None:
+        return (loaded_amd if chip.vendor == "amd" else loaded_nvidia)(contents, chip, kernel)
     raise SavedKernelError(
         f"{contents.path} is for {target}, for which this tilewave loads nothing",
         loc=here(),

@@ -10,11 +10,12 @@ from tilewave import *
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.ptxas import PtxasFailed, assemble_ptx, read_log
-from tilewave.backend.nvidia.spelling import SM_90A
+from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.errors import TargetError
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.lower.gpu.kernel import lower_lanes
+from tilewave.machine.lanes import SM_90A
 
 WAYS = ("copies", "loads")
 
@@ -242,7 +243,7 @@ def text_of(body, arguments="%a: memory<64x64xf16, global>", waves=4):
 def ptx_of(body, **more):
     kernel = parse(text_of(body, **more))
     verify(kernel)
-    return NvidiaProgram(kernel, str(kernel), lambda: kernel).ptx
+    return NvidiaProgram(kernel, SM_90A, str(kernel), lambda: kernel).ptx
 
 
 def test_waves_that_meet_in_groups_have_a_barrier_for_each():
@@ -291,7 +292,7 @@ def test_a_descriptor_says_how_long_rows_are(depth, placed, mode):
 def test_memories_that_copies_reach_begin_at_multiples_of_1024():
     body = "  %x = allocate() : memory<3xf16, shared>\n" + PRODUCT.format(placed=", xor(8, 8, 1)")
     kernel = parse(text_of(body))
-    lowered = lower_lanes(kernel, SM_90A)
+    lowered = lower_lanes(kernel, Nvptx(SM_90A))
     assert lowered.shared_bytes == 1024 + 64 * 64 * 2
     assert "@workgroup$memory, i32 1024)" in lowered.llvm_ir
 

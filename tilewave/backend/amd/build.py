@@ -16,6 +16,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
+from tilewave.machine.lanes import LaneMachine
 from tilewave.pipeline.runner import Step, run
 from tilewave.runtime.cache import compile_key
 
@@ -56,7 +57,7 @@ class AmdBuild:
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    chip: str
+    chip: LaneMachine
     key: str
     """Of its code, in the cache."""
     passing: Callable[[], Passed]
@@ -102,7 +103,7 @@ class AmdBuild:
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
         products = tuple(dict.fromkeys(op.instruction for op in walk(whole.body) if isinstance(op, Mma)))
         return LaneResources(
-            self.chip,
+            self.chip.name,
             self.lanes.waves,
             self.lanes.lanes,
             products,
@@ -110,23 +111,21 @@ class AmdBuild:
             loads_per_lane(after["stage_shared"]),
             loads_per_lane(after["minimize_global_loads"]),
             *self.program.registers,
-            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip),
+            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip.name),
         )
 
 
-def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdBuild:
+def build_amd(tiles: Kernel, chip: LaneMachine, places: Places, prefetched: int) -> AmdBuild:
     """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
     lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
-    key = compile_key("amd", chip, repr(places), str(prefetched), lines, unnamed(tiles))
+    key = compile_key("amd", repr(chip), repr(places), str(prefetched), lines, unnamed(tiles))
 
     def passing() -> Passed:
-        with IMPORTING:
-            from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
         with IMPORTING:
             from tilewave.pipeline import lists  # noqa: PLC0415  all passes; code from the cache needs none of them
 
         pipelining = lists.prefetch(prefetched) if prefetched else ()
-        return run(tiles, lists.lanes(LANE_MACHINES[chip], places, pipelining))
+        return run(tiles, lists.lanes(chip, places, pipelining))
 
     code = kept(key, ())
     if code is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
-from tilewave.backend.nvidia.code import CHIP, NvidiaCode, Variant, kept
+from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
@@ -17,22 +17,19 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
+from tilewave.machine.lanes import LaneMachine
 from tilewave.pipeline.runner import Pass, Step, run
 from tilewave.runtime.cache import compile_key, key_of
 
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
-    from tilewave.machine.lanes import LaneMachine
 
 Passed = tuple[Kernel, tuple[Step, ...]]
 """What each lane does, and how passes came to it."""
 
 DEFAULT_STAGES = 4
 """Steps that the copy engine is ahead at most; three cost one percent on the shapes measured, two a third."""
-
-PROCESSORS = 132
-"""Of an H100 or H200 in its SXM form (NVIDIA, "H100 Tensor Core GPU Architecture"); one workgroup keeps one busy."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,7 @@ class NvidiaBuild:
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
+    chip: LaneMachine
     key: str
     """Of its code, in the cache."""
     passing: Callable[[], Passed]
@@ -93,7 +91,7 @@ class NvidiaBuild:
             from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
 
         plain = (lambda: self.plain.lanes) if self.otherwise else None
-        return NvidiaProgram(self.tiles, self.key, lambda: self.lanes, plain, dict(self.codes))
+        return NvidiaProgram(self.tiles, self.chip, self.key, lambda: self.lanes, plain, dict(self.codes))
 
     @property
     def llvm_ir(self) -> str:
@@ -115,77 +113,77 @@ class NvidiaBuild:
         chosen = after["choose_instructions"]
         products = tuple(dict.fromkeys(op.instruction for op in walk(chosen.body) if isinstance(op, Mma)))
         return NvidiaResources(
-            CHIP,
+            self.chip.name,
             self.lanes.waves,
             self.lanes.lanes,
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(after["guard_edges"]),
             lambda: self.program.assembled,
-            not_as_asked(self.tiles, chosen, self.lanes, products, CHIP),
+            not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )
 
 
-def build_nvidia(tiles: Kernel, places: Places, prefetched: int, stages: int | None = None) -> NvidiaBuild:
+def build_nvidia(
+    tiles: Kernel, chip: LaneMachine, places: Places, prefetched: int, stages: int | None = None
+) -> NvidiaBuild:
     """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
 
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    key = compile_key("nvidia", CHIP, places.decisive, f"{prefetched} {stages}", unnamed(tiles))
+    key = compile_key("nvidia", repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles))
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
-        return build_plain(tiles, places, pipelining, key_of(key, "plain"))
+        return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
     def chosen() -> NvidiaBuild:
-        copying = _chosen(tiles, places, stages)
+        copying = _chosen(tiles, chip, places, stages)
         return replace(copying, key=key, otherwise=plain) if copying else replace(plain(), key=key)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
-    return NvidiaBuild(tiles, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
+    return NvidiaBuild(tiles, chip, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
 
 
-def _chosen(tiles: Kernel, places: Places, stages: int | None) -> NvidiaBuild | None:
+def _chosen(tiles: Kernel, chip: LaneMachine, places: Places, stages: int | None) -> NvidiaBuild | None:
     """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
-    built = build_copying(tiles, places, stages, PROCESSORS)
+    built = build_copying(tiles, chip, places, stages, chip.processors)
     if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
         return None
-    alone = built.resources.shared_bytes > _machine().shared.bytes // 2  # no two workgroups fit on one processor
+    alone = built.resources.shared_bytes > chip.shared.bytes // 2  # no two workgroups fit on one processor
     if not alone and built.lanes.workgroups != tiles.workgroups:
-        return build_copying(tiles, places, stages, tiles.workgroups)
+        return build_copying(tiles, chip, places, stages, tiles.workgroups)
     return built
 
 
-def build_copying(tiles: Kernel, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
+def build_copying(tiles: Kernel, chip: LaneMachine, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once."""
-    return build_with(tiles, copying_passes(places, stages, workgroups))
+    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups))
 
 
-def copying_passes(places: Places, stages: int | None = None, workgroups: int = PROCESSORS) -> tuple[Pass, ...]:
+def copying_passes(
+    chip: LaneMachine, places: Places, stages: int | None = None, workgroups: int | None = None
+) -> tuple[Pass, ...]:
+    """`workgroups`: as many as the chip has processors, where it is not said."""
     most, fewest = (stages, stages) if stages else (DEFAULT_STAGES, 1)
-    passes: tuple[Pass, ...] = _pipelines().hopper(_machine(), places, most, workgroups, fewest)
+    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, most, workgroups or chip.processors, fewest)
     return passes
 
 
-def build_plain(tiles: Kernel, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
+def build_plain(
+    tiles: Kernel, chip: LaneMachine, places: Places, pipelining: Sequence[Pass], key: str = ""
+) -> NvidiaBuild:
     """The kernel whose lanes load its tiles, from arrays of any strides."""
-    return build_with(tiles, _pipelines().hopper_plain(_machine(), places, pipelining), key)
+    return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining), key)
 
 
-def build_with(tiles: Kernel, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
+def build_with(tiles: Kernel, chip: LaneMachine, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
-    return NvidiaBuild(tiles, key or compile_key("nvidia", unnamed(passed[0])), lambda: passed)
-
-
-def _machine() -> LaneMachine:
-    with IMPORTING:
-        from tilewave.machine.lanes import SM_90A  # noqa: PLC0415  as in _pipelines
-
-    return SM_90A
+    return NvidiaBuild(tiles, chip, key or compile_key("nvidia", repr(chip), unnamed(passed[0])), lambda: passed)
 
 
 def _pipelines() -> ModuleType:

@@ -10,9 +10,6 @@ from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
-CHIP = "sm_90a"
-WIDEST_BYTES = 16
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from tilewave.backend.assembler import assembled
-from tilewave.backend.nvidia.code import WIDEST_BYTES, NvidiaCode, Variant
-from tilewave.backend.nvidia.spelling import SM_90A
+from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import AwaitEarlier
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
+from tilewave.machine.lanes import LaneMachine
 
 
-def lowered_for(kernel: Kernel, variant: Variant) -> LoweredLanes:
+def lowered_for(kernel: Kernel, chip: LaneMachine, variant: Variant) -> LoweredLanes:
     memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
-    alignments = dict.fromkeys(memories, WIDEST_BYTES) | dict(variant.narrow)
-    return lower_lanes(kernel, SM_90A, frozenset(variant.anyhow), alignments)
+    alignments = dict.fromkeys(memories, chip.widest_load_bytes) | dict(variant.narrow)
+    return lower_lanes(kernel, Nvptx(chip), frozenset(variant.anyhow), alignments)
 
 
-def code_of(kernel: Kernel, variant: Variant) -> NvidiaCode:
-    lowered = lowered_for(kernel, variant)
-    made = assembled(kernel.name, SM_90A.chip, lowered.llvm_ir, SM_90A.machine)
+def code_of(kernel: Kernel, chip: LaneMachine, variant: Variant) -> NvidiaCode:
+    lowered = lowered_for(kernel, chip, variant)
+    made = assembled(kernel.name, chip.name, lowered.llvm_ir, Nvptx(chip).machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
     return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, made.asm)
