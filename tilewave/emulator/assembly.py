@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewave.emulator.chips import CHIPS, Chip
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, split_text
 from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
-from tilewave.emulator.numbers import CHIPS, Chip
 from tilewave.errors import NOWHERE, Loc
 
 LABEL = re.compile(r"([\w.$@]+):\s*(.*)")
@@ -46,7 +46,7 @@ def read_assembly(text: str, chip: str | None = None) -> Module:
     found = TARGET.search(text)
     name = chip or (found[1] if found else None)
     if name is None:
-        raise UnsupportedCode("the assembly does not say which chip it is for", remedy='pass chip="gfx942"')
+        raise UnsupportedCode("the assembly does not say which chip it is for", remedy=f'pass chip="{CHIPS[0]}"')
     if found and found[1] != name:
         raise UnsupportedCode(f"the assembly is for {found[1]}, not for {name}", remedy=f'pass chip="{found[1]}"')
     reader = _Reader()

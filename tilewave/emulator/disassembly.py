@@ -11,9 +11,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from tilewave.children import ChildFailed, run_child
+from tilewave.emulator.chips import Chip
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, split_text
-from tilewave.emulator.numbers import Chip
 from tilewave.errors import NOWHERE, Loc
 
 OLDEST, NEWEST = 20, 30

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.chips import OPINIONS, Chip
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
 from tilewave.emulator.kernel import Kernel, is_usual
 from tilewave.emulator.launch import Extent, Given, Launch, known_at_start, make_machine, prepare
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.memory import GlobalMemory
-from tilewave.emulator.numbers import SHARED_LIMIT, Chip
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Program
 from tilewave.emulator.races import Races
@@ -123,7 +123,7 @@ class Emulator:
         )
 
     def _check_needs(self, launch: Launch) -> None:
-        limit, private = SHARED_LIMIT[self.chip], launch.kernel.descriptor.private_bytes
+        limit, private = OPINIONS[self.chip].shared_bytes, launch.kernel.descriptor.private_bytes
         if launch.shared_bytes > limit:
             what = f"{launch.shared_bytes} bytes of shared memory do not fit {self.chip}, which has {limit}"
             raise UnsupportedCode(what, remedy="smaller tiles need less")

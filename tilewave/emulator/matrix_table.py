@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewave.emulator.numbers import CHIPS, Chip
+from tilewave.emulator.chips import CHIPS, OPINIONS, Chip
 
 
 class Entry(NamedTuple):
@@ -18,8 +18,8 @@ class Entry(NamedTuple):
     chips: tuple[Chip, ...] = CHIPS
 
 
-OLD: tuple[Chip, ...] = ("gfx942",)
-NEW: tuple[Chip, ...] = ("gfx950",)
+NEW = tuple(chip for chip, has in OPINIONS.items() if has.newer_matrix)
+OLD = tuple(chip for chip in CHIPS if chip not in NEW)
 INSTRUCTIONS: dict[str, Entry] = {
     "f32_32x32x1_2b_f32": Entry(16),
     "f32_16x16x1_4b_f32": Entry(8),

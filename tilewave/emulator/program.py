@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewave.emulator.chips import Chip
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import NO_REGISTER, Instruction
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
-from tilewave.emulator.numbers import Chip
 from tilewave.emulator.scalar import build_scalar
 from tilewave.emulator.shared import build_shared
 from tilewave.emulator.step import Draft, Execute, Step, nothing, unsupported
