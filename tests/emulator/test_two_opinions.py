@@ -56,6 +56,12 @@ def test_how_long_an_access_takes(chip, kind, size):
 
 
 @pytest.mark.parametrize("chip", CHIPS)
+def test_what_is_converted_by_an_instruction_is_what_the_emulator_converts(chip):
+    ours = [DTYPES[name].numpy for name in LANE_MACHINES[chip].converts]
+    assert ours == [np.dtype(OPINIONS[chip].float8[name]) for name in ("fp8", "bf8")]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
 def test_matrix_instructions_and_their_8_bit_floats(chip):
     family = LANE_MACHINES[chip].matrix
     rows = [i for i in ALL if family in i.chips]

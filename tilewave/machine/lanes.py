@@ -117,6 +117,8 @@ class LaneMachine:
     copy_engine: CopyEngine | None = None
     direct_load_bytes: tuple[int, ...] = ()
     """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
+    converts: tuple[str, ...] = ()
+    """8-bit floats that it has instructions to convert from f32 and back with, rounding to nearest even."""
     features: str = ""
     """Said to LLVM beyond `cpu`."""
     sources: tuple[Source, ...] = ()
@@ -156,6 +158,7 @@ CDNA_SOURCES = (
     Source("line_bytes", "AMD CDNA 3 white paper (2023)"),
     Source("shared", f"bytes, banks: {CDNA_ISA}; phases of {PHASES}"),
     Source("barriers", CDNA_ISA),
+    Source("converts", CDNA_ISA + ", V_CVT_PK_FP8_F32 and its like"),
     Source("direct_load_bytes", 'LLVM, "AMDGPU DMA Operations"'),
 )
 
@@ -183,6 +186,7 @@ GFX942 = LaneMachine(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4),
+    converts=("f8e4m3fnuz", "f8e5m2fnuz"),
     sources=CDNA_SOURCES,
 )
 GFX950 = LaneMachine(
@@ -208,6 +212,7 @@ GFX950 = LaneMachine(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4, 12, 16),
+    converts=("f8e4m3fn", "f8e5m2"),
     sources=CDNA_SOURCES,
 )
 

@@ -74,6 +74,9 @@ INTRINSICS = {
 TURNED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_fp8": "f32_16x16x32_fp8_bf8"}
 """With its operands in the other order an instruction of two dtypes is another one."""
 
+EIGHT_BIT = {"f8e4m3": "fp8", "f8e5m2": "bf8"}
+"""AMD's words for 8-bit floats; with or without a negative zero, as the chip has them."""
+
 UNUSED = (
     "implicitarg-ptr",
     "dispatch-ptr",
@@ -235,6 +238,24 @@ class Amdgcn:
         taken = [(kind, _as_fragment(f, x, kind, dtype, per_lane)) for x in operands]
         zeros = [("i32", "0")] * 3
         return f.call(sums, f"llvm.amdgcn.{INTRINSICS[name]}", [*taken, (sums, product.acc), *zeros])
+
+    # -- 8-bit floats
+
+    @property
+    def float8(self) -> Amdgcn | None:
+        return self if self.chip.converts else None
+
+    @property
+    def converts(self) -> tuple[str, ...]:
+        return self.chip.converts
+
+    def from_float8(self, f: Function, dtype: str, word: str, half: int) -> str:
+        arguments = [("i32", word), ("i1", str(half))]
+        return f.call("<2 x float>", f"llvm.amdgcn.cvt.pk.f32.{EIGHT_BIT[dtype[:6]]}", arguments)
+
+    def to_float8(self, f: Function, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
+        arguments = [*(("float", x) for x in numbers), ("i32", word), ("i1", str(half))]
+        return f.call("i32", f"llvm.amdgcn.cvt.pk.{EIGHT_BIT[dtype[:6]]}.f32", arguments)
 
     # -- the whole
 

@@ -29,6 +29,7 @@ class Nvptx:
     shared_pointer = "ptr addrspace(3)"
     windows = None
     brings = None
+    float8 = None
 
     @property
     def machine(self) -> Machine:
