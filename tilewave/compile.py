@@ -21,7 +21,7 @@ from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import CHIPS
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tilewave.ir.places import Places
     from tilewave.passes.map_workgroups import Order
 
-AMD, NVIDIA = (tuple(c.name for c in LANE_MACHINES.values() if c.vendor == vendor) for vendor in ("amd", "nvidia"))
+AMD, NVIDIA = (tuple(c.name for c in CHIPS.values() if c.vendor == vendor) for vendor in ("amd", "nvidia"))
 TARGETS = ("cpu", *AMD, *NVIDIA, "numpy")
 """What a kernel can be compiled for; `numpy` is the interpreter."""
 
@@ -428,11 +428,11 @@ def _gpu_build(tiles: Kernel, target: str, places: Places, options: WaveCompileO
         with IMPORTING:
             from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  as above
 
-        return build_amd(tiles, LANE_MACHINES[target], places, prefetched)
+        return build_amd(tiles, CHIPS[target], places, prefetched)
     with IMPORTING:
         from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415
 
-    return build_nvidia(tiles, LANE_MACHINES[target], places, prefetched, buffers)
+    return build_nvidia(tiles, CHIPS[target], places, prefetched, buffers)
 
 
 def _cpu_build(tiles: Kernel, options: WaveCompileOptions) -> CpuBuild:

@@ -11,7 +11,7 @@ from tilewave.backend.amd.spelling import Amdgcn
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.backend.llvm_child import MOST_PRODUCTS, REDUCES_STRENGTH, compile_here, most_products
 from tilewave.lower.cpu.kernel import LONGEST_UNROLLED
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import CHIPS
 
 M, N, K, L, G = sym.M, sym.N, sym.K, sym.L, GLOBAL_ADDRESS_SPACE
 SUBS = {M: 64, N: 64, K: 33, L: 64}
@@ -122,9 +122,9 @@ def test_strength_reduction_is_left_out_where_a_block_multiplies_much(monkeypatc
     asked = []
     monkeypatch.setattr(llvm, "set_option", lambda name, option: asked.append(option))
     lanes = wave_compile(WaveCompileOptions(subs={M: 128, N: 128}, target="gfx950"), elementwise(dtype)).build.program
-    compile_here(lanes.llvm_ir, Amdgcn(LANE_MACHINES["gfx950"]).machine)
+    compile_here(lanes.llvm_ir, Amdgcn(CHIPS["gfx950"]).machine)
     small = wave_compile(WaveCompileOptions(subs=SUBS, target="gfx950"), gemm_of(64))
-    compile_here(small.llvm_ir, Amdgcn(LANE_MACHINES["gfx950"]).machine)
+    compile_here(small.llvm_ir, Amdgcn(CHIPS["gfx950"]).machine)
     assert asked == [f"{REDUCES_STRENGTH}=0", f"{REDUCES_STRENGTH}=1"]
 
 

@@ -33,7 +33,7 @@ from tilewave.errors import TilewaveError
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed
 from tilewave.ir.types import BF16, F16, F32
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.runner import pass_name
 
 ERF = np.vectorize(math.erf, otypes=[np.float64])

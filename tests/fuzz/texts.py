@@ -24,7 +24,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.ir.verify import verify
 from tilewave.lower.cpu.kernel import lower
 from tilewave.lower.gpu.kernel import lower_lanes
-from tilewave.machine.lanes import LANE_MACHINES, SM_90A
+from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.machine.matrix import BY_NAME
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
@@ -94,8 +94,8 @@ def _cpu(kernel: Kernel, name: str) -> str:
 def _amd(kernel: Kernel, chip: str) -> str:
     lanes = kernel
     if kernel.level == "tile":
-        lanes, _ = run(kernel, lists.lanes(LANE_MACHINES[chip], Places(), ()))
-    return lower_lanes(lanes, Amdgcn(LANE_MACHINES[chip])).llvm_ir
+        lanes, _ = run(kernel, lists.lanes(CHIPS[chip], Places(), ()))
+    return lower_lanes(lanes, Amdgcn(CHIPS[chip])).llvm_ir
 
 
 def _nvidia(kernel: Kernel, _: str) -> str:

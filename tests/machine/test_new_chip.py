@@ -13,12 +13,12 @@ from tilewave.backend.nvidia.build import build_nvidia
 from tilewave.errors import ConstraintError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.places import Places
-from tilewave.machine.lanes import (
+from tilewave.machine.chips import (
+    CHIPS,
     GFX942,
     GFX950,
-    LANE_MACHINES,
     SM_90A,
-    LaneMachine,
+    Chip,
     MatrixUnits,
     SharedMemory,
     consecutive,
@@ -49,10 +49,10 @@ def check_lanes(lanes, shape):
     check_product(c, a, b)
 
 
-@pytest.mark.parametrize("chip", LANE_MACHINES.values(), ids=LANE_MACHINES)
+@pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
 def test_every_number_of_a_chip_has_a_source(chip):
     words = {"name", "vendor", "cpu", "features", "sources"}
-    given = {f.name for f in fields(LaneMachine) if getattr(chip, f.name) not in (None, ())} - words
+    given = {f.name for f in fields(Chip) if getattr(chip, f.name) not in (None, ())} - words
     assert {name for name in given if not chip.source(name)} == set()
     assert {s.field for s in chip.sources} <= given
 
@@ -113,7 +113,7 @@ def test_code_of_one_chip_is_not_taken_for_anothers_with_the_same_name(monkeypat
 def test_a_chip_of_32_lanes_from_another_vendors_document_can_be_written_down():
     """What it would compile to is a backend's matter; passes that ask for sizes get them."""
     phases = consecutive(128, (1, 2, 4, 8, 16), lanes=32)
-    chip = LaneMachine(
+    chip = Chip(
         "gfx1200",
         vendor="amd",
         cpu="gfx1200",

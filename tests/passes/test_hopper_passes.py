@@ -33,7 +33,7 @@ from tilewave.ir.fragments import GroupFragment
 from tilewave.ir.ops import Allocate, Barrier, MatrixShared, Read, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.lists import prefetch
 
 TARGET = "sm_90a"

@@ -17,7 +17,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.kernels import error_bound
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 
 WISH = MMAType.F32_64xNx8_TF32
 WAYS = ("copies", "loads")

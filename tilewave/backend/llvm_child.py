@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 import llvmlite.binding as llvm
 
-
 MOST_PRODUCTS = 40
 """Of a block; GEMMs have up to 25. LLVM's strength reduction compares each one with all the others: 192 of them,
 of a lane with 64 rows of three arrays, took nine tenths of the time, and gave the same instructions."""

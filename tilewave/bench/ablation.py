@@ -14,7 +14,7 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
 from tilewave.kernels import gemm
 from tilewave.lang.kernel import trace_kernel
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.runner import Pass, pass_name
 
 WITHOUT = "without "

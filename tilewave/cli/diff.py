@@ -23,7 +23,7 @@ from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
-from tilewave.machine.lanes import GFX942
+from tilewave.machine.chips import GFX942
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, pass_name, told_apart
 from tilewave.pipeline.tile_level import tile_level

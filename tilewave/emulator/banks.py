@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from tilewave.emulator.chips import OPINIONS, QUADS_OF_8_LANES, Chip
+from tilewave.emulator.chips import OPINIONS, QUADS_OF_8_LANES, ChipName
 
 Direction = Literal["read", "write"]
 WRITE_BYTES, WRITE_BANKS = 128, 32
@@ -25,7 +25,7 @@ class Cycles(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def phases(chip: Chip, direction: Direction, size: int) -> tuple[tuple[int, ...], ...]:
+def phases(chip: ChipName, direction: Direction, size: int) -> tuple[tuple[int, ...], ...]:
     """The lanes that are served together, phase by phase."""
     if direction == "read" and size in (12, 16):
         quads = OPINIONS[chip].quads if size == 16 else QUADS_OF_8_LANES
@@ -37,11 +37,13 @@ def phases(chip: Chip, direction: Direction, size: int) -> tuple[tuple[int, ...]
     return tuple(tuple(range(first, first + lanes)) for first in range(0, 64, lanes))
 
 
-def bank_count(chip: Chip, direction: Direction, size: int) -> int:
+def bank_count(chip: ChipName, direction: Direction, size: int) -> int:
     return OPINIONS[chip].read_banks if direction == "read" and size != 12 else WRITE_BANKS
 
 
-def access_cycles(chip: Chip, direction: Direction, size: int, addresses: Sequence[int], on: Sequence[bool]) -> Cycles:
+def access_cycles(
+    chip: ChipName, direction: Direction, size: int, addresses: Sequence[int], on: Sequence[bool]
+) -> Cycles:
     """One access of 64 lanes at these byte addresses."""
     banks = bank_count(chip, direction, size)
     taken, groups = 0, phases(chip, direction, size)

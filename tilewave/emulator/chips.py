@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import ml_dtypes
 
-Chip = Literal["gfx942", "gfx950"]
+ChipName = Literal["gfx942", "gfx950"]
 Quads = tuple[tuple[int, ...], ...]
 """Which fours of lanes, of the first 32, are served together."""
 QUADS_OF_8_LANES: Quads = ((0, 5), (1, 4), (2, 7), (3, 6))
@@ -44,7 +44,7 @@ class Opinion:
     """Whether it has the wider instructions, and waits one state more behind most."""
 
 
-OPINIONS: dict[Chip, Opinion] = {
+OPINIONS: dict[ChipName, Opinion] = {
     "gfx942": Opinion(
         elf_machine=0x4C,
         shared_bytes=65536,
@@ -68,7 +68,7 @@ OPINIONS: dict[Chip, Opinion] = {
         newer_matrix=True,
     ),
 }
-CHIPS: tuple[Chip, ...] = tuple(OPINIONS)
+CHIP_NAMES: tuple[ChipName, ...] = tuple(OPINIONS)
 UNITS = 4
 """Of a processor; wave w runs on unit w % 4. What follows is the same on all of these chips."""
 MOST_WAVES, REGISTERS, REGISTER_PIECE = 8, 512, 8

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewave.emulator.assembly import Module, read_assembly
-from tilewave.emulator.chips import OPINIONS, Chip
+from tilewave.emulator.chips import OPINIONS, ChipName
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
 from tilewave.emulator.kernel import Kernel, is_usual
@@ -41,7 +41,7 @@ class EmulationReport:
     """What a launch did and what was found; `instructions` counts each wave's."""
 
     kernel: str
-    chip: Chip
+    chip: ChipName
     order: Order
     seed: int
     workgroups: int
@@ -69,7 +69,7 @@ class Emulator:
         return Emulator(read_code_object(source if isinstance(source, bytes) else Path(source).read_bytes()))
 
     @property
-    def chip(self) -> Chip:
+    def chip(self) -> ChipName:
         return self.module.chip
 
     @property

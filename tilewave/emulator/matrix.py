@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilewave.emulator.chips import OPINIONS, Chip
+from tilewave.emulator.chips import OPINIONS, ChipName
 from tilewave.emulator.instruction import Operand
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.matrix_table import INSTRUCTIONS
@@ -135,7 +135,7 @@ def _result_places(shape: Shape) -> tuple[Array, Array]:
 # -- operands ----------------------------------------------------------------------------------------------------------
 
 
-def _decoder(format_name: str, chip: Chip) -> Callable[[Array], Array]:
+def _decoder(format_name: str, chip: ChipName) -> Callable[[Array], Array]:
     """Registers [waves, lanes, words] to elements [waves, lanes, elements]."""
     match format_name:
         case "f16":

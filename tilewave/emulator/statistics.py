@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.emulator.assembly import Module, read_assembly
-from tilewave.emulator.chips import MOST_WAVES, OPINIONS, REGISTER_PIECE, REGISTERS, UNITS, Chip
+from tilewave.emulator.chips import MOST_WAVES, OPINIONS, REGISTER_PIECE, REGISTERS, UNITS, ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.kernel import Kernel
@@ -63,7 +63,7 @@ class LoopStatistics:
     """A K loop in numbers, per wave and round where they do not say otherwise."""
 
     kernel: str
-    chip: Chip
+    chip: ChipName
     waves: int
     registers: int
     """Vector registers, accumulation registers included."""
@@ -221,7 +221,7 @@ def _longest_gap(body: Sequence[Instruction]) -> int:
     return min(longest, len(body))
 
 
-def waves_per_unit(chip: Chip, kernel: Kernel, waves: int) -> int:
+def waves_per_unit(chip: ChipName, kernel: Kernel, waves: int) -> int:
     """How many waves share a matrix unit, as registers and shared memory allow."""
     asked = max(kernel.resources.vector_registers, kernel.descriptor.allocated_registers, 1)
     allocated = -(-asked // REGISTER_PIECE) * REGISTER_PIECE

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from tilewave.emulator.chips import Chip
+from tilewave.emulator.chips import ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, Operand
 from tilewave.emulator.machine import Convoy
@@ -115,7 +115,7 @@ def unsupported(instruction: Instruction, why: str) -> UnsupportedCode:
 class Draft:
     """Puts a step together and notes what it reads and writes."""
 
-    def __init__(self, instruction: Instruction, chip: Chip) -> None:
+    def __init__(self, instruction: Instruction, chip: ChipName) -> None:
         self.instruction, self.chip = instruction, chip
         self.operands, self.modifiers = instruction.operands, instruction.modifiers
         self.vector_reads: list[int] = []

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewave.machine.lanes import BANK_BYTES, Phases, SharedMemory
+from tilewave.machine.chips import BANK_BYTES, Phases, SharedMemory
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["read", "write"]

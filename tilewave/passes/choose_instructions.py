@@ -16,7 +16,7 @@ from tilewave.ir.fragments import Fragment
 from tilewave.ir.ops import Mma
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import (
     ALL,
     WISHES,
@@ -32,7 +32,7 @@ SIDES = ("rows", "columns")
 
 @dataclass(frozen=True)
 class ChooseInstructions:
-    machine: LaneMachine
+    machine: Chip
     places: Places
 
     def __repr__(self) -> str:

@@ -55,7 +55,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import names, rewrite, substitute, uses
 from tilewave.ir.types import INDEX_SCALAR, Memory, Vector
-from tilewave.machine.lanes import MatrixUnits
+from tilewave.machine.chips import MatrixUnits
 
 SPARE = 40
 """Registers that addresses and the like take."""

@@ -47,7 +47,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, Memory, Scalar
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 
 MEMBERS = 2
 LEAST_PART = 0.5
@@ -58,7 +58,7 @@ LEAST_PART = 0.5
 class ShareCopies:
     """`machine` says how long a cache line is."""
 
-    machine: LaneMachine
+    machine: Chip
 
     def __repr__(self) -> str:
         return f"ShareCopies({self.machine.name})"

@@ -29,7 +29,7 @@ from tilewave.ir.placements import elements, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, DType, Memory, Padded, Placement, Swizzled, Tile
 from tilewave.machine.banks import NO_LANE, Array, Kind, Ports, ports
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import BY_NAME, NAMED, GroupInstruction
 
 PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
@@ -43,7 +43,7 @@ _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
 
 @dataclass(frozen=True)
 class StageShared:
-    machine: LaneMachine
+    machine: Chip
 
     def __repr__(self) -> str:
         return f"StageShared({self.machine.name})"
@@ -53,7 +53,7 @@ class StageShared:
 
 
 class _Staging:
-    def __init__(self, kernel: Kernel, machine: LaneMachine) -> None:
+    def __init__(self, kernel: Kernel, machine: Chip) -> None:
         self.old, self.machine = kernel, machine
         self.builder = Builder(names(kernel))
         self.makers = {v: op for op in walk(kernel.body) for v in op.results}
@@ -254,7 +254,7 @@ class Cost:
         return self.write[1] - self.write[0] + self.read[1] - self.read[0]
 
 
-def placement(machine: LaneMachine, access: Access) -> Placement | None:
+def placement(machine: Chip, access: Access) -> Placement | None:
     """The one without conflicts that wastes the fewest bytes; where all have some, the one that has the fewest."""
     *batch, rows, _ = access.shape
     if access.order[-1] == len(access.shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
@@ -262,7 +262,7 @@ def placement(machine: LaneMachine, access: Access) -> Placement | None:
     return _best(ports(machine.shared), access).placement
 
 
-def bank_table(machine: LaneMachine, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
+def bank_table(machine: Chip, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
     """What plain rows, both paddings and the best XOR cost an operand of this shape, written in the widest chunks."""
     rows, depth = NAMED[instruction].rows, NAMED[instruction].depth
     widest = machine.shared.widest_bytes

@@ -29,7 +29,7 @@ from tilewave.ir.placements import lies_in, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
 from tilewave.machine.banks import Kind, Ports, ports
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
 ROW_BYTES = (128, 64)
@@ -39,7 +39,7 @@ PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 
 @dataclass(frozen=True)
 class WidenWrites:
-    machine: LaneMachine
+    machine: Chip
     rows: dict[str, int] = field(default_factory=lambda: {name: i.rows for name, i in NAMED.items()}, repr=False)
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class WidenWrites:
 
 
 class _Widening:
-    def __init__(self, kernel: Kernel, machine: LaneMachine, rows: dict[str, int]) -> None:
+    def __init__(self, kernel: Kernel, machine: Chip, rows: dict[str, int]) -> None:
         self.old, self.machine = kernel, machine
         self.spreads = Spreads(kernel, rows, frozenset())
         self.heights = sorted(set(rows.values()))
@@ -132,7 +132,7 @@ def _uses(ops: Sequence[Op]) -> dict[Value, list[Op]]:
 # -- the memory of a chunk --------------------------------------------------------------------------------------------
 
 
-def chunk_memory(machine: LaneMachine, layout: Layout, dtype: DType, waves: int, room_bytes: int) -> Memory | None:
+def chunk_memory(machine: Chip, layout: Layout, dtype: DType, waves: int, room_bytes: int) -> Memory | None:
     """Waves x rows x columns for the longest rows that fit; None where none do."""
     rows, width = max(layout.steps[-3]), machine.widest_load_bytes // dtype.bytes
     for row_bytes in ROW_BYTES:

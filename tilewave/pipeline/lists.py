@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewave.ir.places import Places
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -53,7 +53,7 @@ def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, 
     return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed
 
 
-def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
     return (
         dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
@@ -89,7 +89,7 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
     )
 
 
-def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
         dissolve_loops,
@@ -106,7 +106,7 @@ def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass
     )
 
 
-def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
+def hopper(machine: Chip, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where

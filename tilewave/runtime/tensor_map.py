@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewave.ir.types import DType
-from tilewave.machine.lanes import TENSOR_MAPS as ENGINE
+from tilewave.machine.chips import TENSOR_MAPS as ENGINE
 from tilewave.runtime.cuda_driver import CudaDriver
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64

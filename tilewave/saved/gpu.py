@@ -16,7 +16,7 @@ from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.types import Memory
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
@@ -68,7 +68,7 @@ def stored_amd(build: AmdBuild) -> Stored:
     return {"codes": codes, "resources": asdict(build.resources)}, members
 
 
-def loaded_amd(contents: Contents, chip: LaneMachine, kernel: Kernel) -> LoadedAmd:
+def loaded_amd(contents: Contents, chip: Chip, kernel: Kernel) -> LoadedAmd:
     codes = dict(_loaded_code(contents, about) for about in contents.about.records("codes"))
     lanes = contents.kernel(LANES)
     reached = {reach.name for code in codes.values() for reach in code.reaches}
@@ -148,7 +148,7 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     return {"codes": codes, "resources": counted}, members
 
 
-def loaded_nvidia(contents: Contents, chip: LaneMachine, kernel: Kernel) -> LoadedNvidia:
+def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> LoadedNvidia:
     about = contents.about
     codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))
     lanes = contents.kernel(LANES)

@@ -12,7 +12,7 @@ from tilewave.errors import SavedKernelError, TargetError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import DTYPES
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import CHIPS
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cpu import Launch, Program
 from tilewave.runtime.records import AGAIN, Record, restored
@@ -83,7 +83,7 @@ def _loaded_build(contents: Contents, target: str, kernel: Kernel) -> CpuBuild |
         return None
     if target == "cpu":
         return _loaded_cpu(contents, kernel)
-    chip = LANE_MACHINES.get(target)
+    chip = CHIPS.get(target)
     if chip is not None:
         return (loaded_amd if chip.vendor == "amd" else loaded_nvidia)(contents, chip, kernel)
     raise SavedKernelError(

@@ -13,10 +13,10 @@ from tilewave.errors import TargetError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.fragments import Fragment
 from tilewave.ir.types import DTYPES
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 
-CHIPS = ("gfx942", "gfx950")
+AMD = ("gfx942", "gfx950")
 UNIT = 2.0**-24
 FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 
@@ -138,7 +138,7 @@ def test_every_8_bit_float_is_read_and_every_f32_near_one_rounded(dtype):
     )
 
 
-CONVERTED = [(chip, dtype) for chip in ("gfx942", "gfx950") for dtype in LANE_MACHINES[chip].converts]
+CONVERTED = [(chip, dtype) for chip in ("gfx942", "gfx950") for dtype in CHIPS[chip].converts]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 7, 16])
@@ -593,6 +593,6 @@ def test_results_are_stored_in_any_dtype():
     for dtype in ("f16", "bf16"):
         y = np.zeros(x.shape, DTYPES[dtype].numpy)
         kernel = rows_of_16(body + f"%y = cast(%m) : vector<16x{dtype}>", "f32", out=dtype)
-        for chip in CHIPS:
+        for chip in AMD:
             agrees_with_the_interpreter(kernel, x, y, chip=chip)
     assert ml_dtypes.bfloat16 == y.dtype

@@ -14,7 +14,7 @@ from tilewave.ir.ops import TakeOver
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.runtime.gpu_launch import ScratchMemory
 
 M, N, K = 4864, 4096, 4160

@@ -15,7 +15,7 @@ from tilewave.errors import TargetError
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.lower.gpu.kernel import lower_lanes
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 
 WAYS = ("copies", "loads")
 

@@ -16,7 +16,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Step, run
 from tilewave.runtime.cache import compile_key
 
@@ -57,7 +57,7 @@ class AmdBuild:
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    chip: LaneMachine
+    chip: Chip
     key: str
     """Of its code, in the cache."""
     passing: Callable[[], Passed]
@@ -115,7 +115,7 @@ class AmdBuild:
         )
 
 
-def build_amd(tiles: Kernel, chip: LaneMachine, places: Places, prefetched: int) -> AmdBuild:
+def build_amd(tiles: Kernel, chip: Chip, places: Places, prefetched: int) -> AmdBuild:
     """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
     lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
     key = compile_key("amd", repr(chip), repr(places), str(prefetched), lines, unnamed(tiles))

@@ -16,7 +16,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
 from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
@@ -33,7 +33,7 @@ class AmdProgram:
 
     tiles: Kernel
     """Which has its name and its parameters."""
-    chip: LaneMachine
+    chip: Chip
     key: str
     """In the cache."""
     lanes: Callable[[], Kernel]

@@ -10,7 +10,7 @@ from tilewave.backend.llvm_child import Machine
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import Function, Module
 from tilewave.lower.numbers import suffix
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
 TRIPLE = "amdgcn-amd-amdhsa"
@@ -101,7 +101,7 @@ UNUSED = (
 class Amdgcn:
     """One of AMD's chips."""
 
-    chip: LaneMachine
+    chip: Chip
 
     global_pointer = "ptr addrspace(1)"
     shared_pointer = "ptr addrspace(3)"

@@ -16,7 +16,7 @@ from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
 from tilewave.backend.nvidia.wgmma import multiply
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import Function, Typed
-from tilewave.machine.lanes import TENSOR_MAPS, LaneMachine
+from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 PHASE_LOOP = """{
 .reg .pred p;
@@ -55,7 +55,7 @@ setp.lt.u32 p, $1, {members};
 class Hopper:
     """What runs beside the waves; one lane of a wave asks for it."""
 
-    chip: LaneMachine
+    chip: Chip
 
     map_parameter = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 

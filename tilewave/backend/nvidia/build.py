@@ -17,7 +17,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass, Step, run
 from tilewave.runtime.cache import compile_key, key_of
 
@@ -59,7 +59,7 @@ class NvidiaBuild:
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    chip: LaneMachine
+    chip: Chip
     key: str
     """Of its code, in the cache."""
     passing: Callable[[], Passed]
@@ -124,9 +124,7 @@ class NvidiaBuild:
         )
 
 
-def build_nvidia(
-    tiles: Kernel, chip: LaneMachine, places: Places, prefetched: int, stages: int | None = None
-) -> NvidiaBuild:
+def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, stages: int | None = None) -> NvidiaBuild:
     """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
 
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
@@ -148,7 +146,7 @@ def build_nvidia(
     return NvidiaBuild(tiles, chip, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
 
 
-def _chosen(tiles: Kernel, chip: LaneMachine, places: Places, stages: int | None) -> NvidiaBuild | None:
+def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> NvidiaBuild | None:
     """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
     built = build_copying(tiles, chip, places, stages, chip.processors)
     if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
@@ -159,13 +157,13 @@ def _chosen(tiles: Kernel, chip: LaneMachine, places: Places, stages: int | None
     return built
 
 
-def build_copying(tiles: Kernel, chip: LaneMachine, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
+def build_copying(tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once."""
     return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups))
 
 
 def copying_passes(
-    chip: LaneMachine, places: Places, stages: int | None = None, workgroups: int | None = None
+    chip: Chip, places: Places, stages: int | None = None, workgroups: int | None = None
 ) -> tuple[Pass, ...]:
     """`workgroups`: as many as the chip has processors, where it is not said."""
     most, fewest = (stages, stages) if stages else (DEFAULT_STAGES, 1)
@@ -173,14 +171,12 @@ def copying_passes(
     return passes
 
 
-def build_plain(
-    tiles: Kernel, chip: LaneMachine, places: Places, pipelining: Sequence[Pass], key: str = ""
-) -> NvidiaBuild:
+def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel whose lanes load its tiles, from arrays of any strides."""
     return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining), key)
 
 
-def build_with(tiles: Kernel, chip: LaneMachine, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
+def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
     return NvidiaBuild(tiles, chip, key or compile_key("nvidia", repr(chip), unnamed(passed[0])), lambda: passed)

@@ -10,16 +10,16 @@ from tilewave.ir.ops import AwaitEarlier
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 
 
-def lowered_for(kernel: Kernel, chip: LaneMachine, variant: Variant) -> LoweredLanes:
+def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
     memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     alignments = dict.fromkeys(memories, chip.widest_load_bytes) | dict(variant.narrow)
     return lower_lanes(kernel, Nvptx(chip), frozenset(variant.anyhow), alignments)
 
 
-def code_of(kernel: Kernel, chip: LaneMachine, variant: Variant) -> NvidiaCode:
+def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:
     lowered = lowered_for(kernel, chip, variant)
     made = assembled(kernel.name, chip.name, lowered.llvm_ir, Nvptx(chip).machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster

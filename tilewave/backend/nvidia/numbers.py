@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewave.lower.llvm import Function, Typed
-from tilewave.machine.lanes import NVIDIA_LANES
+from tilewave.machine.chips import NVIDIA_LANES
 
 LANES = NVIDIA_LANES
 ALL_LANES = "-1"

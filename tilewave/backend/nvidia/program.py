@@ -18,7 +18,7 @@ from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
@@ -41,7 +41,7 @@ class NvidiaProgram:
 
     tiles: Kernel
     """Which has its name and its parameters."""
-    chip: LaneMachine
+    chip: Chip
     key: str
     """In the cache."""
     lanes: Callable[[], Kernel]

@@ -12,7 +12,7 @@ from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import Function, Module
-from tilewave.machine.lanes import TENSOR_MAPS, LaneMachine
+from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 TRIPLE = "nvptx64-nvidia-cuda"
 SHARED = "workgroup$memory"
@@ -23,7 +23,7 @@ SHARED = "workgroup$memory"
 class Nvptx:
     """One of NVIDIA's chips."""
 
-    chip: LaneMachine
+    chip: Chip
 
     global_pointer = "ptr addrspace(1)"
     shared_pointer = "ptr addrspace(3)"
