@@ -1,12 +1,15 @@
 """A chip of a known vendor is one record: nothing else is edited, and passes, backends and messages follow it."""
 
+import ast
 import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from kernels import check_product, gemm, poisoned, random_array, sizes
 
+import tilewave
 from tilewave import *
 from tilewave.backend.amd.build import build_amd
 from tilewave.backend.nvidia.build import build_nvidia
@@ -108,6 +111,24 @@ def test_code_of_one_chip_is_not_taken_for_anothers_with_the_same_name(monkeypat
     banks = replace(SMALL.shared, bytes=SMALL.shared.bytes * 2)
     keys = {build_amd(kernel, chip, Places(), 0).key for chip in (SMALL, replace(SMALL, shared=banks))}
     assert len(keys) == 2
+
+
+ROOMS = ("analysis", "emulator", "interp", "ir", "lower", "passes", "pipeline", "sim")
+
+
+def test_nobody_decides_by_a_chips_name():
+    """In the rooms between the author and the backends no text is a chip's name, but for the emulator's opinions."""
+    package = Path(tilewave.__file__).parent
+    files = [path for room in ROOMS for path in sorted((package / room).rglob("*.py"))]
+    assert len(files) > 100
+    found = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in files
+        if path != package / "emulator/chips.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in CHIPS
+    ]
+    assert found == []
 
 
 def test_a_chip_of_32_lanes_from_another_vendors_document_can_be_written_down():
