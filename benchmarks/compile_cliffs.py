@@ -1,11 +1,13 @@
 """How much of LLVM's processor time kernels take that are unrolled: chained products and f8, on every instruction set.
 
-.venv/bin/python benchmarks/compile_cliffs.py
+python benchmarks/compile_cliffs.py cpu
+python benchmarks/compile_cliffs.py gpu     one wave adds two tiles of 128x128: 256 elements a lane
 """
 
 import os
 import random
 import resource
+import sys
 
 from tilewave import (
     GLOBAL_ADDRESS_SPACE,
@@ -13,13 +15,17 @@ from tilewave import (
     Register,
     TilingConstraint,
     WaveCompileOptions,
+    WaveConstraint,
     WorkgroupConstraint,
     bf16,
     cast,
     f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
     f8e5m2fnuz,
     f16,
     f32,
+    i8,
     iterate,
     mma,
     read,
@@ -75,8 +81,33 @@ def seconds(kernel, instruction_set):
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
 
 
-def main():
-    os.environ["TILEWAVE_CACHE_DIR"] = "off"
+def added(dtype):
+    one_wave = [WaveConstraint(M, 128), WaveConstraint(N, 128)]
+
+    @wave([WorkgroupConstraint(M, 128, 0), WorkgroupConstraint(N, 128, 1), *one_wave])
+    def added(a: Memory[M, N, G, dtype], b: Memory[M, N, G, dtype], c: Memory[M, N, G, dtype]):
+        write(read(a) + read(b), c)
+
+    return added
+
+
+ON_GPUS = [
+    *(("gfx942", dtype) for dtype in (f8e4m3fnuz, f8e5m2fnuz, f8e4m3fn, bf16, i8, f16, f32)),
+    *(("gfx950", dtype) for dtype in (f8e4m3fn, f8e5m2, bf16, i8, f16, f32)),
+    ("sm_90a", f8e4m3fn),
+]
+
+
+def gpus():
+    for target, dtype in ON_GPUS:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        made = wave_compile(WaveCompileOptions(subs={M: 128, N: 128}, target=target), added(dtype))
+        lines = made.asm.count("\n")
+        took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        print(f"{took:5.1f} s  {target} {dtype!s:12} {lines:6} lines of assembly", flush=True)
+
+
+def cpus():
     choose, found = random.Random(0), []
     for _ in range(8):
         tile = [choose.choice([4, 8, 16, 24, 32, 64]) for _ in range(4)]
@@ -89,4 +120,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    os.environ["TILEWAVE_CACHE_DIR"] = "off"
+    {"cpu": cpus, "gpu": gpus}[sys.argv[1]]()

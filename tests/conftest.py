@@ -14,7 +14,7 @@ from kernels import FORMATS
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.verify import verify_part
-from tilewave.machine.lanes import LANE_MACHINES, SM_90A
+from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -47,10 +47,10 @@ from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
-    "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),
+    "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
     "dissolve_loops": lambda text: dissolve_loops,
-    "fit_shared": lambda text: FitShared(LANE_MACHINES[text], Places()),
-    "load_into_shared": lambda text: LoadIntoShared(LANE_MACHINES[text.split(",")[0]], int(text.split(",")[1])),
+    "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
+    "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
@@ -58,22 +58,22 @@ PASSES = {
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
-    "share_copies": lambda text: ShareCopies(LANE_MACHINES[text]),
+    "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "simplify": lambda text: simplify,
     "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
     "split_last_round": lambda text: SplitLastRound(int(text), 0),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
-    "stage_shared": lambda text: StageShared(LANE_MACHINES[text]),
-    "stage_writes": lambda text: StageWrites(LANE_MACHINES[text]),
+    "stage_shared": lambda text: StageShared(CHIPS[text]),
+    "stage_writes": lambda text: StageWrites(CHIPS[text]),
     "take_parts_first": lambda text: take_parts_first,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: multiply_by_reciprocals,
     "unroll_slots": lambda text: unroll_slots,
-    "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
-    "widen_writes": lambda text: WidenWrites(LANE_MACHINES[text]),
+    "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),
+    "widen_writes": lambda text: WidenWrites(CHIPS[text]),
 }
 SEPARATOR = "// -----\n"
 ALMOST_A_CHECK = re.compile(r"^\s*//\s*CH[A-Z]*K(?!(-(NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?:).*$", re.MULTILINE)

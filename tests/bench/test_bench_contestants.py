@@ -33,6 +33,7 @@ from tilewave.errors import TilewaveError
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed
 from tilewave.ir.types import BF16, F16, F32
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.runner import pass_name
 
 ERF = np.vectorize(math.erf, otypes=[np.float64])
@@ -210,7 +211,7 @@ def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):  # n
 
 # -- ablations ----------------------------------------------------------------------------------------------------
 
-NAMES = [pass_name(p) for p in copying_passes("sm_90a", Places())]
+NAMES = [pass_name(p) for p in copying_passes(SM_90A, Places())]
 ABLATIONS = {ablation.name: ablation for ablation in ablations()}
 
 
@@ -222,7 +223,7 @@ def test_every_pass_can_be_left_out_or_is_needed():
 
 
 def test_an_ablation_is_the_list_without_a_pass_or_with_another_number():
-    passes = copying_passes("sm_90a", Places())
+    passes = copying_passes(SM_90A, Places())
     assert [pass_name(p) for p in without("stage_writes")(passes)] == [n for n in NAMES if n != "stage_writes"]
     changed = having("specialize_waves", stages=2)(passes)
     assert [pass_name(p) for p in changed] == NAMES

@@ -24,7 +24,7 @@ from tilewave.ir.types import DTYPES
 from tilewave.ir.verify import verify
 from tilewave.lower.cpu.kernel import lower
 from tilewave.lower.gpu.kernel import lower_lanes
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.machine.matrix import BY_NAME
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
@@ -94,13 +94,13 @@ def _cpu(kernel: Kernel, name: str) -> str:
 def _amd(kernel: Kernel, chip: str) -> str:
     lanes = kernel
     if kernel.level == "tile":
-        lanes, _ = run(kernel, lists.lanes(LANE_MACHINES[chip], Places(), ()))
-    return lower_lanes(lanes, Amdgcn(chip)).llvm_ir
+        lanes, _ = run(kernel, lists.lanes(CHIPS[chip], Places(), ()))
+    return lower_lanes(lanes, Amdgcn(CHIPS[chip])).llvm_ir
 
 
 def _nvidia(kernel: Kernel, _: str) -> str:
-    lanes = run(kernel, copying_passes("sm_90a", Places()))[0] if kernel.level == "tile" else kernel
-    return lowered_for(lanes, "sm_90a", Variant()).llvm_ir
+    lanes = run(kernel, copying_passes(SM_90A, Places()))[0] if kernel.level == "tile" else kernel
+    return lowered_for(lanes, SM_90A, Variant()).llvm_ir
 
 
 STAGES: dict[str, Callable[[Kernel, str], str]] = {

@@ -33,6 +33,7 @@ from tilewave.ir.fragments import GroupFragment
 from tilewave.ir.ops import Allocate, Barrier, MatrixShared, Read, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.lists import prefetch
 
 TARGET = "sm_90a"
@@ -43,7 +44,7 @@ def compiled(kernel, subs, **options):
     """A kernel whose lanes load its tiles."""
     made = wave_compile(WaveCompileOptions(subs=subs, target=TARGET, **options), kernel)
     pipelining = prefetch(options["buffers"]) if options.get("schedule") is SchedulingType.PREFETCH else ()
-    return replace(made, build=build_plain(made.kernel, "sm_90a", Places(), pipelining))
+    return replace(made, build=build_plain(made.kernel, SM_90A, Places(), pipelining))
 
 
 @cache

@@ -34,7 +34,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.verify import verify
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 

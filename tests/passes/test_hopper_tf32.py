@@ -17,6 +17,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.kernels import error_bound
+from tilewave.machine.chips import SM_90A
 
 WISH = MMAType.F32_64xNx8_TF32
 WAYS = ("copies", "loads")
@@ -244,7 +245,7 @@ def test_bits_that_no_operand_has_cannot_be_ignored(dtype, bits):
 
 
 def test_exact_products_of_f32_are_not_spelled_as_others():
-    assert "k8.f32.tf32.tf32" in code_of(product_of("f32", 13), "sm_90a", Variant()).ptx
+    assert "k8.f32.tf32.tf32" in code_of(product_of("f32", 13), SM_90A, Variant()).ptx
     for bits in (0, 5):
         with pytest.raises(TargetError, match=f"wgmma ignores 13 bits of f32, not {bits}"):
-            code_of(product_of("f32", bits), "sm_90a", Variant())
+            code_of(product_of("f32", bits), SM_90A, Variant())

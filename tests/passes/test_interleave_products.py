@@ -15,6 +15,7 @@ from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Barrier, Loop, Matrix, Meet, Priority, Together
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.simplify import simplify
@@ -29,7 +30,7 @@ def laid_out(chip, tile, waves, shape):
     kernel = with_waves(gemm(), waves)
     options = WaveCompileOptions(subs=sizes(*shape, *tile), target=chip, schedule=SchedulingType.PREFETCH)
     lanes = wave_compile(options, kernel).build.lanes
-    return run(lanes, (InterleaveProducts(DEPTHS), simplify))[0]
+    return run(lanes, (InterleaveProducts(DEPTHS, CHIPS[chip].matrix_units), simplify))[0]
 
 
 def operands(shape):

@@ -18,7 +18,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
-from tilewave.machine.lanes import GFX942
+from tilewave.machine.chips import GFX942
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads

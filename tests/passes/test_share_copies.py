@@ -34,7 +34,7 @@ from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.kernels import gemm as mapped_gemm
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 

@@ -43,7 +43,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.passes.simplify import simplify
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.pipeline import lists

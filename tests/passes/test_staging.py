@@ -27,7 +27,7 @@ from tilewave.ir.types import DTYPES, F16, Padded, Swizzled
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.kernel import trace_kernel
 from tilewave.machine.banks import NO_LANE, cycles
-from tilewave.machine.lanes import GFX942, GFX950
+from tilewave.machine.chips import GFX942, GFX950
 from tilewave.machine.matrix import NAMED, WISHES, spelled
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.fit_shared import FitShared

@@ -16,7 +16,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.placements import lies_in
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.machine.lanes import SM_90A
+from tilewave.machine.chips import SM_90A
 from tilewave.passes.start_early import start_early
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run

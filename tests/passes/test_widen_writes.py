@@ -25,11 +25,11 @@ from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel
 from tilewave.machine.banks import ports
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.widen_writes import WidenWrites, chunk_memory, conflicts
 
-CHIPS = ("gfx942", "gfx950")
+AMD = ("gfx942", "gfx950")
 FOUR, EIGHT = (2, 2), (2, 4)
 SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)
 
@@ -105,7 +105,7 @@ def test_ragged_edges_are_neither_stored_nor_missed(waves, schedule):
     check(c, shape, f16)
 
 
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("chip", AMD)
 @pytest.mark.parametrize(("dtype", "acc", "out"), [(bf16, f32, bf16), (i8, i32, i8), (f16, f32, "f8"), (f32, f32, f16)])
 def test_every_narrow_result(chip, dtype, acc, out):
     out = {"gfx942": f8e4m3fnuz, "gfx950": f8e4m3fn}[chip] if out == "f8" else out
@@ -159,7 +159,7 @@ def dtypes_of(mma_type, chip):
     return tuple(DTYPES[name] for name in (a, b, acc))
 
 
-TYPES = [(chip, t) for chip in CHIPS for t in MMAType if t.value in NAMED and chip in NAMED[t.value].chips]
+TYPES = [(chip, t) for chip in AMD for t in MMAType if t.value in NAMED and chip in NAMED[t.value].chips]
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_every_matrix_instruction(chip, mma_type, waves):
 @pytest.mark.parametrize(("chip", "mma_type"), TYPES, ids=str)
 def test_no_lane_waits_for_a_bank(chip, mma_type):
     """On gfx942. The banks of gfx950 could read 256 bytes at once, but chunks of 8 bytes let them read half of that."""
-    machine, instruction = LANE_MACHINES[chip], NAMED[mma_type.value]
+    machine, instruction = CHIPS[chip], NAMED[mma_type.value]
     for dtype in (f16, i8):
         layout = Fragment(instruction.rows, 0).sums((128, 256), EIGHT, turned=True)
         memory = chunk_memory(machine, layout, dtype, prod(EIGHT), 32768)
@@ -356,7 +356,7 @@ def test_a_workgroup_of_one_wave_leaves_room_for_as_many_as_a_compute_unit_runs(
     shape = (32, 64, 64)
     c = compiled(narrow(f16, waves=(1, 1)), sizes(*shape, 32, 64, 32), schedule=SchedulingType.NONE)
     assert step_of(c).changed
-    assert c.resources.shared_bytes * 32 <= LANE_MACHINES["gfx942"].shared.bytes
+    assert c.resources.shared_bytes * 32 <= CHIPS["gfx942"].shared.bytes
     check(c, shape, f16)
 
 
@@ -365,4 +365,4 @@ def test_the_memory_of_a_result_fits_into_the_one_below_it():
     for op in walk(step_of(c).after.body):
         if isinstance(op, Overlay):
             assert lies_in(op.memory, "shared") and size_bytes(op.result.type) <= size_bytes(op.memory.type)
-    assert repr(WidenWrites(LANE_MACHINES["gfx942"])) == "WidenWrites(gfx942)"
+    assert repr(WidenWrites(CHIPS["gfx942"])) == "WidenWrites(gfx942)"

@@ -6,11 +6,19 @@ It needs llvmlite and nothing else of ours; whoever starts it says where that li
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import llvmlite.binding as llvm
+
+MOST_PRODUCTS = 40
+"""Of a block; GEMMs have up to 25. LLVM's strength reduction compares each one with all the others: 192 of them,
+of a lane with 64 rows of three arrays, took nine tenths of the time, and gave the same instructions."""
+PRODUCT = re.compile(r"= mul (?:\w+ )*i\d+ %\S+, %")
+REDUCES_STRENGTH = "-amdgpu-scalar-ir-passes"
+"""LLVM's option, which has AMD's chips alone; others have no such kernels that take long."""
 
 
 @dataclass(frozen=True)
@@ -65,4 +73,10 @@ def compile_here(llvm_ir: str, machine: Machine) -> ObjectCode:
     if machine.gives == "object":
         return ObjectCode(to.emit_object(module), "")
     optimized = str(module)  # emitting changes a module, so each of the two gets its own
+    llvm.set_option("", f"{REDUCES_STRENGTH}={int(most_products(optimized) <= MOST_PRODUCTS)}")
     return ObjectCode(to.emit_object(module), to.emit_assembly(llvm.parse_assembly(optimized)))
+
+
+def most_products(llvm_ir: str) -> int:
+    """How many numbers that are not constant are multiplied in a block, in the one that has the most of it."""
+    return max(len(PRODUCT.findall(block)) for block in re.split(r"\n\S+:", llvm_ir))

@@ -1,8 +1,8 @@
-"""What a kernel can be compiled for: a new chip of a known vendor is a line here, a new vendor a folder and a line."""
+"""What a kernel can be compiled for: a new chip of a known vendor is a record in `machine`, a new vendor a folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 from tilewave.backend.amd.backend import AmdBackend
@@ -11,14 +11,15 @@ from tilewave.backend.interpreter.backend import InterpreterBackend
 from tilewave.backend.nvidia.backend import NvidiaBackend
 from tilewave.backend.protocol import Backend
 from tilewave.errors import TargetError, here
+from tilewave.machine.chips import CHIPS, Chip
+
+VENDORS: dict[str, Callable[[str, Chip], Backend]] = {"amd": AmdBackend, "nvidia": NvidiaBackend}
 
 TARGETS: dict[str, Backend] = {
     target.name: target
     for target in (
         CpuBackend("cpu"),
-        AmdBackend("gfx942"),
-        AmdBackend("gfx950"),
-        NvidiaBackend("sm_90a"),
+        *(VENDORS[chip.vendor](chip.name, chip) for chip in CHIPS.values()),
         InterpreterBackend("numpy"),
     )
 }

@@ -14,10 +14,12 @@ from tilewave.errors import TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
 from tilewave.kernels import gemm
+from tilewave.machine.chips import CHIPS
 from tilewave.pipeline.runner import Pass, pass_name
 
 TARGET = targets_on("cuda")[0].name
 """What is measured on the GPU: the first chip that stands in the table."""
+CHIP = CHIPS[TARGET]
 WITHOUT = "without "
 Passes = tuple[Pass, ...]
 Change = Callable[[Passes], Passes]
@@ -35,7 +37,7 @@ class Ablation:
 
 def changed(change: Change) -> Build:
     """With a changed list of passes."""
-    return lambda tiles, places: build_with(tiles, TARGET, change(copying_passes(TARGET, places)))
+    return lambda tiles, places: build_with(tiles, CHIP, change(copying_passes(CHIP, places)))
 
 
 def without(name: str) -> Change:
@@ -70,7 +72,7 @@ def ablation_without(name: str) -> Ablation:
 
 def checked_ablation(name: str) -> Ablation:
     """The same, or an error where no pass is called so."""
-    _known(name, copying_passes(TARGET, Places()))
+    _known(name, copying_passes(CHIP, Places()))
     return ablation_without(name)
 
 
@@ -96,13 +98,13 @@ NEEDED = (
 
 def ablations() -> tuple[Ablation, ...]:
     """Each pass that may be left out, and what is chosen by numbers."""
-    names = [pass_name(p) for p in copying_passes(TARGET, Places())]
+    names = [pass_name(p) for p in copying_passes(CHIP, Places())]
     return (
         *(ablation_without(name) for name in dict.fromkeys(names) if name not in NEEDED),
         Ablation("in order of rows", changed(lambda passes: passes), "linear()"),
         Ablation("3 stages", changed(having("specialize_waves", stages=3))),
         Ablation("2 stages", changed(having("specialize_waves", stages=2))),
-        Ablation("loads by lanes", lambda tiles, places: build_plain(tiles, TARGET, places, ())),
+        Ablation("loads by lanes", lambda tiles, places: build_plain(tiles, CHIP, places, ())),
     )
 
 

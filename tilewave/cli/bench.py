@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.bench.ablation import ablations, checked_ablation
 from tilewave.bench.contestants import BASELINES
 from tilewave.bench.epilogue import BIAS_GELU, EPILOGUES
@@ -83,7 +84,7 @@ def bench_command(
     context: typer.Context,
     what: KernelName = "gemm",
     set_: Sizes = None,
-    target: Target = "cpu",
+    target: Target = DEFAULT_TARGET,
     kernel: KernelOfFile = "",
     shapes: ShapesText = "seeds",
     dtype: DTypeText = "f16",

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
+from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.bench.baselines import BASELINES
 from tilewave.bench.kernel import KernelSettings
 from tilewave.bench.measure import threads_of
@@ -61,7 +62,7 @@ def run_command(
     context: typer.Context,
     what: KernelName,
     set_: Sizes = None,
-    target: Target = "cpu",
+    target: Target = DEFAULT_TARGET,
     kernel: KernelOfFile = "",
     shape: ShapeText = "2048x2048x2048",
     dtype: DTypeText = "f32",

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewave.emulator.chips import CHIP_NAMES, ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import INTEGER, Instruction, split_text
 from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
-from tilewave.emulator.numbers import CHIPS, Chip
 from tilewave.errors import NOWHERE, Loc
 
 LABEL = re.compile(r"([\w.$@]+):\s*(.*)")
@@ -30,18 +30,18 @@ BRANCH = re.compile(r"s_(?:cbranch_\w+|branch)\s+(\S+)")
 class Module:
     """Everything that one file of machine code holds."""
 
-    chip: Chip
+    chip: ChipName
     instructions: tuple[Instruction, ...]
     kernels: Mapping[str, Kernel]
     segments: tuple[tuple[int, bytes], ...] = ()
     """Bytes of a code object that a kernel may read, by address; assembly text has none."""
 
 
-def known_chip(name: str) -> Chip:
-    for chip in CHIPS:
+def known_chip(name: str) -> ChipName:
+    for chip in CHIP_NAMES:
         if chip == name:
             return chip
-    raise UnsupportedCode(f"the emulator does not know {name}", remedy=f"it knows {' and '.join(CHIPS)}")
+    raise UnsupportedCode(f"the emulator does not know {name}", remedy=f"it knows {' and '.join(CHIP_NAMES)}")
 
 
 def read_assembly(text: str, chip: str | None = None) -> Module:
@@ -49,7 +49,7 @@ def read_assembly(text: str, chip: str | None = None) -> Module:
     found = TARGET.search(text)
     name = chip or (found[1] if found else None)
     if name is None:
-        raise UnsupportedCode("the assembly does not say which chip it is for", remedy='pass chip="gfx942"')
+        raise UnsupportedCode("the assembly does not say which chip it is for", remedy=f'pass chip="{CHIP_NAMES[0]}"')
     if found and found[1] != name:
         raise UnsupportedCode(f"the assembly is for {found[1]}, not for {name}", remedy=f'pass chip="{found[1]}"')
     reader = _Reader()

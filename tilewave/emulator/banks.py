@@ -1,8 +1,7 @@
 """How long shared memory takes for one access of a wave: lanes of a phase that want different words of a bank wait.
 
-gfx942 has 32 banks of 4 bytes. A 16-byte read takes 8 phases of 8 lanes: {0–3, 20–23}, {4–7, 16–19}, {8–11, 28–31},
-{12–15, 24–27}, then the same 32 lanes on. gfx950 reads over 64 banks, 16 bytes in 4 phases of 16 lanes. Other widths
-go through consecutive lanes. The phases were measured by others (Triton's and HipKittens' authors).
+Of 32 banks a 16-byte read takes 8 phases of 8 lanes: {0–3, 20–23}, {4–7, 16–19}, {8–11, 28–31}, {12–15, 24–27}, then
+the same 32 lanes on; over 64 banks, 4 phases of 16 lanes. Other widths go through consecutive lanes (`chips.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from tilewave.emulator.numbers import Chip
+from tilewave.emulator.chips import OPINIONS, QUADS_OF_8_LANES, ChipName
 
 Direction = Literal["read", "write"]
-QUADS_GFX942 = ((0, 5), (1, 4), (2, 7), (3, 6))
-QUADS_GFX950 = ((0, 3, 5, 6), (1, 2, 4, 7))
+WRITE_BYTES, WRITE_BANKS = 128, 32
 
 
 class Cycles(NamedTuple):
@@ -27,23 +25,25 @@ class Cycles(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def phases(chip: Chip, direction: Direction, size: int) -> tuple[tuple[int, ...], ...]:
+def phases(chip: ChipName, direction: Direction, size: int) -> tuple[tuple[int, ...], ...]:
     """The lanes that are served together, phase by phase."""
     if direction == "read" and size in (12, 16):
-        quads = QUADS_GFX950 if chip == "gfx950" and size == 16 else QUADS_GFX942
+        quads = OPINIONS[chip].quads if size == 16 else QUADS_OF_8_LANES
         return tuple(
             tuple(4 * quad + lane + half for quad in group for lane in range(4)) for half in (0, 32) for group in quads
         )
-    width = 256 if chip == "gfx950" and direction == "read" and size >= 4 else 128
+    width = OPINIONS[chip].read_bytes if direction == "read" and size >= 4 else WRITE_BYTES
     lanes = min(width // max(size, 4), 64)
     return tuple(tuple(range(first, first + lanes)) for first in range(0, 64, lanes))
 
 
-def bank_count(chip: Chip, direction: Direction, size: int) -> int:
-    return 64 if chip == "gfx950" and direction == "read" and size != 12 else 32
+def bank_count(chip: ChipName, direction: Direction, size: int) -> int:
+    return OPINIONS[chip].read_banks if direction == "read" and size != 12 else WRITE_BANKS
 
 
-def access_cycles(chip: Chip, direction: Direction, size: int, addresses: Sequence[int], on: Sequence[bool]) -> Cycles:
+def access_cycles(
+    chip: ChipName, direction: Direction, size: int, addresses: Sequence[int], on: Sequence[bool]
+) -> Cycles:
     """One access of 64 lanes at these byte addresses."""
     banks = bank_count(chip, direction, size)
     taken, groups = 0, phases(chip, direction, size)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewave.emulator.assembly import Module, known_chip
+from tilewave.emulator.chips import OPINIONS
 from tilewave.emulator.disassembly import disassemble, read_disassembly
 from tilewave.emulator.elf import Elf
 from tilewave.emulator.findings import UnsupportedCode
@@ -14,7 +15,7 @@ from tilewave.emulator.instruction import CODE_BASE
 from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, resources_of
 
-MACHINES = {0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950"}
+MACHINES = {0x3F: "gfx90a", **{has.elf_machine: chip for chip, has in OPINIONS.items()}}
 AFTER_PRELOAD = 256
 """Kernels with preloaded arguments begin with code for firmware that cannot preload; others jump over it."""
 

@@ -6,14 +6,13 @@ import numpy as np
 
 from tilewave.emulator.access import load, widened
 from tilewave.emulator.atomics import Lanes
+from tilewave.emulator.chips import OPINIONS
 from tilewave.emulator.instruction import M0
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, U8, U32
 from tilewave.emulator.shared import report_race
 from tilewave.emulator.shared_state import Access
 from tilewave.emulator.step import Draft, Execute, Traffic
-
-REACH = {"gfx942": 0xFFFF, "gfx950": 0x3FFFF}
 
 
 def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
@@ -22,7 +21,7 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
     draft.traffic = Traffic(("vm",), "direct", accesses=1)
     instruction, offset, step = draft.instruction, draft.instruction.integer("offset"), max(4, size)
     apart = 4 if size <= 4 else 16
-    reach = REACH[draft.chip]
+    reach = OPINIONS[draft.chip].direct_reach
 
     def execute(c: Convoy) -> None:
         shared = c.machine.shared

@@ -11,9 +11,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from tilewave.children import ChildFailed, run_child
+from tilewave.emulator.chips import ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, split_text
-from tilewave.emulator.numbers import Chip
 from tilewave.errors import NOWHERE, Loc
 
 OLDEST, NEWEST = 20, 30
@@ -43,7 +43,7 @@ def _version(tool: str) -> int:
     return int(found[1]) if found else 0
 
 
-def disassemble(data: bytes, chip: Chip) -> str:
+def disassemble(data: bytes, chip: ChipName) -> str:
     """The text of all code sections."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "kernel.hsaco"

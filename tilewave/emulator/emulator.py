@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.chips import OPINIONS, ChipName
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
 from tilewave.emulator.kernel import Kernel, is_usual
 from tilewave.emulator.launch import Extent, Given, known_at_start, make_machine, prepare
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.memory import GlobalMemory
-from tilewave.emulator.numbers import MASK32, SHARED_LIMIT, Chip
+from tilewave.emulator.numbers import MASK32
 from tilewave.emulator.paths import Paths
 from tilewave.emulator.program import Program
 from tilewave.emulator.races import Races
@@ -42,7 +43,7 @@ class EmulationReport:
     """What a launch did and what was found; `instructions` counts each wave's."""
 
     kernel: str
-    chip: Chip
+    chip: ChipName
     order: Order
     seed: int
     workgroups: int
@@ -70,7 +71,7 @@ class Emulator:
         return Emulator(read_code_object(source if isinstance(source, bytes) else Path(source).read_bytes()))
 
     @property
-    def chip(self) -> Chip:
+    def chip(self) -> ChipName:
         return self.module.chip
 
     @property
@@ -124,7 +125,7 @@ class Emulator:
         )
 
     def _check_needs(self, kernel: Kernel, dynamic_shared: int) -> None:
-        limit, private = SHARED_LIMIT[self.chip], kernel.descriptor.private_bytes
+        limit, private = OPINIONS[self.chip].shared_bytes, kernel.descriptor.private_bytes
         shared = kernel.descriptor.shared_bytes + dynamic_shared
         if dynamic_shared < 0:
             raise CallError(f"dynamic_shared is {dynamic_shared}", remedy="give a number of bytes, 0 or more")

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilewave.emulator.chips import OPINIONS, ChipName
 from tilewave.emulator.instruction import Operand
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.matrix_table import INSTRUCTIONS
@@ -22,7 +23,6 @@ from tilewave.emulator.numbers import (
     F16,
     F32,
     F64,
-    FLOAT8,
     I8,
     I32,
     I64,
@@ -135,7 +135,7 @@ def _result_places(shape: Shape) -> tuple[Array, Array]:
 # -- operands ----------------------------------------------------------------------------------------------------------
 
 
-def _decoder(format_name: str, chip: str) -> Callable[[Array], Array]:
+def _decoder(format_name: str, chip: ChipName) -> Callable[[Array], Array]:
     """Registers [waves, lanes, words] to elements [waves, lanes, elements]."""
     match format_name:
         case "f16":
@@ -151,7 +151,7 @@ def _decoder(format_name: str, chip: str) -> Callable[[Array], Array]:
         case "f64":
             return lambda bits: bits.view(F64)
         case "fp8" | "bf8":
-            values = values_of(FLOAT8[chip][format_name], 8)
+            values = values_of(OPINIONS[chip].float8[format_name], 8)
             return lambda bits: values[bits.view(U8)]
         case _:
             width, dtype = SMALL_FLOAT[format_name]
@@ -251,7 +251,7 @@ def _note_registers(
     draft.vector_reads += [*a_and_b, *c_rows]
     draft.vector_writes += d_rows
     is_xdl = shape.source not in ("f32", "f64")
-    delay = 1 if draft.chip == "gfx950" and is_xdl and shape.passes != 2 else 0
+    delay = 1 if OPINIONS[draft.chip].newer_matrix and is_xdl and shape.passes != 2 else 0
     draft.matrix = MatrixTiming(shape.passes, a_and_b, c_rows, d_rows, is_xdl, delay, shape.result == "f64")
 
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilewave.emulator.numbers import CHIPS, Chip
+from tilewave.emulator.chips import CHIP_NAMES, OPINIONS, ChipName
 
 
 class Entry(NamedTuple):
     """How many passes an instruction takes, and which chips have it."""
 
     passes: int
-    chips: tuple[Chip, ...] = CHIPS
+    chips: tuple[ChipName, ...] = CHIP_NAMES
 
 
-OLD: tuple[Chip, ...] = ("gfx942",)
-NEW: tuple[Chip, ...] = ("gfx950",)
+NEW = tuple(chip for chip, has in OPINIONS.items() if has.newer_matrix)
+OLD = tuple(chip for chip in CHIP_NAMES if chip not in NEW)
 INSTRUCTIONS: dict[str, Entry] = {
     "f32_32x32x1_2b_f32": Entry(16),
     "f32_16x16x1_4b_f32": Entry(8),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Chip = Literal["gfx942", "gfx950"]
-CHIPS: tuple[Chip, ...] = ("gfx942", "gfx950")
-SHARED_LIMIT = {"gfx942": 65536, "gfx950": 163840}
 
 U8, U16, U32, U64 = np.uint8, np.uint16, np.uint32, np.uint64
 I8, I16, I32, I64 = np.int8, np.int16, np.int32, np.int64
@@ -24,10 +21,6 @@ LETTERS: dict[str, type[np.generic]] = {
 """How the tables of instructions spell the type of an operand."""
 WIDE, NARROW = "UIF", "hsw"
 
-FLOAT8: dict[str, dict[str, Any]] = {
-    "gfx942": {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz},
-    "gfx950": {"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2},
-}
 SMALL_FLOAT: dict[str, tuple[int, Any]] = {
     "fp6": (6, ml_dtypes.float6_e2m3fn),
     "bf6": (6, ml_dtypes.float6_e3m2fn),

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewave.emulator.chips import ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import NO_REGISTER, Instruction
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
-from tilewave.emulator.numbers import Chip
 from tilewave.emulator.scalar import build_scalar
 from tilewave.emulator.shared import build_shared
 from tilewave.emulator.step import Draft, Execute, Step, nothing, unsupported
@@ -34,7 +34,7 @@ NARROW_SHARED = ("b8", "u8", "i8", "b16", "u16", "i16")
 FLOATS = re.compile(r"_b?f(16|32|64)(_|$)")
 
 
-def make_step(instruction: Instruction, chip: Chip) -> Step:
+def make_step(instruction: Instruction, chip: ChipName) -> Step:
     """The meaning of an instruction, from the table of its family."""
     for operand in instruction.operands:
         if operand.kind == "word" and NO_REGISTER.match(operand.text):
@@ -84,7 +84,7 @@ class Block:
 class Program:
     """Instructions by position; steps and blocks are made when they are reached."""
 
-    def __init__(self, instructions: Sequence[Instruction], chip: Chip) -> None:
+    def __init__(self, instructions: Sequence[Instruction], chip: ChipName) -> None:
         self.instructions, self.chip = tuple(instructions), chip
         targets = {i.target for i in self.instructions if i.target is not None}
         behind = {at + 1 for at, i in enumerate(self.instructions) if ending_of(i) != "falls through"}

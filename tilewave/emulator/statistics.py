@@ -3,7 +3,7 @@
 The loop is the innermost one around the most matrix instructions, with all that may run in a round: blocks that some
 lanes or waves skip count too. Counts are per wave and round.
 Cycles are bounds of throughput for a compute unit: a matrix instruction takes 4 cycles per pass on one of 4 units,
-shared memory delivers 128 bytes a cycle (gfx950: 256 when it reads), global memory 64. Latency is not modelled: these
+shared memory takes 128 bytes a cycle and delivers 128 or 256, global memory 64. Latency is not modelled: these
 numbers reject bad code, they do not predict how fast good code is.
 """
 
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.chips import MOST_WAVES, OPINIONS, REGISTER_PIECE, REGISTERS, UNITS, ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.kernel import Kernel
 from tilewave.emulator.loops import Loop, find_loops
 from tilewave.emulator.matrix import shape_of
-from tilewave.emulator.numbers import SHARED_LIMIT, Chip
 from tilewave.emulator.probe import bank_conflicts
 
 Class = Literal[
@@ -54,11 +54,8 @@ SIZES = {
     "b128": 16,
 }  # fmt: skip
 NOT_IN_THE_WAY: tuple[Class, ...] = ("priority", "nop")
-LANES, UNITS, CYCLES_PER_PASS = 64, 4, 4
-SHARED_READ_BYTES = {"gfx942": 128, "gfx950": 256}
+LANES, CYCLES_PER_PASS = 64, 4
 SHARED_WRITE_BYTES, GLOBAL_BYTES = 128, 64
-REGISTERS, REGISTER_PIECE, MOST_WAVES = 512, 8, 8
-SHARED_PIECE = {"gfx942": 512, "gfx950": 1280}
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class LoopStatistics:
     """A K loop in numbers, per wave and round where they do not say otherwise."""
 
     kernel: str
-    chip: Chip
+    chip: ChipName
     waves: int
     registers: int
     """Vector registers, accumulation registers included."""
@@ -124,7 +121,7 @@ def module_statistics(module: Module, kernel_name: str) -> LoopStatistics:
     counts, chip = Counter(map(classify, body)), module.chip
     waves = max(1, kernel.resources.largest_workgroup // LANES)
     conflicts = bank_conflicts(module, kernel, loop)
-    shared = _bytes(body, "shared read") * waves / SHARED_READ_BYTES[chip]
+    shared = _bytes(body, "shared read") * waves / OPINIONS[chip].read_bytes
     shared += (_bytes(body, "shared write") + _bytes(body, "direct load")) * waves / SHARED_WRITE_BYTES
     moved = sum(_bytes(body, kind) for kind in ("global load", "direct load", "global store"))
     return LoopStatistics(
@@ -224,11 +221,11 @@ def _longest_gap(body: Sequence[Instruction]) -> int:
     return min(longest, len(body))
 
 
-def waves_per_unit(chip: Chip, kernel: Kernel, waves: int) -> int:
+def waves_per_unit(chip: ChipName, kernel: Kernel, waves: int) -> int:
     """How many waves share a matrix unit, as registers and shared memory allow."""
     asked = max(kernel.resources.vector_registers, kernel.descriptor.allocated_registers, 1)
     allocated = -(-asked // REGISTER_PIECE) * REGISTER_PIECE
     by_registers = min(MOST_WAVES, REGISTERS // allocated)
-    piece, shared, each = SHARED_PIECE[chip], kernel.descriptor.shared_bytes, max(1, waves // UNITS)
-    by_shared = SHARED_LIMIT[chip] // (-(-shared // piece) * piece) if shared else by_registers
+    piece, shared, each = OPINIONS[chip].shared_piece, kernel.descriptor.shared_bytes, max(1, waves // UNITS)
+    by_shared = OPINIONS[chip].shared_bytes // (-(-shared // piece) * piece) if shared else by_registers
     return min(by_registers // each, by_shared) * each

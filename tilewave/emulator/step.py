@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 
+from tilewave.emulator.chips import ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction, Operand
 from tilewave.emulator.machine import Convoy
-from tilewave.emulator.numbers import LETTERS, MASK32, MASK64, NARROW, U16, U32, U64, WIDE, Array, Chip, constant_bits
+from tilewave.emulator.numbers import LETTERS, MASK32, MASK64, NARROW, U16, U32, U64, WIDE, Array, constant_bits
 
 Execute = Callable[[Convoy], None]
 Reader = Callable[[Convoy], Array]
@@ -55,7 +56,7 @@ class MatrixTiming:
     d: tuple[int, ...]
     is_xdl: bool
     delay: int
-    """Wait states that gfx950 adds."""
+    """Wait states that the newer chip adds."""
     is_double: bool
 
 
@@ -128,7 +129,7 @@ def unsupported(instruction: Instruction, why: str) -> UnsupportedCode:
 class Draft:
     """Puts a step together and notes what it reads and writes."""
 
-    def __init__(self, instruction: Instruction, chip: Chip) -> None:
+    def __init__(self, instruction: Instruction, chip: ChipName) -> None:
         self.instruction, self.chip = instruction, chip
         self.operands, self.modifiers = instruction.operands, instruction.modifiers
         self.vector_reads: list[int] = []

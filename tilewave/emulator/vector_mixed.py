@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tilewave.emulator.chips import OPINIONS
 from tilewave.emulator.float_table import clamped
 from tilewave.emulator.fused import fma
 from tilewave.emulator.instruction import Operand
@@ -15,7 +16,6 @@ from tilewave.emulator.numbers import (
     F16,
     F32,
     F64,
-    FLOAT8,
     I8,
     I16,
     I64,
@@ -101,7 +101,7 @@ def _dot(pieces: Callable[[Array], Array], letter: str, *, accumulates: bool) ->
 
 def _from_float8(format_name: str, *, pair: bool) -> Callable[[Draft], Execute]:
     def build(draft: Draft) -> Execute:
-        values = values_of(FLOAT8[draft.chip][format_name], 8).astype(F32)
+        values = values_of(OPINIONS[draft.chip].float8[format_name], 8).astype(F32)
         raw, row = draft.source(plain(draft.operands[1]), "u"), draft.operands[0].row
         part = draft.modifiers.get("src0_sel", "")
         draft.vector_writes += [row, row + 1] if pair else [row]
@@ -123,7 +123,7 @@ def _from_float8(format_name: str, *, pair: bool) -> Callable[[Draft], Execute]:
 
 def _to_float8(format_name: str) -> Callable[[Draft], Execute]:
     def build(draft: Draft) -> Execute:
-        dtype = FLOAT8[draft.chip][format_name]
+        dtype = OPINIONS[draft.chip].float8[format_name]
         every = values_of(dtype, 8)
         largest = float(every[np.isfinite(every)].max())
         a, b = draft.source(draft.operands[1], "f"), draft.source(draft.operands[2], "f")

@@ -1,6 +1,9 @@
-"""Facts about chips, each number with its source: `find("MI300X")`, `load("chip.toml")`, `MACHINES`."""
+"""Facts about chips and the cards that carry them, each number with its source.
 
-from tilewave.machine.chips import MACHINES, find
+`chips.CHIPS["gfx942"]` is what code is compiled for; `find("MI300X")`, `load("card.toml")` are what is simulated.
+"""
+
+from tilewave.machine.cards import MACHINES, find
 from tilewave.machine.custom import find_or_load, load
 from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewave.machine.lanes import BANK_BYTES, Phases, SharedMemory
+from tilewave.machine.chips import BANK_BYTES, Phases, SharedMemory
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["read", "write"]
@@ -47,6 +47,11 @@ class Ports:
 
     read: tuple[Port, ...]
     write: tuple[Port, ...]
+
+    @property
+    def widest_bytes(self) -> int:
+        """The widest access of a lane, both ways."""
+        return min(max(port.bytes for port in ports) for ports in (self.read, self.write))
 
     def of(self, kind: Kind, bytes: int) -> Port:
         return next(p for p in (self.read if kind == "read" else self.write) if p.bytes == bytes)

@@ -1,170 +1,263 @@
-"""The machines that tilewave knows, as data: one record each, every number with its source.
+"""The chips that kernels are compiled for: one record each, read by passes, backends and the cards of the simulator.
 
-To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
+    chip (here)                gfx942     what its code may do: waves, registers, shared memory, instructions
+    card (`cards.py`)          MI300X     what is sold: clock, caches, memory, rates; it names its chip
+    matrix instructions        f32_16x16x16_f16 (`matrix.py`): rows, which several chips share
+
+A new chip of a known vendor is a record: `replace(GFX942, name=…)` with what differs, and a row in `CHIPS`. The
+emulator does not read these: it judges what was compiled from them, so it has numbers of its own
+(`emulator/chips.py`), and a test compares the two.
+
+Shared memory answers a wave in phases: lanes of one phase that want different words of one bank wait for each other.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from dataclasses import dataclass
+from typing import Literal
 
-from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+from tilewave.machine.description import Source
+from tilewave.machine.matrix import ALL, CDNA3, CDNA4, HOPPER
 
-KIB, MIB = 1 << 10, 1 << 20
-GB, TB = 10**9, 1e12
-TFLOPS = 1e12
+BANK_BYTES = 4
+Phases = tuple[tuple[int, ...], ...]
+"""Groups of lanes that are served together."""
 
-CDNA3 = "AMD CDNA 3 white paper (2023)"
+
+def consecutive(bytes_at_once: int, sizes: tuple[int, ...], lanes: int = 64) -> dict[int, Phases]:
+    """Neighbouring lanes, as many as get their words at once; what is smaller than a word takes a word's time."""
+    found = {}
+    for size in sizes:
+        together = min(lanes, bytes_at_once // max(size, BANK_BYTES))
+        found[size] = tuple(tuple(range(first, first + together)) for first in range(0, lanes, together))
+    return found
+
+
+def _runs(*spans: tuple[int, int]) -> tuple[int, ...]:
+    return tuple(lane for first, last in spans for lane in range(first, last + 1))
+
+
+def _both_halves(*groups: tuple[int, ...]) -> Phases:
+    return (*groups, *(tuple(lane + 32 for lane in group) for group in groups))
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Banks of 4 bytes, and which lanes are served together, by the bytes of an access."""
+
+    bytes: int
+    """Of one processor, as much as one workgroup may have."""
+    read_banks: int
+    write_banks: int
+    read_phases: dict[int, Phases]
+    write_phases: dict[int, Phases]
+
+    @property
+    def widest_bytes(self) -> int:
+        """The widest access of a lane."""
+        return min(max(self.read_phases), max(self.write_phases))
+
+
+@dataclass(frozen=True)
+class CopyEngine:
+    """What moves boxes between global and shared memory by itself."""
+
+    grain_bytes: int
+    """Rows of an array begin a whole multiple of this apart, and a box at a multiple of it in its rows: a copy that
+    begins elsewhere ends in an illegal instruction, as an H200 showed."""
+    widest_row_bytes: int
+    """Of a box; its other sides have `longest_side` elements at most."""
+    longest_side: int
+    most_axes: int
+    pattern_bytes: int
+    """Eight of the widest rows: after these the chunks of a box change places as before, so a tile begins there."""
+    largest_cluster: int
+    """Workgroups that one copy can serve, on every product."""
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """The parts of a processor, each with waves and registers of its own; wave w runs on unit w % count."""
+
+    count: int
+    waves: int
+    """That one unit can hold."""
+    registers: int
+    """Of 32 bits, for each lane of all the waves on a unit."""
+    register_grain: int
+    """A wave takes a whole multiple of this."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip, as those who write code for it see it."""
+
+    name: str
+    """The target, as authors write it."""
+    vendor: Literal["amd", "nvidia"]
+    """Whose backend makes its code."""
+    cpu: str
+    """As LLVM and the driver call it."""
+    matrix: str
+    """The family whose matrix instructions it has: those rows of `matrix.py` that name it."""
+    processors: int
+    """Of the cards that we know with it; kernels that stay on the chip are cut for so many."""
+    lanes: int
+    """Of a wave."""
+    most_waves: int
+    """Of a workgroup."""
+    matrix_units: MatrixUnits
+    widest_load_bytes: int
+    """Of a lane, from global memory."""
+    line_bytes: int
+    """Of the cache in front of global memory; a row that begins elsewhere touches one line more."""
+    shared: SharedMemory
+    barriers: int = 1
+    """Of a workgroup, each of which some of its waves can meet at."""
+    copy_engine: CopyEngine | None = None
+    direct_load_bytes: tuple[int, ...] = ()
+    """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
+    converts: tuple[str, ...] = ()
+    """8-bit floats that it has instructions to convert from f32 and back with, rounding to nearest even."""
+    features: str = ""
+    """Said to LLVM beyond `cpu`."""
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def resident_waves(self) -> int:
+        """That a processor can hold, of one workgroup or several."""
+        return self.matrix_units.count * self.matrix_units.waves
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        """The dtypes of its products' operands."""
+        rows = (i.dtypes(self.matrix)[:2] for i in ALL if self.matrix in i.chips)
+        return tuple(dict.fromkeys(dtype for pair in rows for dtype in pair))
+
+    def source(self, field: str) -> str:
+        """Where a number comes from."""
+        return next((s.text for s in self.sources if s.field == field), "")
+
+
+CDNA_ISA = 'AMD, "CDNA3 / CDNA4 Instruction Set Architecture"'
 ROCM_SPECS = "AMD GPU specifications, rocm.docs.amd.com/en/latest/reference/gpu-specs.html"
-MI325X_SHEET = "AMD Instinct MI325X data sheet (2024)"
-MI350_SHEET = "AMD Instinct MI350 series data sheets (2025)"
-HOT_CHIPS = "AMD at Hot Chips 2025: MI350X up to 2.2 GHz, MI355X up to 2.4 GHz"
-INFINITY_CACHE = "256 MiB: " + ROCM_SPECS + "; 17 TB/s peak: AMD's launch of MI300X (2023)"
-ROUND_ROBIN = "workgroup w to XCD w % 8: Wave, Workgroup Reordering; rocRoller, Workgroup Mapping"
-HOPPER = "NVIDIA H100 architecture white paper: 132 SMs, 50 MB L2, tensor rates at 1.83 GHz"
-H200_SHEET = "NVIDIA H200 data sheet: 141 GB, 4.8 TB/s; the compute of H100 SXM"
-H200_MERGING = "four: probes on one H200; of sixteen units: counted requests of launches of one tile a unit (2026-11)"
-H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
+PHASES = "16-byte reads: measured by the authors of Triton (pull request 11365) and of HipKittens; others: consecutive"
+CUDA_GUIDE = 'NVIDIA, "CUDA C++ Programming Guide", compute capability 9.0'
+PTX_ISA = 'NVIDIA, "PTX ISA"'
+HOPPER_PAPER = 'NVIDIA, "H100 Tensor Core GPU Architecture"'
 
-
-def _matrix_rates(f16: float, f8: float, f8_names: tuple[str, ...], **others: float) -> tuple[Rate, ...]:
-    """f16 and bf16 run alike, as do the f8 formats and i8."""
-    rates = {"f16": f16, "bf16": f16, **dict.fromkeys((*f8_names, "i8"), f8), **others}
-    return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
-
-
-def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str) -> tuple[Source, ...]:
-    return (
-        Source("xcds", units),
-        Source("units_per_xcd", units),
-        Source("clock_hz", clock),
-        Source("rates", rates),
-        Source("l2", "4 MiB a XCD: " + ROCM_SPECS + "; 128-byte lines, 16 ways: " + CDNA3),
-        Source("hbm", hbm),
-        Source("last_level", last_level),
-        Source("shared_bytes", "LDS of a compute unit: " + ROCM_SPECS),
-        Source("seats", ROUND_ROBIN),
-    )
-
-
-FNUZ = ("f8e4m3fnuz", "f8e5m2fnuz")
-OCP = ("f8e4m3fn", "f8e5m2")
-AMD_L2 = L2(4 * MIB, line_bytes=128, ways=16, holds_writes=False)
-
-MI300X = Machine(
-    name="MI300X",
-    target="gfx942",
-    xcds=8,
-    units_per_xcd=38,
-    clock_hz=2.1e9,
-    rates=_matrix_rates(1307.4, 2614.9, FNUZ, f32=163.4, f64=163.4),
-    l2=AMD_L2,
-    hbm=Hbm(192 * GB, 5.3 * TB),
-    last_level=LastLevel(256 * MIB, 17.2 * TB),
-    shared_bytes=64 * KIB,
-    sources=_amd_sources(CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE),
+WRITE_PHASES = consecutive(128, (1, 2, 4, 8, 16))
+CDNA_UNITS = MatrixUnits(count=4, waves=8, registers=512, register_grain=8)
+CDNA_SOURCES = (
+    Source("matrix", CDNA_ISA),
+    Source("processors", "compute units of the MI300X and MI350X series: " + ROCM_SPECS),
+    Source("lanes", CDNA_ISA),
+    Source("most_waves", CDNA_ISA),
+    Source("matrix_units", CDNA_ISA),
+    Source("widest_load_bytes", CDNA_ISA),
+    Source("line_bytes", "AMD CDNA 3 white paper (2023)"),
+    Source("shared", f"bytes, banks: {CDNA_ISA}; phases of {PHASES}"),
+    Source("barriers", CDNA_ISA),
+    Source("converts", CDNA_ISA + ", V_CVT_PK_FP8_F32 and its like"),
+    Source("direct_load_bytes", 'LLVM, "AMDGPU DMA Operations"'),
 )
-MI325X = Machine(
-    name="MI325X",
-    target="gfx942",
-    xcds=8,
-    units_per_xcd=38,
-    clock_hz=2.1e9,
-    rates=_matrix_rates(1307.4, 2614.9, FNUZ, f32=163.4, f64=163.4),
-    l2=AMD_L2,
-    hbm=Hbm(256 * GB, 6.0 * TB),
-    last_level=LastLevel(256 * MIB),
-    shared_bytes=64 * KIB,
-    sources=_amd_sources(ROCM_SPECS, MI325X_SHEET, MI325X_SHEET, MI325X_SHEET, ROCM_SPECS),
+
+GFX942 = Chip(
+    "gfx942",
+    vendor="amd",
+    cpu="gfx942",
+    matrix=CDNA3,
+    processors=304,
+    lanes=64,
+    most_waves=16,
+    matrix_units=CDNA_UNITS,
+    widest_load_bytes=16,
+    line_bytes=128,
+    shared=SharedMemory(
+        bytes=64 << 10,
+        read_banks=32,
+        write_banks=32,
+        read_phases={
+            **consecutive(128, (1, 2, 4, 8)),
+            16: _both_halves(
+                _runs((0, 3), (20, 23)), _runs((4, 7), (16, 19)), _runs((8, 11), (28, 31)), _runs((12, 15), (24, 27))
+            ),
+        },
+        write_phases=WRITE_PHASES,
+    ),
+    direct_load_bytes=(1, 2, 4),
+    converts=("f8e4m3fnuz", "f8e5m2fnuz"),
+    sources=CDNA_SOURCES,
 )
-MI350X = Machine(
-    name="MI350X",
-    target="gfx950",
-    xcds=8,
-    units_per_xcd=32,
-    clock_hz=2.2e9,
-    rates=_matrix_rates(2306.9, 4613.7, OCP),
-    l2=AMD_L2,
-    hbm=Hbm(288 * GB, 8.0 * TB),
-    last_level=LastLevel(256 * MIB),
-    shared_bytes=160 * KIB,
-    sources=_amd_sources(
-        ROCM_SPECS, HOT_CHIPS, "those of MI355X a cycle (4096 and 8192 a unit), at 2.2 GHz", MI350_SHEET, ROCM_SPECS
+GFX950 = Chip(
+    "gfx950",
+    vendor="amd",
+    cpu="gfx950",
+    matrix=CDNA4,
+    processors=256,
+    lanes=64,
+    most_waves=16,
+    matrix_units=CDNA_UNITS,
+    widest_load_bytes=16,
+    line_bytes=128,
+    shared=SharedMemory(
+        bytes=160 << 10,
+        read_banks=64,
+        write_banks=32,
+        read_phases={
+            **consecutive(128, (1, 2)),
+            **consecutive(256, (4, 8)),
+            16: _both_halves(_runs((0, 3), (12, 15), (20, 27)), _runs((4, 11), (16, 19), (28, 31))),
+        },
+        write_phases=WRITE_PHASES,
+    ),
+    direct_load_bytes=(1, 2, 4, 12, 16),
+    converts=("f8e4m3fn", "f8e5m2"),
+    sources=CDNA_SOURCES,
+)
+
+NVIDIA_LANES = 32
+"""Of a wave, on every chip of NVIDIA's."""
+TENSOR_MAPS = CopyEngine(
+    grain_bytes=16,
+    widest_row_bytes=128,
+    longest_side=256,
+    most_axes=5,
+    pattern_bytes=1024,
+    largest_cluster=8,
+)
+"""The engine that tensor maps are written for."""
+SM_90A = Chip(
+    "sm_90a",
+    vendor="nvidia",
+    cpu="sm_90a",
+    matrix=HOPPER,
+    processors=132,
+    lanes=NVIDIA_LANES,
+    most_waves=32,
+    matrix_units=MatrixUnits(count=4, waves=16, registers=512, register_grain=8),
+    widest_load_bytes=16,
+    line_bytes=128,
+    shared=SharedMemory(
+        bytes=227 << 10,
+        read_banks=32,
+        write_banks=32,
+        read_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
+        write_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
+    ),
+    barriers=16,
+    copy_engine=TENSOR_MAPS,
+    sources=(
+        Source("matrix", PTX_ISA + ", wgmma"),
+        Source("processors", "of H100 and H200 in their SXM form: " + HOPPER_PAPER),
+        Source("lanes", CUDA_GUIDE),
+        Source("most_waves", CUDA_GUIDE),
+        Source("matrix_units", f"64 waves, 65,536 registers a processor: {CUDA_GUIDE}; four parts: {HOPPER_PAPER}"),
+        Source("widest_load_bytes", PTX_ISA),
+        Source("line_bytes", CUDA_GUIDE),
+        Source("shared", CUDA_GUIDE),
+        Source("barriers", PTX_ISA + ", bar.sync"),
+        Source("copy_engine", f"{PTX_ISA}, tensor maps; clusters: {CUDA_GUIDE}"),
     ),
 )
-MI355X = Machine(
-    name="MI355X",
-    target="gfx950",
-    xcds=8,
-    units_per_xcd=32,
-    clock_hz=2.4e9,
-    rates=_matrix_rates(2516.6, 5033.2, OCP),
-    l2=AMD_L2,
-    hbm=Hbm(288 * GB, 8.0 * TB),
-    last_level=LastLevel(256 * MIB),
-    shared_bytes=160 * KIB,
-    sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
-)
-
-# A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
-# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
-# read off these seats, which are those of one launch, but off counters of many: sixteen units after sixteen.
-HOPPER_SEATS = (
-    Seats(8, partition=0),
-    Seats(18, partition=1),
-    Seats(8, partition=0),
-    Seats(16, partition=1),
-    Seats(16, partition=1),
-    Seats(16, partition=1),
-    Seats(16, partition=0),
-    Seats(16, partition=0),
-    Seats(18, partition=0),
-)
-
-
-def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: str) -> Machine:
-    return Machine(
-        name=name,
-        target="sm_90a",
-        xcds=1,
-        units_per_xcd=132,
-        clock_hz=1.83e9,
-        rates=_matrix_rates(989.4, 1978.9, OCP, f64=66.9),
-        l2=L2(l2_bytes, partitions=2, line_bytes=128),
-        hbm=hbm,
-        shared_bytes=227 * KIB,
-        seats=HOPPER_SEATS,
-        merging=Merging(4, units=16),
-        sources=(
-            Source("xcds", HOPPER),
-            Source("units_per_xcd", HOPPER),
-            Source("clock_hz", HOPPER),
-            Source("rates", HOPPER),
-            Source("l2", l2_source),
-            Source("hbm", memory_source),
-            Source("shared_bytes", "CUDA C++ programming guide, compute capability 9.0"),
-            Source("seats", H200_PROBES),
-            Source("merging", H200_MERGING),
-        ),
-    )
-
-
-H100 = _hopper("H100", 50 * MIB, Hbm(80 * GB, 3.35 * TB), HOPPER, "NVIDIA H100 SXM data sheet: 80 GB, 3.35 TB/s")
-H200 = _hopper(
-    "H200", 60 * MIB, Hbm(141 * GB, 4.8 * TB), "as CUDA reports it on the card; two partitions: probes", H200_SHEET
-)
-
-MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
-
-
-def find(name: str) -> Machine:
-    """A machine by its name, in any case."""
-    for known, machine in MACHINES.items():
-        if known.lower() == str(name).strip().lower():
-            return machine
-    near = get_close_matches(str(name).upper(), MACHINES, 1, 0.5)
-    guess = f"did you mean {near[0]}? " if near else ""
-    known_names = ", ".join(MACHINES)
-    raise MachineError(
-        f"no machine is called {name!r}",
-        remedy=f"{guess}The machines are {known_names}; a file of your own is read with --machine chip.toml.",
-    )
+CHIPS = {machine.name: machine for machine in (GFX942, GFX950, SM_90A)}

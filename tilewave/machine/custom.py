@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewave.files import read_plain
-from tilewave.machine.chips import find
+from tilewave.machine.cards import find
 from tilewave.machine.description import (
     L2,
     LONGEST_NAME,

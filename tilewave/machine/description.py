@@ -1,4 +1,4 @@
-"""What a chip is to a simulator: units, caches, memory and rates, each number with the place it was found."""
+"""What a card is to a simulator: units, caches, memory and rates, each number with the place it was found."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Machine:
-    """One chip; `seats` lists its units in the order in which the hardware fills them, none: xcd after xcd in turn."""
+    """One card, whose chip is `target`.
+
+    `seats` lists its units in the order in which the hardware fills them, none: xcd after xcd in turn.
+    """
 
     name: str
     target: str

@@ -16,7 +16,7 @@ from tilewave.ir.fragments import Fragment
 from tilewave.ir.ops import Mma
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import (
     ALL,
     WISHES,
@@ -27,14 +27,12 @@ from tilewave.machine.matrix import (
     spelled,
 )
 
-OPERAND_BYTES = 16
-"""What a lane takes of an operand at once, where the depth allows: the widest read of shared memory."""
 SIDES = ("rows", "columns")
 
 
 @dataclass(frozen=True)
 class ChooseInstructions:
-    machine: LaneMachine
+    machine: Chip
     places: Places
 
     def __repr__(self) -> str:
@@ -56,7 +54,7 @@ class ChooseInstructions:
         def choose(op: Op) -> Sequence[Op] | None:
             if not isinstance(op, Mma):
                 return None
-            return [replace(op, instruction=chosen[op].name, depth=_block_depth(op, chosen[op]))]
+            return [replace(op, instruction=chosen[op].name, depth=self.block_depth(op, chosen[op]))]
 
         return replace(rewrite(kernel, choose), waves=waves or wished or (1, 1), lanes=self.machine.lanes)
 
@@ -68,7 +66,7 @@ class ChooseInstructions:
         return next((i for i in found if self.misfit(op, i, i.waves(_tile(op), waves)) is None), found[0])
 
     def in_order_of_choice(self, op: Mma, wish: str) -> list[MatrixInstruction]:
-        chip = self.machine.name
+        chip = self.machine.matrix
         dtypes = _dtypes(op)
         wished = WISHES.get(wish)
         if wished and wished.ignored_bits and chip in wished.chips and wished.dtypes(chip) == dtypes:
@@ -86,12 +84,26 @@ class ChooseInstructions:
             return [wished]
         return sorted(found, key=lambda i: i.rows != wished.rows)
 
+    def block_depth(self, op: Mma, instruction: MatrixInstruction) -> int:
+        """As many instructions behind each other as give a lane the widest read of an operand, where the depth allows.
+
+        All of them where no lane holds an operand.
+        """
+        if isinstance(instruction, GroupInstruction):
+            return op.a.type.shape[-1]
+        bytes_of_one = Fragment(instruction.rows, instruction.depth).per_lane * op.a.type.dtype.bytes
+        count = max(1, self.machine.shared.widest_bytes // bytes_of_one)
+        while op.a.type.shape[-1] % (count * instruction.depth):
+            count //= 2
+        return count * instruction.depth
+
     def refuse_dtypes(self, op: Mma) -> NoReturn:
-        chip = self.machine.name
+        chip = self.machine.matrix
         has = [i.dtypes(chip) for i in ALL if chip in i.chips and not i.ignored_bits]
         near = [dtypes for dtypes in has if _are_near(dtypes, _dtypes(op))]
         raise ConstraintError(
-            f"{chip} has no matrix instruction for {_products(_dtypes(op))}, which the mma at {op.loc} needs",
+            f"{self.machine.name} has no matrix instruction for {_products(_dtypes(op))}, "
+            f"which the mma at {op.loc} needs",
             loc=self.places.hardware,
             remedy=f"it multiplies {_inputs(near or has)}; declare the memories so, or cast what is read"
             + self.less_exact(op),
@@ -99,15 +111,15 @@ class ChooseInstructions:
 
     def less_exact(self, op: Mma) -> str:
         """What the author may ask for instead."""
-        chip = self.machine.name
+        chip = self.machine.matrix
         offered = [i for i in WISHES.values() if i.ignored_bits and chip in i.chips and i.dtypes(chip) == _dtypes(op)]
         return "".join(
             f"; or write mma_type={spelled(i)}, which ignores the last {i.ignored_bits} bits of both" for i in offered
         )
 
     def refuse_wish(self, op: Mma, wished: MatrixInstruction, better: MatrixInstruction) -> NoReturn:
-        chip = self.machine.name if self.machine.name in wished.chips else wished.chips[0]
-        like = next((i for i in instructions_for(self.machine.name, *_dtypes(op)) if i.rows == wished.rows), better)
+        chip = self.machine.matrix if self.machine.matrix in wished.chips else wished.chips[0]
+        like = next((i for i in instructions_for(self.machine.matrix, *_dtypes(op)) if i.rows == wished.rows), better)
         instead = f"write mma_type={spelled(like)}, or " if like.name in WISHES else ""
         raise ConstraintError(
             f"{spelled(wished)} computes {_products(wished.dtypes(chip))}, but the mma at {op.loc} computes "
@@ -216,20 +228,6 @@ def _tile(op: Mma) -> tuple[int, int]:
     """Rows and columns of the sums."""
     rows, cols = op.acc.type.shape[-2:]
     return rows, cols
-
-
-def _block_depth(op: Mma, instruction: MatrixInstruction) -> int:
-    """As many instructions behind each other as give a lane 16 bytes of an operand, where the depth allows.
-
-    All of them where no lane holds an operand.
-    """
-    if isinstance(instruction, GroupInstruction):
-        return op.a.type.shape[-1]
-    bytes_of_one = Fragment(instruction.rows, instruction.depth).per_lane * op.a.type.dtype.bytes
-    count = max(1, OPERAND_BYTES // bytes_of_one)
-    while op.a.type.shape[-1] % (count * instruction.depth):
-        count //= 2
-    return count * instruction.depth
 
 
 def _dtypes(op: Mma) -> tuple[str, str, str]:

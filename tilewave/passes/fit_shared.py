@@ -11,14 +11,14 @@ from tilewave.ir.placements import elements, lies_in
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, dims
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 
 REMEDY = "cut smaller tiles, walk in smaller steps, or keep fewer steps at once"
 
 
 @dataclass(frozen=True)
 class FitShared:
-    machine: LaneMachine
+    machine: Chip
     places: Places
 
     def __repr__(self) -> str:

@@ -55,11 +55,8 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import names, rewrite, substitute, uses
 from tilewave.ir.types import INDEX_SCALAR, Memory, Vector
+from tilewave.machine.chips import MatrixUnits
 
-UNITS = 4
-"""Matrix units of a compute unit; wave w runs on unit w % 4."""
-REGISTERS = 512
-"""Of 32 bits, for each lane of all the waves on a unit."""
 SPARE = 40
 """Registers that addresses and the like take."""
 MARGIN = 64
@@ -69,15 +66,17 @@ PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Broadcast)
 
 @dataclass(frozen=True)
 class InterleaveProducts:
-    """`depths`: of each matrix instruction."""
+    """`depths`: of each matrix instruction; `units`: what waves share their processor's registers on."""
 
     depths: dict[str, int]
+    units: MatrixUnits
 
     def __repr__(self) -> str:
         return "InterleaveProducts()"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         waves, taken, used = prod(kernel.waves), names(kernel), uses(kernel)
+        alone, in_pairs = self.units.count, 2 * self.units.count
 
         follows_turns = False
 
@@ -86,11 +85,11 @@ class InterleaveProducts:
             if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitBrought)):
                 return []  # whoever took the last turn has met the others since, and awaited what it brought
             step = _Step.of(op, used) if isinstance(op, Loop) else None
-            follows_turns = step is not None and waves == 2 * UNITS and not step.pending
-            if step and waves == 2 * UNITS:
-                return _PingPong(step, taken).ops()
-            if step and waves == UNITS:
-                return _Alone(step, taken, self.depths[step.product.instruction]).ops()
+            follows_turns = step is not None and waves == in_pairs and not step.pending
+            if step and waves == in_pairs:
+                return _PingPong(step, taken, self.units).ops()
+            if step and waves == alone:
+                return _Alone(step, taken, self.units, self.depths[step.product.instruction]).ops()
             return None
 
         return rewrite(kernel, lay_out)
@@ -203,8 +202,8 @@ def _words(v: Value) -> int:
 class _Layout:
     """Writes the body anew."""
 
-    def __init__(self, step: _Step, taken: set[str]) -> None:
-        self.step = step
+    def __init__(self, step: _Step, taken: set[str], units: MatrixUnits) -> None:
+        self.step, self.units = step, units
         self.out = Builder(taken)
         self.sums = step.product.acc
         self.out.ops += step.numbers
@@ -258,7 +257,7 @@ class _PingPong(_Layout):
         elif step.depths % 2:
             self.read_and_load(0, step.depths, step.loads)
             self.in_two()
-        elif step.registers() + SPARE <= REGISTERS // 2:
+        elif step.registers() + SPARE <= self.units.registers // 2:
             self.both_halves()
         else:
             half, middle = step.depths // 2, len(step.loads) // 2
@@ -326,7 +325,8 @@ class _PingPong(_Layout):
 
     def staggered(self) -> Sequence[Op]:
         """Half of the waves begin one barrier later, and end one later."""
-        late, early = self.waiting(UNITS, 2 * UNITS), self.waiting(0, UNITS)
+        units = self.units.count
+        late, early = self.waiting(units, 2 * units), self.waiting(0, units)
         before = (*self.step.waits, Barrier(loc=self.loc), late, KeepOrder(loc=self.loc))
         return (*before, self.loop(), early)
 
@@ -337,8 +337,8 @@ class _PingPong(_Layout):
 class _Alone(_Layout):
     """A wave has its unit to itself: memory instructions stand between its own products."""
 
-    def __init__(self, step: _Step, taken: set[str], instruction_depth: int) -> None:
-        super().__init__(step, taken)
+    def __init__(self, step: _Step, taken: set[str], units: MatrixUnits, instruction_depth: int) -> None:
+        super().__init__(step, taken, units)
         blocks = prod(step.product.acc.type.shape[:-2]) * step.depths
         self.products = blocks * (step.product.shape[2] // instruction_depth) // 2
         """Matrix instructions of one half."""
@@ -350,7 +350,7 @@ class _Alone(_Layout):
             whole = self.read(0, step.depths)
             self.first(whole, (0, step.rows // 2), _accesses(whole), 0)
             self.second(whole, (step.rows // 2, step.rows))
-        elif step.registers() + SPARE > REGISTERS - MARGIN:
+        elif step.registers() + SPARE > self.units.registers - MARGIN:
             first = self.read(0, half)
             self.first(first, (), _accesses(first), 0)
             self.second(self.read(half, step.depths), ())

@@ -23,14 +23,14 @@ from tilewave.ir.ops import Allocate, AwaitBrought, Bring, Read, Write, Yield
 from tilewave.ir.placements import elements, lies_in
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory, Padded, Swizzled
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 
 
 @dataclass(frozen=True)
 class LoadIntoShared:
     """`slots`: how many steps of a loop shared memory will hold at once."""
 
-    machine: LaneMachine
+    machine: Chip
     slots: int = 1
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class Move:
 
 
 class _Finder:
-    def __init__(self, kernel: Kernel, machine: LaneMachine) -> None:
+    def __init__(self, kernel: Kernel, machine: Chip) -> None:
         self.chunk_bytes = machine.widest_load_bytes
         self.round_bytes = kernel.lanes * self.chunk_bytes
         self.waves = prod(kernel.waves)

@@ -47,11 +47,9 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
 from tilewave.ir.types import BOOL, Memory, Scalar
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 
 MEMBERS = 2
-HALF_BYTES = 1024
-"""A half is a whole number of these: eight rows of 128 bytes, after which chunks change places as before."""
 LEAST_PART = 0.5
 """Of the pairs, those that must agree."""
 
@@ -60,16 +58,16 @@ LEAST_PART = 0.5
 class ShareCopies:
     """`machine` says how long a cache line is."""
 
-    machine: LaneMachine
+    machine: Chip
 
     def __repr__(self) -> str:
         return f"ShareCopies({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.copy_engine
-        if engine is None or not _crosses_lines(kernel, engine.line_bytes):
+        if engine is None or engine.largest_cluster < MEMBERS or not _crosses_lines(kernel, self.machine.line_bytes):
             return kernel
-        program = _program(kernel)
+        program = _program(kernel, engine.pattern_bytes)
         if program is None:
             return kernel
         found = [shared for memory in program.memories if (shared := program.shared(memory)) is not None]
@@ -101,6 +99,7 @@ class _Program:
     turns: Loop | None
     differs: frozenset[Value]
     """What depends on the workgroup's number."""
+    pattern_bytes: int
 
     @property
     def copies(self) -> list[CopyIn]:
@@ -121,7 +120,7 @@ class _Program:
         outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
         made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         positions = self.decisive([v for op in copies for v in op.at], made)
-        if positions is None or not all(_has_halves(op) for op in copies):
+        if positions is None or not all(_has_halves(op, self.pattern_bytes) for op in copies):
             return None
         if not _computed(positions, made, self.differs):
             return None
@@ -156,7 +155,7 @@ def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
     return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyIn))
 
 
-def _program(kernel: Kernel) -> _Program | None:
+def _program(kernel: Kernel, pattern_bytes: int) -> _Program | None:
     """The parts of a kernel that can be shared; None where it has others."""
     roles = [op for op in kernel.body.ops if isinstance(op, Role)]
     owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
@@ -174,7 +173,7 @@ def _program(kernel: Kernel) -> _Program | None:
     if any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)):
         return None
     assert turns is None or isinstance(turns, Loop)
-    return _Program(kernel, owns[0], consumer, producer, turns, differs)
+    return _Program(kernel, owns[0], consumer, producer, turns, differs, pattern_bytes)
 
 
 def _path(block: Block) -> list[Op] | None:
@@ -218,12 +217,13 @@ def _box(op: CopyIn) -> tuple[int, ...]:
     return shape
 
 
-def _has_halves(op: CopyIn) -> bool:
+def _has_halves(op: CopyIn, pattern_bytes: int) -> bool:
+    """Whether each half is a whole number of patterns, in which chunks change places."""
     box, memory = _box(op), op.to.type
     assert isinstance(memory, Memory)
     if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % MEMBERS:
         return False
-    return box[-2] // MEMBERS * row_elements(memory) * memory.dtype.bytes % HALF_BYTES == 0
+    return box[-2] // MEMBERS * row_elements(memory) * memory.dtype.bytes % pattern_bytes == 0
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import names, rewrite_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Signals
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 
 SEEN_BY_ALL: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Lane, Wave)
 """What stays in front of the roles, where it is a number."""
@@ -58,7 +58,7 @@ SIGNAL_BYTES = 8
 class SpecializeWaves:
     """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`."""
 
-    machine: LaneMachine
+    machine: Chip
     stages: int
     fewest: int = 1
 

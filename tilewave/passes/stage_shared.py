@@ -29,11 +29,9 @@ from tilewave.ir.placements import elements, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, DType, Memory, Padded, Placement, Swizzled, Tile
 from tilewave.machine.banks import NO_LANE, Array, Kind, Ports, ports
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import BY_NAME, NAMED, GroupInstruction
 
-ACCESS_BYTES = 16
-"""The widest access of a lane to shared memory."""
 PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
 """What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
 REPEATING_ROWS = max(PERIODS) * max(EVERY)
@@ -45,7 +43,7 @@ _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
 
 @dataclass(frozen=True)
 class StageShared:
-    machine: LaneMachine
+    machine: Chip
 
     def __repr__(self) -> str:
         return f"StageShared({self.machine.name})"
@@ -55,7 +53,7 @@ class StageShared:
 
 
 class _Staging:
-    def __init__(self, kernel: Kernel, machine: LaneMachine) -> None:
+    def __init__(self, kernel: Kernel, machine: Chip) -> None:
         self.old, self.machine = kernel, machine
         self.builder = Builder(names(kernel))
         self.makers = {v: op for op in walk(kernel.body) for v in op.results}
@@ -129,7 +127,8 @@ class _Staging:
         """Lanes write what they loaded in the widest chunks, in the order in which it lies in global memory."""
         shape, size = x.type.shape, x.type.dtype.bytes
         if not reads:
-            return Access(shape, size, _axes(x), power_of_two(shape[-1], ACCESS_BYTES // size), block, readers)
+            width = power_of_two(shape[-1], self.machine.shared.widest_bytes // size)
+            return Access(shape, size, _axes(x), width, block, readers)
         width = min(widest_chunk(read, self.machine.widest_load_bytes) for read in reads)
         return Access(shape, size, memory_order(reads[0]), width, block, readers)
 
@@ -255,7 +254,7 @@ class Cost:
         return self.write[1] - self.write[0] + self.read[1] - self.read[0]
 
 
-def placement(machine: LaneMachine, access: Access) -> Placement | None:
+def placement(machine: Chip, access: Access) -> Placement | None:
     """The one without conflicts that wastes the fewest bytes; where all have some, the one that has the fewest."""
     *batch, rows, _ = access.shape
     if access.order[-1] == len(access.shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
@@ -263,14 +262,17 @@ def placement(machine: LaneMachine, access: Access) -> Placement | None:
     return _best(ports(machine.shared), access).placement
 
 
-def bank_table(machine: LaneMachine, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
+def bank_table(machine: Chip, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
     """What plain rows, both paddings and the best XOR cost an operand of this shape, written in the widest chunks."""
     rows, depth = NAMED[instruction].rows, NAMED[instruction].depth
-    count = max(1, power_of_two(shape[1] // depth, ACCESS_BYTES // (Fragment(rows, depth).per_lane * dtype.bytes)))
-    width = power_of_two(shape[1], ACCESS_BYTES // dtype.bytes)
+    widest = machine.shared.widest_bytes
+    count = max(1, power_of_two(shape[1] // depth, widest // (Fragment(rows, depth).per_lane * dtype.bytes)))
+    width = power_of_two(shape[1], widest // dtype.bytes)
     access = Access(shape, dtype.bytes, (0, 1), width, Fragment(rows, count * depth), 1)
     found = ports(machine.shared)
-    swizzled = min((_cost(found, access, s) for s in _swizzles(access)), key=lambda cost: cost.conflicts, default=None)
+    swizzled = min(
+        (_cost(found, access, s) for s in _swizzles(access, widest)), key=lambda cost: cost.conflicts, default=None
+    )
     plain = [_cost(found, access, p) for p in (None, *_paddings(access))]
     return (*plain, swizzled) if swizzled else tuple(plain)
 
@@ -278,7 +280,11 @@ def bank_table(machine: LaneMachine, shape: tuple[int, int], dtype: DType, instr
 @lru_cache(maxsize=256)
 def _best(ports: Ports, access: Access) -> Cost:
     best: Cost | None = None
-    for candidate in (None, *_swizzles(access), *_paddings(access)):  # those that waste nothing first
+    for candidate in (
+        None,
+        *_swizzles(access, ports.widest_bytes),
+        *_paddings(access),
+    ):  # those that waste nothing first
         cost = _cost(ports, access, candidate)
         if best is None or cost.conflicts < best.conflicts:
             best = cost
@@ -288,10 +294,10 @@ def _best(ports: Ports, access: Access) -> Cost:
     return best
 
 
-def _swizzles(access: Access) -> Iterator[Swizzled]:
+def _swizzles(access: Access, widest_bytes: int) -> Iterator[Swizzled]:
     """Chunks as wide as an access; narrower ones only where lanes read less at once."""
     per_lane = access.fragment.per_lane
-    for chunk in dict.fromkeys((max(per_lane, ACCESS_BYTES // access.element_bytes), per_lane)):
+    for chunk in dict.fromkeys((max(per_lane, widest_bytes // access.element_bytes), per_lane)):
         chunks, left = divmod(access.shape[-1], chunk)
         for period in PERIODS:
             if not left and chunks % period == 0:
@@ -304,7 +310,7 @@ def _paddings(access: Access) -> Iterator[Padded]:
 
 def _cost(ports: Ports, access: Access, placement: Placement | None) -> Cost:
     memory = access.memory(placement)
-    most = ACCESS_BYTES // access.element_bytes
+    most = ports.widest_bytes // access.element_bytes
     if isinstance(placement, Swizzled):
         most = min(most, placement.chunk)
     write, read = _written(access, most), _read(access, most)

@@ -26,7 +26,7 @@ from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import Memory, Swizzled
-from tilewave.machine.lanes import CopyEngine, LaneMachine
+from tilewave.machine.chips import Chip, CopyEngine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
 BUFFERS = 2
@@ -35,7 +35,7 @@ BUFFERS = 2
 
 @dataclass(frozen=True)
 class StageWrites:
-    machine: LaneMachine
+    machine: Chip
     rows: dict[str, int] = field(default_factory=lambda: {i.name: i.rows for i in GROUP_INSTRUCTIONS}, repr=False)
 
     def __repr__(self) -> str:

@@ -17,12 +17,12 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.machine.lanes import CopyEngine, LaneMachine
+from tilewave.machine.chips import Chip, CopyEngine
 
 
 @dataclass(frozen=True)
 class UseCopyEngine:
-    machine: LaneMachine
+    machine: Chip
 
     def __repr__(self) -> str:
         return f"UseCopyEngine({self.machine.name})"

@@ -29,19 +29,17 @@ from tilewave.ir.placements import lies_in, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
 from tilewave.machine.banks import Kind, Ports, ports
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
 ROW_BYTES = (128, 64)
 """How long the rows of a chunk may be; shorter ones are no better than what lanes hold."""
-RESIDENT_WAVES = 32
-"""Of a compute unit, at most: 8 on each of 4 units (AMD, "CDNA3 Instruction Set Architecture")."""
 PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 
 
 @dataclass(frozen=True)
 class WidenWrites:
-    machine: LaneMachine
+    machine: Chip
     rows: dict[str, int] = field(default_factory=lambda: {name: i.rows for name, i in NAMED.items()}, repr=False)
 
     def __repr__(self) -> str:
@@ -52,7 +50,7 @@ class WidenWrites:
 
 
 class _Widening:
-    def __init__(self, kernel: Kernel, machine: LaneMachine, rows: dict[str, int]) -> None:
+    def __init__(self, kernel: Kernel, machine: Chip, rows: dict[str, int]) -> None:
         self.old, self.machine = kernel, machine
         self.spreads = Spreads(kernel, rows, frozenset())
         self.heights = sorted(set(rows.values()))
@@ -81,7 +79,7 @@ class _Widening:
         waves = prod(self.old.waves)
         if under is None and self.staged:
             return op
-        room = _bytes(under) if under else self.machine.shared.bytes // RESIDENT_WAVES * waves
+        room = _bytes(under) if under else self.machine.shared.bytes // self.machine.resident_waves * waves
         kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
         return op if kind is None else self.through(op, under, kind)
 
@@ -134,7 +132,7 @@ def _uses(ops: Sequence[Op]) -> dict[Value, list[Op]]:
 # -- the memory of a chunk --------------------------------------------------------------------------------------------
 
 
-def chunk_memory(machine: LaneMachine, layout: Layout, dtype: DType, waves: int, room_bytes: int) -> Memory | None:
+def chunk_memory(machine: Chip, layout: Layout, dtype: DType, waves: int, room_bytes: int) -> Memory | None:
     """Waves x rows x columns for the longest rows that fit; None where none do."""
     rows, width = max(layout.steps[-3]), machine.widest_load_bytes // dtype.bytes
     for row_bytes in ROW_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewave.ir.places import Places
-from tilewave.machine.lanes import LaneMachine
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -53,7 +53,7 @@ def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, 
     return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed
 
 
-def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
     return (
         dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
@@ -69,7 +69,7 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         DistributeLanes({name: i.rows for name, i in NAMED.items()}),
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
-        InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # it orders what is there
+        InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         unroll_slots,  # last: it repeats what was ordered
         simplify,
     )
@@ -89,7 +89,7 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
     )
 
 
-def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
+def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
         dissolve_loops,
@@ -106,15 +106,14 @@ def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass
     )
 
 
-def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
+def hopper(machine: Chip, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where
     there are more, each of those computes several tiles.
     """
-    lines = machine.copy_engine.line_bytes if machine.copy_engine else 1
     return (
-        SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
+        SplitLastRound(workgroups, line_bytes=machine.line_bytes),  # first: it makes rounds, or leaves it to the next
         MakePersistent(workgroups),
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewave.ir.types import DType
+from tilewave.machine.chips import TENSOR_MAPS as ENGINE
 from tilewave.runtime.cuda_driver import CudaDriver
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-MOST_AXES, LARGEST_BOX = 5, 256
-GRAIN_BYTES = 16
-"""Addresses and strides are whole multiples of this."""
 
 _DTYPES = {
     "f8e4m3fn": 0,
@@ -61,11 +59,11 @@ class TensorMap:
 
     def _problems(self, pointer: int) -> Iterator[str]:
         item = self.dtype.bytes
-        if not 1 <= self.rank <= MOST_AXES:
-            yield f"has {self.rank} axes, and the copy engine takes 1 to {MOST_AXES}"
+        if not 1 <= self.rank <= ENGINE.most_axes:
+            yield f"has {self.rank} axes, and the copy engine takes 1 to {ENGINE.most_axes}"
             return
-        if pointer % GRAIN_BYTES or not pointer:
-            yield f"begins at {pointer:#x}, and the copy engine needs a multiple of {GRAIN_BYTES} bytes"
+        if pointer % ENGINE.grain_bytes or not pointer:
+            yield f"begins at {pointer:#x}, and the copy engine needs a multiple of {ENGINE.grain_bytes} bytes"
         if any(not 1 <= size <= 1 << 32 for size in self.sizes):
             yield f"has sizes {self.sizes}, and the copy engine takes 1 to 2³² along each axis"
         if self.sizes[-1] > 1 and self.strides[-1] != item:
@@ -73,12 +71,12 @@ class TensorMap:
         for stride in self._outer_strides():
             if stride < 0:
                 yield f"has a negative stride ({stride} bytes), and the copy engine only goes forward"
-            elif stride % GRAIN_BYTES or stride >= 1 << 40:
-                yield f"has rows {stride} bytes apart, and the copy engine needs a multiple of {GRAIN_BYTES}"
+            elif stride % ENGINE.grain_bytes or stride >= 1 << 40:
+                yield f"has rows {stride} bytes apart, and the copy engine needs a multiple of {ENGINE.grain_bytes}"
 
     def _outer_strides(self) -> list[int]:
         """Strides of all axes but the fastest; an axis of length 1 gets one that the engine accepts."""
-        row = -(-self.sizes[-1] * self.dtype.bytes // GRAIN_BYTES) * GRAIN_BYTES
+        row = -(-self.sizes[-1] * self.dtype.bytes // ENGINE.grain_bytes) * ENGINE.grain_bytes
         axes = zip(self.sizes[:-1], self.strides[:-1], strict=True)
         return [stride if size > 1 else row for size, stride in axes]
 
@@ -86,8 +84,12 @@ class TensorMap:
         """What is wrong with a box is a fault of the compiler's, whatever the array."""
         row = self.box[-1] * self.dtype.bytes
         assert len(self.box) == self.rank == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
-        assert all(1 <= size <= LARGEST_BOX for size in self.box), f"a box of {self.box}: 1 to {LARGEST_BOX} per axis"
-        assert row % GRAIN_BYTES == 0, f"rows of {row} bytes in a box; multiples of {GRAIN_BYTES} are needed"
+        assert all(1 <= size <= ENGINE.longest_side for size in self.box), (
+            f"a box of {self.box}: 1 to {ENGINE.longest_side} per axis"
+        )
+        assert row % ENGINE.grain_bytes == 0, (
+            f"rows of {row} bytes in a box; multiples of {ENGINE.grain_bytes} are needed"
+        )
         assert self.swizzle_bytes in _SWIZZLES, f"no swizzle of {self.swizzle_bytes} bytes"
         assert self.l2_promotion_bytes in _PROMOTIONS, f"no promotion to {self.l2_promotion_bytes} bytes"
         assert not self.swizzle_bytes or row <= self.swizzle_bytes, (

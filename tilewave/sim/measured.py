@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from tilewave.machine import find
 from tilewave.sim.problem import Gemm
 
 SECTOR_BYTES = 32
-H200_WORKGROUPS = 132
+H200_WORKGROUPS = find("H200").units
 WRITES_SEEN = 1.5
 """Sectors that an H200's L2 counts as written for each that a kernel writes: half have their home elsewhere."""
 

@@ -10,6 +10,7 @@ from tilewave.emulator.emulator import Emulator
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.lower.gpu.kernel import lower_lanes
+from tilewave.machine.chips import CHIPS
 
 
 def kernel_of(text):
@@ -23,9 +24,9 @@ class MachineCode:
 
     def __init__(self, kernel, chip="gfx942", anyhow=()):
         self.kernel = kernel
-        self.lowered = lower_lanes(kernel, Amdgcn(chip), frozenset(anyhow))
+        self.lowered = lower_lanes(kernel, Amdgcn(CHIPS[chip]), frozenset(anyhow))
         # In this process: starting another for each of the many small kernels takes longer than compiling them.
-        self.asm = compile_here(self.lowered.llvm_ir, Amdgcn(chip).machine).asm
+        self.asm = compile_here(self.lowered.llvm_ir, Amdgcn(CHIPS[chip]).machine).asm
 
     def run(self, *arrays, **symbols):
         """Run it in every order of waves; the arrays hold what the last one left."""

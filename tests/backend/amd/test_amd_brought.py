@@ -19,7 +19,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
-from tilewave.machine.lanes import GFX942, GFX950
+from tilewave.machine.chips import GFX942, GFX950
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run

@@ -13,9 +13,10 @@ from tilewave.errors import TargetError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.fragments import Fragment
 from tilewave.ir.types import DTYPES
+from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 
-CHIPS = ("gfx942", "gfx950")
+AMD = ("gfx942", "gfx950")
 UNIT = 2.0**-24
 FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 
@@ -135,6 +136,37 @@ def test_every_8_bit_float_is_read_and_every_f32_near_one_rounded(dtype):
     agrees_with_the_interpreter(
         rows_of_16(f"%y = cast(%x0) : vector<16x{dtype}>", "f32", out=dtype), x, np.zeros(x.shape, DTYPES[dtype].numpy)
     )
+
+
+CONVERTED = [(chip, dtype) for chip in ("gfx942", "gfx950") for dtype in CHIPS[chip].converts]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 7, 16])
+@pytest.mark.parametrize(("chip", "dtype"), CONVERTED)
+def test_8_bit_floats_that_a_chip_converts_itself_in_vectors_of_any_width(chip, dtype, width):
+    """Every code, every tie and its neighbours, and what is too large, infinite or no number."""
+    codes = np.arange(256, dtype=np.uint8).view(DTYPES[dtype].numpy)
+    known = np.unique(codes.astype(np.float32)[np.isfinite(codes.astype(np.float32))])
+    ties = (known[1:] + known[:-1]) / 2
+    near = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
+    beyond = known.max() * np.array([1.01, 1.04, 1.07, 2, 1e30, np.inf, np.nan])
+    x = np.concatenate([ties, *near, beyond, -beyond, [0.0, -0.0, 1e-45, -1e-45]]).astype(np.float32)
+    steps, shape = "{steps = [[0, 1]]}", (64, width)
+    text = f"""
+      %x = load(%a, [%lane, %c0], []) {steps} : vector<{width}x{dtype}>
+      %wide = cast(%x) : vector<{width}xf32>
+      store(%wide, %as_f32, [%lane, %c0], []) {steps}
+      %y = load(%b, [%lane, %c0], []) {steps} : vector<{width}xf32>
+      %narrow = cast(%y) : vector<{width}x{dtype}>
+      store(%narrow, %as_f8, [%lane, %c0], []) {steps}"""
+    kinds = {"a": dtype, "b": "f32", "as_f32": "f32", "as_f8": dtype}
+    arguments = ", ".join(f"%{name}: memory<64x{width}x{kind}, global>" for name, kind in kinds.items())
+    kernel = wave_kernel(arguments, text)
+    for first in range(0, len(x), 64 * width):  # all of them, in as many launches as that takes
+        part = np.resize(x[first : first + 64 * width], shape)
+        outputs = np.zeros(shape, np.float32), np.zeros(shape, codes.dtype)
+        agrees_with_the_interpreter(kernel, np.resize(np.roll(codes, -first), shape), part, *outputs, chip=chip)
+    assert "v_cvt_pk_f32_" in MachineCode(kernel, chip).asm or width == 1
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "i8", "i32", "i64", "f8e4m3fn"])
@@ -561,6 +593,6 @@ def test_results_are_stored_in_any_dtype():
     for dtype in ("f16", "bf16"):
         y = np.zeros(x.shape, DTYPES[dtype].numpy)
         kernel = rows_of_16(body + f"%y = cast(%m) : vector<16x{dtype}>", "f32", out=dtype)
-        for chip in CHIPS:
+        for chip in AMD:
             agrees_with_the_interpreter(kernel, x, y, chip=chip)
     assert ml_dtypes.bfloat16 == y.dtype

@@ -14,6 +14,7 @@ from tilewave.ir.ops import TakeOver
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
+from tilewave.machine.chips import SM_90A
 from tilewave.runtime.gpu_launch import ScratchMemory
 
 M, N, K = 4864, 4096, 4160
@@ -106,7 +107,7 @@ kernel @k {workgroups = 2, level = lane, waves = [4, 1], lanes = 32} (%c: memory
 @pytest.mark.parametrize(("dtype", "add"), [("f32", "add.rn.f32"), ("i32", "add.s32")])
 def test_what_is_taken_over_is_added(dtype, add):
     kernel = verify(parse(SINGLE.replace("DTYPE", dtype)))
-    code = code_of(kernel, "sm_90a", Variant())
+    code = code_of(kernel, SM_90A, Variant())
     mine, others = (set(x.split(", ")) for x in re.findall(r"ld\.global\.v4\.\w+ \s*\{(.*)\}", code.ptx))
     added = [re.split(r",? \s*", line)[-2:] for line in re.findall(rf"{re.escape(add)} \s*(.*);", code.ptx)]
     assert sum({a, b} & mine != set() and {a, b} & others != set() for a, b in added) == 4

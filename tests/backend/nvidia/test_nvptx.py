@@ -16,6 +16,7 @@ from tilewave.errors import TargetError
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.lower.gpu.kernel import lower_lanes
+from tilewave.machine.chips import SM_90A
 
 WAYS = ("copies", "loads")
 
@@ -289,7 +290,7 @@ def text_of(body, arguments="%a: memory<64x64xf16, global>", waves=4):
 def ptx_of(body, **more):
     kernel = parse(text_of(body, **more))
     verify(kernel)
-    return NvidiaProgram(kernel, "sm_90a", lambda: kernel, maker(str(kernel), "sm_90a")).ptx
+    return NvidiaProgram(kernel, SM_90A, lambda: kernel, maker(str(kernel), SM_90A)).ptx
 
 
 def test_waves_that_meet_in_groups_have_a_barrier_for_each():
@@ -338,7 +339,7 @@ def test_a_descriptor_says_how_long_rows_are(depth, placed, mode):
 def test_memories_that_copies_reach_begin_at_multiples_of_1024():
     body = "  %x = allocate() : memory<3xf16, shared>\n" + PRODUCT.format(placed=", xor(8, 8, 1)")
     kernel = parse(text_of(body))
-    lowered = lower_lanes(kernel, Nvptx("sm_90a"))
+    lowered = lower_lanes(kernel, Nvptx(SM_90A))
     assert lowered.shared_bytes == 1024 + 64 * 64 * 2
     assert "@workgroup$memory, i32 1024)" in lowered.llvm_ir
 

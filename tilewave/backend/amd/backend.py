@@ -10,6 +10,7 @@ from tilewave.errors import TilewaveError, here
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
+from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class AmdBackend(Backend):
     name: str
-    """The chip's, as LLVM has it."""
+    chip: Chip
 
     kind = "an AMD GPU"
     device = "rocm"
@@ -39,16 +40,16 @@ class AmdBackend(Backend):
         with IMPORTING:
             from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_amd(tiles, self.name, places, options.prefetched)
+        return build_amd(tiles, self.chip, places, options.prefetched)
 
     def load(self, contents: Contents, kernel: Kernel) -> AmdBuild:
         with IMPORTING:
             from tilewave.backend.amd.saved import loaded_amd  # noqa: PLC0415  as above
 
-        return loaded_amd(contents, self.name, kernel)
+        return loaded_amd(contents, self.chip, kernel)
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:
             from tilewave.backend.amd.build import passes_for  # noqa: PLC0415  as above
 
-        return passes_for(self.name, Places(), 1)
+        return passes_for(self.chip, Places(), 1)

@@ -17,6 +17,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
+from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass, Step, run
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key
@@ -59,7 +60,7 @@ class AmdBuild(Build):
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    chip: str
+    chip: Chip
     key: str | None
     """Of its code, in the cache; None where a file brought all the code that its kernel may take."""
     passing: Callable[[], Passed]
@@ -131,7 +132,7 @@ class AmdBuild(Build):
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
         products = tuple(dict.fromkeys(op.instruction for op in walk(whole.body) if isinstance(op, Mma)))
         return LaneResources(
-            self.chip,
+            self.chip.name,
             self.lanes.waves,
             self.lanes.lanes,
             products,
@@ -139,14 +140,14 @@ class AmdBuild(Build):
             loads_per_lane(after["stage_shared"]),
             loads_per_lane(after["minimize_global_loads"]),
             *self.program.registers,
-            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip),
+            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip.name),
         )
 
 
-def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdBuild:
+def build_amd(tiles: Kernel, chip: Chip, places: Places, prefetched: int) -> AmdBuild:
     """The kernel for each lane, `prefetched` steps ahead; an error at the author's constraint where that cannot be."""
     lines = " ".join(str(op.loc) for op in walk(tiles.body))  # findings name the author's lines
-    key = compile_key(chip, repr(places), str(prefetched), lines, unnamed(tiles))
+    key = compile_key(chip.name, repr(chip), repr(places), str(prefetched), lines, unnamed(tiles))
 
     def passing() -> Passed:
         return run(tiles, passes_for(chip, places, prefetched))
@@ -158,11 +159,9 @@ def build_amd(tiles: Kernel, chip: str, places: Places, prefetched: int) -> AmdB
     return AmdBuild(tiles, chip, key, lambda: passed)
 
 
-def passes_for(chip: str, places: Places, prefetched: int) -> tuple[Pass, ...]:
+def passes_for(chip: Chip, places: Places, prefetched: int) -> tuple[Pass, ...]:
     """From whole tiles to what each lane does, `prefetched` steps ahead."""
-    with IMPORTING:
-        from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as below
     with IMPORTING:
         from tilewave.pipeline import lists  # noqa: PLC0415  all passes; code from the cache needs none of them
 
-    return lists.lanes(LANE_MACHINES[chip], places, lists.prefetch(prefetched) if prefetched else ())
+    return lists.lanes(chip, places, lists.prefetch(prefetched) if prefetched else ())

@@ -16,6 +16,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
+from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
 from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
@@ -35,7 +36,7 @@ class AmdProgram:
 
     tiles: Kernel
     """Which has its name and its parameters."""
-    chip: str
+    chip: Chip
     lanes: Callable[[], Kernel]
     make: Make | None
     """None where a file brought its code: some for arrays in rows, and some for arrays however they lie."""
@@ -59,19 +60,19 @@ class AmdProgram:
         with IMPORTING:
             from tilewave.emulator.statistics import waves_per_unit  # noqa: PLC0415  as in _emulator
 
-        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip)
+        emulator = _emulator().Emulator.from_assembly(self.code.asm, self.chip.cpu)
         kernel = emulator.kernel(self.tiles.name)
         found = kernel.resources
         if found.spills:
-            told = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip}; smaller tiles need fewer"
-            warnings.warn(told, SpillWarning, stacklevel=4)
+            what = f"{self.tiles.name}: {found.spills} registers are spilled on {self.chip.name}"
+            warnings.warn(f"{what}; smaller tiles need fewer", SpillWarning, stacklevel=4)
         waves = waves_per_unit(emulator.chip, kernel, prod(self.lanes().waves))
         return found.vector_registers, found.accumulation_registers, found.spills, waves
 
     @cached_property
     def statistics(self) -> LoopStatistics:
         """What stands in its K loop."""
-        found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip)
+        found: LoopStatistics = _emulator().loop_statistics(self.code.asm, self.tiles.name, self.chip.cpu)
         return found
 
     def emulate(
@@ -86,7 +87,7 @@ class AmdProgram:
         """Run the machine code on this CPU; the arrays hold its results unless something was found."""
         arrays = [v.numpy() for v in views]
         code = self.code_for(self._anyhow(views))
-        emulator = _emulator().Emulator.from_assembly(code.asm, self.chip)
+        emulator = _emulator().Emulator.from_assembly(code.asm, self.chip.cpu)
         given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
         grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
         options = {"order": order, "seed": seed, "check": check, "limit": limit}
@@ -110,7 +111,7 @@ class AmdProgram:
             slots = tuple(_slot(a, names, list(self._symbols(numbers))) for a in code.arguments)
             launch = GpuLaunch(slots, (code.workgroups, 1, 1), (code.workgroup_size, 1, 1))
             fields = kernels(code.code_object)[0].fields
-            made = HipCode(self.tiles.name, self.chip, code.code_object, launch, parameters, fields)
+            made = HipCode(self.tiles.name, self.chip.cpu, code.code_object, launch, parameters, fields)
             self._loaded[anyhow] = HipProgram(made)
         return self._loaded[anyhow]
 
@@ -137,7 +138,7 @@ class AmdProgram:
         return dict(zip(open_ones, numbers, strict=True))
 
 
-def maker(key: str, chip: str, lanes: Callable[[], Kernel]) -> Make:
+def maker(key: str, chip: Chip, lanes: Callable[[], Kernel]) -> Make:
     """From the cache, or made anew and kept; lanes are asked for where the cache does not know the code."""
 
     def make(anyhow: frozenset[str]) -> AmdCode:

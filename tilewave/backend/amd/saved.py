@@ -8,6 +8,7 @@ from typing import Any
 from tilewave.backend.amd.build import AmdBuild, LaneResources
 from tilewave.backend.amd.code import AmdCode
 from tilewave.ir.core import Kernel
+from tilewave.machine.chips import Chip
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
 
@@ -27,7 +28,7 @@ def stored_amd(build: AmdBuild) -> Stored:
     return {"codes": codes, "resources": asdict(build.resources)}, members
 
 
-def loaded_amd(contents: Contents, chip: str, kernel: Kernel) -> AmdBuild:
+def loaded_amd(contents: Contents, chip: Chip, kernel: Kernel) -> AmdBuild:
     """Machine code, and the lanes that it was made of."""
     codes = dict(_loaded_code(contents, about) for about in contents.about.records("codes"))
     lanes = contents.kernel(LANES)

@@ -1,4 +1,4 @@
-"""gfx942 and gfx950 in LLVM's words: numbers of lanes, buffers, barriers, matrix instructions, attributes."""
+"""AMD's chips in LLVM's words: numbers of lanes, buffers, barriers, matrix instructions, attributes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from tilewave.backend.llvm_child import Machine
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import Function, Module
 from tilewave.lower.numbers import suffix
-from tilewave.machine.lanes import LANE_MACHINES
+from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 
 TRIPLE = "amdgcn-amd-amdhsa"
 CODE_OBJECT_VERSION = 500
 BUFFER_WORD_3 = 159744
 """The last word of a buffer's description: raw bytes, 32-bit elements, checked against its size."""
-WAVE = 64
 GROUPED = {"matrix": 0x8, "load": 0x20, "shared_load": 0x100, "shared_store": 0x200}
 """The kinds of instructions that can be grouped, as bits of a mask."""
 IN_ORDER = 'fence syncscope("singlethread") seq_cst'
@@ -75,6 +74,9 @@ INTRINSICS = {
 TURNED = {"f32_16x16x32_fp8_bf8": "f32_16x16x32_bf8_fp8", "f32_16x16x32_bf8_fp8": "f32_16x16x32_fp8_bf8"}
 """With its operands in the other order an instruction of two dtypes is another one."""
 
+EIGHT_BIT = {"f8e4m3": "fp8", "f8e5m2": "bf8"}
+"""AMD's words for 8-bit floats; with or without a negative zero, as the chip has them."""
+
 UNUSED = (
     "implicitarg-ptr",
     "dispatch-ptr",
@@ -99,15 +101,18 @@ UNUSED = (
 class Amdgcn:
     """One of AMD's chips."""
 
-    chip: str
+    chip: Chip
 
     global_pointer = "ptr addrspace(1)"
     shared_pointer = "ptr addrspace(3)"
-    widest_bytes = 16
 
     @property
     def machine(self) -> Machine:
-        return Machine(TRIPLE, self.chip, "")
+        return Machine(TRIPLE, self.chip.cpu, self.chip.features)
+
+    @property
+    def widest_bytes(self) -> int:
+        return self.chip.widest_load_bytes
 
     # -- who this is
 
@@ -116,11 +121,11 @@ class Amdgcn:
 
     def lane(self, f: Function) -> str:
         thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
-        return f.value(f"and i32 {thread}, {WAVE - 1}")
+        return f.value(f"and i32 {thread}, {self.chip.lanes - 1}")
 
     def wave(self, f: Function) -> str:
         thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
-        wave = f.value(f"lshr i32 {thread}, {WAVE.bit_length() - 1}")
+        wave = f.value(f"lshr i32 {thread}, {self.chip.lanes.bit_length() - 1}")
         # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
         return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
 
@@ -176,7 +181,7 @@ class Amdgcn:
 
     @property
     def brings(self) -> Amdgcn | None:
-        return self if self.widest_bytes in LANE_MACHINES[self.chip].direct_load_bytes else None
+        return self if self.widest_bytes in self.chip.direct_load_bytes else None
 
     def window(self, f: Function, pointer: str, size_bytes: str) -> str:
         arguments = [("ptr addrspace(1)", pointer), ("i16", "0"), ("i64", size_bytes), ("i32", str(BUFFER_WORD_3))]
@@ -235,14 +240,32 @@ class Amdgcn:
     def multiply(self, f: Function, product: Product) -> str:
         name = TURNED.get(product.instruction, product.instruction) if product.turned else product.instruction
         row = NAMED[name]
-        per_lane = row.depth * row.rows // WAVE
-        dtype, _, acc = row.dtypes(self.chip)
+        per_lane = row.depth * row.rows // self.chip.lanes
+        dtype, _, acc = row.dtypes(self.chip.matrix)
         kind = FRAGMENT["f8" if dtype.startswith("f8") else dtype, per_lane]
-        sums = f"<{row.rows * row.rows // WAVE} x {'i32' if acc == 'i32' else 'float'}>"
+        sums = f"<{row.rows * row.rows // self.chip.lanes} x {'i32' if acc == 'i32' else 'float'}>"
         operands = (product.b, product.a) if product.turned else (product.a, product.b)
         taken = [(kind, _as_fragment(f, x, kind, dtype, per_lane)) for x in operands]
         zeros = [("i32", "0")] * 3
         return f.call(sums, f"llvm.amdgcn.{INTRINSICS[name]}", [*taken, (sums, product.acc), *zeros])
+
+    # -- 8-bit floats
+
+    @property
+    def float8(self) -> Amdgcn | None:
+        return self if self.chip.converts else None
+
+    @property
+    def converts(self) -> tuple[str, ...]:
+        return self.chip.converts
+
+    def from_float8(self, f: Function, dtype: str, word: str, half: int) -> str:
+        arguments = [("i32", word), ("i1", str(half))]
+        return f.call("<2 x float>", f"llvm.amdgcn.cvt.pk.f32.{EIGHT_BIT[dtype[:6]]}", arguments)
+
+    def to_float8(self, f: Function, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
+        arguments = [*(("float", x) for x in numbers), ("i32", word), ("i1", str(half))]
+        return f.call("i32", f"llvm.amdgcn.cvt.pk.{EIGHT_BIT[dtype[:6]]}.f32", arguments)
 
     # -- the whole
 

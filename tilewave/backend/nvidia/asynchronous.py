@@ -16,6 +16,7 @@ from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
 from tilewave.backend.nvidia.wgmma import multiply
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import Function, Typed
+from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 PHASE_LOOP = """{
 .reg .pred p;
@@ -35,7 +36,7 @@ setp.eq.b32 p, x, 0;
 }"""
 FENCE = "fence.proxy.async.shared::cta;"
 """What lanes stored in shared memory is seen by copies and products behind it."""
-ALL_REGISTERS, REGISTER_UNIT, GROUP = 65536, 8, 4
+GROUP = 4
 MOST_REGISTERS, FEWEST_REGISTERS = 240, 40
 """Of a lane: the most that it can be given, and enough to ask for copies."""
 WAVE_MEETS = "bar.warp.sync -1;"
@@ -54,9 +55,17 @@ setp.lt.u32 p, $1, {members};
 class Hopper:
     """What runs beside the waves; one lane of a wave asks for it."""
 
+    chip: Chip
+
     map_parameter = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
-    tile_alignment = 1024
-    most_barriers = 16
+
+    @property
+    def tile_alignment(self) -> int:
+        return TENSOR_MAPS.pattern_bytes
+
+    @property
+    def most_barriers(self) -> int:
+        return self.chip.barriers
 
     def barrier(self, f: Function, gathering: Gathering) -> None:
         fence = FENCE + "\n" if gathering.is_read_later else ""
@@ -66,8 +75,10 @@ class Hopper:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
 
     def share_registers(self, f: Function, waves: int, of: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        at_first = min(MOST_REGISTERS, ALL_REGISTERS // (of * LANES) // REGISTER_UNIT * REGISTER_UNIT)
-        given = (at_first - FEWEST_REGISTERS) * (of - waves) // waves // REGISTER_UNIT * REGISTER_UNIT
+        units = self.chip.matrix_units
+        all_of_a_lane, grain = units.count * units.registers, units.register_grain
+        at_first = min(MOST_REGISTERS, all_of_a_lane // of // grain * grain)
+        given = (at_first - FEWEST_REGISTERS) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
         if more <= at_first or waves % GROUP or of % GROUP:
             return (lambda: None), (lambda: None)

@@ -9,6 +9,7 @@ from tilewave.backend.protocol import Backend, BuildOptions
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
+from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class NvidiaBackend(Backend):
     name: str
-    """The chip's, as LLVM and the driver have it."""
+    chip: Chip
 
     kind = "an NVIDIA GPU"
     device = "cuda"
@@ -29,16 +30,16 @@ class NvidiaBackend(Backend):
         with IMPORTING:
             from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_nvidia(tiles, self.name, places, options.prefetched, options.buffers)
+        return build_nvidia(tiles, self.chip, places, options.prefetched, options.buffers)
 
     def load(self, contents: Contents, kernel: Kernel) -> NvidiaBuild:
         with IMPORTING:
             from tilewave.backend.nvidia.saved import loaded_nvidia  # noqa: PLC0415  as above
 
-        return loaded_nvidia(contents, self.name, kernel)
+        return loaded_nvidia(contents, self.chip, kernel)
 
     def passes(self) -> tuple[Pass, ...]:
         with IMPORTING:
             from tilewave.backend.nvidia.build import copying_passes  # noqa: PLC0415  as above
 
-        return copying_passes(self.name, Places())
+        return copying_passes(self.chip, Places())

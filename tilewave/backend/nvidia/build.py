@@ -18,6 +18,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
+from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass, Step, run
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key, key_of
@@ -25,7 +26,6 @@ from tilewave.runtime.cache import compile_key, key_of
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
-    from tilewave.machine.lanes import LaneMachine
     from tilewave.runtime.saved_file import Stored
 
 Passed = tuple[Kernel, tuple[Step, ...]]
@@ -33,9 +33,6 @@ Passed = tuple[Kernel, tuple[Step, ...]]
 
 DEFAULT_STAGES = 4
 """Steps that the copy engine is ahead at most; three cost one percent on the shapes measured, two a third."""
-
-PROCESSORS = 132
-"""Of an H100 or H200 in its SXM form (NVIDIA, "H100 Tensor Core GPU Architecture"); one workgroup keeps one busy."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class NvidiaBuild(Build):
     """A kernel for one chip; where the cache has its code, passes run when somebody asks what they did."""
 
     tiles: Kernel
-    chip: str
+    chip: Chip
     key: str | None
     """Of its code, in the cache; None where a file brought all the code that its kernel may take."""
     passing: Callable[[], Passed]
@@ -141,24 +138,24 @@ class NvidiaBuild(Build):
         chosen = after["choose_instructions"]
         products = tuple(dict.fromkeys(op.instruction for op in walk(chosen.body) if isinstance(op, Mma)))
         return NvidiaResources(
-            self.chip,
+            self.chip.name,
             self.lanes.waves,
             self.lanes.lanes,
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
             loads_per_lane(after["guard_edges"]),
             lambda: self.program.assembled,
-            not_as_asked(self.tiles, chosen, self.lanes, products, self.chip),
+            not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )
 
 
-def build_nvidia(tiles: Kernel, chip: str, places: Places, prefetched: int, stages: int | None = None) -> NvidiaBuild:
+def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, stages: int | None = None) -> NvidiaBuild:
     """The kernel for each lane; an error at the author's constraint where the chip cannot do as asked.
 
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    key = compile_key(chip, places.decisive, f"{prefetched} {stages}", unnamed(tiles))
+    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles))
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
@@ -174,46 +171,40 @@ def build_nvidia(tiles: Kernel, chip: str, places: Places, prefetched: int, stag
     return NvidiaBuild(tiles, chip, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
 
 
-def _chosen(tiles: Kernel, chip: str, places: Places, stages: int | None) -> NvidiaBuild | None:
+def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> NvidiaBuild | None:
     """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
-    built = build_copying(tiles, chip, places, stages, PROCESSORS)
+    built = build_copying(tiles, chip, places, stages, chip.processors)
     if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
         return None
-    alone = built.resources.shared_bytes > _machine(chip).shared.bytes // 2  # no two workgroups fit on one processor
+    alone = built.resources.shared_bytes > chip.shared.bytes // 2  # no two workgroups fit on one processor
     if not alone and built.lanes.workgroups != tiles.workgroups:
         return build_copying(tiles, chip, places, stages, tiles.workgroups)
     return built
 
 
-def build_copying(tiles: Kernel, chip: str, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
+def build_copying(tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once."""
     return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups))
 
 
 def copying_passes(
-    chip: str, places: Places, stages: int | None = None, workgroups: int = PROCESSORS
+    chip: Chip, places: Places, stages: int | None = None, workgroups: int | None = None
 ) -> tuple[Pass, ...]:
+    """`workgroups`: as many as the chip has processors, where it is not said."""
     most, fewest = (stages, stages) if stages else (DEFAULT_STAGES, 1)
-    passes: tuple[Pass, ...] = _pipelines().hopper(_machine(chip), places, most, workgroups, fewest)
+    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, most, workgroups or chip.processors, fewest)
     return passes
 
 
-def build_plain(tiles: Kernel, chip: str, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
+def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel whose lanes load its tiles, from arrays of any strides."""
-    return build_with(tiles, chip, _pipelines().hopper_plain(_machine(chip), places, pipelining), key)
+    return build_with(tiles, chip, _pipelines().hopper_plain(chip, places, pipelining), key)
 
 
-def build_with(tiles: Kernel, chip: str, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
+def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
-    return NvidiaBuild(tiles, chip, key or compile_key(chip, unnamed(passed[0])), lambda: passed)
-
-
-def _machine(chip: str) -> LaneMachine:
-    with IMPORTING:
-        from tilewave.machine.lanes import LANE_MACHINES  # noqa: PLC0415  as in _pipelines
-
-    return LANE_MACHINES[chip]
+    return NvidiaBuild(tiles, chip, key or compile_key(chip.name, repr(chip), unnamed(passed[0])), lambda: passed)
 
 
 def _pipelines() -> ModuleType:

@@ -10,8 +10,6 @@ from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
-WIDEST_BYTES = 16
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewave.backend.assembler import assembled
-from tilewave.backend.nvidia.code import WIDEST_BYTES, NvidiaCode, Variant
+from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.ir.core import Kernel
@@ -11,17 +11,18 @@ from tilewave.ir.ops import AwaitEarlier
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
+from tilewave.machine.chips import Chip
 
 
-def lowered_for(kernel: Kernel, chip: str, variant: Variant) -> LoweredLanes:
+def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
     memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
-    alignments = dict.fromkeys(memories, WIDEST_BYTES) | dict(variant.narrow)
+    alignments = dict.fromkeys(memories, chip.widest_load_bytes) | dict(variant.narrow)
     return lower_lanes(kernel, Nvptx(chip), frozenset(variant.anyhow), alignments)
 
 
-def code_of(kernel: Kernel, chip: str, variant: Variant) -> NvidiaCode:
+def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:
     lowered = lowered_for(kernel, chip, variant)
-    made = assembled(kernel.name, chip, lowered.llvm_ir, Nvptx(chip).machine)
+    made = assembled(kernel.name, chip.name, lowered.llvm_ir, Nvptx(chip).machine)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
     return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, sums_of_each_half(made.asm))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilewave.lower.llvm import Function, Typed
+from tilewave.machine.chips import NVIDIA_LANES
 
-LANES = 32
+LANES = NVIDIA_LANES
 ALL_LANES = "-1"
 
 

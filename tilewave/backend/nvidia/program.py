@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from tilewave.backend.nvidia.code import WIDEST_BYTES, NvidiaCode, Variant, keep, kept
+from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
 from tilewave.errors import SlowCodeWarning, SpillWarning
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
@@ -46,7 +47,7 @@ class NvidiaProgram:
 
     tiles: Kernel
     """Which has its name and its parameters."""
-    chip: str
+    chip: Chip
     lanes: Callable[[], Kernel]
     make: Make | None
     """None where a file brought its code: what fits no other variant takes the one for arrays of any kind."""
@@ -82,7 +83,7 @@ class NvidiaProgram:
         for program in self.programs.values():
             found, log = program.resources(), program.log()
             return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
-        return assemble_ptx(self.ptx, self.chip) if ptxas() else None
+        return assemble_ptx(self.ptx, self.chip.cpu) if ptxas() else None
 
     # -- running it
 
@@ -99,7 +100,7 @@ class NvidiaProgram:
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
-        return CudaCode(self.name, self.chip, code.ptx.encode(), _launch(code, self.tiles), parameters)
+        return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), _launch(code, self.tiles), parameters)
 
     def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
         """What the assembler could not do well is said; the code is right all the same."""
@@ -125,8 +126,9 @@ class NvidiaProgram:
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
         named = dict(zip((v.name for v in self.memories), views, strict=True))
+        widest = self.chip.widest_load_bytes
         anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
-        narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v)) < WIDEST_BYTES)
+        narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
         narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
         slots = ((_tiled(m, list(named)), named[m.name]) for m in self.code_for(Variant()).maps)
         is_plain = any(tensor_map(slot, v).problem(v.pointer) for slot, v in slots)
@@ -154,16 +156,16 @@ class Chooser(CudaProgram):
         return program.prepare(views, numbers, number, stream)
 
 
-def alignment(v: ArrayView) -> int:
+def alignment(v: ArrayView, widest_bytes: int) -> int:
     """The largest power of two, up to the widest load's bytes, that divides an array's address and its rows' steps."""
-    found = WIDEST_BYTES | v.pointer
+    found = widest_bytes | v.pointer
     for extent, stride in zip(v.shape[:-1], v.strides[:-1], strict=True):
         if extent > 1:
             found |= stride
     return found & -found
 
 
-def maker(key: str, chip: str) -> Make:
+def maker(key: str, chip: Chip) -> Make:
     """From the cache, or made anew and kept."""
 
     def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:

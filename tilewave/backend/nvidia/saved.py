@@ -10,6 +10,7 @@ from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.ir.core import Kernel
+from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
@@ -46,7 +47,7 @@ def _in_rows(program: NvidiaProgram) -> Variant:
     return program.variant_for(views)
 
 
-def loaded_nvidia(contents: Contents, chip: str, kernel: Kernel) -> NvidiaBuild:
+def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild:
     """PTX, and the lanes that it was made of."""
     about = contents.about
     codes = dict(_loaded_ptx(contents, code) for code in about.records("codes"))

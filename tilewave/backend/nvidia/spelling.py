@@ -1,4 +1,4 @@
-"""An NVIDIA chip in LLVM's words: numbers of lanes, shared memory, attributes; copies and wgmma are elsewhere."""
+"""NVIDIA's chips in LLVM's words: numbers of lanes, shared memory, attributes; what Hopper adds: `asynchronous.py`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import Function, Module
+from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 TRIPLE = "nvptx64-nvidia-cuda"
 SHARED = "workgroup$memory"
@@ -22,18 +23,25 @@ SHARED = "workgroup$memory"
 class Nvptx:
     """One of NVIDIA's chips."""
 
-    chip: str
+    chip: Chip
 
     global_pointer = "ptr addrspace(1)"
     shared_pointer = "ptr addrspace(3)"
-    widest_bytes = 16
     windows = None
     brings = None
-    later = Hopper()
+    float8 = None
 
     @property
     def machine(self) -> Machine:
-        return Machine(TRIPLE, self.chip, "", "text")
+        return Machine(TRIPLE, self.chip.cpu, self.chip.features, "text")
+
+    @property
+    def widest_bytes(self) -> int:
+        return self.chip.widest_load_bytes
+
+    @property
+    def later(self) -> Hopper:
+        return Hopper(self.chip)
 
     # -- who this is
 
@@ -76,16 +84,18 @@ class Nvptx:
 
     def shared_memory(self, module: Module, name: str, offset: int, size_bytes: int) -> str:
         """One array whose size the launch decides; more than 48 KiB cannot be had otherwise."""
-        whole = module.helper(SHARED, lambda: f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024")
+        whole = module.helper(
+            SHARED, lambda: f"@{SHARED} = external addrspace(3) global [0 x i8], align {TENSOR_MAPS.pattern_bytes}"
+        )
         return f"getelementptr (i8, {self.shared_pointer} {whole}, i32 {offset})" if offset else whole
 
     # -- products
 
     def instruction_depth(self, instruction: str) -> int:
-        raise NotImplementedError(f"{self.chip} multiplies from shared memory, not by {instruction}")
+        raise NotImplementedError(f"{self.chip.name} multiplies from shared memory, not by {instruction}")
 
     def multiply(self, f: Function, product: Product) -> str:
-        raise NotImplementedError(f"{self.chip} multiplies from shared memory, not by {product.instruction}")
+        raise NotImplementedError(f"{self.chip.name} multiplies from shared memory, not by {product.instruction}")
 
     # -- the whole
 

@@ -8,9 +8,10 @@ from tilewave.analysis.ranges import ANY
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.types import BOOL, F32, I32, I64, INDEX, DType
-from tilewave.lower.gpu.floats import cast, narrow, widen
+from tilewave.lower.gpu.floats import Floats
 from tilewave.lower.gpu.functions import function
 from tilewave.lower.gpu.ranges import LaneRanges
+from tilewave.lower.gpu.target import Float8Pairs
 from tilewave.lower.llvm import Function, Typed, vector
 from tilewave.lower.numbers import elementwise, is_narrow, splat_constant
 
@@ -28,9 +29,12 @@ def resized(f: Function, x: str, old: str, new: str, lanes: int, is_negative: bo
 class Arithmetic:
     """Elementwise ops on operands whose LLVM element types are given with them."""
 
-    def __init__(self, f: Function, ranges: LaneRanges, functions: Mapping[str, str]) -> None:
-        """`functions`: those that LLVM has words for."""
+    def __init__(
+        self, f: Function, ranges: LaneRanges, functions: Mapping[str, str], float8: Float8Pairs | None
+    ) -> None:
+        """`functions`: those that LLVM has words for; `float8`: what the machine converts itself."""
         self.f, self.ranges, self.functions = f, ranges, functions
+        self.floats = Floats(f, float8)
 
     def apply(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
         """The result, as elements of its own type."""
@@ -42,9 +46,9 @@ class Arithmetic:
         values = [x for _, x in operands]
         if not is_narrow(old) or isinstance(op, ir.Select):
             return self._number(op, values, old, lanes)
-        wide = [widen(self.f, x, old, lanes) for x in values]
+        wide = [self.floats.widen(x, old, lanes) for x in values]
         result = self._number(op, wide, F32, lanes)
-        return result if op.result.type.dtype == BOOL else narrow(self.f, result, old, lanes)
+        return result if op.result.type.dtype == BOOL else self.floats.narrow(result, old, lanes)
 
     def _number(self, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
         if isinstance(op, ir.FUNCTIONS):
@@ -58,7 +62,7 @@ class Arithmetic:
             old = I32 if kind == "i32" else I64
         if new == INDEX:
             new = I32 if self.ranges.bits(op.result) == 32 else I64
-        return cast(self.f, x, old, new, lanes)
+        return self.floats.cast(x, old, new, lanes)
 
     def _index(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
         values = [v for v in op.operands if v.type.dtype == INDEX]

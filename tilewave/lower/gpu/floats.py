@@ -1,10 +1,15 @@
-"""Narrow floats on GPUs: to f32 and back, in arithmetic that every chip has, for one number or a vector of them."""
+"""Narrow floats on GPUs: to f32 and back, for one number or a vector of them.
+
+8-bit floats go through arithmetic that every chip has, unless the machine has instructions for them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tilewave.ir.types import BF16, F16, F32, DType
+from tilewave.lower.gpu.float8_pairs import narrow_pairs, widen_pairs
+from tilewave.lower.gpu.target import Float8Pairs
 from tilewave.lower.llvm import Function, vector
 from tilewave.lower.numbers import before_narrowing, is_narrow, literal, splat_constant, widened
 from tilewave.lower.numbers import cast as plain_cast
@@ -38,31 +43,42 @@ FORMATS = {
 }
 
 
-def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
-    """x in another dtype."""
-    if old == new:
-        return x
-    if is_narrow(old):
-        return cast(f, widen(f, x, old, lanes), F32, new, lanes)
-    if is_narrow(new):
-        return narrow(f, before_narrowing(f, x, old, new, lanes), new, lanes)
-    return plain_cast(f, x, old, new, lanes)
+@dataclass(frozen=True)
+class Floats:
+    """Conversions in one function; `float8` are those that the machine does itself."""
 
+    f: Function
+    float8: Float8Pairs | None
 
-def widen(f: Function, x: str, dtype: DType, lanes: int) -> str:
-    """A narrow float as f32."""
-    return widened(f, x, dtype, lanes) if dtype in (F16, BF16) else _from_float8(f, x, FORMATS[dtype.name], lanes)
+    def cast(self, x: str, old: DType, new: DType, lanes: int) -> str:
+        """x in another dtype."""
+        if old == new:
+            return x
+        if is_narrow(old):
+            return self.cast(self.widen(x, old, lanes), F32, new, lanes)
+        if is_narrow(new):
+            return self.narrow(before_narrowing(self.f, x, old, new, lanes), new, lanes)
+        return plain_cast(self.f, x, old, new, lanes)
 
+    def widen(self, x: str, dtype: DType, lanes: int) -> str:
+        """A narrow float as f32."""
+        if dtype in (F16, BF16):
+            return widened(self.f, x, dtype, lanes)
+        if self.float8 and dtype.name in self.float8.converts:
+            return widen_pairs(self.f, x, dtype.name, lanes, self.float8)
+        return _from_float8(self.f, x, FORMATS[dtype.name], lanes)
 
-def narrow(f: Function, x: str, dtype: DType, lanes: int) -> str:
-    """An f32 rounded to a narrow float, to nearest even."""
-    wide = vector(lanes, "float")
-    if dtype == F16:
-        return f.value(f"fptrunc {wide} {x} to {vector(lanes, 'half')}")
-    if dtype == BF16:
-        rounded = f.value(f"fptrunc {wide} {x} to {vector(lanes, 'bfloat')}")
-        return f.value(f"bitcast {vector(lanes, 'bfloat')} {rounded} to {vector(lanes, 'i16')}")
-    return _to_float8(f, x, FORMATS[dtype.name], lanes)
+    def narrow(self, x: str, dtype: DType, lanes: int) -> str:
+        """An f32 rounded to a narrow float, to nearest even."""
+        f, wide = self.f, vector(lanes, "float")
+        if dtype == F16:
+            return f.value(f"fptrunc {wide} {x} to {vector(lanes, 'half')}")
+        if dtype == BF16:
+            rounded = f.value(f"fptrunc {wide} {x} to {vector(lanes, 'bfloat')}")
+            return f.value(f"bitcast {vector(lanes, 'bfloat')} {rounded} to {vector(lanes, 'i16')}")
+        if self.float8 and dtype.name in self.float8.converts:
+            return narrow_pairs(f, x, dtype.name, lanes, self.float8)
+        return _to_float8(f, x, FORMATS[dtype.name], lanes)
 
 
 class _Words:

@@ -36,7 +36,7 @@ class Registers:
     def __init__(self, f: Function, kernel: Kernel, target: LaneTarget) -> None:
         self.f, self.target = f, target
         self.positions = Positions(kernel)
-        self.arithmetic = Arithmetic(f, self.positions.ranges, target.functions)
+        self.arithmetic = Arithmetic(f, self.positions.ranges, target.functions, target.float8)
         self.scalars: dict[Value, Typed] = {}
         self.vectors: dict[Value, Held] = {}
         self.loop: Value | None = None

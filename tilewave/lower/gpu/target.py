@@ -39,6 +39,23 @@ class Windows(Protocol):
     def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
 
 
+class Float8Pairs(Protocol):
+    """8-bit floats that the machine converts itself, to nearest even, two at a time: half 0 or 1 of a word of four."""
+
+    @property
+    def converts(self) -> tuple[str, ...]:
+        """The dtypes; beyond their largest number is what casts give there, infinity or NaN."""
+        ...
+
+    def from_float8(self, f: Function, dtype: str, word: str, half: int) -> str:
+        """Two numbers, as <2 x float>."""
+        ...
+
+    def to_float8(self, f: Function, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
+        """The word with two of its bytes replaced."""
+        ...
+
+
 class Brings(Protocol):
     """How a machine loads into shared memory, and what LLVM must be told of it."""
 
@@ -141,6 +158,11 @@ class LaneTarget(Protocol):
     @property
     def brings(self) -> Brings | None:
         """How lanes load into shared memory past their registers; None where they cannot."""
+        ...
+
+    @property
+    def float8(self) -> Float8Pairs | None:
+        """How 8-bit floats are converted; None where arithmetic has to do it."""
         ...
 
     def instruction_depth(self, instruction: str) -> int: ...

@@ -1,0 +1,172 @@
+"""The cards that tilewave knows, as data: one record each, every number with its source.
+
+What follows from the chip that a card carries (`chips.py`) is read there: processors, shared memory, the f8 formats.
+
+To add one of your own, write a TOML file (`docs/machines.md`) and read it with `tilewave.machine.load`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from tilewave.machine.chips import GFX942, GFX950, ROCM_SPECS, SM_90A, Chip
+from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+
+MIB = 1 << 20
+GB, TB = 10**9, 1e12
+TFLOPS = 1e12
+
+CDNA3 = "AMD CDNA 3 white paper (2023)"
+MI325X_SHEET = "AMD Instinct MI325X data sheet (2024)"
+MI350_SHEET = "AMD Instinct MI350 series data sheets (2025)"
+HOT_CHIPS = "AMD at Hot Chips 2025: MI350X up to 2.2 GHz, MI355X up to 2.4 GHz"
+INFINITY_CACHE = "256 MiB: " + ROCM_SPECS + "; 17 TB/s peak: AMD's launch of MI300X (2023)"
+ROUND_ROBIN = "workgroup w to XCD w % 8: Wave, Workgroup Reordering; rocRoller, Workgroup Mapping"
+HOPPER = "NVIDIA H100 architecture white paper: 132 SMs, 50 MB L2, tensor rates at 1.83 GHz"
+H200_SHEET = "NVIDIA H200 data sheet: 141 GB, 4.8 TB/s; the compute of H100 SXM"
+H200_MERGING = "four: probes on one H200; of sixteen units: counted requests of launches of one tile a unit (2026-11)"
+H200_PROBES = "read off one H200 with small probe kernels (2026-11)"
+
+
+def _matrix_rates(chip: Chip, f16: float, f8: float, **others: float) -> tuple[Rate, ...]:
+    """f16 and bf16 run alike, as do the chip's f8 formats and i8."""
+    f8_names = [dtype for dtype in chip.multiplies if dtype.startswith("f8")]
+    rates = {"f16": f16, "bf16": f16, **dict.fromkeys((*f8_names, "i8"), f8), **others}
+    return tuple(Rate(dtype, tflops * TFLOPS) for dtype, tflops in rates.items())
+
+
+def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str) -> tuple[Source, ...]:
+    return (
+        Source("xcds", units),
+        Source("units_per_xcd", units),
+        Source("clock_hz", clock),
+        Source("rates", rates),
+        Source("l2", "4 MiB a XCD: " + ROCM_SPECS + "; 128-byte lines, 16 ways: " + CDNA3),
+        Source("hbm", hbm),
+        Source("last_level", last_level),
+        Source("shared_bytes", "LDS of a compute unit: " + ROCM_SPECS),
+        Source("seats", ROUND_ROBIN),
+    )
+
+
+XCDS = 8
+AMD_L2 = L2(4 * MIB, line_bytes=GFX942.line_bytes, ways=16, holds_writes=False)
+
+MI300X = Machine(
+    name="MI300X",
+    target=GFX942.name,
+    xcds=XCDS,
+    units_per_xcd=GFX942.processors // XCDS,
+    clock_hz=2.1e9,
+    rates=_matrix_rates(GFX942, 1307.4, 2614.9, f32=163.4, f64=163.4),
+    l2=AMD_L2,
+    hbm=Hbm(192 * GB, 5.3 * TB),
+    last_level=LastLevel(256 * MIB, 17.2 * TB),
+    shared_bytes=GFX942.shared.bytes,
+    sources=_amd_sources(CDNA3, CDNA3, CDNA3, CDNA3, INFINITY_CACHE),
+)
+MI325X = Machine(
+    name="MI325X",
+    target=GFX942.name,
+    xcds=XCDS,
+    units_per_xcd=GFX942.processors // XCDS,
+    clock_hz=2.1e9,
+    rates=_matrix_rates(GFX942, 1307.4, 2614.9, f32=163.4, f64=163.4),
+    l2=AMD_L2,
+    hbm=Hbm(256 * GB, 6.0 * TB),
+    last_level=LastLevel(256 * MIB),
+    shared_bytes=GFX942.shared.bytes,
+    sources=_amd_sources(ROCM_SPECS, MI325X_SHEET, MI325X_SHEET, MI325X_SHEET, ROCM_SPECS),
+)
+MI350X = Machine(
+    name="MI350X",
+    target=GFX950.name,
+    xcds=XCDS,
+    units_per_xcd=GFX950.processors // XCDS,
+    clock_hz=2.2e9,
+    rates=_matrix_rates(GFX950, 2306.9, 4613.7),
+    l2=AMD_L2,
+    hbm=Hbm(288 * GB, 8.0 * TB),
+    last_level=LastLevel(256 * MIB),
+    shared_bytes=GFX950.shared.bytes,
+    sources=_amd_sources(
+        ROCM_SPECS, HOT_CHIPS, "those of MI355X a cycle (4096 and 8192 a unit), at 2.2 GHz", MI350_SHEET, ROCM_SPECS
+    ),
+)
+MI355X = Machine(
+    name="MI355X",
+    target=GFX950.name,
+    xcds=XCDS,
+    units_per_xcd=GFX950.processors // XCDS,
+    clock_hz=2.4e9,
+    rates=_matrix_rates(GFX950, 2516.6, 5033.2),
+    l2=AMD_L2,
+    hbm=Hbm(288 * GB, 8.0 * TB),
+    last_level=LastLevel(256 * MIB),
+    shared_bytes=GFX950.shared.bytes,
+    sources=_amd_sources(ROCM_SPECS, HOT_CHIPS, MI350_SHEET, MI350_SHEET, ROCM_SPECS),
+)
+
+# A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
+# of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
+# read off these seats, which are those of one launch, but off counters of many: sixteen units after sixteen.
+HOPPER_SEATS = (
+    Seats(8, partition=0),
+    Seats(18, partition=1),
+    Seats(8, partition=0),
+    Seats(16, partition=1),
+    Seats(16, partition=1),
+    Seats(16, partition=1),
+    Seats(16, partition=0),
+    Seats(16, partition=0),
+    Seats(18, partition=0),
+)
+
+
+def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: str) -> Machine:
+    return Machine(
+        name=name,
+        target=SM_90A.name,
+        xcds=1,
+        units_per_xcd=SM_90A.processors,
+        clock_hz=1.83e9,
+        rates=_matrix_rates(SM_90A, 989.4, 1978.9, f64=66.9),
+        l2=L2(l2_bytes, partitions=2, line_bytes=SM_90A.line_bytes),
+        hbm=hbm,
+        shared_bytes=SM_90A.shared.bytes,
+        seats=HOPPER_SEATS,
+        merging=Merging(4, units=16),
+        sources=(
+            Source("xcds", HOPPER),
+            Source("units_per_xcd", HOPPER),
+            Source("clock_hz", HOPPER),
+            Source("rates", HOPPER),
+            Source("l2", l2_source),
+            Source("hbm", memory_source),
+            Source("shared_bytes", SM_90A.source("shared")),
+            Source("seats", H200_PROBES),
+            Source("merging", H200_MERGING),
+        ),
+    )
+
+
+H100 = _hopper("H100", 50 * MIB, Hbm(80 * GB, 3.35 * TB), HOPPER, "NVIDIA H100 SXM data sheet: 80 GB, 3.35 TB/s")
+H200 = _hopper(
+    "H200", 60 * MIB, Hbm(141 * GB, 4.8 * TB), "as CUDA reports it on the card; two partitions: probes", H200_SHEET
+)
+
+MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
+
+
+def find(name: str) -> Machine:
+    """A machine by its name, in any case."""
+    for known, machine in MACHINES.items():
+        if known.lower() == str(name).strip().lower():
+            return machine
+    near = get_close_matches(str(name).upper(), MACHINES, 1, 0.5)
+    guess = f"did you mean {near[0]}? " if near else ""
+    known_names = ", ".join(MACHINES)
+    raise MachineError(
+        f"no machine is called {name!r}",
+        remedy=f"{guess}The machines are {known_names}; a file of your own is read with --machine chip.toml.",
+    )
