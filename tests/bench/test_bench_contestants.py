@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernels import check_product, poisoned, random_array
-from test_bench_command import OURS, SMALL, Gpu, Tensor, asked, call, gpu, rows_of  # noqa: F401
+from played_gpu import OURS, SMALL, Tensor, asked, rows_of
 
 from tilewave import *
 from tilewave import kernels as shipped
@@ -72,7 +72,7 @@ class Numbers(Tensor):
 
 
 @pytest.fixture
-def calculating(gpu, monkeypatch):  # noqa: F811
+def calculating(gpu, monkeypatch):
     """The GPU, with what gelu(a @ b.T + bias) needs; each of its kernels rounds what it writes."""
 
     def kernel(name, seconds, compute):
@@ -105,7 +105,7 @@ def calculating(gpu, monkeypatch):  # noqa: F811
     return gpu
 
 
-def test_a_fused_epilogue_is_measured_beside_kernels_of_its_own(call, calculating, tmp_path):  # noqa: F811
+def test_a_fused_epilogue_is_measured_beside_kernels_of_its_own(call, calculating, tmp_path):
     words = [*SMALL, "--epilogue", "bias+gelu", "--mode", "short", "--against", "cublas,triton"]
     code, out, err = call(*words, "--save", str(tmp_path / "all.json"))
     assert (code, err) == (0, "")
@@ -128,7 +128,7 @@ def test_a_fused_epilogue_is_measured_beside_kernels_of_its_own(call, calculatin
     ],
     ids=["no bias", "no gelu", "relu"],
 )
-def test_an_epilogue_that_is_another_is_found(call, calculating, wrong):  # noqa: F811
+def test_an_epilogue_that_is_another_is_found(call, calculating, wrong):
     def fused(a, b, bias, out):
         def work():
             out.array[:] = wrong(*(x.array.astype("f8") for x in (a, b, bias))).astype(out.dtype)
@@ -162,7 +162,7 @@ def test_the_slope_of_gelu_is_what_enlarges_an_error():
         ),
     ],
 )
-def test_mistakes_are_told_with_what_to_write(call, words, said):  # noqa: F811
+def test_mistakes_are_told_with_what_to_write(call, words, said):
     assert call(*words) == (2, "", f"error: {said}")
 
 
@@ -189,7 +189,7 @@ def test_the_kernel_with_an_epilogue_computes_it(dtype, level):
 # -- sums of 8-bit floats -------------------------------------------------------------------------------------------
 
 
-def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):  # noqa: F811
+def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):
     gpu.float8_e4m3fn = np.dtype(ml_dtypes.float8_e4m3fn)
     gpu.ones = lambda size, device: Tensor(np.ones(size, np.float32))
 
@@ -257,7 +257,7 @@ def test_rungs_are_kernels_of_their_own():
     assert len(set(made.values())) == len(made)
 
 
-def test_the_ladder_is_measured_in_one_run(call, gpu, monkeypatch):  # noqa: F811
+def test_the_ladder_is_measured_in_one_run(call, gpu, monkeypatch):
     built = []
 
     def rung(which, shape, settings):
@@ -273,7 +273,7 @@ def test_the_ladder_is_measured_in_one_run(call, gpu, monkeypatch):  # noqa: F81
     assert [row[1] for row in rows_of(out)[1 : 3 + len(built)]] == [OURS, *built, "cublas"]
 
 
-def test_rungs_are_known_by_their_names(call, monkeypatch):  # noqa: F811
+def test_rungs_are_known_by_their_names(call, monkeypatch):
     settings = asked(call, monkeypatch, "--without", "fit_shared", "--without", "stage_writes")
     assert settings.rungs == ("without fit_shared", "without stage_writes")
     assert [rung_named(name).name for name in settings.rungs] == list(settings.rungs)

@@ -6,66 +6,26 @@ import random
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from contextlib import contextmanager
 from io import StringIO
 from types import SimpleNamespace
 
-import ml_dtypes
 import numpy as np
 import pytest
-import typer
+from played_gpu import OURS, SMALL, asked, driver_of, rows_of
 from rich.console import Console
 
 from tilewave.bench import contestants as bench_contestants
 from tilewave.bench import gpu as bench_gpu
 from tilewave.bench.result import Checked, Failed, Machine, Report, Result, Settings
 from tilewave.bench.rounds import SHORT, SUSTAINED, Estimate, Rounds, Sample, order_of_a_round, play
-from tilewave.cli import bench, main
+from tilewave.cli import bench
 from tilewave.cli.bench_report import bars_of, caption_of, print_report, to_json
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.view.bench_plot import Bar, Scale, bench_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
-OURS = "tilewave grouped(12)"
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run `tilewave bench …`; its exit code, what it printed, and what it said on stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
-    app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.callback()(lambda: None)
-    app.command("bench")(bench.bench_command)
-    monkeypatch.setattr(main, "app", app)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["tilewave", "bench", *words])
-        try:
-            main.main()
-            code = 0
-        except SystemExit as leave:
-            code = leave.code or 0
-        return code, *capsys.readouterr()
-
-    return run
-
-
 # -- what was asked -------------------------------------------------------------------------------------------------
-
-
-def asked(call, monkeypatch, *words):
-    """The settings that a command line means."""
-    found = []
-
-    def measure(settings):
-        found.append(settings)
-        raise TilewaveError("measured")
-
-    monkeypatch.setattr(bench, "_measure", measure)
-    code, _, err = call(*words)
-    assert (code, err) == (2, "error: measured\n")
-    return found[0]
 
 
 def test_without_options_the_seeds_are_measured_in_both_modes(call, monkeypatch):
@@ -134,11 +94,6 @@ def test_mistakes_are_told_with_what_to_write(call, words, said):
 
 def no_driver():
     raise TargetError("this machine has no NVIDIA driver (libcuda.so.1 or nvcuda.dll)", remedy="elsewhere")
-
-
-def driver_of(name, arch):
-    device = SimpleNamespace(name=name, arch=arch, runs=lambda wanted: wanted.startswith(arch))
-    return lambda: SimpleNamespace(device=lambda number: device, version=(13, 0))
 
 
 def test_without_a_gpu_nothing_is_measured(call, monkeypatch):
@@ -283,10 +238,6 @@ def printed(report):
     return console.file.getvalue()
 
 
-def rows_of(text):
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line[:1] == "│"]
-
-
 def test_the_table_shows_medians_spreads_errors_and_the_geometric_mean():
     text = printed(CANNED)
     lines = text.splitlines()
@@ -392,171 +343,6 @@ def test_every_scale_holds_its_bars(ratios):
 
 
 # -- the whole command, on a GPU played by numpy --------------------------------------------------------------------
-
-
-class Tensor:
-    """As much of torch's as is used."""
-
-    def __init__(self, array):
-        self.array = array
-
-    shape = property(lambda self: self.array.shape)
-    dtype = property(lambda self: self.array.dtype)
-    device = "cuda"
-    T = property(lambda self: Tensor(self.array.T))
-
-    def to(self, dtype):
-        return Tensor(self.array.astype(dtype))
-
-    def float(self):
-        return self.to(np.float32)
-
-    def double(self):
-        return self.to(np.float64)
-
-    def fill_(self, value):
-        self.array.fill(value)
-
-    def is_floating_point(self):
-        return self.array.dtype.kind != "i"
-
-    def view(self, dtype):
-        return Tensor(self.array.view(dtype))
-
-    def clone(self):
-        return Tensor(self.array.copy())
-
-    def square(self):
-        return Tensor(np.square(self.array))
-
-    def sum(self):
-        return Tensor(self.array.sum())
-
-    def item(self):
-        return float(self.array)
-
-    def __getitem__(self, at):
-        return Tensor(self.array[at])
-
-    def __matmul__(self, other):
-        return Tensor(self.array @ other.array)
-
-    def __sub__(self, other):
-        return Tensor(self.array - other.array)
-
-    def __add__(self, other):
-        return Tensor(self.array + other.array)
-
-
-class Gpu:
-    """A torch whose launches take as long as they are told, on a clock of its own; `log` is what it did."""
-
-    __version__ = "2.11"
-    float16, float32, float64, bfloat16 = np.dtype("f2"), np.dtype("f4"), np.dtype("f8"), np.dtype(ml_dtypes.bfloat16)
-    int8, int32, uint8 = np.dtype("i1"), np.dtype("i4"), np.dtype("u1")
-    iinfo = np.iinfo
-
-    def __init__(self):
-        self.clock, self.recording, self.log, self.asleep = 0.0, None, [], 0.0
-        self.records, self.sizes = True, (1 << 40, 1 << 40)
-        self.cuda = self
-        self.rng = np.random.default_rng(1)
-
-    def launch(self, name, seconds, work):
-        if self.recording is not None:
-            if not self.records:
-                raise RuntimeError("operation not permitted when stream is capturing\nmore")
-            self.recording.append((name, seconds, work))
-            return
-        self.clock += seconds
-        self.log.append(name)
-        work()
-
-    def mm(self, a, b, *, out):
-        def work():
-            out.array[:] = (a.array.astype("f8") @ b.array.astype("f8")).astype(out.dtype)
-
-        self.launch("cublas", 1e-3, work)
-
-    def Generator(self, device):
-        return SimpleNamespace(manual_seed=lambda seed: None)
-
-    def randn(self, size, **more):
-        return Tensor(self.rng.standard_normal(size, np.float32))
-
-    def empty(self, size, dtype, device):
-        return Tensor(np.full(size, 7, dtype))
-
-    def zeros(self, size, dtype, device):
-        return Tensor(np.zeros(size, dtype))
-
-    def zeros_like(self, other):
-        return Tensor(np.zeros_like(other.array))
-
-    def equal(self, x, y):
-        return np.array_equal(x.array, y.array)
-
-    def is_available(self):
-        return True
-
-    def mem_get_info(self):
-        return self.sizes
-
-    def synchronize(self):
-        pass
-
-    def Stream(self):
-        return "a stream"
-
-    @contextmanager
-    def stream(self, stream):
-        yield
-
-    def CUDAGraph(self):
-        steps = []
-        return SimpleNamespace(steps=steps, replay=lambda: [self.launch(*step) for step in steps])
-
-    @contextmanager
-    def graph(self, graph, stream):
-        self.recording = graph.steps
-        try:
-            yield
-        finally:
-            self.recording = None
-
-    def Event(self, enable_timing):
-        event = SimpleNamespace(at=None)
-        event.record = lambda: (setattr(event, "at", self.clock), self.log.append("event"))
-        event.elapsed_time = lambda later: 1e3 * (later.at - event.at)
-        return event
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """A machine whose kernels take 0.8 ms where cuBLAS takes 1 ms; `gpu.spoil` may change what they write."""
-    gpu = Gpu()
-    gpu.spoil = lambda c: None
-    monkeypatch.setattr(bench, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
-    monkeypatch.setitem(sys.modules, "torch", gpu)
-    monkeypatch.setattr(bench_gpu.time, "sleep", lambda seconds: setattr(gpu, "asleep", gpu.asleep + seconds))
-
-    def compiled(a, b, c):
-        def work():
-            c.array[:] = (a.array.astype("f8") @ b.array.astype("f8").T).astype(c.dtype)
-            gpu.spoil(c.array)
-
-        gpu.launch("ours", 0.8e-3, work)
-
-    def compile_it(options, kernel):
-        assert options.target == "sm_90a"
-        compiled.code_object = b"made ahead"
-        return compiled
-
-    monkeypatch.setattr(bench_contestants, "wave_compile", compile_it)
-    return gpu
-
-
-SMALL = ["--shapes", "40x24x16", "--rounds", "4"]
 
 
 def test_a_whole_benchmark(call, gpu, tmp_path):

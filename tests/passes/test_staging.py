@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 import pytest
 from kernels import *
+from messages import same
 from seeds import SEEDS
-from test_messages import same
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane, memory_order
 from tilewave.errors import ConstraintError

@@ -4,8 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes
-from test_amd_kernels import with_waves
+from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes, with_waves
 
 from tilewave import *
 

@@ -1,11 +1,17 @@
-"""Kernels written as lane-level text, compiled to machine code and emulated with every check on."""
+"""Kernels compiled to machine code of AMD and emulated with every check on, as they are or with a wait taken out."""
 
+import re
 from math import prod
 
 import numpy as np
+from kernels import check_product, poisoned, random_array
+from lane_runs import operands
 
+from tilewave import *
+from tilewave.backend.amd.program import launch_arguments
 from tilewave.backend.amd.spelling import AMDGCN
 from tilewave.backend.llvm_child import compile_here
+from tilewave.emulator import EmulationError
 from tilewave.emulator.emulator import Emulator
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
@@ -61,6 +67,41 @@ class MachineCode:
         return found
 
 
-def poisoned(shape, dtype):
-    """What no kernel computes by chance."""
-    return np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 77, dtype)
+def lanes_of(kernel, subs, chip, schedule=SchedulingType.NONE, **options):
+    return wave_compile(WaveCompileOptions(subs=subs, target=chip, schedule=schedule, **options), kernel).build.lanes
+
+
+def check_gemm(lanes, shape, chip, dtype=f16, out=f32, turned=(False, False)):
+    m, n, k = shape
+    rng = np.random.default_rng(7)
+    a, b, c = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype), poisoned((m, n), out)
+    given = [np.ascontiguousarray(x.T) if is_turned else x for x, is_turned in zip((a, b), turned, strict=True)]
+    code = MachineCode(lanes, chip)
+    code.run(*given, c)
+    check_product(c, a, b, out)
+    return code
+
+
+SEPARATES = re.compile(r"\s+(s_waitcnt|s_barrier|s_nop)\b")
+
+
+def deletions(asm):
+    """Every instruction that keeps others apart, and the assembly without it."""
+    lines = asm.splitlines()
+    for i, line in enumerate(lines):
+        if SEPARATES.match(line):
+            yield line.strip(), "\n".join([*lines[:i], *lines[i + 1 :]]) + "\n"
+
+
+def finding(compiled, text, shape):
+    """The first finding in either order of waves, or None."""
+    code = compiled.build.program.code
+    a, b = operands(shape)
+    for order in ("barrier", "random"):
+        given = launch_arguments(code.arguments, ["a", "b", "c"], [a, b, poisoned(shape[:2], f32)], {})
+        grid, block = (compiled.kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+        try:
+            Emulator.from_assembly(text, compiled.target).launch(compiled.name, grid, block, given, order=order, seed=1)
+        except EmulationError as error:
+            return error
+    return None
