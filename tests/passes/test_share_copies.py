@@ -218,7 +218,7 @@ def found_by(kernel, order, seed):
     with pytest.raises(InterpreterError) as found:
         interpret_lanes(kernel, [a, b, c], {}, order, seed)
     assert np.isnan(c).all()
-    assert "test_share_copies.py:" in str(found.value)
+    assert "hopper_kernels.py:" in str(found.value)
     return str(found.value)
 
 

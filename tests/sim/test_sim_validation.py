@@ -38,12 +38,10 @@ from tilewave.sim.validation import (
     unseen_rows,
 )
 
-RUNS = h200_runs()
 
-
-@pytest.mark.parametrize("figure", summary(), ids=lambda figure: figure.name)
-def test_the_model_is_as_good_as_it_says(figure):
-    assert figure.value <= figure.bound
+def test_the_model_is_as_good_as_it_says():
+    worse = [figure for figure in summary() if not figure.value <= figure.bound]
+    assert worse == []
 
 
 def test_rows_on_a_cliff_exist_and_lie_inside_their_intervals():
@@ -75,9 +73,10 @@ def mean_error(runs, softness):
 
 def test_no_other_l2_fits_long_tiles_better():
     """Fewer looks or more, and a smaller L2 or a larger one."""
-    shipped = mean_error(RUNS, FIRM)
+    runs = h200_runs()
+    shipped = mean_error(runs, FIRM)
     for changes in ({"looks": 6.0}, {"looks": 1000.0}, {"share": 0.94}, {"share": 1.06}):
-        assert mean_error(RUNS, replace(FIRM, **changes)) > shipped, changes
+        assert mean_error(runs, replace(FIRM, **changes)) > shipped, changes
 
 
 def test_no_other_l2_fits_short_tiles_better():
