@@ -1,6 +1,7 @@
 """Kernels compiled to machine code of AMD and emulated with every check on, as they are or with a wait taken out."""
 
 import re
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -31,7 +32,8 @@ class MachineCode:
         self.kernel = kernel
         self.lowered = lower_lanes(kernel, AMDGCN[chip], frozenset(anyhow))
         # In this process: starting another for each of the many small kernels takes longer than compiling them.
-        self.asm = compile_here(self.lowered.llvm_ir, AMDGCN[chip].machine).asm
+        self.asm = compile_here(self.lowered.llvm_ir, replace(AMDGCN[chip].machine, gives="text")).asm
+        self.emulator = Emulator.from_assembly(self.asm)
 
     def run(self, *arrays, **symbols):
         """Run it in every order of waves; the arrays hold what the last one left."""
@@ -40,7 +42,7 @@ class MachineCode:
         for order in orders:
             for a, original in zip(arrays, given, strict=True):
                 a[...] = original
-            report = Emulator.from_assembly(self.asm).launch(
+            report = self.emulator.launch(
                 self.lowered.name,
                 (self.lowered.workgroups, 1, 1),
                 (self.lowered.workgroup_size, 1, 1),
@@ -97,11 +99,12 @@ def finding(compiled, text, shape):
     """The first finding in either order of waves, or None."""
     code = compiled.build.program.code
     a, b = operands(shape)
+    emulator = Emulator.from_assembly(text, compiled.target)
     for order in ("barrier", "random"):
         given = launch_arguments(code.arguments, ["a", "b", "c"], [a, b, poisoned(shape[:2], f32)], {})
         grid, block = (compiled.kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
         try:
-            Emulator.from_assembly(text, compiled.target).launch(compiled.name, grid, block, given, order=order, seed=1)
+            emulator.launch(compiled.name, grid, block, given, order=order, seed=1)
         except EmulationError as error:
             return error
     return None
