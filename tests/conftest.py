@@ -5,6 +5,7 @@ import os
 import re
 from zlib import crc32
 
+import blas_threads  # noqa: F401
 import kernels
 import pytest
 from golden import golden, pytest_addoption  # noqa: F401
