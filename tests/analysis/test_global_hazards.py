@@ -59,7 +59,7 @@ def test_the_interpreter_and_the_cpu_agree_with_numpy(case, flip, m):
     check(case, flip, m, 96, cached(case, "cpu", flip, m, 96))
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("target", GPUS)
 @pytest.mark.parametrize(("flip", "m"), FLIPS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
