@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# The tests of one file run in one process, which compiles and simulates once for all of them.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
 .PHONY: setup demo test test-slow test-gpu fuzz check format bench validate clean
 
@@ -17,10 +19,10 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(READY)
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(READY)
-	$(BIN)/pytest -n 2
+	$(PYTEST)
 
 test-gpu: $(READY)
 	$(BIN)/pytest -n 0 -m gpu tests/gpu
@@ -36,7 +38,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(PYTEST) -m "not slow"
 
 format: $(READY)
 	$(BIN)/ruff format .

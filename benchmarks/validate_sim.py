@@ -1,10 +1,17 @@
-"""Print every measured row beside what the simulator predicts, and the summary; --write puts both into docs/sim.md."""
+"""Print what the simulator's predictions are worth beside every measured row.
+
+--write puts the summary into docs/sim.md and every row into docs/data/sim_validation.csv.
+"""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import fmean, median
 
 from tilewave.sim.validation import (
     FIXED_RULE,
@@ -21,6 +28,7 @@ from tilewave.sim.validation import (
 )
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sim.md"
+DATA = DOCUMENT.parent / "data" / "sim_validation.csv"
 BEGIN, END = "<!-- validation: made by benchmarks/validate_sim.py --write -->\n", "<!-- end of validation -->\n"
 
 
@@ -29,36 +37,74 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(quantity: str, value: float) -> str:
+def compared() -> dict[str, list[Compared]]:
+    """Every measured row beside its prediction, by where it was measured."""
+    return {
+        "MI355X, published rates": mi355x_rows(),
+        "MI300X, Wave's table": mi300x_rows(),
+        "H200, sustained speeds": baseline_rows(),
+        "H200, tilewave's own kernel, K to and fro": own_rows(),
+        "H200, other shapes": unseen_rows(),
+        "H200, hardware counters": h200_rows(),
+    }
+
+
+def unit(quantity: str) -> tuple[str, float, int]:
+    """(in which unit it is shown, how many of them are one, digits behind the point)."""
     match quantity:
         case "HBM read" | "L2 requests":
-            return f"{value / 1e6:,.1f} MB"
+            return "MB", 1e-6, 1
         case "seconds":
-            return f"{1e6 * value:,.1f} µs"
+            return "µs", 1e6, 1
         case "TFLOP/s":
-            return f"{value:.0f}"
+            return "TFLOP/s", 1.0, 0
         case "gain":
-            return f"{100 * (value - 1):+.1f} %"
+            return "times", 1.0, 3
         case _:
-            return f"{100 * value:.1f} %"
+            return "%", 100.0, 1
 
 
-def remark(row: Compared) -> str:
-    found = ["fitted"] if row.fitted else []
-    if row.low is not None and row.high is not None:
-        ends = f"{row.low / 1e6:,.0f} – {row.high / 1e6:,.0f} MB"
-        found.append(f"cliff: {ends}" + ("" if row.inside else ", missed"))
-    return ", ".join(found)
+def in_points(quantity: str) -> bool:
+    """Shares are compared by their difference, everything else by how much of it the prediction is off."""
+    return quantity.endswith("hit") or quantity == "gain"
 
 
-def compared(rows: list[Compared]) -> str:
+def off_by(row: Compared) -> float:
+    return 100 * (row.predicted - row.measured if in_points(row.quantity) else row.error)
+
+
+def every_row() -> str:
+    """docs/data/sim_validation.csv: what was predicted and measured of every launch."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    head = ("where", "launch", "mapping", "what", "unit", "predicted", "measured", "error", "error_in")
+    out.writerow((*head, "fitted", "cliff_from", "cliff_to", "inside"))
+    for where, rows in compared().items():
+        for row in rows:
+            name, times, digits = unit(row.quantity)
+            values = (f"{times * value:.{digits}f}" for value in (row.predicted, row.measured))
+            ends = ("" if end is None else f"{times * end:.0f}" for end in (row.low, row.high))
+            error = (f"{off_by(row):+.1f}", "points" if in_points(row.quantity) else "%")
+            of_fit = ("yes" if row.fitted else "", *ends, ("yes" if row.inside else "no") if row.on_cliff else "")
+            out.writerow((where, row.problem, row.mapping, row.quantity, name, *values, *error, *of_fit))
+    return text.getvalue()
+
+
+def errors_table() -> str:
+    """How far predictions are off, by where and what was measured."""
     cells = []
-    for row in rows:
-        points = row.quantity.endswith("hit") or row.quantity == "gain"
-        error = f"{100 * (row.predicted - row.measured):+.1f} points" if points else f"{100 * row.error:+.1f} %"
-        values = (shown(row.quantity, row.predicted), shown(row.quantity, row.measured))
-        cells.append((row.problem, f"`{row.mapping}`", row.quantity, *values, error, remark(row)))
-    return table(("launch", "mapping", "what", "predicted", "measured", "error", ""), cells)
+    for where, rows in compared().items():
+        for what in dict.fromkeys(row.quantity for row in rows):
+            cells.append((where, what, *errors_of([row for row in rows if row.quantity == what])))
+    return table(("where", "what", "rows", "fitted", "median error", "mean", "worst", "inside the interval"), cells)
+
+
+def errors_of(rows: list[Compared]) -> Iterable[str]:
+    errors, cliffs = [abs(off_by(row)) for row in rows], [row for row in rows if row.on_cliff]
+    name = " points" if in_points(rows[0].quantity) else " %"
+    yield from (str(len(rows)), str(sum(row.fitted for row in rows)))
+    yield from (f"{value:.1f}{name}" for value in (median(errors), fmean(errors), max(errors)))
+    yield f"{sum(row.inside for row in cliffs)} of {len(cliffs)} on a cliff" if cliffs else ""
 
 
 def summary_table() -> str:
@@ -82,26 +128,23 @@ def choice_table() -> str:
 def everything() -> str:
     parts = {
         "Summary": summary_table(),
+        "Errors by where and what was measured": errors_table(),
         "Choosing an order by predicted time": choice_table(),
-        "MI355X, published rates": compared(mi355x_rows()),
-        "MI300X, Wave's table": compared(mi300x_rows()),
-        "H200, sustained speeds": compared(baseline_rows()),
-        "H200, tilewave's own kernel, K to and fro": compared(own_rows()),
-        "H200, other shapes": compared(unseen_rows()),
-        "H200, hardware counters": compared(h200_rows()),
     }
     return "\n".join(f"### {title}\n\n{text}" for title, text in parts.items())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/sim.md")
+    parser.add_argument("--write", action="store_true", help="put all into docs/sim.md and docs/data")
     if parser.parse_args().write:
         head, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
         _, tail = rest.split(END)
         DOCUMENT.write_text(f"{head}{BEGIN}\n{everything()}\n{END}{tail}", encoding="utf-8")
+        DATA.write_text(every_row(), encoding="utf-8")
     else:
         print(everything())
+        print(every_row())
     if not all(figure.kept for figure in summary()):
         sys.exit("the model has become worse than it is held to")
 

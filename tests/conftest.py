@@ -5,12 +5,16 @@ import os
 import re
 from zlib import crc32
 
+import blas_threads  # noqa: F401
 import kernels
 import pytest
 from golden import golden, pytest_addoption  # noqa: F401
 from hypothesis import settings
 from kernels import FORMATS
 
+from tilewave.backend import assembler
+from tilewave.backend.assembler import assemble
+from tilewave.backend.llvm_child import compile_here
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.verify import verify_part
@@ -90,6 +94,18 @@ def _a_cache_of_its_own(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_runtest_setup(item):
+    """LLVM runs in this process: starting one takes longer than most kernels. The mark `llvm_child` starts one."""
+    assembler.assemble = assemble if item.get_closest_marker("llvm_child") else _compiled_here
+
+
+def _compiled_here(llvm_ir, machine):
+    try:
+        return compile_here(llvm_ir, machine)
+    except RuntimeError as error:
+        raise assembler.AssemblyFailed(str(error)) from None
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilewave import *
+from tilewave.lang.kernel import WaveKernel
 from tilewave.passes.prepack_operands import PanelFormat
 
 M, N, K, B = sym.M, sym.N, sym.K, sym.B
@@ -43,6 +44,14 @@ def gemm(dtype=f16, acc=f32, a_dims=(M, K), b_dims=(N, K), epilogue=None, out=No
         write(epilogue(total) if epilogue else total, c)
 
     return gemm
+
+
+def with_waves(kernel, waves):
+    """The same kernel, its tile cut among these waves."""
+    tiles = [c for c in kernel.constraints if isinstance(c, WorkgroupConstraint)][:2]
+    others = [c for c in kernel.constraints if not isinstance(c, WaveConstraint)]
+    cut = [WaveConstraint(c.dim, c.tile // n) for c, n in zip(tiles, waves, strict=True)]
+    return WaveKernel(kernel.function, (*others, *cut), kernel.loc)
 
 
 TF32 = HardwareConstraint(mma_type=MMAType.F32_64xNx8_TF32)

@@ -1,7 +1,10 @@
 """Random kernels: straight-line code, loops and while loops over one 8x8 memory, written as IR."""
 
+import numpy as np
 from hypothesis import strategies as st
 
+from tilewave.errors import InterpreterError
+from tilewave.interp.tiles import interpret
 from tilewave.ir import ops
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
@@ -109,3 +112,12 @@ def kernels(draw):
     if tiles:
         writer.builder.effect(ops.Write, tiles[-1], writer.memory, writer.position(indices), (0, 1))
     return Kernel("random", Block((writer.memory, n), tuple(writer.builder.ops)), workgroups=1)
+
+
+def outcome(kernel):
+    memory = np.arange(64, dtype=np.float32).reshape(8, 8) % 7
+    try:
+        interpret(kernel, [memory], {"n": 3})
+    except InterpreterError as error:
+        return error.what
+    return memory

@@ -24,6 +24,7 @@ from tilewave.errors import TargetError, TilewaveError
 IR = "define i64 @f(i64 %x) {\n  %y = add i64 %x, 1\n  ret i64 %y\n}\n"
 MACHINE = host_instruction_set().machine
 REPOSITORY = Path(__file__).parents[1]
+pytestmark = pytest.mark.llvm_child
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tilewave.forks import cached_property
 from tilewave.runtime.cpu import Launch, Program
 
 # Python's own, about any fork with threads.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.llvm_child, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 PATIENCE_SECONDS = 60
 """What hangs, hangs for good: this only ends it."""

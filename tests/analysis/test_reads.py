@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import *
-from test_messages import HEAD, said, same
+from messages import HEAD, said, same
 
 from tilewave.analysis import reads
 from tilewave.analysis.reads import judged_schedule

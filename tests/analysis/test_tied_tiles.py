@@ -140,7 +140,7 @@ def check(kernel, target, shape, want, **options):
     return built, (a, b, d, c, e)
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("target", TARGETS)
@@ -150,7 +150,7 @@ def test_every_order_of_operands(target, step, loop):
         check(made(loop, ours), target, shape, lambda ps, d: LOOPS[loop](numpys, ps, d))
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
 @pytest.mark.parametrize("waves", [(32, 32), (32, 16), (64, 64)])
 @pytest.mark.parametrize("target", TARGETS)

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernels import check_product, poisoned, random_array
-from test_bench_command import OURS, SMALL, Gpu, Tensor, asked, call, gpu, rows_of  # noqa: F401
+from played_gpu import OURS, SMALL, Tensor, asked, rows_of
 
 from tilewave import *
 from tilewave import kernels as shipped
@@ -73,7 +73,7 @@ class Numbers(Tensor):
 
 
 @pytest.fixture
-def calculating(gpu, monkeypatch):  # noqa: F811
+def calculating(gpu, monkeypatch):
     """The GPU, with what gelu(a @ b.T + bias) needs; each of its kernels rounds what it writes."""
 
     def kernel(name, seconds, compute):
@@ -106,9 +106,9 @@ def calculating(gpu, monkeypatch):  # noqa: F811
     return gpu
 
 
-def test_a_fused_epilogue_is_measured_beside_kernels_of_its_own(call, calculating, tmp_path):  # noqa: F811
+def test_a_fused_epilogue_is_measured_beside_kernels_of_its_own(bench_call, calculating, tmp_path):
     words = [*SMALL, "--epilogue", "bias+gelu", "--mode", "short", "--against", "cublas,triton"]
-    code, out, err = call(*words, "--save", str(tmp_path / "all.json"))
+    code, out, err = bench_call(*words, "--save", str(tmp_path / "all.json"))
     assert (code, err) == (0, "")
     ratios = {row[1]: row[3] for row in rows_of(out)[1:4]}
     assert ratios == {OURS: "2.000 ± 0.000", "cublas": "–", "cublas linear": "1.167 ± 0.000"}
@@ -129,7 +129,7 @@ def test_a_fused_epilogue_is_measured_beside_kernels_of_its_own(call, calculatin
     ],
     ids=["no bias", "no gelu", "relu"],
 )
-def test_an_epilogue_that_is_another_is_found(call, calculating, wrong):  # noqa: F811
+def test_an_epilogue_that_is_another_is_found(bench_call, calculating, wrong):
     def fused(a, b, bias, out):
         def work():
             out.array[:] = wrong(*(x.array.astype("f8") for x in (a, b, bias))).astype(out.dtype)
@@ -137,7 +137,7 @@ def test_an_epilogue_that_is_another_is_found(call, calculating, wrong):  # noqa
         calculating.launch("ours", 1e-3, work)
 
     calculating.fused = fused
-    code, out, _ = call(*SMALL, "--epilogue", "bias+gelu", "--mode", "short")
+    code, out, _ = bench_call(*SMALL, "--epilogue", "bias+gelu", "--mode", "short")
     assert code == 1 and f"{OURS} is wrong and not timed" in out
 
 
@@ -163,8 +163,8 @@ def test_the_slope_of_gelu_is_what_enlarges_an_error():
         ),
     ],
 )
-def test_mistakes_are_told_with_what_to_write(call, words, said):  # noqa: F811
-    assert call(*words) == (2, "", f"error: {said}")
+def test_mistakes_are_told_with_what_to_write(bench_call, words, said):
+    assert bench_call(*words) == (2, "", f"error: {said}")
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
@@ -190,7 +190,7 @@ def test_the_kernel_with_an_epilogue_computes_it(dtype, level):
 # -- sums of 8-bit floats -------------------------------------------------------------------------------------------
 
 
-def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):  # noqa: F811
+def test_f8_is_measured_against_both_kinds_of_sums(bench_call, gpu, monkeypatch):
     gpu.float8_e4m3fn = np.dtype(ml_dtypes.float8_e4m3fn)
     gpu.ones = lambda size, device: Tensor(np.ones(size, np.float32))
 
@@ -201,7 +201,7 @@ def test_f8_is_measured_against_both_kinds_of_sums(call, gpu, monkeypatch):  # n
         gpu.launch("fast" if use_fast_accum else "cublas", 0.8e-3 if use_fast_accum else 1e-3, work)
 
     gpu._scaled_mm = scaled_mm
-    code, out, err = call(*SMALL, "--dtype", "f8e4m3fn", "--mode", "short")
+    code, out, err = bench_call(*SMALL, "--dtype", "f8e4m3fn", "--mode", "short")
     assert (code, err) == (0, "")
     ratios = {row[1]: row[3] for row in rows_of(out)[1:4]}
     assert ratios == {OURS: "1.250 ± 0.000", "cublas": "–", "cublas, fast sums": "1.250 ± 0.000"}
@@ -258,7 +258,7 @@ def test_ablations_are_kernels_of_their_own():
     assert len(set(made.values())) == len(made)
 
 
-def test_all_ablations_are_measured_in_one_run(call, gpu, monkeypatch):  # noqa: F811
+def test_all_ablations_are_measured_in_one_run(bench_call, gpu, monkeypatch):
     built = []
 
     def ablation(which, shape, settings):
@@ -268,15 +268,15 @@ def test_all_ablations_are_measured_in_one_run(call, gpu, monkeypatch):  # noqa:
         return kernel
 
     monkeypatch.setattr(bench_contestants, "compiled_ablation", ablation)
-    code, out, err = call(*SMALL, "--ablation", "--without", "guard_edges", "--mode", "short")
+    code, out, err = bench_call(*SMALL, "--ablation", "--without", "guard_edges", "--mode", "short")
     assert (code, err) == (0, "")
     assert built == [*ABLATIONS, "without guard_edges"]
     assert [row[1] for row in rows_of(out)[1 : 3 + len(built)]] == [OURS, *built, "cublas"]
 
 
-def test_ablations_are_known_by_their_names(call, monkeypatch):  # noqa: F811
-    settings = asked(call, monkeypatch, "--without", "fit_shared", "--without", "stage_writes")
+def test_ablations_are_known_by_their_names(bench_call, monkeypatch):
+    settings = asked(bench_call, monkeypatch, "--without", "fit_shared", "--without", "stage_writes")
     assert settings.ablations == ("without fit_shared", "without stage_writes")
     assert [ablation_named(name).name for name in settings.ablations] == list(settings.ablations)
     assert ablation_named("3 stages").name == "3 stages"
-    assert "no pass of sm_90a is called 'fly'" in call("--without", "fly")[2]
+    assert "no pass of sm_90a is called 'fly'" in bench_call("--without", "fly")[2]

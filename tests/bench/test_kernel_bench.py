@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from kernels import gemm, sizes
-from test_bench_command import Gpu, Tensor, driver_of
+from played_gpu import Gpu, Tensor, driver_of
 
 from tilewave import *
 from tilewave import kernels as shipped

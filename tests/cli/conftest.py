@@ -4,6 +4,7 @@ import sys
 import textwrap
 
 import pytest
+from played_gpu import bench_call, gpu  # noqa: F401
 
 from tilewave.cli.main import main
 

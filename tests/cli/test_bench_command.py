@@ -6,13 +6,12 @@ import random
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from contextlib import contextmanager
 from io import StringIO
 from types import SimpleNamespace
 
-import ml_dtypes
 import numpy as np
 import pytest
+from played_gpu import OURS, SMALL, asked, driver_of, rows_of
 from rich.console import Console
 
 from tilewave.bench import contestants as bench_contestants
@@ -22,71 +21,38 @@ from tilewave.bench.contestant import LeftOut
 from tilewave.bench.measured_on import MeasuredOn
 from tilewave.bench.result import Checked, GemmReport, Result, Settings
 from tilewave.bench.rounds import SHORT, SUSTAINED, Estimate, Rounds, Sample, order_of_a_round, play
-from tilewave.cli import bench, main
 from tilewave.cli.bench_report import bars_of, caption_of, print_report
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.view.bench_plot import Bar, Scale, bench_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
-OURS = "tilewave grouped(12)"
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run `tilewave bench …`; its exit code, what it printed, and what it said on stderr."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["tilewave", "bench", *words])
-        try:
-            main.main()
-            code = 0
-        except SystemExit as leave:
-            code = leave.code or 0
-        return code, *capsys.readouterr()
-
-    return run
 
 
 # -- what was asked -------------------------------------------------------------------------------------------------
 
 
-def asked(call, monkeypatch, *words):
-    """The settings that a command line means."""
-    found = []
-
-    def measure(settings, advance):
-        found.append(settings)
-        raise TilewaveError("measured")
-
-    monkeypatch.setattr(bench, "measure_gemm", measure)
-    code, _, err = call(*words)
-    assert (code, err) == (2, "error: measured\n")
-    return found[0]
-
-
-def test_without_options_the_seeds_are_measured_in_both_modes(call, monkeypatch):
-    settings = asked(call, monkeypatch)
+def test_without_options_the_seeds_are_measured_in_both_modes(bench_call, monkeypatch):
+    settings = asked(bench_call, monkeypatch)
     assert settings.shapes[0] == (2048, 2048, 2048) and len(settings.shapes) == 6
     assert (settings.dtype, settings.out, settings.tile) == (F16, F16, (128, 256, 64))
     assert (settings.mappings, settings.against) == (("grouped(12)",), ("cublas",))
     assert (settings.modes, settings.rounds) == ("both", 15)
 
 
-def test_options_say_what_is_measured(call, monkeypatch):
+def test_options_say_what_is_measured(bench_call, monkeypatch):
     words = "gemm --shapes 64x32x16,8x8x8 --dtype f8e4m3fn --out f32 --tile 64x128x32 --map grouped(4) --map hilbert()"
-    settings = asked(call, monkeypatch, *words.split(), "--against", " triton, cublas", "--mode", "short")
+    settings = asked(bench_call, monkeypatch, *words.split(), "--against", " triton, cublas", "--mode", "short")
     assert settings.shapes == ((64, 32, 16), (8, 8, 8))
     assert (settings.dtype, settings.out, settings.tile) == (F8E4M3FN, F32, (64, 128, 32))
     assert (settings.mappings, settings.against) == (("grouped(4)", "hilbert()"), ("triton", "cublas"))
     assert settings.modes == "short"
 
 
-def test_what_is_written_follows_what_is_read(call, monkeypatch):
-    assert asked(call, monkeypatch, "--dtype", "bf16").out == BF16
-    assert asked(call, monkeypatch, "--dtype", "i8").out == I32
-    assert asked(call, monkeypatch, "--shapes", "unseen", "--against", "").against == ()
+def test_what_is_written_follows_what_is_read(bench_call, monkeypatch):
+    assert asked(bench_call, monkeypatch, "--dtype", "bf16").out == BF16
+    assert asked(bench_call, monkeypatch, "--dtype", "i8").out == I32
+    assert asked(bench_call, monkeypatch, "--shapes", "unseen", "--against", "").against == ()
 
 
 @pytest.mark.parametrize(
@@ -123,8 +89,8 @@ def test_what_is_written_follows_what_is_read(call, monkeypatch):
         ),
     ],
 )
-def test_mistakes_are_told_with_what_to_write(call, words, said):
-    assert call(*words) == (2, "", f"error: {said}")
+def test_mistakes_are_told_with_what_to_write(bench_call, words, said):
+    assert bench_call(*words) == (2, "", f"error: {said}")
 
 
 # -- a machine that cannot ------------------------------------------------------------------------------------------
@@ -134,14 +100,9 @@ def no_driver():
     raise TargetError("this machine has no NVIDIA driver (libcuda.so.1 or nvcuda.dll)", remedy="elsewhere")
 
 
-def driver_of(name, arch):
-    device = SimpleNamespace(name=name, arch=arch, runs=lambda wanted: wanted.startswith(arch))
-    return lambda: SimpleNamespace(device=lambda number: device, version=(13, 0))
-
-
-def test_without_a_gpu_nothing_is_measured(call, monkeypatch):
+def test_without_a_gpu_nothing_is_measured(bench_call, monkeypatch):
     monkeypatch.setattr(measured_on, "cuda_driver", no_driver)
-    assert call() == (
+    assert bench_call() == (
         2,
         "",
         "error: tilewave bench measures on an NVIDIA GPU, but this machine has no NVIDIA driver "
@@ -150,19 +111,19 @@ def test_without_a_gpu_nothing_is_measured(call, monkeypatch):
     )
 
 
-def test_an_older_gpu_is_refused(call, monkeypatch):
+def test_an_older_gpu_is_refused(bench_call, monkeypatch):
     monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA A100", "sm_80"))
-    assert call() == (
+    assert bench_call() == (
         2,
         "",
         "error: tilewave bench measures kernels for sm_90a, but NVIDIA A100 is sm_80\n  run it on an H100 or H200\n",
     )
 
 
-def test_torch_is_asked_for(call, monkeypatch):
+def test_torch_is_asked_for(bench_call, monkeypatch):
     monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert call() == (
+    assert bench_call() == (
         2,
         "",
         "error: tilewave bench needs torch, whose tensors hold the data and which calls cuBLAS; it is not installed\n"
@@ -170,11 +131,11 @@ def test_torch_is_asked_for(call, monkeypatch):
     )
 
 
-def test_a_torch_for_the_cpu_is_refused(call, monkeypatch):
+def test_a_torch_for_the_cpu_is_refused(bench_call, monkeypatch):
     monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
     blind = SimpleNamespace(__version__="2.9+cpu", cuda=SimpleNamespace(is_available=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", blind)
-    assert call() == (
+    assert bench_call() == (
         2,
         "",
         "error: tilewave bench needs a torch that sees the GPU; torch 2.9+cpu does not\n"
@@ -280,10 +241,6 @@ def printed(report):
     console = Console(file=StringIO(), width=120, highlight=False)
     print_report(console, report)
     return console.file.getvalue()
-
-
-def rows_of(text):
-    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line[:1] == "│"]
 
 
 def test_the_table_shows_medians_spreads_errors_and_the_geometric_mean():
@@ -393,174 +350,8 @@ def test_every_scale_holds_its_bars(ratios):
 # -- the whole command, on a GPU played by numpy --------------------------------------------------------------------
 
 
-class Tensor:
-    """As much of torch's as is used."""
-
-    def __init__(self, array):
-        self.array = array
-
-    shape = property(lambda self: self.array.shape)
-    dtype = property(lambda self: self.array.dtype)
-    device = "cuda"
-    T = property(lambda self: Tensor(self.array.T))
-
-    def to(self, dtype):
-        return Tensor(self.array.astype(dtype))
-
-    def float(self):
-        return self.to(np.float32)
-
-    def double(self):
-        return self.to(np.float64)
-
-    def fill_(self, value):
-        self.array.fill(value)
-
-    def is_floating_point(self):
-        return self.array.dtype.kind != "i"
-
-    def view(self, dtype):
-        return Tensor(self.array.view(dtype))
-
-    def clone(self):
-        return Tensor(self.array.copy())
-
-    def square(self):
-        return Tensor(np.square(self.array))
-
-    def sum(self):
-        return Tensor(self.array.sum())
-
-    def item(self):
-        return float(self.array)
-
-    def __getitem__(self, at):
-        return Tensor(self.array[at])
-
-    def __matmul__(self, other):
-        return Tensor(self.array @ other.array)
-
-    def __sub__(self, other):
-        return Tensor(self.array - other.array)
-
-    def __add__(self, other):
-        return Tensor(self.array + other.array)
-
-
-class Gpu:
-    """A torch whose launches take as long as they are told, on a clock of its own; `log` is what it did."""
-
-    __version__ = "2.11"
-    float16, float32, float64, bfloat16 = np.dtype("f2"), np.dtype("f4"), np.dtype("f8"), np.dtype(ml_dtypes.bfloat16)
-    int8, int32, uint8 = np.dtype("i1"), np.dtype("i4"), np.dtype("u1")
-    iinfo = np.iinfo
-
-    def __init__(self):
-        self.clock, self.recording, self.log, self.asleep = 0.0, None, [], 0.0
-        self.records, self.sizes = True, (1 << 40, 1 << 40)
-        self.cuda = self
-        self.rng = np.random.default_rng(1)
-
-    def launch(self, name, seconds, work):
-        if self.recording is not None:
-            if not self.records:
-                raise RuntimeError("operation not permitted when stream is capturing\nmore")
-            self.recording.append((name, seconds, work))
-            return
-        self.clock += seconds
-        self.log.append(name)
-        work()
-
-    def mm(self, a, b, *, out):
-        def work():
-            out.array[:] = (a.array.astype("f8") @ b.array.astype("f8")).astype(out.dtype)
-
-        self.launch("cublas", 1e-3, work)
-
-    def Generator(self, device):
-        return SimpleNamespace(manual_seed=lambda seed: None)
-
-    def randn(self, size, **more):
-        return Tensor(self.rng.standard_normal(size, np.float32))
-
-    def empty(self, size, dtype, device):
-        return Tensor(np.full(size, 7, dtype))
-
-    def zeros(self, size, dtype, device):
-        return Tensor(np.zeros(size, dtype))
-
-    def zeros_like(self, other):
-        return Tensor(np.zeros_like(other.array))
-
-    def equal(self, x, y):
-        return np.array_equal(x.array, y.array)
-
-    def is_available(self):
-        return True
-
-    def mem_get_info(self):
-        return self.sizes
-
-    def synchronize(self):
-        pass
-
-    def Stream(self):
-        return "a stream"
-
-    @contextmanager
-    def stream(self, stream):
-        yield
-
-    def CUDAGraph(self):
-        steps = []
-        return SimpleNamespace(steps=steps, replay=lambda: [self.launch(*step) for step in steps])
-
-    @contextmanager
-    def graph(self, graph, stream):
-        self.recording = graph.steps
-        try:
-            yield
-        finally:
-            self.recording = None
-
-    def Event(self, enable_timing):
-        event = SimpleNamespace(at=None)
-        event.record = lambda: (setattr(event, "at", self.clock), self.log.append("event"))
-        event.elapsed_time = lambda later: 1e3 * (later.at - event.at)
-        return event
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """A machine whose kernels take 0.8 ms where cuBLAS takes 1 ms; `gpu.spoil` may change what they write."""
-    gpu = Gpu()
-    gpu.spoil = lambda c: None
-    monkeypatch.setattr(measured_on, "cuda_driver", driver_of("NVIDIA H200", "sm_90"))
-    monkeypatch.setattr(measured_on, "commit", lambda: "c0ffee")
-    monkeypatch.setitem(sys.modules, "torch", gpu)
-    monkeypatch.setattr(bench_gpu.time, "sleep", lambda seconds: setattr(gpu, "asleep", gpu.asleep + seconds))
-
-    def compiled(a, b, c):
-        def work():
-            c.array[:] = (a.array.astype("f8") @ b.array.astype("f8").T).astype(c.dtype)
-            gpu.spoil(c.array)
-
-        gpu.launch("ours", 0.8e-3, work)
-
-    def compile_it(options, kernel):
-        assert options.target == "sm_90a"
-        compiled.code_object = b"made ahead"
-        return compiled
-
-    monkeypatch.setattr(bench_contestants, "wave_compile", compile_it)
-    return gpu
-
-
-SMALL = ["--shapes", "40x24x16", "--rounds", "4"]
-
-
-def test_a_whole_benchmark(call, gpu, tmp_path):
-    code, out, err = call(*SMALL, "--save", str(tmp_path / "all.json"), "--svg", str(tmp_path / "bars.svg"))
+def test_a_whole_benchmark(bench_call, gpu, tmp_path):
+    code, out, err = bench_call(*SMALL, "--save", str(tmp_path / "all.json"), "--svg", str(tmp_path / "bars.svg"))
     assert (code, err) == (0, "")
     found = json.loads((tmp_path / "all.json").read_text())
     assert (found["device"], found["commit"]) == ("NVIDIA H200", "c0ffee")
@@ -577,33 +368,33 @@ def test_a_whole_benchmark(call, gpu, tmp_path):
     assert (tmp_path / "bars.svg").read_text().count('class="bar"') == 2
 
 
-def test_a_sustained_burst_is_warmed_up_and_not_timed(call, gpu):
-    call(*SMALL, "--mode", "sustained")
+def test_a_sustained_burst_is_warmed_up_and_not_timed(bench_call, gpu):
+    bench_call(*SMALL, "--mode", "sustained")
     bursts = "".join({"event": "|", "ours": "o", "cublas": "c"}[entry] for entry in gpu.log).split("|")
     assert bursts[-1] == ""
     assert bursts[-7:-1] == ["c" * 104, "c" * 195, "o" * 104, "o" * 195, "c" * 104, "c" * 195]
 
 
-def test_where_nothing_can_be_recorded_all_are_launched_one_by_one(call, gpu):
+def test_where_nothing_can_be_recorded_all_are_launched_one_by_one(bench_call, gpu):
     gpu.records = False
-    code, out, _ = call(*SMALL)
+    code, out, _ = bench_call(*SMALL)
     assert code == 0
     why = f"plain launches, since {OURS} cannot be recorded: operation not permitted when stream is capturing"
     assert f"launched by {why}" in " ".join(out.split())
     assert rows_of(out)[1][3] == "1.250 ± 0.000"
 
 
-def test_a_wrong_result_is_not_timed(call, gpu):
+def test_a_wrong_result_is_not_timed(bench_call, gpu):
     gpu.spoil = lambda c: c.__setitem__((-1, -1), np.nan)
-    code, out, _ = call(*SMALL)
+    code, out, _ = bench_call(*SMALL)
     assert code == 1
     assert rows_of(out)[1] == ["40x24x16", OURS, "–", "–", "✗ nan"]
     assert f"Note: 40x24x16: {OURS} is wrong and not timed." in out
-    code, out, _ = call(*SMALL, "--json")
+    code, out, _ = bench_call(*SMALL, "--json")
     assert code == 1 and json.loads(out)["results"][0]["correctness"][0]["relative_error"] is None
 
 
-def test_a_kernel_that_writes_nothing_does_not_live_on_what_others_wrote(call, gpu, monkeypatch):
+def test_a_kernel_that_writes_nothing_does_not_live_on_what_others_wrote(bench_call, gpu, monkeypatch):
     right = bench_contestants.wave_compile
     made = []
 
@@ -614,45 +405,45 @@ def test_a_kernel_that_writes_nothing_does_not_live_on_what_others_wrote(call, g
         return made[0] if len(made) == 1 else idle
 
     monkeypatch.setattr(bench_contestants, "wave_compile", compile_it)
-    code, out, _ = call(*SMALL, "--map", "linear()", "--map", "hilbert()")
+    code, out, _ = bench_call(*SMALL, "--map", "linear()", "--map", "hilbert()")
     assert code == 1
     assert [row[1] for row in rows_of(out) if row[-1].startswith("✗")] == ["tilewave hilbert()"] * 2
 
 
-def test_every_row_is_checked_however_few_at_a_time(call, gpu, monkeypatch):
+def test_every_row_is_checked_however_few_at_a_time(bench_call, gpu, monkeypatch):
     monkeypatch.setattr(bench_gpu, "CHECKED_AT_ONCE", 24 * 7)
-    assert call(*SMALL)[0] == 0
+    assert bench_call(*SMALL)[0] == 0
     gpu.spoil = lambda c: c.__setitem__((-1, -1), 100)
-    assert call(*SMALL)[0] == 1
+    assert bench_call(*SMALL)[0] == 1
 
 
-def test_bits_that_change_are_found(call, gpu):
+def test_bits_that_change_are_found(bench_call, gpu):
     gpu.spoil = lambda c: c.__setitem__((0, 0), c[0, 0] + np.float16(len(gpu.log) % 2) * np.float16(2**-10) * c[0, 0])
-    code, out, _ = call(*SMALL)
+    code, out, _ = bench_call(*SMALL)
     assert code == 1 and f"{OURS} gives other bits from launch to launch" in out
 
 
-def test_a_kernel_that_does_not_compile_leaves_the_others_their_turn(call, gpu, monkeypatch):
+def test_a_kernel_that_does_not_compile_leaves_the_others_their_turn(bench_call, gpu, monkeypatch):
     def refuse(options, kernel):
         raise TilewaveError("gemm: the tile does not fit", remedy="smaller")
 
     monkeypatch.setattr(bench_contestants, "wave_compile", refuse)
-    code, out, _ = call(*SMALL)
+    code, out, _ = bench_call(*SMALL)
     assert code == 1
     assert f"Note: 40x24x16: {OURS} is left out: gemm: the tile does not fit." in out
     assert rows_of(out)[1][:2] == ["40x24x16", "cublas"] and rows_of(out)[1][3] == "–"
 
 
-def test_a_baseline_that_is_not_here_is_said(call, gpu, monkeypatch, tmp_path):
+def test_a_baseline_that_is_not_here_is_said(bench_call, gpu, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "triton", None)
-    code, out, _ = call(*SMALL, "--against", "cublas,triton")
+    code, out, _ = bench_call(*SMALL, "--against", "cublas,triton")
     assert code == 0 and "Note: 40x24x16: triton is left out: import of triton halted" in out
     monkeypatch.setattr(bench_contestants, "TRITON_KERNEL", tmp_path / "nothing.py")
-    code, out, _ = call(*SMALL, "--against", "triton")
+    code, out, _ = bench_call(*SMALL, "--against", "triton")
     assert code == 0 and "triton is left out: its kernel, benchmarks/triton_gemm.py, is in tilewave's repository" in out
 
 
-def test_triton_takes_part_with_its_fastest_group(call, gpu, monkeypatch):
+def test_triton_takes_part_with_its_fastest_group(bench_call, gpu, monkeypatch):
     def launches(a, b, c):
         def work():
             c.array[:] = (a.array.astype("f8") @ b.array.astype("f8").T).astype(c.dtype)
@@ -661,15 +452,15 @@ def test_triton_takes_part_with_its_fastest_group(call, gpu, monkeypatch):
         return {group: (lambda s=s: gpu.launch("triton", s, work)) for group, s in times.items()}
 
     monkeypatch.setattr(bench_contestants, "_load", lambda path: SimpleNamespace(launches=launches))
-    code, out, _ = call(*SMALL, "--against", "triton,cublas", "--mode", "short")
+    code, out, _ = bench_call(*SMALL, "--against", "triton,cublas", "--mode", "short")
     assert code == 0 and "Note: 40x24x16: triton took groups of 8 rows." in out
     assert ["", "triton", "1.111 ± 0.000"] in [[row[0], row[1], row[3]] for row in rows_of(out)]
 
 
-def test_a_shape_that_the_gpu_cannot_hold_is_refused(call, gpu):
+def test_a_shape_that_the_gpu_cannot_hold_is_refused(bench_call, gpu):
     gpu.sizes = (10**8, 10**10)
     gpu.randn = None  # nothing may be allocated
-    assert call("--shapes", "2000x2000x1000") == (
+    assert bench_call("--shapes", "2000x2000x1000") == (
         2,
         "",
         "error: a gemm of 2000x2000x1000 and its check need about 0.2 GB, "
@@ -678,8 +469,8 @@ def test_a_shape_that_the_gpu_cannot_hold_is_refused(call, gpu):
     )
 
 
-def test_what_a_baseline_writes_is_said_where_it_differs(call, gpu):
-    code, out, _ = call(*SMALL, "--out", "f32")
+def test_what_a_baseline_writes_is_said_where_it_differs(bench_call, gpu):
+    code, out, _ = bench_call(*SMALL, "--out", "f32")
     assert code == 0 and "Note: 40x24x16: cublas writes f16, not f32." in out
 
 

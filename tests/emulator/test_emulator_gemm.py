@@ -1,6 +1,7 @@
 """Whole kernels as LLVM emitted them: right, without findings, in every order; and wrong when something is deleted."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -99,10 +100,11 @@ def test_without_a_barrier_a_random_order_gives_wrong_numbers():
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["barrier", "random"])
 def test_512_cubed_takes_seconds(order):
-    """The promise is 4 s; the bound here leaves room for a machine that does something else as well."""
+    """The promise is 4 s; the bound here, of the processor's time, leaves room for a slower one."""
+    start = time.process_time()
     report, right = LARGE.run(512, 512, 512, order=order)
     assert right and not report.findings
-    assert report.seconds < 12
+    assert time.process_time() - start < 12
 
 
 def test_the_fixtures_are_small():

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from kernels import *
-from test_messages import HEAD, said, same
+from messages import HEAD, said, same
 
 import tilewave
 from tilewave.errors import DTypeError, ShapeError, SymbolError

@@ -2,11 +2,11 @@
 """Every mistake an author can make, and the exact text it is answered with."""
 
 import os
-import runpy
 import sys
 import textwrap
 
 import pytest
+from messages import GEMM, HEAD, said, same
 
 from tilewave.errors import (
     CallError,
@@ -24,49 +24,7 @@ from tilewave.errors import (
 )
 from tilewave.mapping import MappingError, ParameterError
 
-HEAD = """
-import numpy as np
-from tilewave import *
-M, N, K, T = sym.M, sym.N, sym.K, sym.T
-G = GLOBAL_ADDRESS_SPACE
-tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)]
-sizes = {M: 128, N: 128, K: 96}
-"""
-
-GEMM = """
-@wave(tiles)
-def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
-    zero = Register[M, N, f32](0.0)
-
-    @iterate(K, init_args=[zero])
-    def total(acc):
-        return mma(read(a), read(b), acc)
-
-    write(total, c)
-
-"""
 A, B, C = "np.ones((128, 96), np.float16)", "np.ones((128, 96), np.float16)", "np.empty((128, 128), np.float32)"
-
-
-def said(tmp_path, monkeypatch, source, error):
-    """What running `source` as gemm.py raises, without the carets that Python 3.10 cannot place."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "gemm.py").write_text(textwrap.dedent(source))
-    with pytest.raises(error) as raised:
-        runpy.run_path(str(tmp_path / "gemm.py"))
-    assert type(raised.value) is error
-    return str(raised.value)
-
-
-def without_carets(text):
-    return "\n".join(line for line in text.splitlines() if set(line.strip()) != {"^"})
-
-
-def same(found, wanted):
-    wanted = textwrap.dedent(wanted).strip("\n")
-    if sys.version_info < (3, 11):
-        found, wanted = without_carets(found), without_carets(wanted)
-    assert found == wanted
 
 
 CASES = {

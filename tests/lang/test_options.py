@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from kernels import *
-from test_messages import GEMM, HEAD, said, same
+from messages import GEMM, HEAD, said, same
 
 from tilewave.cli.main import main
 from tilewave.errors import ConstraintError, TilewaveError, TraceError

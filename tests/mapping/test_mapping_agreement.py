@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mapping_strategies import MAPPINGS, NUMBER
 from traced_index import Tape
 
 from tilewave.mapping import (
@@ -24,17 +25,6 @@ from tilewave.mapping import (
     xcd_contiguous,
 )
 
-NUMBER = st.integers(1, 40)
-ALONG = st.sampled_from("mn")
-ORDERS = st.one_of(
-    st.builds(linear, ALONG),
-    st.builds(grouped, NUMBER, ALONG),
-    st.builds(snake, NUMBER, ALONG),
-    st.builds(supertiles, NUMBER, NUMBER),
-    st.sampled_from([morton(), hilbert()]),
-)
-RENUMBERINGS = st.one_of(st.builds(xcd_contiguous, NUMBER), st.builds(xcd_chunked, NUMBER, NUMBER))
-MAPPINGS = st.builds(Mapping, st.lists(RENUMBERINGS, max_size=2).map(tuple), ORDERS)
 GRIDS = st.builds(Grid, NUMBER, NUMBER, st.integers(1, 3))
 WORKGROUPS = st.one_of(st.none(), st.integers(1, 400))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_mapping_agreement import MAPPINGS
+from mapping_strategies import MAPPINGS
 
 from tilewave.mapping import (
     Grid,

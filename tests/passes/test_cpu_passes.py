@@ -8,8 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kernels import *
 from seeds import SEEDS
-from strategies import kernels
-from test_passes import outcome
+from strategies import kernels, outcome
 
 import tilewave as tw
 from tilewave.analysis.positions import Positions

@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hopper_kernels import biased, both, check_biased, check_both
 from kernels import (
     BLOCK_B,
     BLOCK_K,
@@ -22,8 +23,8 @@ from kernels import (
     sizes,
     tiling,
 )
+from lane_runs import ORDERS, RAGGED, SCHEDULES, TILES, check_every_barrier_is_needed, check_lanes, operands
 from seeds import SEEDS
-from test_lanes import ORDERS, RAGGED, SCHEDULES, TILES, check_every_barrier_is_needed, check_lanes, operands
 
 from tilewave import *
 from tilewave.backend.nvidia.build import build_plain
@@ -198,25 +199,6 @@ def test_operands_of_any_orientation(a_dims, b_dims):
     check_product(c, a, b)
 
 
-@wave([WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1), TilingConstraint(K, BLOCK_K)])
-def biased(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], bias: Memory[N, G, f32], c: Memory[M, N, G, f16]):
-    @iterate(K, init_args=[Register[M, N, f32](0)])
-    def total(sum):
-        return mma(read(a), read(b), sum)
-
-    write(cast(maximum(total + read(bias), 0.0), f16), c)
-
-
-def check_biased(made, shape, order="random"):
-    a, b = operands(shape)
-    bias = np.random.default_rng(2).standard_normal(shape[1]).astype(np.float32)
-    lanes, tiles = poisoned(shape[:2], f16), poisoned(shape[:2], f16)
-    made.interpret(a, b, bias, lanes, level="lane", order=order)
-    made.interpret(a, b, bias, tiles)
-    np.testing.assert_allclose(lanes.astype(float), tiles.astype(float), rtol=2e-3, atol=1e-4)
-    assert (lanes >= 0).all() and (lanes > 0).any()
-
-
 def test_an_epilogue_with_a_bias_and_a_narrow_output():
     shape = (100, 70, 40)
     check_biased(compiled(biased, sizes(*shape)), shape)
@@ -259,32 +241,6 @@ def test_batches(at_once):
     subs = sizes(70, 33, 50, 64, 32, 32) | {B: 3, BLOCK_B: at_once}
     compiled(batched, subs).interpret(a, b, c, level="lane")
     check_product(c, a, b)
-
-
-@wave(tiling())
-def both(
-    a: Memory[M, K, G, f16],
-    b: Memory[N, K, G, f16],
-    d: Memory[N, K, G, f16],
-    c: Memory[M, N, G, f32],
-    e: Memory[M, N, G, f32],
-):
-    @iterate(K, init_args=[Register[M, N, f32](0), Register[M, N, f32](0)])
-    def total(of_b, of_d):
-        x = read(a)
-        return mma(x, read(b), of_b), mma(x, read(d), of_d)
-
-    write(total[0], c)
-    write(total[1], e)
-
-
-def check_both(made):
-    (a, b), (d, _) = operands((70, 72, 104)), operands((72, 1, 104), seed=8)
-    for order in ORDERS:
-        c, e = poisoned((70, 72), f32), poisoned((70, 72), f32)
-        made.interpret(a, b, d, c, e, level="lane", order=order)
-        check_product(c, a, b)
-        check_product(e, a, d)
 
 
 def test_a_tile_is_kept_until_the_last_product_that_reads_it():

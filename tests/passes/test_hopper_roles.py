@@ -5,17 +5,27 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hopper_kernels import (
+    MUTATED,
+    biased,
+    both,
+    changed,
+    check,
+    check_biased,
+    check_both,
+    found_by,
+    roles,
+    specialized,
+    tiles,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, gemm, poisoned, sizes, tiling
+from lane_runs import ORDERS, operands
 from seeds import SEEDS
-from test_hopper_passes import biased, both, check_biased, check_both
-from test_lanes import ORDERS, operands
 
 from tilewave import *
-from tilewave.errors import InterpreterError
 from tilewave.interp.copies import LaterOps
-from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import AT_ONCE
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.ops import (
@@ -38,36 +48,9 @@ from tilewave.machine.chips import SM_90A
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
-SMALL = (64, 64, 32)
-
-
-@cache
-def tiles(seed, shape, tile=SMALL, **more):
-    subs = seed.subs(*shape, block_m=tile[0], block_n=tile[1], block_k=tile[2], **more)
-    return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), seed.kernel).kernel
-
-
-def specialized(kernel, stages):
-    lanes, _ = run(kernel, lists.hopper(SM_90A, Places(), stages, kernel.workgroups))
-    assert roles(lanes) == 2
-    return lanes
-
-
-def roles(kernel):
-    """How many programs the waves are shared by."""
-    return sum(isinstance(op, Role) for op in kernel.body.ops)
-
 
 def count(kernel, kind):
     return sum(isinstance(op, kind) for op in walk(kernel.body))
-
-
-def check(kernel, shape, orders=ORDERS, seed=0, dtype=f16, out=f32):
-    a, b = operands(shape, dtype)
-    for order in orders:
-        c = poisoned(shape[:2], out)
-        interpret_lanes(kernel, [a, b, c], {}, order, seed)
-        check_product(c, a, b, out)
 
 
 # -- rings
@@ -233,29 +216,10 @@ def test_two_loops_that_stage_are_left_to_lanes():
 
 # -- what is left out or wrong is found
 
-MUTATED = (128, 64, 48)
-
 
 @cache
 def whole():
     return specialized(tiles(SEEDS[2], MUTATED, (64, 64, 16), num_ctas=1), 2)
-
-
-def changed(kernel, kind, number, change):
-    """The kernel with its number-th op of a kind replaced by others."""
-    (gone,) = [op for op in walk(kernel.body) if isinstance(op, kind)][number : number + 1]
-    return verify(rewrite(kernel, lambda op: change(op) if op is gone else None))
-
-
-def found_by(kernel, order, seed):
-    a, b = operands(MUTATED)
-    c = poisoned(MUTATED[:2], f32)
-    with pytest.raises(InterpreterError) as found:
-        interpret_lanes(kernel, [a, b, c], {}, order, seed)
-    assert np.isnan(c).all()
-    told = str(found.value)
-    assert "gemm.py:" in told
-    return told
 
 
 CONSUMER, PRODUCER = 0, 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, TF32, B, G, K, M, N, gemm, poisoned, product, random_array, sizes
-from test_lanes import ORDERS
+from lane_runs import ORDERS
 
 from tilewave import *
 from tilewave.backend.nvidia.code import Variant

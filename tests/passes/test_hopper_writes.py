@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hopper_kernels import biased, check_biased
 from kernels import (
     BLOCK_B,
     BLOCK_K,
@@ -20,9 +21,8 @@ from kernels import (
     random_array,
     sizes,
 )
+from lane_runs import ORDERS, operands
 from seeds import SEEDS
-from test_hopper_passes import biased, check_biased
-from test_lanes import ORDERS, operands
 
 from tilewave import *
 from tilewave.errors import InterpreterError

@@ -4,9 +4,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kernels import check_product, gemm, poisoned, random_array, sizes
+from kernels import check_product, gemm, poisoned, random_array, sizes, with_waves
 from machine_code import MachineCode
-from test_amd_kernels import with_waves
 
 from tilewave import *
 from tilewave.emulator.statistics import loop_statistics

@@ -1,7 +1,5 @@
 """Kernels as their lanes run them: against float64, in three orders of waves, with every barrier needed."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 from kernels import (
@@ -19,67 +17,26 @@ from kernels import (
     poisoned,
     random_array,
     sizes,
+    with_waves,
+)
+from lane_runs import (
+    CHIPS,
+    EIGHT,
+    FOUR,
+    RAGGED,
+    SCHEDULES,
+    check_every_barrier_is_needed,
+    check_lanes,
+    compiled_seed,
+    configurations,
+    operands,
 )
 from seeds import SEEDS
 
 from tilewave import *
-from tilewave.errors import InterpreterError
-from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Barrier, Mma
-from tilewave.ir.rewrite import rewrite, walk
-from tilewave.lang.kernel import WaveKernel
+from tilewave.ir.ops import Mma
+from tilewave.ir.rewrite import walk
 from tilewave.machine.matrix import NAMED
-
-CHIPS = ("gfx942", "gfx950")
-ORDERS = ("in turn", "backwards", "random")
-SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)
-RAGGED = ((300, 300, 300), (129, 257, 65), (1, 1, 1))
-TILES = ((128, 256, 64), (64, 64, 32))
-FOUR, EIGHT = (2, 2), (4, 2)
-
-
-def with_waves(kernel, waves):
-    """The same kernel, its tile cut among these waves."""
-    others = [c for c in kernel.constraints if not isinstance(c, WaveConstraint)]
-    cut = [WaveConstraint(s, block // n) for s, block, n in zip(_cut(kernel), _blocks(kernel), waves, strict=True)]
-    return WaveKernel(kernel.function, (*others, *cut), kernel.loc)
-
-
-def _cut(kernel):
-    return [c.dim for c in kernel.constraints if isinstance(c, WorkgroupConstraint)][:2]
-
-
-def _blocks(kernel):
-    return [c.tile for c in kernel.constraints if isinstance(c, WorkgroupConstraint)][:2]
-
-
-@cache
-def compiled_seed(seed, chip, tile, waves, schedule, shape, buffers=1):
-    subs = seed.subs(*shape, block_m=tile[0], block_n=tile[1], block_k=tile[2])
-    options = WaveCompileOptions(subs=subs, target=chip, schedule=schedule, buffers=buffers)
-    return wave_compile(options, with_waves(seed.kernel, waves))
-
-
-def operands(shape, dtype=f16, seed=7):
-    m, n, k = shape
-    rng = np.random.default_rng(seed)
-    return random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype)
-
-
-def check_lanes(compiled, shape, orders=ORDERS, dtype=f16, out=f32):
-    a, b = operands(shape, dtype)
-    for order in orders:
-        c = poisoned((shape[0], shape[1]), out)
-        compiled.interpret(a, b, c, level="lane", order=order, seed=5)
-        check_product(c, a, b, out)
-
-
-def configurations():
-    for chip in CHIPS:
-        for tile in TILES:
-            for waves in (FOUR, EIGHT):
-                for schedule in SCHEDULES:
-                    yield chip, tile, waves, schedule
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)
@@ -143,24 +100,6 @@ def test_every_matrix_instruction(kind, chip):
 
 
 # -- barriers
-
-
-def without(kernel, number):
-    """The lane-level kernel without its number-th barrier."""
-    gone = [op for op in walk(kernel.body) if isinstance(op, Barrier)][number]
-    return rewrite(kernel, lambda op: [] if op is gone else None)
-
-
-def check_every_barrier_is_needed(compiled, shape):
-    kernel = compiled.ir("distribute_lanes")  # behind it, the barriers of ping-pong keep a pace beside
-    count = sum(isinstance(op, Barrier) for op in walk(kernel.body))
-    assert count
-    a, b = operands(shape)
-    for number in range(count):
-        with pytest.raises(InterpreterError, match=r"no barrier between|before the copy of wave \d+ has") as found:
-            interpret_lanes(without(kernel, number), [a, b, poisoned(shape[:2], f32)], {}, "random", number)
-        lines = str(found.value)
-        assert lines.count(".py:") >= 2, lines
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=repr)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from kernels import *
 from seeds import SEEDS
-from strategies import kernels
+from strategies import kernels, outcome
 
 import tilewave.passes
-from tilewave.errors import InterpreterError
 from tilewave.interp.tiles import interpret
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
@@ -20,15 +19,6 @@ from tilewave.passes.simplify import simplify
 from tilewave.pipeline import lists, tile_level
 
 PASSES = [multiply_by_reciprocals, orient_reads, simplify]
-
-
-def outcome(kernel):
-    memory = np.arange(64, dtype=np.float32).reshape(8, 8) % 7
-    try:
-        interpret(kernel, [memory], {"n": 3})
-    except InterpreterError as error:
-        return error.what
-    return memory
 
 
 @pytest.mark.parametrize("p", PASSES, ids=lambda p: p.__name__)

@@ -5,12 +5,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hopper_kernels import biased, both, check_biased, check_both, mapped_tiles, ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
+from lane_runs import ORDERS, operands
 from seeds import SEEDS
-from test_hopper_passes import biased, both, check_biased, check_both
-from test_lanes import ORDERS, operands
 
 from tilewave import *
 from tilewave.errors import InterpreterError
@@ -33,26 +33,15 @@ from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
-from tilewave.kernels import gemm as mapped_gemm
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
 
 @cache
-def tiles(shape, tile, mapping, out=f16):
-    made = mapped_gemm(shape, f16, out, tile=tile, mapping=mapping)
-    return wave_compile(WaveCompileOptions(subs=made.subs, target="numpy"), made.kernel).kernel
-
-
-@cache
 def lanes(shape, tile=(64, 64, 64), mapping="linear()", workgroups=4, stages=3, out=f16):
-    found, _ = run(tiles(shape, tile, mapping, out), lists.hopper(SM_90A, Places(), stages, workgroups))
+    found, _ = run(mapped_tiles(shape, tile, mapping, out), lists.hopper(SM_90A, Places(), stages, workgroups))
     return found
-
-
-def ops(kernel, *kinds):
-    return [op for op in walk(kernel.body) if isinstance(op, kinds)]
 
 
 def shares(kernel, memory="b"):
@@ -178,13 +167,13 @@ def unchanged(kernel, workgroups=4):
 
 
 def test_rows_that_begin_on_lines_are_not_shared():
-    assert unchanged(tiles((256, 128, 128), (64, 64, 64), "grouped(4)"))
-    assert not unchanged(tiles((256, 128, 136), (64, 64, 64), "grouped(4)"))
+    assert unchanged(mapped_tiles((256, 128, 128), (64, 64, 64), "grouped(4)"))
+    assert not unchanged(mapped_tiles((256, 128, 136), (64, 64, 64), "grouped(4)"))
 
 
 def test_a_kernel_without_the_pass_has_no_clusters():
     passes = [p for p in lists.hopper(SM_90A, Places(), 3, 4) if type(p).__name__ != "ShareCopies"]
-    kernel, _ = run(tiles((256, 128, 136), (64, 64, 64), "grouped(4)"), passes)
+    kernel, _ = run(mapped_tiles((256, 128, 136), (64, 64, 64), "grouped(4)"), passes)
     assert kernel.cluster == 1 and not ops(kernel, CopyTogether, ClusterBarrier)
 
 
@@ -197,7 +186,7 @@ def test_a_kernel_without_the_pass_has_no_clusters():
     ],
 )
 def test_kernels_are_left_alone_where(why, shape, mapping, workgroups):
-    assert unchanged(tiles(shape, (64, 64, 64), mapping), workgroups), why
+    assert unchanged(mapped_tiles(shape, (64, 64, 64), mapping), workgroups), why
 
 
 def test_kernels_that_are_persistent_themselves_are_left_alone():
@@ -229,7 +218,7 @@ def found_by(kernel, order, seed):
     with pytest.raises(InterpreterError) as found:
         interpret_lanes(kernel, [a, b, c], {}, order, seed)
     assert np.isnan(c).all()
-    assert "test_share_copies.py:" in str(found.value)
+    assert "hopper_kernels.py:" in str(found.value)
     return str(found.value)
 
 
@@ -359,7 +348,7 @@ def test_every_op_keeps_the_line_of_the_author():
 
 def without():
     passes = [p for p in lists.hopper(SM_90A, Places(), 2, 4) if type(p).__name__ != "ShareCopies"]
-    return run(tiles(MUTATED, (64, 64, 64), "grouped(5)"), passes)[0]
+    return run(mapped_tiles(MUTATED, (64, 64, 64), "grouped(5)"), passes)[0]
 
 
 @wave(tiling())

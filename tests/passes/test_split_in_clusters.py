@@ -6,11 +6,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hopper_kernels import mapped_tiles, ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
-from test_lanes import ORDERS, operands
-from test_share_copies import ops, tiles
+from lane_runs import ORDERS, operands
 
 from tilewave import *
 from tilewave.analysis.splits import Cut
@@ -47,7 +47,7 @@ def lanes(shape, tile, mapping, workgroups, stages, out=f32):
 def lanes_by(split, shape, tile, mapping, workgroups, stages, out=f32):
     passes = lists.hopper(SM_90A, Places(), stages, workgroups)
     changed = [split if isinstance(p, SplitLastRound) else p for p in passes]
-    return run(tiles(shape, tile, mapping, out), changed)[0]
+    return run(mapped_tiles(shape, tile, mapping, out), changed)[0]
 
 
 def slots(kernel):
@@ -131,7 +131,7 @@ def test_clusters_hand_over_parts_and_are_right_to_the_last_bit_in_any_order(for
 @pytest.mark.parametrize("form", FORMS)
 def test_every_step_of_a_tile_is_read_once_and_beyond_its_end_nothing_is_there(form):
     shape, tile, mapping, workgroups, _, _ = FORMS[form]
-    kernel, _ = run(tiles(shape, tile, mapping, f32), [anyway(workgroups), simplify])
+    kernel, _ = run(mapped_tiles(shape, tile, mapping, f32), [anyway(workgroups), simplify])
     assert ops(kernel, TakeOver)
     for memory, rows, others, side in (("a", shape[0], shape[1], tile[:2]), ("b", shape[1], shape[0], tile[1::-1])):
         seen = Counter()
@@ -215,10 +215,10 @@ def by_halves():
 
 
 def test_rows_on_lines_are_cut_into_ranges_as_before():
-    kernel = tiles((192, 192, 256), (64, 64, 64), "grouped(3)", f32)
+    kernel = mapped_tiles((192, 192, 256), (64, 64, 64), "grouped(3)", f32)
     found = SplitLastRound(6, 0, LINE_BYTES)(kernel)
     assert found != kernel and found == SplitLastRound(6, 0, 1)(kernel)
-    off_lines = tiles((192, 192, 264), (64, 64, 64), "grouped(3)", f32)
+    off_lines = mapped_tiles((192, 192, 264), (64, 64, 64), "grouped(3)", f32)
     assert SplitLastRound(6, 0, LINE_BYTES)(off_lines) != SplitLastRound(6, 0, 1)(off_lines)
 
 
@@ -250,7 +250,7 @@ def test_what_is_not_zero_beyond_a_tile_is_not_added_to_it():
 
 
 def test_memories_that_go_on_behind_the_last_step_are_not_read_there():
-    text = str(tiles((192, 64, 40), (64, 64, 8), "linear()", f32))
+    text = str(mapped_tiles((192, 64, 40), (64, 64, 8), "linear()", f32))
     longer = verify(parse(text.replace("192x40xf16", "192x80xf16").replace("64x40xf16", "64x80xf16")))
     assert anyway(2)(longer) is longer
     assert anyway(2)(parse(text)) != parse(text)

@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hopper_kernels import biased
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import (
@@ -26,9 +27,8 @@ from kernels import (
     sizes,
     tiling,
 )
+from lane_runs import ORDERS, operands
 from seeds import SEEDS
-from test_hopper_passes import biased
-from test_lanes import ORDERS, operands
 
 from tilewave import *
 from tilewave.analysis.schedule import checked_schedule

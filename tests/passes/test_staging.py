@@ -3,6 +3,7 @@
 
 import runpy
 import textwrap
+import time
 from dataclasses import replace
 from itertools import product as combinations
 from math import prod
@@ -10,8 +11,8 @@ from math import prod
 import numpy as np
 import pytest
 from kernels import *
+from messages import same
 from seeds import SEEDS
-from test_messages import same
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane, memory_order
 from tilewave.errors import ConstraintError
@@ -559,5 +560,9 @@ def test_the_cpu_takes_any_waves():
 
 def test_the_passes_are_quick():
     (seed,) = (s for s in SEEDS if repr(s) == "persistent_gemm")
-    seconds = min(sum(s.seconds for s in staged(seed.kernel, seed.subs(4096, 4096, 4096))) for _ in range(3))
-    assert seconds < 0.05
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        staged(seed.kernel, seed.subs(4096, 4096, 4096))
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.05

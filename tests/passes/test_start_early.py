@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from hopper_kernels import MUTATED as SHAPE
+from hopper_kernels import biased, changed, check, check_biased, found_by, specialized, tiles
 from kernels import sizes
 from lane_texts import ORDERS, line_of, run_text, text_of
 from seeds import SEEDS
-from test_hopper_passes import biased, check_biased
-from test_hopper_roles import MUTATED as SHAPE
-from test_hopper_roles import changed, check, found_by, specialized, tiles
 
 from tilewave import *
 from tilewave.errors import InterpreterError

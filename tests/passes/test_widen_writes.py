@@ -5,9 +5,8 @@ from math import prod
 
 import numpy as np
 import pytest
-from kernels import BLOCK_B, BLOCK_M, BLOCK_N, B, G, K, M, N, gemm, poisoned, sizes
-from test_amd_deletions import deletions
-from test_amd_kernels import with_waves
+from kernels import BLOCK_B, BLOCK_M, BLOCK_N, B, G, K, M, N, gemm, poisoned, sizes, with_waves
+from machine_code import deletions
 
 from tilewave import *
 from tilewave.analysis.barriers import Handovers

@@ -558,9 +558,11 @@ def cpu_seconds(action):
 
 
 def test_an_idle_pool_uses_no_time():
+    """Helpers spin for a while before they sleep, and on a busy machine that while comes late."""
     counts(100, 8)
-    time.sleep(0.05)
-    assert cpu_seconds(lambda: time.sleep(0.5)) < 0.02
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while cpu_seconds(lambda: time.sleep(0.5)) >= 0.02:
+        assert time.monotonic() < deadline, "helpers do not go to sleep"
 
 
 @pytest.mark.parametrize("late", [0, 1])

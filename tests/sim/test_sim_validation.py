@@ -38,12 +38,12 @@ from tilewave.sim.validation import (
     unseen_rows,
 )
 
-RUNS = h200_runs()
+AGAIN = "run benchmarks/validate_sim.py --write and read the difference"
 
 
-@pytest.mark.parametrize("figure", summary(), ids=lambda figure: figure.name)
-def test_the_model_is_as_good_as_it_says(figure):
-    assert figure.value <= figure.bound
+def test_the_model_is_as_good_as_it_says():
+    worse = [figure for figure in summary() if not figure.value <= figure.bound]
+    assert worse == []
 
 
 def test_rows_on_a_cliff_exist_and_lie_inside_their_intervals():
@@ -75,9 +75,10 @@ def mean_error(runs, softness):
 
 def test_no_other_l2_fits_long_tiles_better():
     """Fewer looks or more, and a smaller L2 or a larger one."""
-    shipped = mean_error(RUNS, FIRM)
+    runs = h200_runs()
+    shipped = mean_error(runs, FIRM)
     for changes in ({"looks": 6.0}, {"looks": 1000.0}, {"share": 0.94}, {"share": 1.06}):
-        assert mean_error(RUNS, replace(FIRM, **changes)) > shipped, changes
+        assert mean_error(runs, replace(FIRM, **changes)) > shipped, changes
 
 
 def test_no_other_l2_fits_short_tiles_better():
@@ -136,7 +137,7 @@ def test_the_known_miss_is_still_one():
     assert row.error > 0.1
 
 
-def test_the_document_shows_the_table_as_it_is(request):
+def test_the_document_and_its_data_show_the_model_as_it_is(request):
     root = request.config.rootpath
     spec = importlib.util.spec_from_file_location("validate_sim", root / "benchmarks" / "validate_sim.py")
     made = importlib.util.module_from_spec(spec)
@@ -144,4 +145,5 @@ def test_the_document_shows_the_table_as_it_is(request):
     spec.loader.exec_module(made)
     text = (root / "docs" / "sim.md").read_text(encoding="utf-8")
     shown = text.split(made.BEGIN)[1].split(made.END)[0]
-    assert shown.strip() == made.everything().strip(), "run benchmarks/validate_sim.py --write and read the difference"
+    assert shown.strip() == made.everything().strip(), AGAIN
+    assert made.DATA.read_text(encoding="utf-8") == made.every_row(), AGAIN

@@ -53,6 +53,13 @@ class Browser:
         """What a piece of JavaScript returns."""
         return self.driver.execute_script(script)
 
+    def wait_for_frames(self, count: int) -> None:
+        """Come back when the page has been drawn so many times more."""
+        self.driver.execute_async_script(
+            "let [left, done] = arguments; const next = () => left-- ? requestAnimationFrame(next) : done(); next()",
+            count,
+        )
+
     def text(self, selector: str) -> str:
         """The text of the first element."""
         return str(self.run(f"return document.querySelector({json.dumps(selector)}).textContent"))

@@ -5,10 +5,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes
-from machine_code import MachineCode
-from test_amd_deletions import finding
-from test_amd_kernels import with_waves
+from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes, with_waves
+from machine_code import MachineCode, finding
 
 from tilewave import *
 from tilewave.errors import InterpreterError

@@ -1,41 +1,13 @@
 """Take any one wait, barrier or nop out of the emitted code: the emulator finds it, and names the author's line."""
 
-import re
-
 import pytest
-from kernels import poisoned
+from lane_runs import CHIPS, EIGHT, FOUR, SCHEDULES, compiled_seed, configurations
+from machine_code import deletions, finding
 from seeds import SEEDS
-from test_lanes import CHIPS, EIGHT, FOUR, SCHEDULES, compiled_seed, configurations, operands
 
 from tilewave import *
-from tilewave.backend.amd.program import launch_arguments
-from tilewave.emulator import EmulationError, Emulator
 from tilewave.ir.ops import BringChunks, Meet, Priority
 from tilewave.ir.rewrite import walk
-
-SEPARATES = re.compile(r"\s+(s_waitcnt|s_barrier|s_nop)\b")
-
-
-def deletions(asm):
-    """Every instruction that keeps others apart, and the assembly without it."""
-    lines = asm.splitlines()
-    for i, line in enumerate(lines):
-        if SEPARATES.match(line):
-            yield line.strip(), "\n".join([*lines[:i], *lines[i + 1 :]]) + "\n"
-
-
-def finding(compiled, text, shape):
-    """The first finding in either order of waves, or None."""
-    code = compiled.build.program.code
-    a, b = operands(shape)
-    for order in ("barrier", "random"):
-        given = launch_arguments(code.arguments, ["a", "b", "c"], [a, b, poisoned(shape[:2], f32)], {})
-        grid, block = (compiled.kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
-        try:
-            Emulator.from_assembly(text, compiled.target).launch(compiled.name, grid, block, given, order=order, seed=1)
-        except EmulationError as error:
-            return error
-    return None
 
 
 def turns(compiled):

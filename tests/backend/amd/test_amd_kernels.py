@@ -19,38 +19,14 @@ from kernels import (
     poisoned,
     random_array,
     sizes,
+    with_waves,
 )
-from machine_code import MachineCode
+from machine_code import MachineCode, check_gemm, lanes_of
 
 from tilewave import *
 from tilewave.emulator.assembly import read_assembly
 from tilewave.ir.ops import Matrix
 from tilewave.ir.rewrite import walk
-from tilewave.lang.kernel import WaveKernel
-
-
-def with_waves(kernel, waves):
-    """The same kernel, its tile cut among these waves."""
-    tiles = [c for c in kernel.constraints if isinstance(c, WorkgroupConstraint)][:2]
-    others = [c for c in kernel.constraints if not isinstance(c, WaveConstraint)]
-    cut = [WaveConstraint(c.dim, c.tile // n) for c, n in zip(tiles, waves, strict=True)]
-    return WaveKernel(kernel.function, (*others, *cut), kernel.loc)
-
-
-def lanes_of(kernel, subs, chip, schedule=SchedulingType.NONE, **options):
-    return wave_compile(WaveCompileOptions(subs=subs, target=chip, schedule=schedule, **options), kernel).build.lanes
-
-
-def check_gemm(lanes, shape, chip, dtype=f16, out=f32, turned=(False, False)):
-    m, n, k = shape
-    rng = np.random.default_rng(7)
-    a, b, c = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype), poisoned((m, n), out)
-    given = [np.ascontiguousarray(x.T) if is_turned else x for x, is_turned in zip((a, b), turned, strict=True)]
-    code = MachineCode(lanes, chip)
-    code.run(*given, c)
-    check_product(c, a, b, out)
-    return code
-
 
 DTYPES = [
     ("gfx942", bf16, f32),

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from function_values import NAMES, check
-from machine_code import MachineCode, kernel_of, poisoned
+from machine_code import MachineCode, kernel_of
 
 from tilewave.emulator.findings import EmulationError
 from tilewave.errors import TargetError
@@ -19,6 +19,11 @@ from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 AMD = ("gfx942", "gfx950")
 UNIT = 2.0**-24
 FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
+
+
+def poisoned(shape, dtype):
+    """What no kernel computes by chance."""
+    return np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 77, dtype)
 
 
 def wave_kernel(arguments, body, waves=1, workgroups=1):

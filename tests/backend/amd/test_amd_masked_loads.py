@@ -1,8 +1,8 @@
 """Tiles smaller than a workgroup's lanes: each load is one instruction, however its lanes are masked."""
 
 import pytest
-from kernels import gemm, sizes
-from test_amd_kernels import check_gemm, lanes_of, with_waves
+from kernels import gemm, sizes, with_waves
+from machine_code import check_gemm, lanes_of
 
 from tilewave import *
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from kernels import check_product, poisoned
+from lane_runs import CHIPS, EIGHT, FOUR, RAGGED, SCHEDULES, compiled_seed, configurations, operands
 from seeds import SEEDS
-from test_lanes import CHIPS, EIGHT, FOUR, RAGGED, SCHEDULES, compiled_seed, configurations, operands
 
 from tilewave import *
 

@@ -4,8 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes
-from test_amd_kernels import with_waves
+from kernels import K, M, N, check_product, gemm, poisoned, random_array, sizes, with_waves
 
 from tilewave import *
 
@@ -42,7 +41,7 @@ def check(chip, steps, schedule, dtypes, layouts, buffers=1):
         check_product(c, a, b, dtypes[1])
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.name)
 @pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("steps", [1, 2, 3])

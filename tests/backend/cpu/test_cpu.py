@@ -22,33 +22,45 @@ from tilewave.runtime.arrays import view
 
 DTYPES = [(f32, f32), (f16, f32), (bf16, f32), (f64, f64), (i8, i32), (f8e4m3fn, f32), (f8e5m2, f32)]
 DTYPES += [(f8e4m3fnuz, f32), (f8e5m2fnuz, f32)]
+RAGGED = (129, 257, 65)
 SHAPES = {
     "tiles divide it": (128, 128, 64),
     "one": (1, 1, 1),
-    "ragged": (129, 257, 65),
     "a row": (1, 300, 40),
     "a column": (300, 1, 7),
     "thin": (70, 90, 1),
 }
 
 
+def check_gemm(name, dtype, acc, shape):
+    """Compiled everywhere; run where the machine has the instructions."""
+    m, n, k = shape
+    kernel = compiled(gemm(dtype, acc), subs=sizes(m, n, k, 64, 64, 64), target="cpu", instruction_set=name)
+    assert kernel.code_object.startswith(b"\x7fELF")
+    if runs_here(INSTRUCTION_SETS[name]):
+        rng = np.random.default_rng(0)
+        a, b, c = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype), poisoned((m, n), acc)
+        kernel(a, b, c)
+        check_product(c, a, b, acc)
+
+
 @pytest.mark.parametrize("name", INSTRUCTION_SETS)
 @pytest.mark.parametrize(("dtype", "acc"), DTYPES, ids=str)
 def test_every_instruction_set_and_dtype(name, dtype, acc):
-    """Compiled everywhere; run where the machine has the instructions."""
-    rng = np.random.default_rng(0)
-    ran = runs_here(INSTRUCTION_SETS[name])
     if INSTRUCTION_SETS[name].only and dtype.name not in INSTRUCTION_SETS[name].only:
         with pytest.raises(TargetError, match="amx multiplies bf16 and i8, in tiles of 16 rows and 64 bytes"):
             compiled(gemm(dtype, acc), subs=sizes(64, 64, 64, 64, 64, 64), target="cpu", instruction_set=name)
         return
-    for m, n, k in SHAPES.values() if ran else [SHAPES["ragged"]]:
-        kernel = compiled(gemm(dtype, acc), subs=sizes(m, n, k, 64, 64, 64), target="cpu", instruction_set=name)
-        assert kernel.code_object.startswith(b"\x7fELF")
-        if ran:
-            a, b, c = random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype), poisoned((m, n), acc)
-            kernel(a, b, c)
-            check_product(c, a, b, acc)
+    check_gemm(name, dtype, acc, RAGGED)
+
+
+@pytest.mark.share(5)
+@pytest.mark.parametrize("name", [name for name, s in INSTRUCTION_SETS.items() if runs_here(s)])
+@pytest.mark.parametrize(("dtype", "acc"), DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_instruction_set_dtype_and_shape(name, dtype, acc, shape):
+    if not INSTRUCTION_SETS[name].only or dtype.name in INSTRUCTION_SETS[name].only:
+        check_gemm(name, dtype, acc, SHAPES[shape])
 
 
 def test_an_instruction_set_that_is_not_here_compiles_and_says_so_at_the_call():

@@ -7,8 +7,8 @@ import sys
 
 import kernels
 import pytest
+from gemm_tensors import K, M, N, tensors
 from ptx_code import half_gemm
-from test_nvidia_program import K, M, N, tensors
 
 from tilewave import *
 from tilewave import kernels as shipped

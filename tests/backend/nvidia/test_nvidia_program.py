@@ -5,6 +5,7 @@ from __future__ import annotations
 import kernels
 import numpy as np
 import pytest
+from gemm_tensors import K, M, N, tensors
 from ptx_code import half_gemm
 
 from tilewave import *
@@ -14,21 +15,12 @@ from tilewave.errors import CallError, SlowCodeWarning, SpillWarning
 from tilewave.ir.types import F16, F32
 from tilewave.runtime.arrays import ArrayView
 
-M, N, K = 256, 512, 128
-
 
 @pytest.fixture
 def gemm():
     """Compiled anew, or taken from the cache: a program remembers the driver that it was loaded by."""
     sizes = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
     return wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
-
-
-def tensors(torch, at=(0x10000, 0x40000, 0x90000), a_strides=(K, 1)):
-    shapes, strides = ((M, K), (N, K), (M, N)), (a_strides, (K, 1), (N, 1))
-    return [
-        torch.Tensor(*given, dtype="torch.float16", strides=s) for *given, s in zip(at, shapes, strides, strict=True)
-    ]
 
 
 def array(pointer, shape, strides, dtype=F16):

@@ -7,7 +7,7 @@ import numpy as np
 
 from tilewave.emulator import EmulationError, Emulator
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "emulator" / "data"
 FIRST_INPUT, FIRST_RESULT = 10, 100
 
 TEXT = """\

@@ -50,6 +50,7 @@ def _nothing_from_the_cache(monkeypatch):
     monkeypatch.setenv("TILEWAVE_CACHE_DIR", "off")
 
 
+@pytest.mark.llvm_child
 @pytest.mark.parametrize("instruction_set", SETS)
 def test_a_chain_of_products_takes_seconds_of_the_processor(instruction_set):
     """Up to 2 s here, where all unrolled they took up to 47; the processor's time does not depend on its load."""

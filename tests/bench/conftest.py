@@ -1,0 +1,3 @@
+"""`tilewave bench`, called on a GPU that numpy plays."""
+
+from played_gpu import bench_call, gpu  # noqa: F401

@@ -1,0 +1,67 @@
+"""Kernels run lane by lane: in every order of waves against float64, and with any barrier taken out."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from kernels import check_product, poisoned, random_array, with_waves
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.ops import Barrier
+from tilewave.ir.rewrite import rewrite, walk
+
+CHIPS = ("gfx942", "gfx950")
+ORDERS = ("in turn", "backwards", "random")
+SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)
+RAGGED = ((300, 300, 300), (129, 257, 65), (1, 1, 1))
+TILES = ((128, 256, 64), (64, 64, 32))
+FOUR, EIGHT = (2, 2), (4, 2)
+
+
+@cache
+def compiled_seed(seed, chip, tile, waves, schedule, shape, buffers=1):
+    subs = seed.subs(*shape, block_m=tile[0], block_n=tile[1], block_k=tile[2])
+    options = WaveCompileOptions(subs=subs, target=chip, schedule=schedule, buffers=buffers)
+    return wave_compile(options, with_waves(seed.kernel, waves))
+
+
+def operands(shape, dtype=f16, seed=7):
+    m, n, k = shape
+    rng = np.random.default_rng(seed)
+    return random_array(rng, (m, k), dtype), random_array(rng, (n, k), dtype)
+
+
+def check_lanes(compiled, shape, orders=ORDERS, dtype=f16, out=f32):
+    a, b = operands(shape, dtype)
+    for order in orders:
+        c = poisoned((shape[0], shape[1]), out)
+        compiled.interpret(a, b, c, level="lane", order=order, seed=5)
+        check_product(c, a, b, out)
+
+
+def configurations():
+    for chip in CHIPS:
+        for tile in TILES:
+            for waves in (FOUR, EIGHT):
+                for schedule in SCHEDULES:
+                    yield chip, tile, waves, schedule
+
+
+def without(kernel, number):
+    """The lane-level kernel without its number-th barrier."""
+    gone = [op for op in walk(kernel.body) if isinstance(op, Barrier)][number]
+    return rewrite(kernel, lambda op: [] if op is gone else None)
+
+
+def check_every_barrier_is_needed(compiled, shape):
+    kernel = compiled.ir("distribute_lanes")  # behind it, the barriers of ping-pong keep a pace beside
+    count = sum(isinstance(op, Barrier) for op in walk(kernel.body))
+    assert count
+    a, b = operands(shape)
+    for number in range(count):
+        with pytest.raises(InterpreterError, match=r"no barrier between|before the copy of wave \d+ has") as found:
+            interpret_lanes(without(kernel, number), [a, b, poisoned(shape[:2], f32)], {}, "random", number)
+        lines = str(found.value)
+        assert lines.count(".py:") >= 2, lines

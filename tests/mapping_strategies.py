@@ -1,0 +1,17 @@
+"""Any mapping, for property tests."""
+
+from hypothesis import strategies as st
+
+from tilewave.mapping import Mapping, grouped, hilbert, linear, morton, snake, supertiles, xcd_chunked, xcd_contiguous
+
+NUMBER = st.integers(1, 40)
+ALONG = st.sampled_from("mn")
+ORDERS = st.one_of(
+    st.builds(linear, ALONG),
+    st.builds(grouped, NUMBER, ALONG),
+    st.builds(snake, NUMBER, ALONG),
+    st.builds(supertiles, NUMBER, NUMBER),
+    st.sampled_from([morton(), hilbert()]),
+)
+RENUMBERINGS = st.one_of(st.builds(xcd_contiguous, NUMBER), st.builds(xcd_chunked, NUMBER, NUMBER))
+MAPPINGS = st.builds(Mapping, st.lists(RENUMBERINGS, max_size=2).map(tuple), ORDERS)
