@@ -3,7 +3,7 @@
 The sums of a matrix instruction are there some instructions later. Until then nobody else may read or write their
 registers, and the machine does not see to it (AMD, "CDNA3 / CDNA4 Instruction Set Architecture", manually inserted wait
 states): LLVM inserts `s_nop`. For an instruction it searches backwards, one predecessor of a block after the other, and
-enters each block once (getWaitStatesSince in llvm/llvm-project's GCNHazardRecognizer, LLVM 20):
+enters each block once (getWaitStatesSince in llvm/llvm-project's GCNHazardRecognizer, LLVM 22.1):
 
     first:                         one way back: through `first`, around the outermost loop, to the matrix instruction
     outer:  v_add v1, ...          here the search begins
