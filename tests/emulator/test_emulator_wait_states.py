@@ -24,6 +24,7 @@ F16 = "v_mfma_f32_16x16x16_f16 v[2:5], v[2:3], v[4:5], 0"
 WIDE = "v_mfma_f32_32x32x8_f16 v[2:17], v[18:19], v[20:21], 0"
 F32 = "v_mfma_f32_16x16x4_f32 v[2:5], v2, v3, 0"
 TINY = "v_mfma_f32_4x4x4_16b_f16 v[2:5], v[2:3], v[4:5], 0"
+F64 = "v_mfma_f64_16x16x4_f64 v[2:9], v[10:11], v[12:13], 0"
 STORE = "global_store_dwordx4 v0, v[2:5], s[6:7]"
 CASES = [
     (F16, {"gfx942": 7, "gfx950": 8}, STORE),
@@ -32,8 +33,20 @@ CASES = [
     (WIDE, {"gfx942": 11, "gfx950": 12}, "global_store_dwordx4 v0, v[14:17], s[6:7]"),
     (WIDE, {"gfx942": 9, "gfx950": 10}, "v_mfma_f32_16x16x16_f16 v[2:5], v[18:19], v[20:21], v[2:5]"),
     (F32, dict.fromkeys(BOTH, 10), STORE),
+    ("v_mfma_f32_32x32x2_f32 v[2:17], v18, v18, 0", dict.fromkeys(BOTH, 18), "v_pk_add_f32 v[2:3], v[2:3], v[2:3]"),
+    ("v_mfma_f32_4x4x1_16b_f32 v[2:5], v6, v6, 0", dict.fromkeys(BOTH, 4), "v_pk_add_f32 v[2:3], v[2:3], v[2:3]"),
+    ("v_mfma_i32_16x16x32_i8 v[2:5], v[6:7], v[6:7], 0", {"gfx942": 7, "gfx950": 8}, "v_lshlrev_b32_e32 v3, 1, v3"),
+    (
+        "v_mfma_f32_32x32x16_fp8_fp8 v[2:17], v[18:19], v[18:19], 0",
+        {"gfx942": 11, "gfx950": 12},
+        "v_mov_b32_e32 v17, 0",
+    ),
     (TINY, dict.fromkeys(BOTH, 5), STORE),
-    ("v_mfma_f64_16x16x4_f64 v[2:9], v[10:11], v[12:13], 0", dict.fromkeys(BOTH, 18), STORE),
+    (F64, dict.fromkeys(BOTH, 18), STORE),
+    (F64, {"gfx942": 11, "gfx950": 19}, "v_add_f64 v[14:15], v[2:3], v[2:3]"),
+    (F64, {"gfx942": 11, "gfx950": 19}, "v_mov_b32_e32 v9, 0"),
+    (F64, {"gfx942": 11, "gfx950": 19}, "v_mfma_f64_16x16x4_f64 v[14:21], v[2:3], v[12:13], 0"),
+    (F64, {"gfx942": 9, "gfx950": 17}, "v_mfma_f64_4x4x4_4b_f64 v[2:3], v[10:11], v[12:13], v[2:3]"),
     ("v_mfma_f64_4x4x4_4b_f64 v[2:3], v[10:11], v[12:13], 0", dict.fromkeys(BOTH, 9), STORE),
     (TINY, dict.fromkeys(BOTH, 2), "v_mfma_f32_4x4x4_16b_f16 v[2:5], v[6:7], v[8:9], v[2:5]"),
     (

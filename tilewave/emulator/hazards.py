@@ -20,8 +20,8 @@ SCALAR_TO_VECTOR = 2
 SCALAR_TO_MEMORY = 5
 M0_TO_DIRECT_LOAD = 1
 STORED_TO_VECTOR = 2
-DOUBLE_TO_VECTOR, DOUBLE_TO_MEMORY = {4: 6, 8: 11}, {4: 9, 8: 18}
-"""By passes, for products in float64."""
+DOUBLE_TO_VECTOR, DOUBLE_TO_MEMORY, DOUBLE_TO_C = {4: 6, 8: 11}, {4: 9, 8: 18}, {4: 4, 8: 9}
+"""By passes, for products in float64; gfx950 adds to all but those of memory."""
 C_TO_VECTOR = {2: 1, 4: 3, 8: 7, 16: 15}
 
 History = tuple[tuple[int, Step], ...]
@@ -112,7 +112,7 @@ class WaitStates:
             at, before = self._matrix[row]
             if before.d != matrix.c:
                 why = "is part of C here and part of another D in a matrix instruction"
-                yield from self._say(row, why, before.passes + before.is_xdl + before.delay, at)
+                yield from self._say(row, why, _part_delay(before), at)
             elif before.passes == 2 or (before.is_double and before.passes == 4):
                 yield from self._say(
                     row, "comes from a small matrix instruction and is C of this one", before.passes, at
@@ -172,5 +172,10 @@ class WaitStates:
 def _result_delay(before: MatrixTiming, unit: Unit) -> int:
     """How long a matrix instruction's result is not there for others."""
     if before.is_double:
-        return (DOUBLE_TO_MEMORY if unit == "memory" else DOUBLE_TO_VECTOR)[before.passes]
+        return DOUBLE_TO_MEMORY[before.passes] if unit == "memory" else DOUBLE_TO_VECTOR[before.passes] + before.delay
     return before.passes + 2 + before.is_xdl + before.delay
+
+
+def _part_delay(before: MatrixTiming) -> int:
+    """How long a part of its result is not there as C of another."""
+    return (DOUBLE_TO_C[before.passes] if before.is_double else before.passes + before.is_xdl) + before.delay

@@ -251,8 +251,15 @@ def _note_registers(
     draft.vector_reads += [*a_and_b, *c_rows]
     draft.vector_writes += d_rows
     is_xdl = shape.source not in ("f32", "f64")
-    delay = 1 if OPINIONS[draft.chip].newer_matrix and is_xdl and shape.passes != 2 else 0
+    delay = _delay(shape, is_xdl) if OPINIONS[draft.chip].newer_matrix else 0
     draft.matrix = MatrixTiming(shape.passes, a_and_b, c_rows, d_rows, is_xdl, delay, shape.result == "f64")
+
+
+def _delay(shape: Shape, is_xdl: bool) -> int:
+    """Wait states that gfx950 adds: one to most, eight to the large product of float64, which takes longer there."""
+    if shape.result == "f64":
+        return 8 if shape.passes == 8 else 0
+    return int(is_xdl and shape.passes != 2)
 
 
 def _scales(draft: Draft, shape: Shape, read_a: Reader, read_b: Reader) -> tuple[Reader, Reader]:

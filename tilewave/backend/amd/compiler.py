@@ -5,7 +5,10 @@ from __future__ import annotations
 from tilewave.backend.amd.code import AmdCode
 from tilewave.backend.amd.code_object import link
 from tilewave.backend.amd.spelling import Amdgcn
-from tilewave.backend.assembler import assembled
+from tilewave.backend.amd.wait_states import settled, too_early
+from tilewave.backend.assembler import OUR_FAULT, assembled
+from tilewave.backend.llvm_child import ObjectCode
+from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.lower.gpu.kernel import lower_lanes
 from tilewave.machine.chips import Chip
@@ -16,8 +19,20 @@ def llvm_ir_of(kernel: Kernel, chip: Chip) -> str:
 
 
 def code_of(kernel: Kernel, chip: Chip, anyhow: frozenset[str]) -> AmdCode:
-    target = Amdgcn(chip)
-    lowered = lower_lanes(kernel, target, anyhow)
-    made = assembled(kernel.name, chip.name, lowered.llvm_ir, target.machine)
+    lowered = lower_lanes(kernel, Amdgcn(chip), anyhow)
+    made = _in_time(kernel.name, chip, lowered.llvm_ir)
     sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups
     return AmdCode(lowered.arguments, lowered.reaches, *sizes, made.asm, link(made.code))
+
+
+def _in_time(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:
+    """What LLVM makes of it, in which every matrix instruction has its wait states."""
+    machine = Amdgcn(chip).machine
+    made = assembled(kernel, chip.name, llvm_ir, machine)
+    if too_early(made.asm, chip.matrix) is None:
+        return made
+    made = assembled(kernel, chip.name, settled(llvm_ir), machine)
+    if (early := too_early(made.asm, chip.matrix)) is not None:
+        what = f"{kernel}: LLVM's code for {chip.name} lacks wait states: {early}"
+        raise TargetError(what, loc=here(), remedy=OUR_FAULT)
+    return made
