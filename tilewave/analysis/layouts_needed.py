@@ -5,6 +5,10 @@ A product decides how its sums are held, a staged read how it is loaded, and wha
     %z = mma(%x, %y, %acc)        %x, %y as the matrix instruction takes them, %acc and %z as it gives its sums
     %scaled = mul(%z, %factor)    as %z, and so is %factor
     write(%scaled, %c, …)         as it comes
+
+A tile that cannot be had as it is needed (`ties.py`) is listed in `misfits`, with the ops that need it so; behind
+`convert_layouts` there are none. It is listed as near to its use as it pays: before a cast that makes it larger, and
+before it is repeated along an axis.
 """
 
 from __future__ import annotations
@@ -12,13 +16,13 @@ from __future__ import annotations
 from math import prod
 
 from tilewave.analysis.ties import Spread, Ties, bodies, carried, carried_args
-from tilewave.errors import TargetError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment, GroupFragment
 from tilewave.ir.layouts import linear
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Broadcast,
+    Convert,
     HandOver,
     Loop,
     Mma,
@@ -37,13 +41,18 @@ WIDEST_BYTES = 16
 
 
 class Spreads:
-    """`needed[v]` are the spreads in which tile v is used, in no order that matters."""
+    """`needed[v]` are the spreads in which tile v is used, in no order that matters.
+
+    `misfits[v]` are the ops that use v as it cannot be had.
+    """
 
     def __init__(self, kernel: Kernel, rows: dict[str, int], groups: frozenset[str]) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes = kernel.lanes * prod(kernel.waves)
         self.rows, self.groups = rows, groups
         self.needed: dict[Value, list[Spread]] = {}
+        self.misfits: dict[Value, list[Op]] = {}
+        self._had: dict[tuple[Value, Spread], bool] = {}
         self._makers: dict[Value, Op] = {}
         for op in walk(kernel.body):
             self._makers.update(dict.fromkeys(op.results, op))
@@ -117,55 +126,84 @@ class Spreads:
 
     def _needs(self, op: Op) -> None:
         match op:
-            case Write(tile) | WriteThrough(tile) | Scatter(tile) | HandOver(tile):
-                self._need(tile, self.held(tile))
+            case Write(tile) | WriteThrough(tile) | Scatter(tile) | HandOver(tile) | Convert(tile):
+                self._need(op, tile, self.held(tile))
             case TakeOver(tile):
-                self._held_as(op, op.result, self.held(op.result))
-                self._need(tile, self.held(op.result))
+                self._held_as(op.result, self.held(op.result))
+                self._need(op, tile, self.held(op.result))
             case Mma(a, b, acc):
-                self._held_as(op, op.result, self.sums(op))
-                self._need(acc, self.sums(op))
+                self._held_as(op.result, self.sums(op))
+                self._need(op, acc, self.sums(op))
                 if not self.is_group(op):
-                    self._need(a, self.operand(op, 0))
-                    self._need(b, self.operand(op, 1))
+                    self._need(op, a, self.operand(op, 0))
+                    self._need(op, b, self.operand(op, 1))
             case Loop() | While():
                 self._loop_needs(op)
+            case _:
+                for spread in self.needed.get(op.results[0], ()) if op.results else ():
+                    for x, passed in self._made_of(op, spread):
+                        self._need(op, x, passed)
+
+    def _made_of(self, op: Op, spread: Spread) -> list[tuple[Value, Spread]]:
+        """The tiles from which lanes make a result one by one, and how they hold these if they are to make it so."""
+        match op:
             case Broadcast(x, axes) if _is_tile(x):
-                for spread in self.needed.get(op.result, ()):
-                    self._need(x, tuple(layout.along(axes)[0] for layout in spread))
+                return [(x, tuple(layout.along(axes)[0] for layout in spread))]
             case Permute(x, axes):
                 back = tuple(axes.index(i) for i in range(len(axes)))
-                for spread in self.needed.get(op.result, ()):
-                    self._need(x, tuple(layout.permuted(back) for layout in spread))
+                return [(x, tuple(layout.permuted(back) for layout in spread))]
             case _ if isinstance(op, ELEMENTWISE):
-                for spread in self.needed.get(op.result, ()):
-                    for x in op.operands:
-                        self._need(x, spread)
+                return [(x, spread) for x in op.operands if _is_tile(x)]
+        return []
 
     def _loop_needs(self, op: Loop | While) -> None:
+        ends = op.body.ops[-1]
         for result, *_, yielded, init in carried(op):
-            self._held_as(op, result, self.held(result))
-            self._need(yielded, self.held(result))
-            self._need(init, self.held(result))
+            self._held_as(result, self.held(result))
+            self._need(ends, yielded, self.held(result))
+            self._need(op, init, self.held(result))
         for body in bodies(op):
             self._walk_back(body)
             for v in carried_args(op, body):
                 if _is_tile(v):
-                    self._held_as(op, v, self.held(v))
+                    self._held_as(v, self.held(v))
 
-    def _need(self, v: Value, spread: Spread) -> None:
-        if _is_tile(v) and spread not in self.needed.setdefault(v, []):
+    def _need(self, op: Op, v: Value, spread: Spread) -> None:
+        """That `op` takes `v` so."""
+        if not _is_tile(v):
+            return
+        if not self._can_be_had(v, spread) and not self._is_smaller_before(v, spread):
+            self.misfits.setdefault(v, []).append(op)
+        elif spread not in self.needed.setdefault(v, []):
             self.needed[v].append(spread)
 
-    def _held_as(self, op: Op, v: Value, spread: Spread) -> None:
+    def _can_be_had(self, v: Value, spread: Spread) -> bool:
+        """Whether lanes hold it so, or can make it so of what they hold."""
+        if v not in self._tied or self._tied[v] == spread:
+            return True
+        if (v, spread) not in self._had:
+            parts = self._made_of(self._makers[v], spread) if v in self._makers else []
+            self._had[v, spread] = bool(parts) and all(self._can_be_had(x, passed) for x, passed in parts)
+        return self._had[v, spread]
+
+    def is_tied(self, v: Value) -> bool:
+        """Whether it can be had in one spread only."""
+        return v in self._tied
+
+    def _is_smaller_before(self, v: Value, spread: Spread) -> bool:
+        """Whether fewer bytes need converting if that is done to what `v` is made of."""
+        parts = self._made_of(self._makers[v], spread) if v in self._makers else []
+        wrong = {x for x, passed in parts if not self._can_be_had(x, passed)}
+        return bool(parts) and sum(map(_bytes, wrong)) < _bytes(v)
+
+    def _held_as(self, v: Value, spread: Spread) -> None:
         """`v` can be had in this spread only."""
-        if any(other != spread for other in self.needed.get(v, ())):
-            raise TargetError(
-                f"{op.name}: its result, {v.type}, is held by lanes in one way and needed in another",
-                loc=op.loc,
-                remedy="write it to a memory and read it from there in a kernel of its own",
-            )
+        assert all(other == spread for other in self.needed.get(v, ())), f"{v} is needed as it cannot be had"
         self.needed[v] = [spread]
+
+
+def _bytes(v: Value) -> int:
+    return prod(v.type.shape) * v.type.dtype.bytes
 
 
 def _is_tile(v: Value) -> bool:

@@ -8,6 +8,9 @@ nor what a loop carries, nor whatever is computed from these. Such tiles are tie
       %y = add(%x, %p)              %x and %y are tied to %p, in whatever order they stand
       yield([%y])                   … and %total to %x and %y
     }
+
+What a loop carries is held in one way inside it and behind it. Where ties pull a tile in two directions the first one
+wins, and what comes from the other is converted (`layouts_needed.py`).
 """
 
 from __future__ import annotations
@@ -37,14 +40,17 @@ class Ties:
         self.spread: dict[Value, Spread] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
         """From a tile to those that it decides."""
+        self.one: dict[Value, tuple[Value, ...]] = {}
+        """What a loop carries: its names inside the loop and behind it, which are held alike."""
         ops = list(walk(kernel.body))
         self.bound = _bound(ops)
         for op in ops:
             self.tie(op)
-        for op in ops:
-            if isinstance(op, Mma):
-                self.hold(op.result, sums(op))
-                self.hold(op.acc, sums(op))
+        products = [op for op in ops if isinstance(op, Mma)]
+        self.spread.update({op.result: sums(op) for op in products})  # these are decided, whatever else pulls
+        for op in products:
+            for other, spread in (*self.pulled(op.result), (op.acc, sums(op))):
+                self.hold(other, spread)
         for v in sorted(
             self.bound, key=lambda v: -len(v.type.shape)
         ):  # what is repeated follows what it is repeated in
@@ -57,14 +63,20 @@ class Ties:
         while waiting:
             v, spread = waiting.pop()
             if v in self.bound and v not in self.spread:
-                self.spread[v] = spread
-                waiting += [(other, passed(spread)) for other, passed in self.ties.get(v, ())]
+                for one in self.one.get(v, (v,)):
+                    self.spread[one] = spread
+                    waiting += self.pulled(one)
+
+    def pulled(self, v: Value) -> list[tuple[Value, Spread]]:
+        """What is tied to a tile that has been decided, and how it had best be held."""
+        return [(other, passed(self.spread[v])) for other, passed in self.ties.get(v, ())]
 
     def tie(self, op: Op) -> None:
         match op:
             case Loop() | While():
                 for same in carried(op):
                     self.tie_all(same)
+                    self.one.update(dict.fromkeys(same[:-2], same[:-2]))
             case TakeOver(x):
                 self.tie_all((x, op.result))
             case Permute(x, axes):

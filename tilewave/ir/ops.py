@@ -172,6 +172,14 @@ class Permute(Op):
     axes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Convert(Op):
+    """The same tile, in whatever layout it is needed: lanes of a wave move elements among their registers, or between
+    each other."""
+
+    x: Value
+
+
 class Iota(Op):
     """0, 1, 2, … along a tile of one axis."""
 
@@ -773,6 +781,7 @@ LEVELS: dict[str, tuple[type[Op], ...]] = {
         TileOf,
         Broadcast,
         Permute,
+        Convert,
         Iota,
         Read,
         Write,

@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Broadcast,
     Cast,
     Const,
+    Convert,
     Copy,
     Div,
     FloorDiv,
@@ -186,6 +187,9 @@ def _check(op: Op) -> None:
             kind = op.result.type
             fits = isinstance(kind, Tile) and len(kind.shape) == 1 and kind.dtype != BOOL
             _want(op, fits, f"makes a tile of one axis that holds numbers, not {kind}")
+        case Convert(x):
+            _want(op, isinstance(x.type, Tile), f"converts a tile, not {x.type}")
+            _results(op, x.type)
         case Broadcast() | Permute():
             _shape(op)
         case Allocate():

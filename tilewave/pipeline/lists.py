@@ -9,6 +9,7 @@ from tilewave.machine.lanes import LaneMachine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.distribute_lanes import DistributeLanes
 from tilewave.passes.fit_shared import FitShared
@@ -62,6 +63,7 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
+        ConvertLayouts(machine),  # before barriers: what waves exchange goes through memories; behind: it moves no loads
         WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
@@ -98,6 +100,7 @@ def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
         *pipelining,
+        ConvertLayouts(machine),
         place_barriers,
         FitShared(machine, places),
         guard_edges,
@@ -122,6 +125,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, f
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
+        ConvertLayouts(machine),
         place_barriers,
         guard_edges,
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
