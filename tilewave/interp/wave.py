@@ -54,8 +54,10 @@ from tilewave.ir.ops import (
     Part,
     Permute,
     Ramp,
+    Rearrange,
     Role,
     Select,
+    Shuffle,
     Store,
     StoreEach,
     TakeOver,
@@ -66,6 +68,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.types import Scalar
+from tilewave.layouts.bits import applied
 
 Running = Generator[None, None, tuple[Any, ...]]
 """A wave on its way; it yields wherever another wave may run."""
@@ -151,6 +154,22 @@ class WaveRun(LaterOps):
         count = op.result.type.shape[op.axis]
         part: Array = self.env[op.x].take(range(op.first, op.first + count), axis=op.axis + 1)
         return part
+
+    def rearrange(self, op: Rearrange) -> Array:
+        x, lane = self.each_register(op.x), np.arange(self.state.lanes)[:, None]
+        register = np.arange(1 << len(op.of_register))
+        found: Array = x[lane, applied(op.of_register, register) ^ applied(op.of_lane, lane)]
+        return found.reshape(-1, *op.result.type.shape)
+
+    def shuffle(self, op: Shuffle) -> Array:
+        x, lane = self.each_register(op.x), np.arange(self.state.lanes)[:, None]
+        register = np.arange(1 << len(op.of_register))
+        found: Array = x[applied(op.of_register, register) ^ applied(op.of_lane, lane), register]
+        return found.reshape(-1, *op.result.type.shape)
+
+    def each_register(self, value: Value) -> Array:
+        """Lanes x registers, numbered in their order."""
+        return self.every_lane(value).reshape(self.state.lanes, -1)
 
     def ramp(self, op: Ramp) -> Array:
         kind = op.result.type
@@ -338,6 +357,8 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
     Part: WaveRun.part,
+    Rearrange: WaveRun.rearrange,
+    Shuffle: WaveRun.shuffle,
     Ramp: WaveRun.ramp,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,

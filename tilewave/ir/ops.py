@@ -459,6 +459,25 @@ class Part(Op):
 
 
 @dataclass(frozen=True)
+class Rearrange(Op):
+    """Register r of the result is register `of_register`·r + `of_lane`·lane of x: matrices over bits, by their
+    columns; registers are numbered in the order of the vector."""
+
+    x: Value
+    of_register: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shuffle(Op):
+    """Register r of the result is register r of lane `of_register`·r + `of_lane`·lane of the same wave."""
+
+    x: Value
+    of_register: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Load(Op):
     """What this lane takes from a memory.
 
@@ -764,7 +783,8 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, BringChunks, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Unset, Part, Rearrange, Shuffle, Load, Store, LoadEach, StoreEach, BringChunks, Matrix),
+    *(MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )

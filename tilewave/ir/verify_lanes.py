@@ -33,7 +33,9 @@ from tilewave.ir.ops import (
     Part,
     Priority,
     Ramp,
+    Rearrange,
     Role,
+    Shuffle,
     Store,
     StoreEach,
     Together,
@@ -63,6 +65,8 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(isinstance(op.result.type, Vector), "makes a vector")
         case Part(x, axis, first):
             _part(op, x, axis, first, want)
+        case Rearrange() | Shuffle():
+            _moved_among_lanes(op, want)
         case Load(steps=steps) | Store(steps=steps):
             _access(op, steps, want)
         case LoadEach() | StoreEach():
@@ -117,6 +121,19 @@ def _part(op: Part, x: Value, axis: int, first: int, want: Want) -> None:
     others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
     inside = len(whole.shape) == len(part.shape) and 0 <= first <= whole.shape[axis] - part.shape[axis]
     want(others and inside and whole.dtype == part.dtype, f"{part} at {first} is no part of {whole}")
+
+
+def _moved_among_lanes(op: Rearrange | Shuffle, want: Want) -> None:
+    x, result = op.x.type, op.results[0].type
+    vectors = isinstance(x, Vector) and isinstance(result, Vector) and x.dtype == result.dtype
+    want(vectors, f"{x} cannot become {result}")
+    want(prod(result.shape) == 1 << len(op.of_register), f"{result} has other registers than {list(op.of_register)}")
+    if isinstance(op, Rearrange):
+        inside = all(0 <= column < prod(x.shape) for column in (*op.of_register, *op.of_lane))
+        want(inside and prod(x.shape) & prod(x.shape) - 1 == 0, f"{x} has no such registers")
+    else:
+        inside = all(0 <= column < 1 << len(op.of_lane) for column in (*op.of_register, *op.of_lane))
+        want(inside and prod(x.shape) == prod(result.shape), f"{result} has other registers than {x}")
 
 
 def _access(op: Load | Store, steps: tuple[tuple[int, ...], ...], want: Want) -> None:
@@ -177,6 +194,12 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
         fewer = op.ignored_bits == 0 or (memory.dtype == F32 and 0 < op.ignored_bits <= F32_MANTISSA)
         want(fewer, f"cannot ignore {op.ignored_bits} bits of {memory.dtype}")
     want([v.type for v in op.results] == [acc], f"gives {acc}")
+
+
+def check_lanes(op: Op, lanes: int, want: Want) -> None:
+    """What an op says of the lanes of a wave."""
+    if isinstance(op, (Rearrange, Shuffle)):
+        want(1 << len(op.of_lane) == lanes, f"a wave has {lanes} lanes, and {list(op.of_lane)} are for others")
 
 
 def check_cluster(op: Op, members: int, want: Want) -> None:

@@ -1,6 +1,9 @@
 """A tile that lanes hold in one layout and need in another is converted, in the cheapest way.
 
-    %y = add(%p, %q)      →  write(%q, %q_moved, [%c0, %c0])          where another wave holds what a lane needs;
+    %y = add(%p, %q)      →  %q_there = convert(%q)                   within lanes, or between lanes of a wave, or
+                             %y = add(%p, %q_there)
+
+                             write(%q, %q_moved, [%c0, %c0])          where another wave holds what a lane needs;
                              %q_there = read(%q_moved, [%c0, %c0])    what is read can be had in any layout
                              %y = add(%p, %q_there)
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.conversions import stays_in_waves
 from tilewave.analysis.layouts_needed import Spreads
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
@@ -96,7 +100,7 @@ def _through_shared(kernel: Kernel, spreads: Spreads) -> Kernel:
     allocations: list[Op] = []
 
     def move(op: Op) -> list[Op] | None:
-        if not isinstance(op, Convert):
+        if not isinstance(op, Convert) or stays_in_waves(spreads, op):
             return None
         kind = op.x.type
         memory = builder.fresh(f"{op.x.name}_moved", Memory(kind.shape, kind.dtype, "shared"))

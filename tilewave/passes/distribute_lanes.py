@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from tilewave.analysis.conversions import conversion_of
 from tilewave.analysis.layouts_needed import WIDEST_BYTES, Spreads
 from tilewave.analysis.ties import Spread
 from tilewave.analysis.wave_chunks import WaveChunks
@@ -29,6 +30,7 @@ from tilewave.ir.ops import (
     BringChunks,
     Broadcast,
     Const,
+    Convert,
     CopyOut,
     Gather,
     HandOver,
@@ -45,8 +47,10 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Read,
+    Rearrange,
     Role,
     Scatter,
+    Shuffle,
     Store,
     StoreEach,
     TakeOver,
@@ -59,6 +63,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
+from tilewave.layouts.conversions import Exchange
 from tilewave.machine.matrix import BY_NAME
 
 
@@ -187,6 +192,8 @@ class _Lanes:
             case Broadcast(x, axes):
                 needed = tuple(other.along(axes)[0] for other in spread)
                 return emit(Broadcast, self.pieces[x, needed][i], layout.along(axes)[1])
+            case Convert():
+                return self.converted(op, spread, held)
             case Permute(x, axes):
                 back = tuple(axes.index(axis) for axis in range(len(axes)))
                 return self.pieces[x, tuple(other.permuted(back) for other in spread)][i]
@@ -197,6 +204,17 @@ class _Lanes:
                 return result
             case _:
                 raise NotImplementedError(f"{op.loc}: {op.name} is not cut among lanes")
+
+    def converted(self, op: Convert, spread: Spread, held: Vector) -> Value:
+        """What lanes hold otherwise, step by step; between steps registers are numbered and have no axes."""
+        (x,), found = self.pieces[op.x, self.spreads.held(op.x)], conversion_of(self.spreads, op, spread)
+        assert found is not None, f"{op.loc}: a wave cannot convert {op.x.type} by itself"
+        for i, step in enumerate(found.steps):
+            count = 1 << len(step.of_register)
+            kind = held if i == len(found.steps) - 1 else Vector((count,), held.dtype)
+            cls: Callable[..., Op] = Shuffle if isinstance(step, Exchange) else Rearrange
+            x = self.out.emit(cls, x, step.of_register, step.of_lane, type=kind, name=op.result.name)
+        return x
 
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""

@@ -86,9 +86,10 @@ class _Staging:
         sources = list(self.sources(x))
         if not sources:
             return  # made of nothing: every lane makes its own
+        if None in sources:
+            return  # lanes hold it: it is converted, where they hold it otherwise
         staged = (
             self.old.waves[1 - side] > 1
-            or any(s is None for s in sources)
             or any(isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources)
         )
         block = _fragment(op)
