@@ -6,9 +6,9 @@ from math import prod
 
 from tilewave.analysis.layouts_needed import Spreads
 from tilewave.analysis.ties import Spread
-from tilewave.ir.layouts import Layout, as_linear
 from tilewave.ir.ops import Convert
 from tilewave.layouts.conversions import WORD_BYTES, Conversion, conversion
+from tilewave.layouts.formulas import Layout, as_linear
 
 
 def conversion_of(spreads: Spreads, op: Convert, needed: Spread) -> Conversion | None:

@@ -17,8 +17,6 @@ from math import prod
 
 from tilewave.analysis.ties import Spread, Ties, bodies, carried, carried_args
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import Fragment, GroupFragment
-from tilewave.ir.layouts import linear
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Broadcast,
@@ -36,6 +34,9 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
+from tilewave.layouts.formulas import linear
+from tilewave.layouts.fragments import Fragment, GroupFragment
+from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 WIDEST_BYTES = 16
 
@@ -46,18 +47,18 @@ class Spreads:
     `misfits[v]` are the ops that use v as it cannot be had.
     """
 
-    def __init__(self, kernel: Kernel, rows: dict[str, int], groups: frozenset[str]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes = kernel.lanes * prod(kernel.waves)
-        self.rows, self.groups = rows, groups
         self.needed: dict[Value, list[Spread]] = {}
         self.misfits: dict[Value, list[Op]] = {}
         self._had: dict[tuple[Value, Spread], bool] = {}
         self._makers: dict[Value, Op] = {}
         for op in walk(kernel.body):
             self._makers.update(dict.fromkeys(op.results, op))
-        self._block_rows = next((rows[op.instruction] for op in walk(kernel.body) if isinstance(op, Mma)), 16)
-        self._tied = Ties(kernel, self.sums, self._wish).spread
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        self._reading = next((BY_NAME[op.instruction] for op in products), None)
+        self._tied = Ties(kernel, self.sums, self._operands, self._wish).spread
         self._walk_back(kernel.body)
 
     # -- how a tile is held where it is made
@@ -75,10 +76,10 @@ class Spreads:
 
     def is_group(self, op: Mma) -> bool:
         """Whether groups of waves compute it together, from operands that no lane holds."""
-        return op.instruction in self.groups
+        return isinstance(BY_NAME[op.instruction], GroupInstruction)
 
     def fragment(self, op: Mma) -> Fragment:
-        return Fragment(self.rows[op.instruction], op.depth)
+        return BY_NAME[op.instruction].fragment(op.depth)
 
     def sums(self, op: Mma) -> Spread:
         fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
@@ -86,6 +87,10 @@ class Spreads:
 
     def operand(self, op: Mma, side: int) -> Spread:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
+
+    def _operands(self, op: Mma) -> list[tuple[Value, Spread]]:
+        """Both, and how lanes hold them; none where they lie in shared memory."""
+        return [] if self.is_group(op) else [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
 
     def _as_read(self, v: Value) -> Spread | None:
         op = self._makers.get(v)
@@ -108,9 +113,13 @@ class Spreads:
                 spread = linear(tuple(shape[i] for i in order), op.per_lane, self.lanes)
                 return tuple(layout.permuted(back) for layout in spread)
             case "rows" | "columns":
-                block = Fragment(self._block_rows, op.per_lane * 64 // self._block_rows)
-                return (block.operand(shape, self.waves, 0 if op.spread == "rows" else 1),)
+                return (self._block(op).operand(shape, self.waves, 0 if op.spread == "rows" else 1),)
         raise NotImplementedError(f"{op.loc}: lanes cannot share a tile {op.spread}")
+
+    def _block(self, op: Read) -> Fragment:
+        """Of the first product's instruction, so deep that a lane takes as many neighbours as it reads."""
+        assert self._reading is not None, f"{op.loc}: {op.spread} of what product?"
+        return self._reading.fragment().with_neighbours(op.per_lane)
 
     def _plain(self, shape: tuple[int, ...], element_bytes: int) -> Spread:
         width = max(1, WIDEST_BYTES // element_bytes)
@@ -131,12 +140,11 @@ class Spreads:
             case TakeOver(tile):
                 self._held_as(op.result, self.held(op.result))
                 self._need(op, tile, self.held(op.result))
-            case Mma(a, b, acc):
+            case Mma(acc=acc):
                 self._held_as(op.result, self.sums(op))
                 self._need(op, acc, self.sums(op))
-                if not self.is_group(op):
-                    self._need(op, a, self.operand(op, 0))
-                    self._need(op, b, self.operand(op, 1))
+                for v, spread in self._operands(op):
+                    self._need(op, v, spread)
             case Loop() | While():
                 self._loop_needs(op)
             case _:

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.layouts import Layout
 from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, TakeOver, While, Yield
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
+from tilewave.layouts.formulas import Layout
 
 Spread = tuple[Layout, ...]
 """Layouts that cover a tile together; one, unless its lanes do not divide it."""
@@ -33,10 +33,17 @@ Passed = Callable[[Spread], Spread]
 class Ties:
     """`spread[v]` is how v is held, for every tile that cannot be had in any layout.
 
-    `sums` says how a product gives its sums, `wish` how a tile that nothing else binds had best be held.
+    `sums` says how a product gives its sums, `operands` how it takes what it multiplies, `wish` how a tile that nothing
+    else binds had best be held.
     """
 
-    def __init__(self, kernel: Kernel, sums: Callable[[Mma], Spread], wish: Callable[[Value], Spread]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        sums: Callable[[Mma], Spread],
+        operands: Callable[[Mma], list[tuple[Value, Spread]]],
+        wish: Callable[[Value], Spread],
+    ) -> None:
         self.spread: dict[Value, Spread] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
         """From a tile to those that it decides."""
@@ -51,6 +58,8 @@ class Ties:
         for op in products:
             for other, spread in (*self.pulled(op.result), (op.acc, sums(op))):
                 self.hold(other, spread)
+        for v, spread in (operand for op in products for operand in operands(op)):
+            self.hold(v, spread)
         for v in sorted(
             self.bound, key=lambda v: -len(v.type.shape)
         ):  # what is repeated follows what it is repeated in

@@ -20,7 +20,6 @@ from tilewave.interp.positions import Elements, Outside, Registers, by_lane, ele
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.ops import (
     ELEMENTWISE,
     SCHEDULING,
@@ -69,6 +68,8 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.types import Scalar
 from tilewave.layouts.bits import applied
+from tilewave.layouts.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
+from tilewave.machine.matrix import NAMED
 
 Running = Generator[None, None, tuple[Any, ...]]
 """A wave on its way; it yields wherever another wave may run."""
@@ -191,15 +192,25 @@ class WaveRun(LaterOps):
         return np.arange(self.state.lanes)
 
     def matrix(self, op: Matrix) -> Array:
-        fragment = Fragment(op.shape[0], op.shape[2])
+        fragment = self.fragment(op)
         a, b, acc = (self.every_lane(v) for v in (op.a, op.b, op.acc))
-        sums = multiply(fragment.matrix(a), fragment.matrix(b), fragment.from_sums(acc, op.turned))
+        sums = multiply(fragment.matrix(a, 0), fragment.matrix(b, 1), fragment.from_sums(acc, op.turned))
         whole = fragment.to_sums(sums, op.turned)
         if not op.rows:
             return whole
         kept = np.array(acc)
         kept[..., slice(*op.rows), :, :, :] = whole[..., slice(*op.rows), :, :, :]
         return kept
+
+    def fragment(self, op: Matrix) -> Fragment:
+        """The blocks of its instruction, which are those it says."""
+        if op.instruction not in NAMED:
+            self.fail(op, f"no matrix instruction of a wave is called {op.instruction!r}")
+        row = NAMED[op.instruction]
+        found = row.fragment(max(op.shape[2], row.depth))
+        if found.shape != op.shape or found.lanes != self.state.lanes or found.per_lane != op.a.type.shape[-1]:
+            self.fail(op, f"{op.instruction} computes no blocks of {list(op.shape)} of {op.a.type}")
+        return found
 
     def schedule(self, op: Op) -> None:
         """How instructions are laid out means nothing here."""

@@ -547,7 +547,7 @@ class BringChunks(Op):
 
 @dataclass(frozen=True)
 class Matrix(Op):
-    """acc + a · bᵀ by all lanes of a wave, in fragments as `ir/fragments.py` lays them.
+    """acc + a · bᵀ by all lanes of a wave, in fragments as `layouts/fragments.py` lays them.
 
     a: batches… x row blocks x depth blocks x depth per lane, b likewise with column blocks, acc: batches… x row
     blocks x column blocks x groups x 4. `shape` is rows x columns x depth of one block, which takes one instruction,
@@ -569,8 +569,8 @@ class MatrixShared(Op):
     """acc + a · bᵀ by a group of four waves together, which read both operands from shared memory.
 
     `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
-    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `ir/fragments.py` lays them in acc: batches… x
-    rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
+    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `layouts/fragments.py` lays them in acc:
+    batches… x rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
     """
 
     a: Value

@@ -8,8 +8,8 @@ follow from the two layouts. Three cases, the cheapest first:
     (None)           another wave holds it: through shared memory
 
 A lane that gives register after register cannot ask each taker what it wants. So takers agree on an order: lane l
-takes its registers in the order r + Y·l. If U' = U + T·Y then tells apart all lanes that want different registers of one
-giver, X = (S + R·Y) / U' says what a giver must give, and the conversion is three steps, each of them simple:
+takes its registers in the order r + Y·l. If U' = U + T·Y then tells apart all lanes that want different registers of
+one giver, X = (S + R·Y) / U' says what a giver must give, and the conversion is three steps, each of them simple:
 
     give      z[r] = x[(R + X·T)·r + X·l]             within each lane
     shuffle   y[r] = z[r] of lane T·r + U'·l          one exchange a register, none twice
@@ -119,7 +119,7 @@ class _Givers:
         both = stacked(give, self.t, self.lane_bits)
         kept = _independent(both)
         take = tuple(_solved(both, kept, i) for i in range(len(both)))
-        steps = [
+        steps: list[Rearrangement | Exchange] = [
             Rearrangement(tuple(give[i] for i in kept), x),
             Exchange(tuple(self.t[i] for i in kept), u),
             Rearrangement(take, after(take, y)),

@@ -19,8 +19,8 @@ Everything that one asks of a layout is then linear algebra:
     the memory   rows that are swizzled are a matrix too: `then` gives the places that lanes touch, and their banks
                  are some of their bits
 
-Tiles of other sizes have layouts (`ir/layouts.py`) that are no matrices; they are converted through shared memory,
-which asks for none.
+Tiles of other sizes have layouts (`formulas.py`) that are no matrices; they are converted through shared memory, which
+asks for none.
 """
 
 from __future__ import annotations

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewave.analysis.conversions import stays_in_waves
 from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.shared_rows import Access, cheapest
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Const, Convert, Loop, Read, While, Write
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.machine.banks import Ports, ports
 from tilewave.machine.lanes import LaneMachine
-from tilewave.machine.matrix import BY_NAME, GroupInstruction
-
-ROWS = {name: instruction.rows for name, instruction in BY_NAME.items()}
-GROUPS = frozenset(name for name, instruction in BY_NAME.items() if isinstance(instruction, GroupInstruction))
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,9 @@ class ConvertLayouts:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         """One conversion may settle where another is needed, so they are found anew until none is missing."""
-        while (spreads := _spreads(kernel)).misfits:
+        while (spreads := Spreads(kernel)).misfits:
             kernel = _without_needless(_Inserting(kernel, spreads.misfits).kernel())
-        return _through_shared(kernel, spreads)
-
-
-def _spreads(kernel: Kernel) -> Spreads:
-    return Spreads(kernel, ROWS, GROUPS)
+        return _through_shared(kernel, spreads, ports(self.machine.shared))
 
 
 class _Inserting:
@@ -83,17 +78,17 @@ def _taking(op: Op, new: dict[Value, Value]) -> Op:
 
 def _without_needless(kernel: Kernel) -> Kernel:
     """What is made of nothing but conversions can be had in any layout itself."""
-    spreads = _spreads(kernel)
-    needless = {
-        op.result: op.x for op in walk(kernel.body) if isinstance(op, Convert) and not spreads.is_tied(op.x)
-    }
-    return replace_values(rewrite(kernel, lambda op: [] if op.results and op.results[0] in needless else None), needless)
+    spreads = Spreads(kernel)
+    needless = {op.result: op.x for op in walk(kernel.body) if isinstance(op, Convert) and not spreads.is_tied(op.x)}
+    return replace_values(
+        rewrite(kernel, lambda op: [] if op.results and op.results[0] in needless else None), needless
+    )
 
 
 # -- the way ----------------------------------------------------------------------------------------------------------
 
 
-def _through_shared(kernel: Kernel, spreads: Spreads) -> Kernel:
+def _through_shared(kernel: Kernel, spreads: Spreads, ports: Ports) -> Kernel:
     """With conversions between waves as a write to shared memory and a read."""
     builder = Builder(names(kernel))
     zero = builder.fresh("c0", INDEX_SCALAR)
@@ -103,7 +98,8 @@ def _through_shared(kernel: Kernel, spreads: Spreads) -> Kernel:
         if not isinstance(op, Convert) or stays_in_waves(spreads, op):
             return None
         kind = op.x.type
-        memory = builder.fresh(f"{op.x.name}_moved", Memory(kind.shape, kind.dtype, "shared"))
+        rows = cheapest(ports, _access(op, spreads)).placement
+        memory = builder.fresh(f"{op.x.name}_moved", Memory(kind.shape, kind.dtype, "shared", rows))
         allocations.append(Allocate(results=(memory,), loc=op.loc))
         at, axes = (zero,) * len(kind.shape), tuple(range(len(kind.shape)))
         return [Write(op.x, memory, at, axes, loc=op.loc), Read(memory, at, axes, results=op.results, loc=op.loc)]
@@ -113,3 +109,9 @@ def _through_shared(kernel: Kernel, spreads: Spreads) -> Kernel:
         return kernel
     first = Const(0, results=(zero,), loc=allocations[0].loc)
     return replace(moved, body=replace(moved.body, ops=(*allocations, first, *moved.body.ops)))
+
+
+def _access(op: Convert, spreads: Spreads) -> Access:
+    waves, needed = prod(spreads.waves), spreads.needed.get(op.result, [])
+    read = tuple(layout for spread in needed for layout in spread)
+    return Access(op.x.type.shape, op.x.type.dtype.bytes, spreads.held(op.x), read, waves, spreads.lanes // waves)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,8 +18,6 @@ from tilewave.analysis.ties import Spread
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import GROUP, GroupFragment
-from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
@@ -64,21 +62,16 @@ from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
 from tilewave.layouts.conversions import Exchange
+from tilewave.layouts.formulas import Layout, Term
+from tilewave.layouts.fragments import GROUP, GroupFragment
 from tilewave.machine.matrix import BY_NAME
 
 
-@dataclass(frozen=True)
-class DistributeLanes:
-    """`rows`: of the blocks that each matrix instruction computes; `groups`: those that waves compute together."""
-
-    rows: dict[str, int] = field(repr=False)
-    groups: frozenset[str] = field(default=frozenset(), repr=False)
-
-    def __call__(self, kernel: Kernel) -> Kernel:
-        lanes = _Lanes(kernel, Spreads(kernel, self.rows, self.groups))
-        body = lanes.block(kernel.body)
-        whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
-        return replace(kernel, body=whole, level="lane")
+def distribute_lanes(kernel: Kernel) -> Kernel:
+    lanes = _Lanes(kernel, Spreads(kernel))
+    body = lanes.block(kernel.body)
+    whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
+    return replace(kernel, body=whole, level="lane")
 
 
 class _Lanes:
@@ -119,7 +112,7 @@ class _Lanes:
         match op:
             case Write():
                 self.write(op)
-            case WriteThrough() if self.spreads.groups:
+            case WriteThrough() if len(op.shared.type.shape) == 4:  # groups have several buffers each, waves have one
                 self.write_by_groups(op)
             case WriteThrough():
                 self.write_by_waves(op)
@@ -183,8 +176,8 @@ class _Lanes:
                 return self.group_product(op, self.pieces[op.acc, spread][0])
             case Mma(a, b, acc):
                 parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
-                rows, depth = self.spreads.fragment(op).rows, op.depth
-                return emit(Matrix, *parts, self.pieces[acc, spread][0], (rows, rows, depth), op.instruction, True)
+                shape = self.spreads.fragment(op).shape
+                return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, True)
             case TakeOver(x, exchange, slot):
                 return emit(TakeOver, self.pieces[x, spread][i], exchange, slot)
             case Broadcast(x, axes) if isinstance(x.type, Scalar):
@@ -293,7 +286,7 @@ class _Lanes:
         """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""
         ((x, layout),) = self.held(op.tile)
         _, rows, columns = op.shared.type.shape
-        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes)
+        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes, self.lanes)
         lines: list[tuple[Value, tuple[int, ...]]] = []
         self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
         for first, far in chunks.starts():

@@ -22,7 +22,6 @@ from tilewave.analysis.excerpts import excerpt, renamed
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import GROUP
 from tilewave.ir.ops import (
     ELEMENTWISE,
     WITH_EFFECT,
@@ -47,6 +46,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import names, rewrite_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Signals
+from tilewave.layouts.fragments import GROUP
 from tilewave.machine.lanes import LaneMachine
 
 SEEN_BY_ALL: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Lane, Wave)

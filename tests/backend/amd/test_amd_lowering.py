@@ -11,8 +11,8 @@ from machine_code import MachineCode, kernel_of, poisoned
 from tilewave.emulator.findings import EmulationError
 from tilewave.errors import TargetError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.fragments import Fragment
 from tilewave.ir.types import DTYPES
+from tilewave.layouts.fragments import mfma
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 
 CHIPS = ("gfx942", "gfx950")
@@ -441,7 +441,7 @@ def test_masked_lanes_leave_shared_memory_alone():
 def product_kernel(instruction, chip, repeat, blocks=(2, 3, 2)):
     """One wave multiplies row blocks x column blocks, `repeat` instructions deep in a block, two blocks deep."""
     a_dtype, b_dtype, acc = instruction.dtypes(chip)
-    fragment = Fragment(instruction.rows, instruction.depth * repeat)
+    fragment = mfma(instruction.rows, instruction.depth * repeat)
     rows, cols, depths = blocks
     m, n, k = rows * fragment.rows, cols * fragment.rows, depths * fragment.depth
     r, w, group = fragment.rows, fragment.per_lane, 256 // fragment.rows

@@ -19,9 +19,6 @@ import numpy as np
 
 from tilewave.layouts.linear import LinearLayout
 
-LANES = 64
-"""Lanes of a wave where nothing else is said."""
-
 
 @dataclass(frozen=True)
 class Term:
