@@ -18,6 +18,7 @@ from tilewave.machine.lanes import LANE_MACHINES, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.load_into_shared import LoadIntoShared
@@ -48,6 +49,7 @@ from tilewave.passes.widen_writes import WidenWrites
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
     "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),
+    "convert_layouts": lambda text: ConvertLayouts(LANE_MACHINES[text]),
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(LANE_MACHINES[text], Places()),
     "load_into_shared": lambda text: LoadIntoShared(LANE_MACHINES[text.split(",")[0]], int(text.split(",")[1])),

@@ -56,7 +56,9 @@ class Ties:
         products = [op for op in ops if isinstance(op, Mma)]
         self.spread.update({op.result: sums(op) for op in products})  # these are decided, whatever else pulls
         for op in products:
-            for other, spread in (*self.pulled(op.result), (op.acc, sums(op))):
+            self.claim(op.acc, sums(op))
+        for v in tuple(self.spread):
+            for other, spread in self.pulled(v):
                 self.hold(other, spread)
         for v, spread in (operand for op in products for operand in operands(op)):
             self.hold(v, spread)
@@ -66,15 +68,20 @@ class Ties:
             if v not in self.spread:
                 self.hold(v, wish(v))
 
+    def claim(self, v: Value, spread: Spread) -> tuple[Value, ...]:
+        """`v` and its other names, if nothing decided them before: a loop that adds products up holds their sums."""
+        if v not in self.bound or v in self.spread:
+            return ()
+        names = self.one.get(v, (v,))
+        self.spread.update(dict.fromkeys(names, spread))
+        return names
+
     def hold(self, v: Value, spread: Spread) -> None:
         """`v` and what is tied to it; what was decided before stays."""
         waiting = [(v, spread)]
         while waiting:
-            v, spread = waiting.pop()
-            if v in self.bound and v not in self.spread:
-                for one in self.one.get(v, (v,)):
-                    self.spread[one] = spread
-                    waiting += self.pulled(one)
+            for name in self.claim(*waiting.pop()):
+                waiting += self.pulled(name)
 
     def pulled(self, v: Value) -> list[tuple[Value, Spread]]:
         """What is tied to a tile that has been decided, and how it had best be held."""

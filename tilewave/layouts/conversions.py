@@ -160,11 +160,14 @@ class _Givers:
 def _givers(held: LinearLayout, needed: LinearLayout) -> _Givers | None:
     """Who holds what each bit of a taker's register and lane asks for: the taker itself if it can be."""
     bits, n = len(held.registers), len(needed.registers)
-    anybody = Span(held.registers + held.lanes)
-    found = [anybody.solve(column) for column in needed.registers]
+    own, anybody = Span(held.registers), Span(held.registers + held.lanes)
+    found = [
+        1 << i if held.registers[i : i + 1] == (column,) else anybody.solve(column)
+        for i, column in enumerate(needed.registers)
+    ]
     for i, column in enumerate(needed.lanes):
-        used = Span((held.lanes[i], *held.registers, *held.lanes)).solve(column)
-        found.append(None if used is None else used >> 1 ^ (used & 1) << bits + i)
+        used = own.solve(column ^ held.lanes[i])
+        found.append(anybody.solve(column) if used is None else used | 1 << bits + i)
     givers = [g for g in found if g is not None]
     if len(givers) < len(found):
         return None

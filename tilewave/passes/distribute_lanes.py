@@ -61,7 +61,8 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
-from tilewave.layouts.conversions import Exchange
+from tilewave.layouts.bits import identity
+from tilewave.layouts.conversions import Exchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.fragments import GROUP, GroupFragment
 from tilewave.machine.matrix import BY_NAME
@@ -202,9 +203,11 @@ class _Lanes:
         """What lanes hold otherwise, step by step; between steps registers are numbered and have no axes."""
         (x,), found = self.pieces[op.x, self.spreads.held(op.x)], conversion_of(self.spreads, op, spread)
         assert found is not None, f"{op.loc}: a wave cannot convert {op.x.type} by itself"
-        for i, step in enumerate(found.steps):
-            count = 1 << len(step.of_register)
-            kind = held if i == len(found.steps) - 1 else Vector((count,), held.dtype)
+        count = prod(held.shape)
+        as_they_are = Rearrangement(identity(count.bit_length() - 1), (0,) * (self.lanes.bit_length() - 1))
+        steps = found.steps or ((as_they_are,) if x.type != held else ())  # registers may have other axes
+        for i, step in enumerate(steps):
+            kind = held if i == len(steps) - 1 else Vector((1 << len(step.of_register),), held.dtype)
             cls: Callable[..., Op] = Shuffle if isinstance(step, Exchange) else Rearrange
             x = self.out.emit(cls, x, step.of_register, step.of_lane, type=kind, name=op.result.name)
         return x

@@ -564,3 +564,25 @@ def test_results_are_stored_in_any_dtype():
         for chip in CHIPS:
             agrees_with_the_interpreter(kernel, x, y, chip=chip)
     assert ml_dtypes.bfloat16 == y.dtype
+
+
+# -- registers that change places
+
+EVERY_DTYPE = ("f16", "f32", "f64", "f8e5m2", "i8", "i32", "i64", "bool")
+MOVES = {
+    "neighbours stay": ([1, 2, 8, 4], [0, 0, 0, 0, 4, 0], [0, 0, 16, 1]),
+    "pairs part": ([2, 1, 8, 4], [1, 0, 6, 0, 0, 0], [3, 0, 16, 32]),
+}
+
+
+@pytest.mark.parametrize("moves", MOVES)
+@pytest.mark.parametrize("dtype", EVERY_DTYPE)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_registers_change_places_within_lanes_and_between_them(moves, dtype, chip):
+    of_register, of_lane, far = MOVES[moves]
+    body = (
+        f"%r = rearrange(%x0) {{of_register = {of_register}, of_lane = {of_lane}}} : vector<16x{dtype}>\n"
+        f"%y = shuffle(%r) {{of_register = {far}, of_lane = [1, 2, 4, 32, 8, 17]}} : vector<16x{dtype}>"
+    )
+    x = random_of(DTYPES[dtype])
+    agrees_with_the_interpreter(rows_of_16(body, dtype, out=dtype), x, poisoned(x.shape, x.dtype), chip=chip)
