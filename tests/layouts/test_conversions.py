@@ -89,6 +89,12 @@ def test_sums_become_a_deeper_operand_with_one_exchange_a_word():
     assert (found.exchanged(4), found.exchanged(2), found.exchanged(1), found.exchanged(8)) == (8, 4, 2, 16)
 
 
+def test_registers_that_lanes_keep_are_not_exchanged():
+    rows = LinearLayout((4, 4), registers=(1, 4), lanes=(2, 8))
+    turned = LinearLayout((4, 4), registers=(8, 4), lanes=(2, 1))
+    assert conversion(rows, turned).exchanged(4) == 2
+
+
 def test_neighbours_that_part_do_not_move_as_one_word():
     apart = Exchange((1, 0), identity(3))
     assert [together(apart, size) for size in (1, 2, 4)] == [1, 1, 1]

@@ -1,7 +1,7 @@
 """Matrices over bits: a matrix is its columns, a column is an int, and adding is XOR.
 
 (1, 2, 4)     leaves every number below 8 as it is
-(4, 2, 1)     turns the order of its three bits around: 0b110 becomes 4 ^ 2 where bits 0 and 1 … are exchanged
+(4, 2, 1)     turns the order of its three bits around: 0b110, which is 2 + 4, becomes 2 + 1, 0b011
 (1, 2, 0)     forgets the last bit: 3 and 7 become the same
 """
 

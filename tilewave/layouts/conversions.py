@@ -54,14 +54,26 @@ class Conversion:
 
     def exchanged(self, element_bytes: int) -> int:
         """Words of 32 bits that each lane takes from another."""
-        found = 0
-        for step in self.steps:
-            if isinstance(step, Exchange):
-                found += (1 << len(step.of_register)) * element_bytes // (together(step, element_bytes) * element_bytes)
-        return found if element_bytes <= WORD_BYTES else found * (element_bytes // WORD_BYTES)
+        exchanges = [step for step in self.steps if isinstance(step, Exchange)]
+        return sum(_moved(step) // together(step, element_bytes) for step in exchanges) * _words(element_bytes)
 
 
 WORD_BYTES = 4
+
+
+def _words(element_bytes: int) -> int:
+    """Of an element that is wider than one; 1 for others."""
+    return max(1, element_bytes // WORD_BYTES)
+
+
+def stays(step: Exchange, register: int) -> bool:
+    """Whether every lane takes this register from itself."""
+    return step.of_lane == identity(len(step.of_lane)) and not applied(step.of_register, register)
+
+
+def _moved(step: Exchange) -> int:
+    """Registers that go from lane to lane."""
+    return sum(not stays(step, register) for register in range(1 << len(step.of_register)))
 
 
 def together(step: Rearrangement | Exchange, element_bytes: int) -> int:

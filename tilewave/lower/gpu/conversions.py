@@ -10,7 +10,7 @@ from math import prod
 
 from tilewave.ir.ops import Rearrange, Shuffle
 from tilewave.layouts.bits import Columns, applied
-from tilewave.layouts.conversions import Exchange, Rearrangement, together
+from tilewave.layouts.conversions import Exchange, Rearrangement, stays, together
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, regrouped
 from tilewave.lower.llvm import Function
@@ -47,6 +47,9 @@ class Conversions:
         lanes: dict[int, str] = {0: first}
         parts = []
         for r, part in enumerate(x.parts):
+            if stays(step, r * width):
+                parts.append(part)
+                continue
             far = applied(of_register, r)
             if far not in lanes:
                 lanes[far] = self.f.value(f"xor i32 {first}, {far}")
