@@ -23,7 +23,6 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel
-from tilewave.layouts.fragments import mfma
 from tilewave.machine.banks import ports
 from tilewave.machine.lanes import LANE_MACHINES
 from tilewave.machine.matrix import NAMED
@@ -188,7 +187,7 @@ def test_no_lane_waits_for_a_bank(chip, mma_type):
     """On gfx942. The banks of gfx950 could read 256 bytes at once, but chunks of 8 bytes let them read half of that."""
     machine, instruction = LANE_MACHINES[chip], NAMED[mma_type.value]
     for dtype in (f16, i8):
-        layout = mfma(instruction.rows, 0).sums((128, 256), EIGHT, turned=True)
+        layout = instruction.fragment().sums((128, 256), EIGHT, turned=True)
         memory = chunk_memory(machine, layout, dtype, prod(EIGHT), 32768)
         chunks = WaveChunks(layout, *memory.shape[1:], 16 // dtype.bytes, 64)
         waited = {"gfx942": 0, "gfx950": prod(memory.shape[1:]) * dtype.bytes // 256}[chip]
