@@ -12,7 +12,6 @@ from tilewave.emulator.findings import EmulationError
 from tilewave.errors import TargetError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.types import DTYPES
-from tilewave.layouts.fragments import mfma
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 
 CHIPS = ("gfx942", "gfx950")
@@ -441,12 +440,12 @@ def test_masked_lanes_leave_shared_memory_alone():
 def product_kernel(instruction, chip, repeat, blocks=(2, 3, 2)):
     """One wave multiplies row blocks x column blocks, `repeat` instructions deep in a block, two blocks deep."""
     a_dtype, b_dtype, acc = instruction.dtypes(chip)
-    fragment = mfma(instruction.rows, instruction.depth * repeat)
+    fragment = instruction.fragment(instruction.depth * repeat)
     rows, cols, depths = blocks
     m, n, k = rows * fragment.rows, cols * fragment.rows, depths * fragment.depth
     r, w, group = fragment.rows, fragment.per_lane, 256 // fragment.rows
     operand = f"{{steps = [[{r}, 0], [0, {fragment.depth}], [0, 1]]}} : vector"
-    sums = f"vector<{rows}x{cols}x{fragment.groups}x4x{acc}>"
+    sums = f"vector<{rows}x{cols}x{r * r // 256}x4x{acc}>"
     taken = f"shape = [{r}, {r}, {fragment.depth}], instruction = {instruction.name}"
     body = f"""
   %r = const() {{value = {r}}} : index
