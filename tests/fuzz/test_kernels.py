@@ -17,3 +17,18 @@ def test_random_kernels_agree_with_the_reference(target):
         if outcome.wrong:
             found.append(f"python -m tests.fuzz --net kernels --target {target} --seed {seed} --count 1\n{outcome}")
     assert not found, "\n\n".join(found)
+
+
+CONVERTED = {
+    "gfx942": (880737, 881290, 881416),
+    "gfx950": (880964, 880468),
+    "sm_90a": (7710061, 7710582, 7710195, 7711915, 7712342, 7711236, 7711156, 880115),
+}
+"""Kernels that need a tile in another layout than lanes hold it in: they were refused once."""
+
+
+@pytest.mark.parametrize("target", CONVERTED)
+def test_kernels_whose_tiles_change_their_layout_are_right(target):
+    assert {seed: case_on(seed, target).kind for seed in CONVERTED[target]} == dict.fromkeys(
+        CONVERTED[target], "agrees"
+    )

@@ -7,10 +7,10 @@ from lane_texts import ORDERS, line_of, run_text, text_of
 from tilewave.errors import CallError, EndlessLoop, InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import AT_ONCE, IN_STEPS
-from tilewave.ir.fragments import Fragment
 from tilewave.ir.ops import LEVELS, Yield
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
+from tilewave.layouts.fragments import mfma
 
 
 def test_every_op_of_the_lane_level_is_interpreted():
@@ -244,7 +244,7 @@ def test_two_lanes_that_write_one_element_are_found_where_they_differ():
 @pytest.mark.parametrize(("rows", "depth"), [(16, 16), (32, 8), (16, 32), (32, 16), (16, 4)])
 def test_a_matrix_product_is_that_of_the_operands(rows, depth, turned, batches):
     """Two waves, one below the other, each with 2 x 3 blocks of sums over 2 blocks of depth."""
-    fragment, waves = Fragment(rows, depth), (2, 1)
+    fragment, waves = mfma(rows, depth), (2, 1)
     m, n, k = 2 * 2 * rows, 3 * rows, 2 * depth
     rng = np.random.default_rng(rows * depth)
     a, b = rng.standard_normal((*batches, m, k)), rng.standard_normal((*batches, n, k))
@@ -273,7 +273,9 @@ def product_text(layouts, arrays, rows, depth, turned):
         ats[name] = ", ".join(position(lines, f"{name}{axis}", terms) for axis, terms in enumerate(layout.axes))
         steps = [list(step) for step in layout.steps]
         lines.append(f"%{name}v = load(%{name}, [{ats[name]}], []) {{steps = {steps}}} : vector<{vectors[name]}>")
-    shape = f"shape = [{rows}, {rows}, {depth}], instruction = some, turned = {str(turned).lower()}"
+    name = {(16, 4): "f32_16x16x4_f32", (32, 8): "f32_32x32x8_f16", (32, 16): "f32_32x32x8_f16"}
+    taken = name.get((rows, depth), "f32_16x16x16_f16")  # two of them where the depth is twice the instruction's
+    shape = f"shape = [{rows}, {rows}, {depth}], instruction = {taken}, turned = {str(turned).lower()}"
     lines.append(f"%z = matrix(%av, %bv, %dv) {{{shape}}} : vector<{vectors['d']}>")
     lines.append(f"store(%z, %out, [{ats['d']}], []) {{steps = {[list(s) for s in layouts['d'].steps]}}}")
     memories = [f"%{name}: memory<{shapes[name]}, global>" for name in "abd"] + [f"%out: memory<{shapes['d']}, global>"]

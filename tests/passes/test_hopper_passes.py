@@ -30,10 +30,10 @@ from tilewave import *
 from tilewave.backend.nvidia.build import build_plain
 from tilewave.errors import ConstraintError, InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.fragments import GroupFragment
 from tilewave.ir.ops import Allocate, Barrier, MatrixShared, Read, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.layouts.fragments import GroupFragment
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.lists import prefetch
 

@@ -17,8 +17,6 @@ from seeds import SEEDS
 from tilewave.analysis.loads import LaneLoads, loads_per_lane, memory_order
 from tilewave.errors import ConstraintError
 from tilewave.interp.tiles import interpret
-from tilewave.ir.fragments import Fragment
-from tilewave.ir.layouts import linear
 from tilewave.ir.ops import Allocate, Mma, Read
 from tilewave.ir.parse import parse
 from tilewave.ir.placements import elements, offset
@@ -27,6 +25,8 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DTYPES, F16, Padded, Swizzled
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.kernel import trace_kernel
+from tilewave.layouts.formulas import linear
+from tilewave.layouts.fragments import mfma
 from tilewave.machine.banks import NO_LANE, cycles
 from tilewave.machine.chips import GFX942, GFX950
 from tilewave.machine.matrix import NAMED, WISHES, spelled
@@ -302,7 +302,7 @@ def conflicts(kernel, machine):
             waiting = 0
             for layout in linear(memory.shape, source.per_lane, all_lanes):
                 waiting += waits(machine, memory, layout.positions(prod(kernel.waves), kernel.lanes), "write")
-            fragment = Fragment(NAMED[op.instruction].rows, op.depth)
+            fragment = mfma(NAMED[op.instruction].rows, op.depth)
             layout = fragment.operand(memory.shape, kernel.waves, side)
             waiting += waits(machine, memory, layout.positions(prod(kernel.waves), kernel.lanes), "read")
             found[memory] = waiting
@@ -381,7 +381,7 @@ def test_every_wish_is_taken_where_the_chip_has_it(machine, mma_type):
     assert taken.dtypes(machine.name) == instruction.dtypes(chip)
     assert taken.rows == instruction.rows
     assert (taken is instruction) == (machine.name in instruction.chips)
-    assert Fragment(taken.rows, op.depth).per_lane * dtypes[0].bytes == 16
+    assert mfma(taken.rows, op.depth).per_lane * dtypes[0].bytes == 16
 
 
 # -- what an author is told

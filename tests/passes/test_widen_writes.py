@@ -16,7 +16,6 @@ from tilewave.emulator import EmulationError, Emulator
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.memory import Race
 from tilewave.ir.core import Value
-from tilewave.ir.fragments import Fragment
 from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
 from tilewave.ir.overlays import size_bytes
 from tilewave.ir.placements import lies_in
@@ -187,9 +186,9 @@ def test_no_lane_waits_for_a_bank(chip, mma_type):
     """On gfx942. The banks of gfx950 could read 256 bytes at once, but chunks of 8 bytes let them read half of that."""
     machine, instruction = CHIPS[chip], NAMED[mma_type.value]
     for dtype in (f16, i8):
-        layout = Fragment(instruction.rows, 0).sums((128, 256), EIGHT, turned=True)
+        layout = instruction.fragment().sums((128, 256), EIGHT, turned=True)
         memory = chunk_memory(machine, layout, dtype, prod(EIGHT), 32768)
-        chunks = WaveChunks(layout, *memory.shape[1:], 16 // dtype.bytes)
+        chunks = WaveChunks(layout, *memory.shape[1:], 16 // dtype.bytes, 64)
         waited = {"gfx942": 0, "gfx950": prod(memory.shape[1:]) * dtype.bytes // 256}[chip]
         assert conflicts(ports(machine.shared), chunks, memory) == waited
         assert memory.shape[2] * dtype.bytes in (64, 128)

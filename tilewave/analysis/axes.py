@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Broadcast, Const, Iota, Loop, Mma, Permute, While, Yield
+from tilewave.ir.ops import ELEMENTWISE, Broadcast, Const, Convert, Iota, Loop, Mma, Permute, While, Yield
 from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
 from tilewave.ir.types import Scalar, Tile
 
@@ -67,7 +67,7 @@ class Axes:
                 self._learn_carried(init, body.args[1:], _yielded(body), op.results)
             case While(init, condition, body):
                 self._learn_carried(init, condition.args, body.args, _yielded(body), op.results)
-            case _ if isinstance(op, ELEMENTWISE):
+            case _ if isinstance(op, (*ELEMENTWISE, Convert)):
                 self._join_all(op.result, *op.operands)  # a scalar condition has no axes
 
     def _learn_product(self, op: Mma) -> None:

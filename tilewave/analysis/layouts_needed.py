@@ -5,6 +5,10 @@ A product decides how its sums are held, a staged read how it is loaded, and wha
     %z = mma(%x, %y, %acc)        %x, %y as the matrix instruction takes them, %acc and %z as it gives its sums
     %scaled = mul(%z, %factor)    as %z, and so is %factor
     write(%scaled, %c, …)         as it comes
+
+A tile that cannot be had as it is needed (`ties.py`) is listed in `misfits`, with the ops that need it so; behind
+`convert_layouts` there are none. It is listed as near to its use as it pays: before a cast that makes it larger, and
+before it is repeated along an axis.
 """
 
 from __future__ import annotations
@@ -12,13 +16,11 @@ from __future__ import annotations
 from math import prod
 
 from tilewave.analysis.ties import Spread, Ties, bodies, carried, carried_args
-from tilewave.errors import TargetError
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import Fragment, GroupFragment
-from tilewave.ir.layouts import linear
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Broadcast,
+    Convert,
     HandOver,
     Loop,
     Mma,
@@ -32,23 +34,31 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
+from tilewave.layouts.formulas import linear
+from tilewave.layouts.fragments import Fragment, GroupFragment
+from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 WIDEST_BYTES = 16
 
 
 class Spreads:
-    """`needed[v]` are the spreads in which tile v is used, in no order that matters."""
+    """`needed[v]` are the spreads in which tile v is used, in no order that matters.
 
-    def __init__(self, kernel: Kernel, rows: dict[str, int], groups: frozenset[str]) -> None:
+    `misfits[v]` are the ops that use v as it cannot be had.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes = kernel.lanes * prod(kernel.waves)
-        self.rows, self.groups = rows, groups
         self.needed: dict[Value, list[Spread]] = {}
+        self.misfits: dict[Value, list[Op]] = {}
+        self._had: dict[tuple[Value, Spread], bool] = {}
         self._makers: dict[Value, Op] = {}
         for op in walk(kernel.body):
             self._makers.update(dict.fromkeys(op.results, op))
-        self._block_rows = next((rows[op.instruction] for op in walk(kernel.body) if isinstance(op, Mma)), 16)
-        self._tied = Ties(kernel, self.sums, self._wish).spread
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        self._reading = next((BY_NAME[op.instruction] for op in products), None)
+        self._tied = Ties(kernel, self.sums, self._operands, self._wish).spread
         self._walk_back(kernel.body)
 
     # -- how a tile is held where it is made
@@ -66,10 +76,10 @@ class Spreads:
 
     def is_group(self, op: Mma) -> bool:
         """Whether groups of waves compute it together, from operands that no lane holds."""
-        return op.instruction in self.groups
+        return isinstance(BY_NAME[op.instruction], GroupInstruction)
 
     def fragment(self, op: Mma) -> Fragment:
-        return Fragment(self.rows[op.instruction], op.depth)
+        return BY_NAME[op.instruction].fragment(op.depth)
 
     def sums(self, op: Mma) -> Spread:
         fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
@@ -77,6 +87,10 @@ class Spreads:
 
     def operand(self, op: Mma, side: int) -> Spread:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
+
+    def _operands(self, op: Mma) -> list[tuple[Value, Spread]]:
+        """Both, and how lanes hold them; none where they lie in shared memory."""
+        return [] if self.is_group(op) else [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
 
     def _as_read(self, v: Value) -> Spread | None:
         op = self._makers.get(v)
@@ -99,9 +113,13 @@ class Spreads:
                 spread = linear(tuple(shape[i] for i in order), op.per_lane, self.lanes)
                 return tuple(layout.permuted(back) for layout in spread)
             case "rows" | "columns":
-                block = Fragment(self._block_rows, op.per_lane * 64 // self._block_rows)
-                return (block.operand(shape, self.waves, 0 if op.spread == "rows" else 1),)
+                return (self._block(op).operand(shape, self.waves, 0 if op.spread == "rows" else 1),)
         raise NotImplementedError(f"{op.loc}: lanes cannot share a tile {op.spread}")
+
+    def _block(self, op: Read) -> Fragment:
+        """Of the first product's instruction, so deep that a lane takes as many neighbours as it reads."""
+        assert self._reading is not None, f"{op.loc}: {op.spread} of what product?"
+        return self._reading.fragment().with_neighbours(op.per_lane)
 
     def _plain(self, shape: tuple[int, ...], element_bytes: int) -> Spread:
         width = max(1, WIDEST_BYTES // element_bytes)
@@ -117,55 +135,83 @@ class Spreads:
 
     def _needs(self, op: Op) -> None:
         match op:
-            case Write(tile) | WriteThrough(tile) | Scatter(tile) | HandOver(tile):
-                self._need(tile, self.held(tile))
+            case Write(tile) | WriteThrough(tile) | Scatter(tile) | HandOver(tile) | Convert(tile):
+                self._need(op, tile, self.held(tile))
             case TakeOver(tile):
-                self._held_as(op, op.result, self.held(op.result))
-                self._need(tile, self.held(op.result))
-            case Mma(a, b, acc):
-                self._held_as(op, op.result, self.sums(op))
-                self._need(acc, self.sums(op))
-                if not self.is_group(op):
-                    self._need(a, self.operand(op, 0))
-                    self._need(b, self.operand(op, 1))
+                self._held_as(op.result, self.held(op.result))
+                self._need(op, tile, self.held(op.result))
+            case Mma(acc=acc):
+                self._held_as(op.result, self.sums(op))
+                self._need(op, acc, self.sums(op))
+                for v, spread in self._operands(op):
+                    self._need(op, v, spread)
             case Loop() | While():
                 self._loop_needs(op)
+            case _:
+                for spread in self.needed.get(op.results[0], ()) if op.results else ():
+                    for x, passed in self._made_of(op, spread):
+                        self._need(op, x, passed)
+
+    def _made_of(self, op: Op, spread: Spread) -> list[tuple[Value, Spread]]:
+        """The tiles from which lanes make a result one by one, and how they hold these if they are to make it so."""
+        match op:
             case Broadcast(x, axes) if _is_tile(x):
-                for spread in self.needed.get(op.result, ()):
-                    self._need(x, tuple(layout.along(axes)[0] for layout in spread))
+                return [(x, tuple(layout.along(axes)[0] for layout in spread))]
             case Permute(x, axes):
                 back = tuple(axes.index(i) for i in range(len(axes)))
-                for spread in self.needed.get(op.result, ()):
-                    self._need(x, tuple(layout.permuted(back) for layout in spread))
+                return [(x, tuple(layout.permuted(back) for layout in spread))]
             case _ if isinstance(op, ELEMENTWISE):
-                for spread in self.needed.get(op.result, ()):
-                    for x in op.operands:
-                        self._need(x, spread)
+                return [(x, spread) for x in op.operands if _is_tile(x)]
+        return []
 
     def _loop_needs(self, op: Loop | While) -> None:
+        ends = op.body.ops[-1]
         for result, *_, yielded, init in carried(op):
-            self._held_as(op, result, self.held(result))
-            self._need(yielded, self.held(result))
-            self._need(init, self.held(result))
+            self._held_as(result, self.held(result))
+            self._need(ends, yielded, self.held(result))
+            self._need(op, init, self.held(result))
         for body in bodies(op):
             self._walk_back(body)
             for v in carried_args(op, body):
                 if _is_tile(v):
-                    self._held_as(op, v, self.held(v))
+                    self._held_as(v, self.held(v))
 
-    def _need(self, v: Value, spread: Spread) -> None:
-        if _is_tile(v) and spread not in self.needed.setdefault(v, []):
+    def _need(self, op: Op, v: Value, spread: Spread) -> None:
+        """That `op` takes `v` so."""
+        if not _is_tile(v):
+            return
+        if not self._can_be_had(v, spread) and not self._is_smaller_before(v, spread):
+            self.misfits.setdefault(v, []).append(op)
+        elif spread not in self.needed.setdefault(v, []):
             self.needed[v].append(spread)
 
-    def _held_as(self, op: Op, v: Value, spread: Spread) -> None:
+    def _can_be_had(self, v: Value, spread: Spread) -> bool:
+        """Whether lanes hold it so, or can make it so of what they hold."""
+        if v not in self._tied or self._tied[v] == spread:
+            return True
+        if (v, spread) not in self._had:
+            parts = self._made_of(self._makers[v], spread) if v in self._makers else []
+            self._had[v, spread] = bool(parts) and all(self._can_be_had(x, passed) for x, passed in parts)
+        return self._had[v, spread]
+
+    def is_tied(self, v: Value) -> bool:
+        """Whether it can be had in one spread only."""
+        return v in self._tied
+
+    def _is_smaller_before(self, v: Value, spread: Spread) -> bool:
+        """Whether fewer bytes need converting if that is done to what `v` is made of."""
+        parts = self._made_of(self._makers[v], spread) if v in self._makers else []
+        wrong = {x for x, passed in parts if not self._can_be_had(x, passed)}
+        return bool(parts) and sum(map(_bytes, wrong)) < _bytes(v)
+
+    def _held_as(self, v: Value, spread: Spread) -> None:
         """`v` can be had in this spread only."""
-        if any(other != spread for other in self.needed.get(v, ())):
-            raise TargetError(
-                f"{op.name}: its result, {v.type}, is held by lanes in one way and needed in another",
-                loc=op.loc,
-                remedy="write it to a memory and read it from there in a kernel of its own",
-            )
+        assert all(other == spread for other in self.needed.get(v, ())), f"{v} is needed as it cannot be had"
         self.needed[v] = [spread]
+
+
+def _bytes(v: Value) -> int:
+    return prod(v.type.shape) * v.type.dtype.bytes
 
 
 def _is_tile(v: Value) -> bool:

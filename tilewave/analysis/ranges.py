@@ -12,6 +12,7 @@ from tilewave.ir.ops import (
     Broadcast,
     Cast,
     Const,
+    Convert,
     FloorDiv,
     Iota,
     Loop,
@@ -43,7 +44,7 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     dtype = op.results[0].type.dtype
     if isinstance(op, Const):
         return int(op.value), int(op.value)
-    if isinstance(op, (Broadcast, Permute)):
+    if isinstance(op, (Broadcast, Permute, Convert)):
         return known(op.x)
     if isinstance(op, Iota):
         return clamped((0, op.result.type.shape[0] - 1), dtype)

@@ -8,6 +8,9 @@ nor what a loop carries, nor whatever is computed from these. Such tiles are tie
       %y = add(%x, %p)              %x and %y are tied to %p, in whatever order they stand
       yield([%y])                   … and %total to %x and %y
     }
+
+What a loop carries is held in one way inside it and behind it. Where ties pull a tile in two directions the first one
+wins, and what comes from the other is converted (`layouts_needed.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.layouts import Layout
 from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, TakeOver, While, Yield
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
+from tilewave.layouts.formulas import Layout
 
 Spread = tuple[Layout, ...]
 """Layouts that cover a tile together; one, unless its lanes do not divide it."""
@@ -30,41 +33,66 @@ Passed = Callable[[Spread], Spread]
 class Ties:
     """`spread[v]` is how v is held, for every tile that cannot be had in any layout.
 
-    `sums` says how a product gives its sums, `wish` how a tile that nothing else binds had best be held.
+    `sums` says how a product gives its sums, `operands` how it takes what it multiplies, `wish` how a tile that nothing
+    else binds had best be held.
     """
 
-    def __init__(self, kernel: Kernel, sums: Callable[[Mma], Spread], wish: Callable[[Value], Spread]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        sums: Callable[[Mma], Spread],
+        operands: Callable[[Mma], list[tuple[Value, Spread]]],
+        wish: Callable[[Value], Spread],
+    ) -> None:
         self.spread: dict[Value, Spread] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
         """From a tile to those that it decides."""
+        self.one: dict[Value, tuple[Value, ...]] = {}
+        """What a loop carries: its names inside the loop and behind it, which are held alike."""
         ops = list(walk(kernel.body))
         self.bound = _bound(ops)
         for op in ops:
             self.tie(op)
-        for op in ops:
-            if isinstance(op, Mma):
-                self.hold(op.result, sums(op))
-                self.hold(op.acc, sums(op))
+        products = [op for op in ops if isinstance(op, Mma)]
+        self.spread.update({op.result: sums(op) for op in products})  # these are decided, whatever else pulls
+        for op in products:
+            self.claim(op.acc, sums(op))
+        for v in tuple(self.spread):
+            for other, spread in self.pulled(v):
+                self.hold(other, spread)
+        for v, spread in (operand for op in products for operand in operands(op)):
+            self.hold(v, spread)
         for v in sorted(
             self.bound, key=lambda v: -len(v.type.shape)
         ):  # what is repeated follows what it is repeated in
             if v not in self.spread:
                 self.hold(v, wish(v))
 
+    def claim(self, v: Value, spread: Spread) -> tuple[Value, ...]:
+        """`v` and its other names, if nothing decided them before: a loop that adds products up holds their sums."""
+        if v not in self.bound or v in self.spread:
+            return ()
+        names = self.one.get(v, (v,))
+        self.spread.update(dict.fromkeys(names, spread))
+        return names
+
     def hold(self, v: Value, spread: Spread) -> None:
         """`v` and what is tied to it; what was decided before stays."""
         waiting = [(v, spread)]
         while waiting:
-            v, spread = waiting.pop()
-            if v in self.bound and v not in self.spread:
-                self.spread[v] = spread
-                waiting += [(other, passed(spread)) for other, passed in self.ties.get(v, ())]
+            for name in self.claim(*waiting.pop()):
+                waiting += self.pulled(name)
+
+    def pulled(self, v: Value) -> list[tuple[Value, Spread]]:
+        """What is tied to a tile that has been decided, and how it had best be held."""
+        return [(other, passed(self.spread[v])) for other, passed in self.ties.get(v, ())]
 
     def tie(self, op: Op) -> None:
         match op:
             case Loop() | While():
                 for same in carried(op):
                     self.tie_all(same)
+                    self.one.update(dict.fromkeys(same[:-2], same[:-2]))
             case TakeOver(x):
                 self.tie_all((x, op.result))
             case Permute(x, axes):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 
-from tilewave.ir.layouts import LANES, Layout, Term
+from tilewave.layouts.formulas import Layout, Term
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class WaveChunks:
     rows: int
     columns: int
     width: int
+    lanes: int
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -45,7 +46,7 @@ class WaveChunks:
         """A chunk as lanes read it."""
         per_row = self.columns // self.width
         axes = (Term("lane", 1, per_row),), (Term("lane", self.width, 1, per_row),)
-        at_once = LANES // per_row
+        at_once = self.lanes // per_row
         return Layout((self.rows // at_once, self.width), ((at_once, 0), (0, 1)), axes)
 
     def stored(self) -> Layout:

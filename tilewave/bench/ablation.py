@@ -87,6 +87,7 @@ NEEDED = (
     "stage_shared",
     "use_copy_engine",
     "minimize_global_loads",
+    "convert_layouts",
     "place_barriers",
     "guard_edges",
     "distribute_lanes",

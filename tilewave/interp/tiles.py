@@ -29,6 +29,7 @@ from tilewave.ir.ops import (
     BringChunks,
     Broadcast,
     Const,
+    Convert,
     Copy,
     CopyIn,
     CopyOut,
@@ -233,6 +234,8 @@ class _Interpreter(Launch):
                 return (np.broadcast_to(spread(env[x], axes, len(shape)), shape),)
             case Permute(x, axes):
                 return (env[x].transpose(axes),)
+            case Convert(x):
+                return (env[x],)
             case Iota():
                 return (np.arange(op.result.type.shape[0], dtype=op.result.type.dtype.numpy),)
             case Prepack(memory):

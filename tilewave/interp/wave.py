@@ -20,7 +20,6 @@ from tilewave.interp.positions import Elements, Outside, Registers, by_lane, ele
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.ops import (
     ELEMENTWISE,
     SCHEDULING,
@@ -54,8 +53,10 @@ from tilewave.ir.ops import (
     Part,
     Permute,
     Ramp,
+    Rearrange,
     Role,
     Select,
+    Shuffle,
     Store,
     StoreEach,
     TakeOver,
@@ -66,6 +67,9 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.types import Scalar
+from tilewave.layouts.bits import applied
+from tilewave.layouts.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
+from tilewave.machine.matrix import NAMED
 
 Running = Generator[None, None, tuple[Any, ...]]
 """A wave on its way; it yields wherever another wave may run."""
@@ -152,6 +156,22 @@ class WaveRun(LaterOps):
         part: Array = self.env[op.x].take(range(op.first, op.first + count), axis=op.axis + 1)
         return part
 
+    def rearrange(self, op: Rearrange) -> Array:
+        x, lane = self.each_register(op.x), np.arange(self.state.lanes)[:, None]
+        register = np.arange(1 << len(op.of_register))
+        found: Array = x[lane, applied(op.of_register, register) ^ applied(op.of_lane, lane)]
+        return found.reshape(-1, *op.result.type.shape)
+
+    def shuffle(self, op: Shuffle) -> Array:
+        x, lane = self.each_register(op.x), np.arange(self.state.lanes)[:, None]
+        register = np.arange(1 << len(op.of_register))
+        found: Array = x[applied(op.of_register, register) ^ applied(op.of_lane, lane), register]
+        return found.reshape(-1, *op.result.type.shape)
+
+    def each_register(self, value: Value) -> Array:
+        """Lanes x registers, numbered in their order."""
+        return self.every_lane(value).reshape(self.state.lanes, -1)
+
     def ramp(self, op: Ramp) -> Array:
         kind = op.result.type
         numbers = zip(np.indices(kind.shape), op.steps, strict=True)
@@ -172,15 +192,25 @@ class WaveRun(LaterOps):
         return np.arange(self.state.lanes)
 
     def matrix(self, op: Matrix) -> Array:
-        fragment = Fragment(op.shape[0], op.shape[2])
+        fragment = self.fragment(op)
         a, b, acc = (self.every_lane(v) for v in (op.a, op.b, op.acc))
-        sums = multiply(fragment.matrix(a), fragment.matrix(b), fragment.from_sums(acc, op.turned))
+        sums = multiply(fragment.matrix(a, 0), fragment.matrix(b, 1), fragment.from_sums(acc, op.turned))
         whole = fragment.to_sums(sums, op.turned)
         if not op.rows:
             return whole
         kept = np.array(acc)
         kept[..., slice(*op.rows), :, :, :] = whole[..., slice(*op.rows), :, :, :]
         return kept
+
+    def fragment(self, op: Matrix) -> Fragment:
+        """The blocks of its instruction, which are those it says."""
+        if op.instruction not in NAMED:
+            self.fail(op, f"no matrix instruction of a wave is called {op.instruction!r}")
+        row = NAMED[op.instruction]
+        found = row.fragment(max(op.shape[2], row.depth))
+        if found.shape != op.shape or found.lanes != self.state.lanes or found.per_lane != op.a.type.shape[-1]:
+            self.fail(op, f"{op.instruction} computes no blocks of {list(op.shape)} of {op.a.type}")
+        return found
 
     def schedule(self, op: Op) -> None:
         """How instructions are laid out means nothing here."""
@@ -338,6 +368,8 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
     Part: WaveRun.part,
+    Rearrange: WaveRun.rearrange,
+    Shuffle: WaveRun.shuffle,
     Ramp: WaveRun.ramp,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,

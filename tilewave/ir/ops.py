@@ -172,6 +172,14 @@ class Permute(Op):
     axes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Convert(Op):
+    """The same tile, in whatever layout it is needed: lanes of a wave move elements among their registers, or between
+    each other."""
+
+    x: Value
+
+
 class Iota(Op):
     """0, 1, 2, … along a tile of one axis."""
 
@@ -451,6 +459,25 @@ class Part(Op):
 
 
 @dataclass(frozen=True)
+class Rearrange(Op):
+    """Register r of the result is register `of_register`·r + `of_lane`·lane of x: matrices over bits, by their
+    columns; registers are numbered in the order of the vector."""
+
+    x: Value
+    of_register: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shuffle(Op):
+    """Register r of the result is register r of lane `of_register`·r + `of_lane`·lane of the same wave."""
+
+    x: Value
+    of_register: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Load(Op):
     """What this lane takes from a memory.
 
@@ -520,7 +547,7 @@ class BringChunks(Op):
 
 @dataclass(frozen=True)
 class Matrix(Op):
-    """acc + a · bᵀ by all lanes of a wave, in fragments as `ir/fragments.py` lays them.
+    """acc + a · bᵀ by all lanes of a wave, in fragments as `layouts/fragments.py` lays them.
 
     a: batches… x row blocks x depth blocks x depth per lane, b likewise with column blocks, acc: batches… x row
     blocks x column blocks x groups x 4. `shape` is rows x columns x depth of one block, which takes one instruction,
@@ -542,8 +569,8 @@ class MatrixShared(Op):
     """acc + a · bᵀ by a group of four waves together, which read both operands from shared memory.
 
     `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
-    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `ir/fragments.py` lays them in acc: batches… x
-    rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
+    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `layouts/fragments.py` lays them in acc:
+    batches… x rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
     """
 
     a: Value
@@ -756,7 +783,8 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, BringChunks, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Unset, Part, Rearrange, Shuffle, Load, Store, LoadEach, StoreEach, BringChunks, Matrix),
+    *(MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )
@@ -773,6 +801,7 @@ LEVELS: dict[str, tuple[type[Op], ...]] = {
         TileOf,
         Broadcast,
         Permute,
+        Convert,
         Iota,
         Read,
         Write,

@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Broadcast,
     Cast,
     Const,
+    Convert,
     Copy,
     Div,
     FloorDiv,
@@ -80,7 +81,7 @@ from tilewave.ir.verify_kinds import (
     check_type,
     is_held,
 )
-from tilewave.ir.verify_lanes import check_cluster, check_lane_op
+from tilewave.ir.verify_lanes import check_cluster, check_lane_op, check_lanes
 
 FORMULA: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Yield)
 """What says where the elements of a tile lie."""
@@ -101,13 +102,14 @@ def verify(kernel: Kernel) -> Kernel:
 def verify_part(kernel: Kernel) -> Kernel:
     """As `verify`, for a piece cut out of a kernel, whose arguments may be what ops in front of it made."""
     check_kernel(kernel, lambda holds, why: _want_of(kernel.name, NOWHERE, holds, why))
-    _Verifier(LEVELS[kernel.level], kernel.level, kernel.cluster).body(kernel.body)
+    _Verifier(kernel).body(kernel.body)
     return kernel
 
 
 class _Verifier:
-    def __init__(self, allowed: tuple[type[Op], ...], level: str, cluster: int) -> None:
-        self.allowed, self.level, self.cluster = frozenset(allowed), level, cluster
+    def __init__(self, kernel: Kernel) -> None:
+        self.allowed, self.level = frozenset(LEVELS[kernel.level]), kernel.level
+        self.cluster, self.lanes = kernel.cluster, kernel.lanes
         self.defined: set[str] = set()
         self.visible: dict[str, Value] = {}
 
@@ -141,6 +143,7 @@ class _Verifier:
         check_parts(op, want)
         _check(op)
         check_cluster(op, self.cluster, want)
+        check_lanes(op, self.lanes, want)
         for inner in op.blocks:
             self.block(inner, op)
         for v in op.results:
@@ -186,6 +189,9 @@ def _check(op: Op) -> None:
             kind = op.result.type
             fits = isinstance(kind, Tile) and len(kind.shape) == 1 and kind.dtype != BOOL
             _want(op, fits, f"makes a tile of one axis that holds numbers, not {kind}")
+        case Convert(x):
+            _want(op, isinstance(x.type, Tile), f"converts a tile, not {x.type}")
+            _results(op, x.type)
         case Broadcast() | Permute():
             _shape(op)
         case Allocate():

@@ -96,7 +96,7 @@ ONE_RESULT: tuple[type[Op], ...] = (
     *(ir.Const, ir.Unary, ir.Binary, ir.Select, ir.Broadcast, ir.Permute, ir.Iota, ir.Workgroup, ir.Allocate),
     *(ir.Overlay, ir.Read, ir.Gather, ir.Mma, ir.Prepack, ir.ReadPanel, ir.ZeroAccumulator, ir.LoadAccumulator),
     *(ir.Accumulate, ir.ReadAccumulator, ir.MakeExchange, ir.TakeOver, ir.Lane, ir.Wave, ir.Ramp, ir.Unset, ir.Part),
-    *(ir.Load, ir.LoadEach, ir.Matrix, ir.MatrixShared, ir.MakeSignals),
+    *(ir.Load, ir.LoadEach, ir.Matrix, ir.MatrixShared, ir.MakeSignals, ir.Convert, ir.Rearrange, ir.Shuffle),
 )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 
 from tilewave.ir.core import Op, Value
-from tilewave.ir.fragments import GROUP_ROWS, NEIGHBOURS, Fragment
-from tilewave.ir.layouts import LANES
 from tilewave.ir.ops import (
     Arrive,
     Await,
@@ -33,7 +31,9 @@ from tilewave.ir.ops import (
     Part,
     Priority,
     Ramp,
+    Rearrange,
     Role,
+    Shuffle,
     Store,
     StoreEach,
     Together,
@@ -44,6 +44,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import lies_in
 from tilewave.ir.types import BOOL, F32, I64, INDEX, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector, elementwise
 from tilewave.ir.verify_kinds import MOST_WAVES, Want, are_axes
+from tilewave.layouts.fragments import GROUP_ROWS
 
 F32_MANTISSA = 23
 """Bits behind the leading one."""
@@ -63,6 +64,8 @@ def check_lane_op(op: Op, want: Want) -> None:
             want(isinstance(op.result.type, Vector), "makes a vector")
         case Part(x, axis, first):
             _part(op, x, axis, first, want)
+        case Rearrange() | Shuffle():
+            _moved_among_lanes(op, want)
         case Load(steps=steps) | Store(steps=steps):
             _access(op, steps, want)
         case LoadEach() | StoreEach():
@@ -119,6 +122,19 @@ def _part(op: Part, x: Value, axis: int, first: int, want: Want) -> None:
     want(others and inside and whole.dtype == part.dtype, f"{part} at {first} is no part of {whole}")
 
 
+def _moved_among_lanes(op: Rearrange | Shuffle, want: Want) -> None:
+    x, result = op.x.type, op.results[0].type
+    vectors = isinstance(x, Vector) and isinstance(result, Vector) and x.dtype == result.dtype
+    want(vectors, f"{x} cannot become {result}")
+    want(prod(result.shape) == 1 << len(op.of_register), f"{result} has other registers than {list(op.of_register)}")
+    if isinstance(op, Rearrange):
+        inside = all(0 <= column < prod(x.shape) for column in (*op.of_register, *op.of_lane))
+        want(inside and prod(x.shape) & prod(x.shape) - 1 == 0, f"{x} has no such registers")
+    else:
+        inside = all(0 <= column < 1 << len(op.of_lane) for column in (*op.of_register, *op.of_lane))
+        want(inside and prod(x.shape) == prod(result.shape), f"{result} has other registers than {x}")
+
+
 def _access(op: Load | Store, steps: tuple[tuple[int, ...], ...], want: Want) -> None:
     memory, held = _moved(op, want)
     want(all(v.type == INDEX_SCALAR for v in op.at), "positions are of type index")
@@ -150,11 +166,9 @@ def _matrix(op: Matrix, want: Want) -> None:
     want(vectors and len(a.shape) >= 3, f"multiplies vectors of blocks, not {a} and {b}, added to {acc}")
     want(len(op.shape) == 3 and min(op.shape) > 0, f"a block has rows, columns and a depth, not {list(op.shape)}")
     rows, cols, depth = op.shape
-    fragment = Fragment(rows, depth)
-    want(rows == cols and rows * depth % LANES == 0, f"no block is {rows}x{cols}x{depth}")
     same = a.shape[:-3] == b.shape[:-3] == acc.shape[:-4] and a.shape[-2] == b.shape[-2]
-    blocks = acc.shape[-4:-2] == (a.shape[-3], b.shape[-3]) and acc.shape[-2:] == (fragment.groups, NEIGHBOURS)
-    depths = a.shape[-1] == b.shape[-1] == fragment.per_lane
+    blocks = acc.shape[-4:-2] == (a.shape[-3], b.shape[-3])
+    depths = rows * depth % a.shape[-1] == cols * depth % b.shape[-1] == 0
     want(not op.rows or (len(op.rows) == 2 and 0 <= op.rows[0] < op.rows[1] <= a.shape[-3]), f"{a} has no such rows")
     want(same and blocks and depths, f"{a} times {b} does not fit {acc} in blocks of {rows}x{cols}x{depth}")
     want([v.type for v in op.results] == [acc], f"gives {acc}")
@@ -177,6 +191,18 @@ def _matrix_shared(op: MatrixShared, want: Want) -> None:
         fewer = op.ignored_bits == 0 or (memory.dtype == F32 and 0 < op.ignored_bits <= F32_MANTISSA)
         want(fewer, f"cannot ignore {op.ignored_bits} bits of {memory.dtype}")
     want([v.type for v in op.results] == [acc], f"gives {acc}")
+
+
+def check_lanes(op: Op, lanes: int, want: Want) -> None:
+    """What an op says of the lanes of a wave."""
+    if isinstance(op, Matrix):
+        (rows, cols, depth), sums = op.shape, prod(op.acc.type.shape[-2:])
+        want(rows * cols == sums * lanes, f"{lanes} lanes with {sums} sums each do not hold {rows}x{cols}")
+        for held, high in ((op.a.type.shape[-1], rows), (op.b.type.shape[-1], cols)):
+            copies = held * lanes % (high * depth) == 0  # several lanes may hold one element
+            want(copies, f"{lanes} lanes with {held} elements each do not hold {high}x{depth}")
+    if isinstance(op, (Rearrange, Shuffle)):
+        want(1 << len(op.of_lane) == lanes, f"a wave has {lanes} lanes, and {list(op.of_lane)} are for others")
 
 
 def check_cluster(op: Op, members: int, want: Want) -> None:

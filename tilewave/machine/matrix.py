@@ -1,7 +1,7 @@
 """The matrix instructions of the chips; a new one is a row.
 
 Sources: AMD, "CDNA3 / CDNA4 Instruction Set Architecture", and AMD's matrix instruction calculator; NVIDIA, "PTX ISA",
-wgmma. The lane layouts follow from rows and depth alone (`ir/fragments.py`); those of AMD are checked against the
+wgmma. How lanes hold operands and sums belongs to a row (`layouts/fragments.py`); those of AMD are checked against the
 calculator's tables in the tests.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
+
+from tilewave.layouts.fragments import Fragment, mfma
 
 CDNA3, CDNA4, HOPPER = "gfx942", "gfx950", "sm_90a"
 BOTH = (CDNA3, CDNA4)
@@ -22,7 +24,7 @@ BF8 = {CDNA3: "f8e5m2fnuz", CDNA4: "f8e5m2"}
 
 @dataclass(frozen=True)
 class MatrixInstruction:
-    """rows x rows sums over `depth`, by the 64 lanes of a wave."""
+    """rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""
 
     name: str
     rows: int
@@ -33,6 +35,13 @@ class MatrixInstruction:
     chips: tuple[str, ...] = BOTH
     ignored_bits: int = 0
     """Of every operand, the last ones of its mantissa. Where there are some, only an author's wish takes it."""
+    layouts: Fragment | None = None
+    """How lanes hold operands and sums; None: as those of CDNA chips do, by rows and depth."""
+
+    def fragment(self, depth: int = 0) -> Fragment:
+        """One block: an instruction, or several behind each other that add up to a depth."""
+        one = self.layouts or mfma(self.rows, self.depth)
+        return one.deepened(depth // self.depth) if depth else one
 
     def dtypes(self, chip: str) -> tuple[str, str, str]:
         """Of a, b and the accumulator, on that chip."""
@@ -42,13 +51,13 @@ class MatrixInstruction:
     @property
     def block(self) -> tuple[int, int]:
         """Rows and columns that are computed at once, by one wave or by those that work together."""
-        return self.rows, self.rows
+        return self.fragment().shape[:2]
 
     def waves(self, tile: tuple[int, int], wished: Waves | None) -> Waves:
         """How the tile is cut: as the author wishes, else two waves each way where each gets whole blocks."""
         if wished:
             return wished
-        rows, cols = (2 if extent % (2 * self.rows) == 0 else 1 for extent in tile)
+        rows, cols = (2 if extent % (2 * size) == 0 else 1 for extent, size in zip(tile, self.block, strict=True))
         return rows, cols
 
     def parts(self, waves: Waves) -> Waves:

@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc
 from tilewave.ir.core import Kernel, Op
-from tilewave.ir.fragments import Fragment
 from tilewave.ir.ops import Mma
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
@@ -91,7 +90,7 @@ class ChooseInstructions:
         """
         if isinstance(instruction, GroupInstruction):
             return op.a.type.shape[-1]
-        bytes_of_one = Fragment(instruction.rows, instruction.depth).per_lane * op.a.type.dtype.bytes
+        bytes_of_one = instruction.fragment().per_lane * op.a.type.dtype.bytes
         count = max(1, self.machine.shared.widest_bytes // bytes_of_one)
         while op.a.type.shape[-1] % (count * instruction.depth):
             count //= 2

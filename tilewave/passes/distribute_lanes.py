@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from tilewave.analysis.conversions import conversion_of
 from tilewave.analysis.layouts_needed import WIDEST_BYTES, Spreads
 from tilewave.analysis.ties import Spread
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import GROUP, GroupFragment
-from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
@@ -29,6 +28,7 @@ from tilewave.ir.ops import (
     BringChunks,
     Broadcast,
     Const,
+    Convert,
     CopyOut,
     Gather,
     HandOver,
@@ -45,8 +45,10 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Read,
+    Rearrange,
     Role,
     Scatter,
+    Shuffle,
     Store,
     StoreEach,
     TakeOver,
@@ -59,21 +61,18 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
+from tilewave.layouts.bits import identity
+from tilewave.layouts.conversions import Exchange, Rearrangement
+from tilewave.layouts.formulas import Layout, Term
+from tilewave.layouts.fragments import GROUP, GroupFragment
 from tilewave.machine.matrix import BY_NAME
 
 
-@dataclass(frozen=True)
-class DistributeLanes:
-    """`rows`: of the blocks that each matrix instruction computes; `groups`: those that waves compute together."""
-
-    rows: dict[str, int] = field(repr=False)
-    groups: frozenset[str] = field(default=frozenset(), repr=False)
-
-    def __call__(self, kernel: Kernel) -> Kernel:
-        lanes = _Lanes(kernel, Spreads(kernel, self.rows, self.groups))
-        body = lanes.block(kernel.body)
-        whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
-        return replace(kernel, body=whole, level="lane")
+def distribute_lanes(kernel: Kernel) -> Kernel:
+    lanes = _Lanes(kernel, Spreads(kernel))
+    body = lanes.block(kernel.body)
+    whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
+    return replace(kernel, body=whole, level="lane")
 
 
 class _Lanes:
@@ -114,7 +113,7 @@ class _Lanes:
         match op:
             case Write():
                 self.write(op)
-            case WriteThrough() if self.spreads.groups:
+            case WriteThrough() if len(op.shared.type.shape) == 4:  # groups have several buffers each, waves have one
                 self.write_by_groups(op)
             case WriteThrough():
                 self.write_by_waves(op)
@@ -178,8 +177,8 @@ class _Lanes:
                 return self.group_product(op, self.pieces[op.acc, spread][0])
             case Mma(a, b, acc):
                 parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
-                rows, depth = self.spreads.fragment(op).rows, op.depth
-                return emit(Matrix, *parts, self.pieces[acc, spread][0], (rows, rows, depth), op.instruction, True)
+                shape = self.spreads.fragment(op).shape
+                return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, True)
             case TakeOver(x, exchange, slot):
                 return emit(TakeOver, self.pieces[x, spread][i], exchange, slot)
             case Broadcast(x, axes) if isinstance(x.type, Scalar):
@@ -187,6 +186,8 @@ class _Lanes:
             case Broadcast(x, axes):
                 needed = tuple(other.along(axes)[0] for other in spread)
                 return emit(Broadcast, self.pieces[x, needed][i], layout.along(axes)[1])
+            case Convert():
+                return self.converted(op, spread, held)
             case Permute(x, axes):
                 back = tuple(axes.index(axis) for axis in range(len(axes)))
                 return self.pieces[x, tuple(other.permuted(back) for other in spread)][i]
@@ -197,6 +198,19 @@ class _Lanes:
                 return result
             case _:
                 raise NotImplementedError(f"{op.loc}: {op.name} is not cut among lanes")
+
+    def converted(self, op: Convert, spread: Spread, held: Vector) -> Value:
+        """What lanes hold otherwise, step by step; between steps registers are numbered and have no axes."""
+        (x,), found = self.pieces[op.x, self.spreads.held(op.x)], conversion_of(self.spreads, op, spread)
+        assert found is not None, f"{op.loc}: a wave cannot convert {op.x.type} by itself"
+        count = prod(held.shape)
+        as_they_are = Rearrangement(identity(count.bit_length() - 1), (0,) * (self.lanes.bit_length() - 1))
+        steps = found.steps or ((as_they_are,) if x.type != held else ())  # registers may have other axes
+        for i, step in enumerate(steps):
+            kind = held if i == len(steps) - 1 else Vector((1 << len(step.of_register),), held.dtype)
+            cls: Callable[..., Op] = Shuffle if isinstance(step, Exchange) else Rearrange
+            x = self.out.emit(cls, x, step.of_register, step.of_lane, type=kind, name=op.result.name)
+        return x
 
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""
@@ -275,7 +289,7 @@ class _Lanes:
         """Each wave brings chunk after chunk into rows; one goes out when the next is read, so that nobody waits."""
         ((x, layout),) = self.held(op.tile)
         _, rows, columns = op.shared.type.shape
-        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes)
+        chunks = WaveChunks(layout, rows, columns, WIDEST_BYTES // x.type.dtype.bytes, self.lanes)
         lines: list[tuple[Value, tuple[int, ...]]] = []
         self.out.effect(KeepOrder)  # what products in front hold and what follows need not fit into registers together
         for first, far in chunks.starts():

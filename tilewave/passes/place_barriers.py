@@ -65,8 +65,6 @@ from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 MANY_ROUNDS = 16
 """How often a loop is taken to go round where that is not written."""
-ROWS = {name: instruction.rows for name, instruction in BY_NAME.items()}
-GROUPS = frozenset(name for name, instruction in BY_NAME.items() if isinstance(instruction, GroupInstruction))
 
 Cost = tuple[int, int, int, int, int]
 """How often a gap is passed; then few barriers are better than many, those between reads and writes than those among
@@ -106,8 +104,8 @@ def _over_global(kernel: Kernel) -> Kernel:
 
 def _spreads(kernel: Kernel) -> Spreads | None:
     """How lanes will share tiles; None where that is not decided yet."""
-    decided = all(op.instruction in ROWS for op in walk(kernel.body) if isinstance(op, Mma))
-    return Spreads(kernel, ROWS, GROUPS) if kernel.waves and kernel.lanes and decided else None
+    decided = all(op.instruction in BY_NAME for op in walk(kernel.body) if isinstance(op, Mma))
+    return Spreads(kernel) if kernel.waves and kernel.lanes and decided else None
 
 
 class _Writer:

@@ -9,7 +9,8 @@
     }                                  }                                        } }
 
 Step s uses slot s % stages in phase s // stages % 2. Steps are counted through all loops, so that phases go on from
-tile to tile, and the producer fills stages for the next tile while this one is still multiplied and written.
+tile to tile, and the producer fills stages for the next tile while this one is still multiplied and written. What
+consumers hand to each other through shared memory has barriers of its own, which the producer knows nothing of.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from tilewave.analysis.excerpts import excerpt, renamed
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import GROUP
 from tilewave.ir.ops import (
     ELEMENTWISE,
     WITH_EFFECT,
@@ -34,19 +34,22 @@ from tilewave.ir.ops import (
     Copy,
     CopyIn,
     Lane,
+    Load,
     Loop,
     MakeExchange,
     MakeSignals,
     MatrixShared,
     Role,
+    Store,
     Wave,
     While,
     Workgroup,
     Yield,
 )
-from tilewave.ir.placements import elements
-from tilewave.ir.rewrite import names, rewrite_block, walk
+from tilewave.ir.placements import elements, lies_in
+from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Signals
+from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
 SEEN_BY_ALL: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Lane, Wave)
@@ -86,6 +89,9 @@ class _Split:
         self.copies = [op for op in home.ops if isinstance(op, Copy)]
         self.builder = Builder(names(kernel))
         self.loc = self.copies[0].loc
+        loads = [op.memory for op in walk(kernel.body) if isinstance(op, Load)]
+        self.handed = frozenset(memory for memory in loads if lies_in(memory, "shared"))
+        """What lanes of the consumers write for others of them."""
         self.rings = {op.to: self.ring(op.to) for op in self.copies}
         self.full, self.empty = (self.builder.fresh(name, Signals((stages,))) for name in ("full", "empty"))
 
@@ -129,7 +135,20 @@ class _Split:
     def consumer(self, body: Block) -> Block:
         ops, _ = self.threaded(body, self.zero.result, self.multiply)
         without = rewrite_block(Block((), tuple(ops)), lambda op: [] if op == Barrier() else None)
-        return excerpt(without, tuple(kind for kind in WITH_EFFECT if kind is not Yield))
+        return excerpt(self.meeting(without), tuple(kind for kind in WITH_EFFECT if kind is not Yield))
+
+    def meeting(self, block: Block) -> Block:
+        """With barriers of the consumers alone, where they hand something to each other: in front of what they store
+        and in front of what they load."""
+        ops: list[Op] = []
+        last: dict[Value, type[Op]] = {}
+        for old in block.ops:
+            op = map_blocks(old, self.meeting)
+            if isinstance(op, (Load, Store)) and op.memory in self.handed and last.get(op.memory) is not type(op):
+                ops.append(Barrier(self.consumers, loc=op.loc))
+                last[op.memory] = type(op)
+            ops.append(op)
+        return replace(block, ops=tuple(ops))
 
     def producer(self, body: Block) -> Block:
         ops, _ = self.threaded(body, self.zero.result, self.bring)

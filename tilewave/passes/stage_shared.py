@@ -13,32 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import prod
-
-import numpy as np
 
 from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
+from tilewave.analysis.shared_rows import (
+    REPEATING_ROWS,
+    WIDE_PADS,
+    Access,
+    Cost,
+    cheapest,
+    cost,
+    paddings,
+    swizzles,
+)
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import Fragment
-from tilewave.ir.layouts import LANES
 from tilewave.ir.ops import ELEMENTWISE, Allocate, Broadcast, Const, Gather, Iota, Mma, Permute, Read, Write
-from tilewave.ir.placements import elements, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.types import DTYPES, INDEX_SCALAR, DType, Memory, Padded, Placement, Swizzled, Tile
-from tilewave.machine.banks import NO_LANE, Array, Kind, Ports, ports
+from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Placement, Swizzled, Tile
+from tilewave.layouts.formulas import linear
+from tilewave.layouts.fragments import Fragment
+from tilewave.machine.banks import ports
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import BY_NAME, NAMED, GroupInstruction
 
-PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
-"""What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
-REPEATING_ROWS = max(PERIODS) * max(EVERY)
-"""Rows after which every swizzle begins again, so that more of them tell nothing new."""
 SPREADS = ("rows", "columns")
-_SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
-"""Some dtype of each size: what lies in a bank does not matter."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +83,14 @@ class _Staging:
         sources = list(self.sources(x))
         if not sources:
             return  # made of nothing: every lane makes its own
-        staged = (
-            self.old.waves[1 - side] > 1
-            or any(s is None for s in sources)
-            or any(isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources)
+        if None in sources:
+            return  # lanes hold it: it is converted, where they hold it otherwise
+        staged = self.old.waves[1 - side] > 1 or any(
+            isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources
         )
         block = _fragment(op)
         assert block is not None
-        one = Fragment(block.rows, NAMED[op.instruction].depth)
+        one = NAMED[op.instruction].fragment()
         reads = list(self.reads_of(x))
         for read in reads:
             if read.result not in self.reads:
@@ -101,7 +100,7 @@ class _Staging:
                 self.reads[read.result] = replace(read, through="", per_lane=width, spread=SPREADS[side])
         if staged and x not in self.memories:
             access = self.access(x, reads, block, self.old.waves[1 - side])
-            self.allocate(x, op, placement(self.machine, access))
+            self.allocate(x, op, cheapest(ports(self.machine.shared), access).placement)
 
     def look_at_rows(self, op: Mma, side: int) -> None:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
@@ -125,12 +124,12 @@ class _Staging:
 
     def access(self, x: Value, reads: list[Read], block: Fragment, readers: int) -> Access:
         """Lanes write what they loaded in the widest chunks, in the order in which it lies in global memory."""
-        shape, size = x.type.shape, x.type.dtype.bytes
+        shape, size, lanes = x.type.shape, x.type.dtype.bytes, self.machine.lanes
         if not reads:
             width = power_of_two(shape[-1], self.machine.shared.widest_bytes // size)
-            return Access(shape, size, _axes(x), width, block, readers)
+            return _access(lanes, shape, size, _axes(x), width, block, readers)
         width = min(widest_chunk(read, self.machine.widest_load_bytes) for read in reads)
-        return Access(shape, size, memory_order(reads[0]), width, block, readers)
+        return _access(lanes, shape, size, memory_order(reads[0]), width, block, readers)
 
     def sources(self, v: Value) -> Iterator[Read | Gather | None]:
         """The reads that a tile is computed from; None for what lanes already hold in some way."""
@@ -212,7 +211,7 @@ def _axes(v: Value) -> tuple[int, ...]:
 def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
     instruction = BY_NAME[op.instruction]
-    return None if isinstance(instruction, GroupInstruction) else Fragment(instruction.rows, op.depth)
+    return None if isinstance(instruction, GroupInstruction) else instruction.fragment(op.depth)
 
 
 def _divides(per_lane: int, block: Fragment) -> bool:
@@ -223,137 +222,36 @@ def _divides(per_lane: int, block: Fragment) -> bool:
 # -- where rows lie -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Access:
-    """How lanes write a tile to shared memory and read it back; all that a placement's cost depends on."""
-
-    shape: tuple[int, ...]
-    element_bytes: int
-    order: tuple[int, ...]
-    """The tile's axes as lanes walk them when they write, the last one in chunks of `width`."""
-    width: int
-    fragment: Fragment
-    readers: int
-    """Waves that read each element."""
-
-    def memory(self, placement: Placement | None) -> Memory:
-        return Memory(self.shape, _SIZED[self.element_bytes], "shared", placement)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Cycles in which shared memory serves all lanes: as few as can be, and with those they wait for each other."""
-
-    placement: Placement | None
-    bytes: int
-    write: tuple[int, int]
-    read: tuple[int, int]
-
-    @property
-    def conflicts(self) -> int:
-        return self.write[1] - self.write[0] + self.read[1] - self.read[0]
-
-
-def placement(machine: Chip, access: Access) -> Placement | None:
-    """The one without conflicts that wastes the fewest bytes; where all have some, the one that has the fewest."""
-    *batch, rows, _ = access.shape
-    if access.order[-1] == len(access.shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
-        access = replace(access, shape=(REPEATING_ROWS, access.shape[-1]))
-    return _best(ports(machine.shared), access).placement
-
-
 def bank_table(machine: Chip, shape: tuple[int, int], dtype: DType, instruction: str) -> tuple[Cost, ...]:
     """What plain rows, both paddings and the best XOR cost an operand of this shape, written in the widest chunks."""
-    rows, depth = NAMED[instruction].rows, NAMED[instruction].depth
-    widest = machine.shared.widest_bytes
-    count = max(1, power_of_two(shape[1] // depth, widest // (Fragment(rows, depth).per_lane * dtype.bytes)))
-    width = power_of_two(shape[1], widest // dtype.bytes)
-    access = Access(shape, dtype.bytes, (0, 1), width, Fragment(rows, count * depth), 1)
+    one = NAMED[instruction].fragment()
+    count = max(1, power_of_two(shape[1] // one.depth, machine.shared.widest_bytes // (one.per_lane * dtype.bytes)))
+    width = power_of_two(shape[1], machine.shared.widest_bytes // dtype.bytes)
+    access = _access(machine.lanes, shape, dtype.bytes, (0, 1), width, one.deepened(count), 1)
     found = ports(machine.shared)
     swizzled = min(
-        (_cost(found, access, s) for s in _swizzles(access, widest)), key=lambda cost: cost.conflicts, default=None
+        (cost(found, access, s) for s in swizzles(access, machine.shared.widest_bytes)),
+        key=lambda c: c.conflicts,
+        default=None,
     )
-    plain = [_cost(found, access, p) for p in (None, *_paddings(access))]
+    plain = [cost(found, access, p) for p in (None, *paddings(WIDE_PADS, access))]
     return (*plain, swizzled) if swizzled else tuple(plain)
 
 
-@lru_cache(maxsize=256)
-def _best(ports: Ports, access: Access) -> Cost:
-    best: Cost | None = None
-    for candidate in (
-        None,
-        *_swizzles(access, ports.widest_bytes),
-        *_paddings(access),
-    ):  # those that waste nothing first
-        cost = _cost(ports, access, candidate)
-        if best is None or cost.conflicts < best.conflicts:
-            best = cost
-        if not best.conflicts:
-            break
-    assert best is not None
-    return best
-
-
-def _swizzles(access: Access, widest_bytes: int) -> Iterator[Swizzled]:
-    """Chunks as wide as an access; narrower ones only where lanes read less at once."""
-    per_lane = access.fragment.per_lane
-    for chunk in dict.fromkeys((max(per_lane, widest_bytes // access.element_bytes), per_lane)):
-        chunks, left = divmod(access.shape[-1], chunk)
-        for period in PERIODS:
-            if not left and chunks % period == 0:
-                yield from (Swizzled(chunk, period, every) for every in EVERY)
-
-
-def _paddings(access: Access) -> Iterator[Padded]:
-    return (Padded(bytes // access.element_bytes) for bytes in (16, 32))
-
-
-def _cost(ports: Ports, access: Access, placement: Placement | None) -> Cost:
-    memory = access.memory(placement)
-    most = ports.widest_bytes // access.element_bytes
-    if isinstance(placement, Swizzled):
-        most = min(most, placement.chunk)
-    write, read = _written(access, most), _read(access, most)
-    size = access.element_bytes
-
-    def cycles(kind: Kind, starts: Array, piece: int, times: int) -> tuple[int, int]:
-        at = np.where(starts[0] < 0, NO_LANE, offset(memory, *starts) * size)
-        ideal, actual = ports.of(kind, piece * size).cycles(at)
-        return ideal * times, actual * times
-
-    return Cost(
-        placement,
-        elements(memory) * size,
-        cycles("write", *write, times=1),
-        cycles("read", *read, times=access.readers),
-    )
-
-
-@lru_cache(maxsize=64)
-def _written(access: Access, most: int) -> tuple[Array, int]:
-    """Where the accesses of waves that write the tile begin: axes x accesses x lanes; and how many elements each has.
-
-    Neighbouring lanes take neighbouring chunks in the order of writing. Those that stand behind each other in a row of
-    shared memory are written at once, others one by one.
-    """
-    shape = tuple(access.shape[axis] for axis in access.order)
-    along = access.order[-1]
-    piece = min(access.width, most) if along == len(access.shape) - 1 else 1
-    chunks = prod(shape) // access.width
-    number = np.arange(-(-chunks // LANES) * LANES)
-    found = np.unravel_index(np.minimum(number, chunks - 1), (*shape[:-1], shape[-1] // access.width))
-    starts = np.empty((len(shape), access.width // piece, len(number)), np.int64)
-    for axis, at in zip(access.order, found, strict=True):
-        starts[axis] = at
-    starts[along] = starts[along] * access.width + np.arange(0, access.width, piece)[:, None]
-    starts[:, :, number >= chunks] = NO_LANE
-    return starts.reshape(len(shape), -1, LANES), piece
-
-
-@lru_cache(maxsize=64)
-def _read(access: Access, most: int) -> tuple[Array, int]:
-    """Where the accesses of a wave that reads all of the tile begin: axes x accesses x lanes; and elements of each."""
-    layout = access.fragment.operand(access.shape, (1, 1), 0)
-    piece = min(access.fragment.per_lane, most)
-    starts = layout.positions(1, LANES)[..., ::piece, :]
-    return np.moveaxis(starts.reshape(LANES, -1, len(access.shape)), (0, 2), (2, 0)), piece
+def _access(
+    lanes: int,
+    shape: tuple[int, ...],
+    element_bytes: int,
+    order: tuple[int, ...],
+    width: int,
+    block: Fragment,
+    readers: int,
+) -> Access:
+    """Lanes walk the axes in some order when they write, the last one in chunks; waves then read it in blocks."""
+    *batch, rows, _ = shape
+    if order[-1] == len(shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
+        shape = (REPEATING_ROWS, shape[-1])
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    walked = linear(tuple(shape[axis] for axis in order), width, lanes)
+    written = tuple(layout.permuted(back) for layout in walked)
+    return Access(shape, element_bytes, written, (block.operand(shape, (1, 1), 0),), 1, lanes, readers)

@@ -12,7 +12,7 @@ Copies arrive in any order, and nobody waits until they have: what is read again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.layouts_needed import Spreads
@@ -21,11 +21,11 @@ from tilewave.analysis.visits import written_again
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import Memory, Swizzled
+from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine.chips import Chip, CopyEngine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
@@ -36,7 +36,6 @@ BUFFERS = 2
 @dataclass(frozen=True)
 class StageWrites:
     machine: Chip
-    rows: dict[str, int] = field(default_factory=lambda: {i.name: i.rows for i in GROUP_INSTRUCTIONS}, repr=False)
 
     def __repr__(self) -> str:
         return f"StageWrites({self.machine.name})"
@@ -45,7 +44,7 @@ class StageWrites:
         engine = self.machine.copy_engine
         if engine is None or len(kernel.waves) != 2 or prod(kernel.waves) % GROUP:
             return kernel
-        spreads, positions = Spreads(kernel, self.rows, frozenset(self.rows)), Positions(kernel.body)
+        spreads, positions = Spreads(kernel), Positions(kernel.body)
         again = touched(kernel)[1] | written_again(kernel)
         builder = Builder(names(kernel))
         memories: dict[Memory, Value] = {}

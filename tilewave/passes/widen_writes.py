@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
@@ -21,13 +21,13 @@ from tilewave.analysis.layouts_needed import Spreads
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.fragments import NEIGHBOURS, Fragment
-from tilewave.ir.layouts import LANES, Layout
 from tilewave.ir.ops import Allocate, Bring, Overlay, Write, WriteThrough
 from tilewave.ir.overlays import size_bytes
 from tilewave.ir.placements import lies_in, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
+from tilewave.layouts.formulas import Layout
+from tilewave.layouts.fragments import NEIGHBOURS
 from tilewave.machine.banks import Kind, Ports, ports
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
@@ -40,20 +40,20 @@ PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
 @dataclass(frozen=True)
 class WidenWrites:
     machine: Chip
-    rows: dict[str, int] = field(default_factory=lambda: {name: i.rows for name, i in NAMED.items()}, repr=False)
 
     def __repr__(self) -> str:
         return f"WidenWrites({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        return _Widening(kernel, self.machine, self.rows).kernel()
+        return _Widening(kernel, self.machine).kernel()
 
 
 class _Widening:
-    def __init__(self, kernel: Kernel, machine: Chip, rows: dict[str, int]) -> None:
+    def __init__(self, kernel: Kernel, machine: Chip) -> None:
         self.old, self.machine = kernel, machine
-        self.spreads = Spreads(kernel, rows, frozenset())
-        self.heights = sorted(set(rows.values()))
+        self.spreads = Spreads(kernel)
+        blocks = (instruction.fragment() for instruction in NAMED.values() if machine.matrix in instruction.chips)
+        self.blocks = tuple({block.acc: block for block in blocks}.values())
         self.builder = Builder(names(kernel))
         self.staged = [op.result for op in walk(kernel.body) if isinstance(op, Allocate)]
         self.made: dict[tuple[Value | None, Memory], Op] = {}
@@ -94,8 +94,9 @@ class _Widening:
         """How lanes hold the tile, if as a matrix instruction leaves its sums."""
         held = self.spreads.held(op.tile)
         shape, waves = op.tile.type.shape, self.spreads.waves
-        whole = [r for r in self.heights if shape[-2] % (waves[0] * r) == 0 and shape[-1] % (waves[1] * r) == 0]
-        found = (Fragment(rows, 0).sums(shape, waves, turned=True) for rows in whole)
+        own = shape[-2] // waves[0], shape[-1] // waves[1]
+        whole = (b for b in self.blocks if own[0] % b.rows == 0 and own[1] % b.cols == 0)
+        found = (block.sums(shape, waves, turned=True) for block in whole)
         return next((layout for layout in found if held == (layout,)), None)
 
     def free(self, block: Block, position: int) -> Value | None:
@@ -139,7 +140,7 @@ def chunk_memory(machine: Chip, layout: Layout, dtype: DType, waves: int, room_b
         columns = row_bytes // dtype.bytes
         if layout.registers[-3] * rows % columns or columns % rows:
             continue
-        chunks = WaveChunks(layout, rows, columns, width)
+        chunks = WaveChunks(layout, rows, columns, width, machine.lanes)
         shape = (waves, rows, columns)
         placements: list[Placement] = [*_paddings(dtype), *_swizzles(columns, dtype)]
         kinds = [Memory(shape, dtype, "shared", placement) for placement in placements]
@@ -167,9 +168,9 @@ def conflicts(ports: Ports, chunks: WaveChunks, memory: Memory) -> int:
 
     def waited(kind: Kind, layout: Layout) -> int:
         width = gcd(layout.registers[-1] * size, _grain_bytes(memory)) // size
-        first = layout.positions(1, LANES)[..., ::width, :]
+        first = layout.positions(1, chunks.lanes)[..., ::width, :]
         at = offset(memory, 0, first[..., 0], first[..., 1]) * size
-        ideal, actual = ports.of(kind, width * size).cycles(at.reshape(LANES, -1).T)
+        ideal, actual = ports.of(kind, width * size).cycles(at.reshape(chunks.lanes, -1).T)
         return actual - ideal
 
     return waited("write", chunks.written()) + waited("read", chunks.read())

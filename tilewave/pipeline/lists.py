@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import GROUP_INSTRUCTIONS, NAMED
+from tilewave.machine.matrix import NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
-from tilewave.passes.distribute_lanes import DistributeLanes
+from tilewave.passes.distribute_lanes import distribute_lanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.interleave_products import InterleaveProducts
@@ -62,11 +63,14 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
+        ConvertLayouts(
+            machine
+        ),  # before barriers: what waves exchange goes through memories; behind: it moves no loads
         WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
         guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
-        DistributeLanes({name: i.rows for name, i in NAMED.items()}),
+        distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
@@ -98,10 +102,11 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
         *pipelining,
+        ConvertLayouts(machine),
         place_barriers,
         FitShared(machine, places),
         guard_edges,
-        _distribute_to_groups(),
+        distribute_lanes,
         simplify,
     )
 
@@ -121,10 +126,11 @@ def hopper(machine: Chip, places: Places, stages: int, workgroups: int, fewest: 
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
+        ConvertLayouts(machine),
         place_barriers,
         guard_edges,
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
-        _distribute_to_groups(),
+        distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
         SpecializeWaves(machine, stages, fewest),  # on lanes: each role is a program of its own
         ShareCopies(machine),  # behind the roles: it changes whom each of them tells
@@ -134,7 +140,3 @@ def hopper(machine: Chip, places: Places, stages: int, workgroups: int, fewest: 
         multiply_by_reciprocals,  # last: whatever computes positions is there
         simplify,
     )
-
-
-def _distribute_to_groups() -> Pass:
-    return DistributeLanes({i.name: i.rows for i in GROUP_INSTRUCTIONS}, frozenset(i.name for i in GROUP_INSTRUCTIONS))

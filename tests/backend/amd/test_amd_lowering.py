@@ -11,7 +11,6 @@ from machine_code import MachineCode, kernel_of
 from tilewave.emulator.findings import EmulationError
 from tilewave.errors import TargetError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.fragments import Fragment
 from tilewave.ir.types import DTYPES
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
@@ -478,12 +477,12 @@ def test_masked_lanes_leave_shared_memory_alone():
 def product_kernel(instruction, chip, repeat, blocks=(2, 3, 2)):
     """One wave multiplies row blocks x column blocks, `repeat` instructions deep in a block, two blocks deep."""
     a_dtype, b_dtype, acc = instruction.dtypes(chip)
-    fragment = Fragment(instruction.rows, instruction.depth * repeat)
+    fragment = instruction.fragment(instruction.depth * repeat)
     rows, cols, depths = blocks
     m, n, k = rows * fragment.rows, cols * fragment.rows, depths * fragment.depth
     r, w, group = fragment.rows, fragment.per_lane, 256 // fragment.rows
     operand = f"{{steps = [[{r}, 0], [0, {fragment.depth}], [0, 1]]}} : vector"
-    sums = f"vector<{rows}x{cols}x{fragment.groups}x4x{acc}>"
+    sums = f"vector<{rows}x{cols}x{r * r // 256}x4x{acc}>"
     taken = f"shape = [{r}, {r}, {fragment.depth}], instruction = {instruction.name}"
     body = f"""
   %r = const() {{value = {r}}} : index
@@ -601,3 +600,25 @@ def test_results_are_stored_in_any_dtype():
         for chip in AMD:
             agrees_with_the_interpreter(kernel, x, y, chip=chip)
     assert ml_dtypes.bfloat16 == y.dtype
+
+
+# -- registers that change places
+
+EVERY_DTYPE = ("f16", "f32", "f64", "f8e5m2", "i8", "i32", "i64", "bool")
+MOVES = {
+    "neighbours stay": ([1, 2, 8, 4], [0, 0, 0, 0, 4, 0], [0, 0, 16, 1]),
+    "pairs part": ([2, 1, 8, 4], [1, 0, 6, 0, 0, 0], [3, 0, 16, 32]),
+}
+
+
+@pytest.mark.parametrize("moves", MOVES)
+@pytest.mark.parametrize("dtype", EVERY_DTYPE)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_registers_change_places_within_lanes_and_between_them(moves, dtype, chip):
+    of_register, of_lane, far = MOVES[moves]
+    body = (
+        f"%r = rearrange(%x0) {{of_register = {of_register}, of_lane = {of_lane}}} : vector<16x{dtype}>\n"
+        f"%y = shuffle(%r) {{of_register = {far}, of_lane = [1, 2, 4, 32, 8, 17]}} : vector<16x{dtype}>"
+    )
+    x = random_of(DTYPES[dtype])
+    agrees_with_the_interpreter(rows_of_16(body, dtype, out=dtype), x, poisoned(x.shape, x.dtype), chip=chip)

@@ -129,6 +129,10 @@ class Amdgcn:
         # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
         return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
 
+    def shuffle(self, f: Function, word: str, lane: str) -> str:
+        """Lanes are told apart by the byte at which each would lie in a row of words."""
+        return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
+
     def barrier(self, f: Function) -> None:
         f.do('fence syncscope("workgroup") release')
         call(f, "s.barrier")

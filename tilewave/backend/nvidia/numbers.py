@@ -25,6 +25,11 @@ def wave(f: Function) -> str:
     return _at_first(f, "%wave.of.all", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
 
+def shuffle(f: Function, word: str, lane: str) -> str:
+    arguments = [("i32", ALL_LANES), ("i32", word), ("i32", lane), ("i32", str(LANES - 1))]
+    return f.call("i32", "llvm.nvvm.shfl.sync.idx.i32", arguments)
+
+
 def workgroup(f: Function) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
 

@@ -54,6 +54,9 @@ class Nvptx:
     def wave(self, f: Function) -> str:
         return numbers.wave(f)
 
+    def shuffle(self, f: Function, word: str, lane: str) -> str:
+        return numbers.shuffle(f, word, lane)
+
     def barrier(self, f: Function) -> None:
         asm(f, "bar.sync 0;")
 

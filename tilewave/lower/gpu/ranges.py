@@ -19,7 +19,9 @@ from tilewave.ir.ops import (
     Mod,
     Permute,
     Ramp,
+    Rearrange,
     Select,
+    Shuffle,
     Sub,
     Wave,
     While,
@@ -89,7 +91,7 @@ class LaneRanges:
             case Ramp(steps):
                 ends = [step * (n - 1) for step, n in zip(steps, op.result.type.shape, strict=True)]
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
-            case Broadcast(x) | Permute(x):
+            case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x):
                 return self.of(x)
             case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
                 return range_of(Mod(a, divisor, results=op.results), self.of)

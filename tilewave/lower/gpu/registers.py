@@ -11,6 +11,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.types import INDEX, Scalar, Vector
 from tilewave.lower.gpu.arithmetic import Arithmetic, resized
+from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.positions import Affine, Positions
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import (
@@ -103,6 +104,10 @@ class Registers:
                 places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
                 taken = places.take(range(first, first + shape[axis]), axis)
                 return picked(self.f, self.vector(x), shape, taken)
+            case ir.Rearrange(x):
+                return Conversions(self.f, self.target).rearranged(op, self.resized_vector(x, kind))
+            case ir.Shuffle(x):
+                return Conversions(self.f, self.target).shuffled(op, self.resized_vector(x, kind))
         raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:

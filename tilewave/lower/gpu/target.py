@@ -111,6 +111,10 @@ class LaneTarget(Protocol):
 
     def wave(self, f: Function) -> str: ...
 
+    def shuffle(self, f: Function, word: str, lane: str) -> str:
+        """The 32 bits that a lane of this wave has for `word`."""
+        ...
+
     def barrier(self, f: Function) -> None: ...
 
     def order_lanes(self, f: Function) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewave.ir.fragments import Fragment
-from tilewave.ir.layouts import linear
 from tilewave.lang.constraints import MMAType
+from tilewave.layouts.formulas import linear
+from tilewave.layouts.fragments import mfma
 from tilewave.machine.matrix import INSTRUCTIONS, WISHES, instructions_for
 
 TABLES = Path(__file__).parents[1] / "data" / "matrix_layouts"
@@ -28,7 +28,7 @@ def held(layout, waves=1):
 
 @pytest.mark.parametrize("instruction", INSTRUCTIONS, ids=lambda i: i.name)
 def test_fragments_are_laid_out_as_amd_says(instruction):
-    facts, fragment = table(instruction), Fragment(instruction.rows, instruction.depth)
+    facts, fragment = table(instruction), mfma(instruction.rows, instruction.depth)
     assert (facts["M"], facts["N"], facts["K"]) == (instruction.rows, instruction.rows, instruction.depth)
     assert tuple(facts["arch"]) == instruction.chips
     shape = (instruction.rows, instruction.depth)
@@ -51,7 +51,7 @@ def test_a_chip_takes_its_own_eight_bit_floats():
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("fragment", [Fragment(16, 16), Fragment(32, 8), Fragment(16, 64)], ids=str)
+@pytest.mark.parametrize("fragment", [mfma(16, 16), mfma(32, 8), mfma(16, 64)], ids=str)
 def test_what_lanes_hold_becomes_a_matrix_and_back(fragment, turned):
     rng = np.random.default_rng(3)
     whole = rng.standard_normal((2, 3 * fragment.rows, 2 * fragment.rows))
@@ -67,7 +67,7 @@ def test_what_lanes_hold_becomes_a_matrix_and_back(fragment, turned):
 
 @pytest.mark.parametrize("waves", [(1, 1), (2, 2), (4, 2), (1, 4)])
 def test_sums_are_held_once_and_operands_by_every_wave_that_needs_them(waves):
-    fragment = Fragment(16, 32)
+    fragment = mfma(16, 32)
     sums = np.zeros((128, 128), int)
     np.add.at(sums, tuple(held(fragment.sums((128, 128), waves, True), prod(waves)).reshape(-1, 2).T), 1)
     assert (sums == 1).all()
@@ -96,7 +96,7 @@ def test_lanes_that_divide_a_tile_need_one_layout():
 
 
 def test_what_runs_along_one_axis_keeps_its_registers_only():
-    layout = Fragment(16, 32).sums((64, 128), (2, 2), turned=True)
+    layout = mfma(16, 32).sums((64, 128), (2, 2), turned=True)
     along, kept = layout.along([1])
     assert kept == (1, 2, 3)
     assert along.registers == (4, 1, 4)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
-LANES = 64
-"""Lanes of a wave where nothing else is said."""
+from tilewave.layouts.linear import LinearLayout
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,24 @@ class Layout:
         """The layout of a tile whose axis i is axis `order[i]` of this one."""
         steps = tuple(tuple(step[a] for a in order) for step in self.steps)
         return replace(self, steps=steps, axes=tuple(self.axes[a] for a in order))
+
+
+@lru_cache(maxsize=256)
+def as_linear(layout: Layout, shape: tuple[int, ...], waves: int, lanes: int) -> LinearLayout | None:
+    """The layout of such a tile as a matrix over bits, if it is one: all numbers are powers of two, and all lanes
+    hold something."""
+    if layout.limit or any(n & (n - 1) for n in (waves, lanes, *shape, *layout.registers)):
+        return None
+    positions = layout.positions(waves, lanes)
+    held = np.ravel_multi_index(tuple(np.moveaxis(positions, -1, 0)), shape).reshape(waves, lanes, -1)
+    found = LinearLayout(shape, *(_columns(part) for part in (held[0, 0], held[0, :, 0], held[:, 0, 0])))
+    wave, lane, register = np.ogrid[: held.shape[0], : held.shape[1], : held.shape[2]]
+    return found if (found.at(register, lane, wave) == held).all() else None
+
+
+def _columns(held: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, ...]:
+    """What each bit of a number moves."""
+    return tuple(int(held[1 << i]) for i in range(len(held).bit_length() - 1))
 
 
 def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]:

@@ -1,0 +1,40 @@
+"""How the lanes of each wave convert a tile by themselves, where they can, and what that costs."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.ties import Spread
+from tilewave.ir.ops import Convert
+from tilewave.layouts.conversions import WORD_BYTES, Conversion, conversion
+from tilewave.layouts.formulas import Layout, as_linear
+
+
+def conversion_of(spreads: Spreads, op: Convert, needed: Spread) -> Conversion | None:
+    """None where waves must exchange something, or a layout is no matrix over bits."""
+    held, shape = spreads.held(op.x), op.x.type.shape
+    if held == needed:
+        return Conversion(())
+    if len(held) > 1 or len(needed) > 1:
+        return None
+    waves = prod(spreads.waves)
+    a, b = (as_linear(spread[0], shape, waves, spreads.lanes // waves) for spread in (held, needed))
+    return conversion(a, b) if a and b else None
+
+
+def stays_in_waves(spreads: Spreads, op: Convert) -> bool:
+    """Whether each wave can convert by itself, and lanes exchange no more words than shared memory would move.
+
+    Both go through the same banks at the same rate, and shared memory costs barriers besides.
+    """
+    size, needed = op.x.type.dtype.bytes, spreads.needed.get(op.result, [])
+    found = [conversion_of(spreads, op, spread) for spread in needed]
+    exchanged = sum(c.exchanged(size) for c in found if c)
+    moved = sum(_bytes(layout, size) for spread in (spreads.held(op.x), *needed) for layout in spread)
+    return None not in found and exchanged * WORD_BYTES <= moved
+
+
+def _bytes(layout: Layout, element_bytes: int) -> int:
+    """That a lane holds."""
+    return prod(layout.registers) * element_bytes

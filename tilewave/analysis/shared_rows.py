@@ -1,0 +1,125 @@
+"""Where the rows of a tile had best lie in shared memory, from the layouts in which lanes write it and read it back.
+
+A lane touches as many neighbours at once as it holds behind each other along a row, if they lie so in memory; the first
+of them is where its access begins. Lanes that are served together wait for each other where these fall on the same
+banks (`machine/banks.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+
+from tilewave.ir.placements import elements, offset, row_elements
+from tilewave.ir.types import DTYPES, Memory, Padded, Placement, Swizzled
+from tilewave.layouts.formulas import Layout
+from tilewave.machine.banks import NO_LANE, Array, Kind, Ports
+
+PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
+"""What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
+REPEATING_ROWS = max(PERIODS) * max(EVERY)
+"""Rows after which every swizzle begins again, so that more of them tell nothing new."""
+WIDE_PADS, NARROW_PADS = (16, 32), (8, 4)
+"""Bytes behind each row: narrow ones divide wide accesses."""
+_SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
+"""Some dtype of each size: what lies in a bank does not matter."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How lanes write a tile to shared memory and read it back; all that a placement's cost depends on."""
+
+    shape: tuple[int, ...]
+    element_bytes: int
+    written: tuple[Layout, ...]
+    read: tuple[Layout, ...]
+    waves: int
+    lanes: int
+    readers: int = 1
+    """How often all of it is read."""
+
+    def memory(self, placement: Placement | None) -> Memory:
+        return Memory(self.shape, _SIZED[self.element_bytes], "shared", placement)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cycles in which shared memory serves all lanes: as few as can be, and with those they wait for each other."""
+
+    placement: Placement | None
+    bytes: int
+    write: tuple[int, int]
+    read: tuple[int, int]
+
+    @property
+    def conflicts(self) -> int:
+        return self.write[1] - self.write[0] + self.read[1] - self.read[0]
+
+
+@lru_cache(maxsize=256)
+def cheapest(ports: Ports, access: Access) -> Cost:
+    """The one without conflicts that wastes the fewest bytes; where all have some, the one that takes the least time.
+
+    Narrow padding only where nothing else serves.
+    """
+    found = [cost(ports, access, None)]
+    candidates: list[Placement] = [*swizzles(access, ports.widest_bytes), *paddings((*WIDE_PADS, *NARROW_PADS), access)]
+    for candidate in candidates:
+        if not found[-1].conflicts:
+            return found[-1]
+        found.append(cost(ports, access, candidate))
+    return min(found, key=lambda c: (c.conflicts, c.write[1] + c.read[1]))
+
+
+def swizzles(access: Access, widest_bytes: int) -> Iterator[Swizzled]:
+    """Chunks as wide as an access; narrower ones only where lanes read less at once."""
+    per_lane = max(_neighbours(layout) for layout in access.read)
+    for chunk in dict.fromkeys((max(per_lane, widest_bytes // access.element_bytes), per_lane)):
+        chunks, left = divmod(access.shape[-1], chunk)
+        for period in PERIODS:
+            if not left and chunks % period == 0:
+                yield from (Swizzled(chunk, period, every) for every in EVERY)
+
+
+def paddings(bytes: tuple[int, ...], access: Access) -> Iterator[Padded]:
+    return (Padded(n // access.element_bytes) for n in bytes if n >= access.element_bytes)
+
+
+def cost(ports: Ports, access: Access, placement: Placement | None) -> Cost:
+    memory, size = access.memory(placement), access.element_bytes
+    most = gcd(max(1, ports.widest_bytes // size), row_elements(memory) if len(access.shape) > 1 else 0)
+    if isinstance(placement, Swizzled):
+        most = min(most, placement.chunk)
+
+    def cycles(kind: Kind, layouts: tuple[Layout, ...], times: int) -> tuple[int, int]:
+        ideal = actual = 0
+        for layout in layouts:
+            starts, piece = accesses(layout, access.waves, access.lanes, most)
+            at = np.where(starts[0] < 0, NO_LANE, offset(memory, *starts) * size)
+            took = ports.of(kind, piece * size).cycles(at)
+            ideal, actual = ideal + took[0] * times, actual + took[1] * times
+        return ideal, actual
+
+    written, read = cycles("write", access.written, 1), cycles("read", access.read, access.readers)
+    return Cost(placement, elements(memory) * size, written, read)
+
+
+@lru_cache(maxsize=64)
+def accesses(layout: Layout, waves: int, lanes: int, most: int) -> tuple[Array, int]:
+    """Where the accesses of all waves begin: axes x accesses x lanes; and how many elements each has."""
+    piece = gcd(_neighbours(layout), most)
+    positions = layout.positions(waves, lanes)[..., ::piece, :]
+    found = np.full((waves * lanes, *positions.shape[1:]), NO_LANE)
+    found[: len(positions)] = positions
+    by_lane = found.reshape(waves, lanes, -1, layout.rank)
+    return by_lane.transpose(3, 0, 2, 1).reshape(layout.rank, -1, lanes), piece
+
+
+def _neighbours(layout: Layout) -> int:
+    """Elements that lie behind each other along a row, in registers that do so too."""
+    along = (*[0] * (layout.rank - 1), 1)
+    return layout.registers[-1] if layout.steps[-1] == along else 1

@@ -1,0 +1,1 @@
+"""Which lane holds which element, as mathematics: it knows nothing of kernels."""

@@ -1,0 +1,219 @@
+"""From one layout of a tile to another: who holds what I need.
+
+The element that register r of lane l needs is held by register R·r + S·l of lane T·r + U·l, matrices over bits that
+follow from the two layouts. Three cases, the cheapest first:
+
+    T = 0, U = 1     each lane has what it needs: registers change places, by the lane's number where S is not 0
+    else             lanes exchange registers: a lane gives one register to whoever asks, and must know which
+    (None)           another wave holds it: through shared memory
+
+A lane that gives register after register cannot ask each taker what it wants. So takers agree on an order: lane l
+takes its registers in the order r + Y·l. If U' = U + T·Y then tells apart all lanes that want different registers of
+one giver, X = (S + R·Y) / U' says what a giver must give, and the conversion is three steps, each of them simple:
+
+    give      z[r] = x[(R + X·T)·r + X·l]             within each lane
+    shuffle   y[r] = z[r] of lane T·r + U'·l          one exchange a register, none twice
+    take      result[r] = y[r + Y·l]                  within each lane
+
+Where several lanes hold copies of an element, takers may also turn to different ones of them, which Y can say as well.
+
+As sums of a 16x16 product become an operand with eight neighbours a lane, bits of the column: of registers, lanes
+
+    held      r0 r1 l4 l5 r2     needed      r0 r1 r2 l4 l5      T: r2 → l4,  U: l4 → l5,  S: l5 → r2;  Y: l5 → r2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.layouts.bits import Columns, Span, added, after, applied, identity, stacked
+from tilewave.layouts.linear import LinearLayout
+
+
+@dataclass(frozen=True)
+class Rearrangement:
+    """Within each lane: register r of the result is register `of_register`·r + `of_lane`·lane."""
+
+    of_register: Columns
+    of_lane: Columns
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Between lanes: register r of the result is register r of lane `of_register`·r + `of_lane`·lane."""
+
+    of_register: Columns
+    of_lane: Columns
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What the lanes of a wave do, one step after the other."""
+
+    steps: tuple[Rearrangement | Exchange, ...]
+
+    def exchanged(self, element_bytes: int) -> int:
+        """Words of 32 bits that each lane takes from another."""
+        exchanges = [step for step in self.steps if isinstance(step, Exchange)]
+        return sum(_moved(step) // together(step, element_bytes) for step in exchanges) * _words(element_bytes)
+
+
+WORD_BYTES = 4
+
+
+def _words(element_bytes: int) -> int:
+    """Of an element that is wider than one; 1 for others."""
+    return max(1, element_bytes // WORD_BYTES)
+
+
+def stays(step: Exchange, register: int) -> bool:
+    """Whether every lane takes this register from itself."""
+    return step.of_lane == identity(len(step.of_lane)) and not applied(step.of_register, register)
+
+
+def _moved(step: Exchange) -> int:
+    """Registers that go from lane to lane."""
+    return sum(not stays(step, register) for register in range(1 << len(step.of_register)))
+
+
+def together(step: Rearrangement | Exchange, element_bytes: int) -> int:
+    """How many neighbouring registers move as one word of 32 bits."""
+    most, count = max(1, WORD_BYTES // element_bytes).bit_length() - 1, 0
+    inside = isinstance(step, Rearrangement)
+    while count < min(most, len(step.of_register)):
+        stays = step.of_register[count] == (1 << count if inside else 0)
+        others = step.of_register[count + 1 :] + step.of_lane if inside else ()
+        if not stays or any(column >> count & 1 for column in others):
+            break
+        count += 1
+    return 1 << count
+
+
+def conversion(held: LinearLayout, needed: LinearLayout) -> Conversion | None:
+    """How each wave converts by itself; None where another wave holds what it needs."""
+    assert held.shape == needed.shape and len(held.lanes) == len(needed.lanes), "these are layouts of two tiles"
+    if held.waves != needed.waves:
+        return None
+    givers = _givers(held, needed)
+    return None if givers is None else givers.conversion()
+
+
+@dataclass(frozen=True)
+class _Givers:
+    """R, S, T and U of the head.
+
+    `copies` are registers (below) and lanes (above) that can be added to any giver: they hold the same element.
+    """
+
+    r: Columns
+    s: Columns
+    t: Columns
+    u: Columns
+    copies: tuple[tuple[int, int], ...]
+    register_bits: int
+    """Of who holds."""
+
+    @property
+    def lane_bits(self) -> int:
+        return len(self.u)
+
+    def conversion(self) -> Conversion | None:
+        if not any(self.t) and self.u == identity(self.lane_bits):
+            return Conversion(_needed([Rearrangement(self.r, self.s)], self.register_bits))
+        y = self.order()
+        if y is None:
+            return None
+        s, u = added(self.s, after(self.r_or_copy, y)), added(self.u, after(self.t_or_copy, y))
+        if any(applied(s, k) for k in Span(u).kernel):
+            return None
+        x = _divided(s, u, self.lane_bits)
+        give = added(self.r, after(x, self.t))
+        both = stacked(give, self.t, self.lane_bits)
+        kept = _independent(both)
+        take = tuple(_solved(both, kept, i) for i in range(len(both)))
+        steps: list[Rearrangement | Exchange] = [
+            Rearrangement(tuple(give[i] for i in kept), x),
+            Exchange(tuple(self.t[i] for i in kept), u),
+            Rearrangement(take, after(take, y)),
+        ]
+        return Conversion(_needed(steps, self.register_bits))
+
+    @property
+    def r_or_copy(self) -> Columns:
+        return self.r + tuple(register for register, _ in self.copies)
+
+    @property
+    def t_or_copy(self) -> Columns:
+        return self.t + tuple(lane for _, lane in self.copies)
+
+    def order(self) -> Columns | None:
+        """Y: takers that want different registers of one giver take their registers in different orders.
+
+        Or they turn to another giver, which has a copy: such bits stand above those of registers.
+        """
+        same = Span(stacked(self.u, self.s, self.register_bits)).kernel  # these want the same: nothing to tell apart
+        told_apart, reached = Span(same), Span(self.u)
+        torn = [k for k in Span(self.u).kernel if told_apart.add(k)]
+        t, moves = self.t_or_copy, []
+        last_first = range(len(t) - 1, -1, -1)  # copies cost nothing
+        for k in torn:
+            there = next((1 << i for i in last_first if t[i] not in reached), None)
+            if there is None:
+                there = Span(stacked(t, self.r_or_copy, self.register_bits)).solve(applied(self.s, k))
+            if there is None:
+                return None
+            reached.add(applied(t, there))
+            moves.append(there)
+        basis = Span((*torn, *same, *identity(self.lane_bits)))
+        found = (basis.solve(1 << i) for i in range(self.lane_bits))
+        return tuple(applied(moves, used & (1 << len(torn)) - 1) for used in found if used is not None)
+
+
+def _givers(held: LinearLayout, needed: LinearLayout) -> _Givers | None:
+    """Who holds what each bit of a taker's register and lane asks for: the taker itself if it can be."""
+    bits, n = len(held.registers), len(needed.registers)
+    own, anybody = Span(held.registers), Span(held.registers + held.lanes)
+    found = [
+        1 << i if held.registers[i : i + 1] == (column,) else anybody.solve(column)
+        for i, column in enumerate(needed.registers)
+    ]
+    for i, column in enumerate(needed.lanes):
+        used = own.solve(column ^ held.lanes[i])
+        found.append(anybody.solve(column) if used is None else used | 1 << bits + i)
+    givers = [g for g in found if g is not None]
+    if len(givers) < len(found):
+        return None
+    low, high = tuple(g & (1 << bits) - 1 for g in givers), tuple(g >> bits for g in givers)
+    copies = tuple((k & (1 << bits) - 1, k >> bits) for k in anybody.kernel)
+    return _Givers(low[:n], low[n:], high[:n], high[n:], copies, bits)
+
+
+def _divided(s: Columns, u: Columns, lane_bits: int) -> Columns:
+    """X with X·U = S, and 0 on lanes from which nobody takes."""
+    basis = Span((*u, *identity(lane_bits)))
+    found = (basis.solve(1 << i) for i in range(lane_bits))
+    return tuple(applied(s, used & (1 << len(u)) - 1) for used in found if used is not None)
+
+
+def _independent(columns: Columns) -> list[int]:
+    """The columns that are no sums of earlier ones."""
+    span = Span()
+    return [i for i, column in enumerate(columns) if span.add(column)]
+
+
+def _solved(columns: Columns, kept: list[int], i: int) -> int:
+    """Column i as a sum of those kept."""
+    found = Span([columns[k] for k in kept]).solve(columns[i])
+    assert found is not None
+    return found
+
+
+def _needed(steps: list[Rearrangement | Exchange], held_bits: int) -> tuple[Rearrangement | Exchange, ...]:
+    """Without those that leave everything where it is."""
+    found: list[Rearrangement | Exchange] = []
+    for step in steps:
+        is_same = isinstance(step, Rearrangement) and step.of_register == identity(held_bits) and not any(step.of_lane)
+        if not is_same:
+            found.append(step)
+        held_bits = len(step.of_register)
+    return tuple(found)

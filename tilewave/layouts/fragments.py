@@ -1,0 +1,320 @@
+"""How lanes hold the operands and the sums of matrix instructions.
+
+A layout says for every bit of the lane's and the register's number which bit of the row (r), column (c) or depth (d) it
+is. 16x16x16 on CDNA, for a wave of 64 lanes:
+
+    operand      lanes  r0 r1 r2 r3 d2 d3      registers  d0 d1       row = lane % 16,  depth = lane // 16 · 4 + e
+    sums         lanes  c0 c1 c2 c3 r2 r3      registers  r0 r1       column = lane % 16,  row = lane // 16 · 4 + e
+
+A tile is many such blocks, and waves share its rows and columns: `operand` and `sums` give the layout of a whole tile,
+with an axis of registers for its blocks of rows, its blocks of columns or depth, and each run of neighbours inside one.
+
+Turned sums swap row and column, so that a lane's four neighbours lie in one row of the result. Several instructions
+that follow each other in depth are one block (`deepened`): each lane then holds as many times more neighbours, in the
+same order for both operands, and the sum does not care.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewave.layouts.formulas import Layout, Term
+from tilewave.layouts.linear import LinearLayout
+
+Array = np.ndarray[Any, Any]
+NEIGHBOURS = 4
+"""Sums that a lane of a CDNA chip holds behind each other."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """One block of a matrix instruction: its operands a (rows x depth) and b (columns x depth), and its sums."""
+
+    a: LinearLayout
+    b: LinearLayout
+    acc: LinearLayout
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and depth."""
+        return self.rows, self.cols, self.depth
+
+    @property
+    def rows(self) -> int:
+        return self.acc.shape[0]
+
+    @property
+    def cols(self) -> int:
+        return self.acc.shape[1]
+
+    @property
+    def depth(self) -> int:
+        return self.a.shape[1]
+
+    @property
+    def lanes(self) -> int:
+        return 1 << len(self.acc.lanes)
+
+    @property
+    def per_lane(self) -> int:
+        """How much of one operand's block a lane holds: a's, as b's are the same where blocks are square."""
+        return 1 << len(self.a.registers)
+
+    @property
+    def neighbours(self) -> int:
+        """How many elements a lane holds behind each other along the depth."""
+        return 1 << _near(self.a)
+
+    def deepened(self, count: int) -> Fragment:
+        """So many instructions behind each other in depth, a power of two."""
+        return self.with_neighbours(self.neighbours * count)
+
+    def with_neighbours(self, count: int) -> Fragment:
+        """A block as deep as it is when a lane holds so many elements behind each other, a power of two."""
+        return replace(self, a=_with_neighbours(self.a, count), b=_with_neighbours(self.b, count))
+
+    def operand(self, shape: tuple[int, ...], waves: tuple[int, int], side: int) -> Layout:
+        """Rows of a (side 0) or b (side 1) for each wave, and all of the depth; leading axes are batches."""
+        own = shape[-2] // waves[side]
+        return _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
+
+    def sums(self, shape: tuple[int, ...], waves: tuple[int, int], turned: bool) -> Layout:
+        """The accumulator of each wave; leading axes are batches."""
+        own = shape[-2] // waves[0], shape[-1] // waves[1]
+        starts = tuple((_wave(waves, side, own[side]),) for side in (0, 1))
+        return _tiled(self.acc.permuted((1, 0)) if turned else self.acc, shape, own, starts, 2)
+
+    # -- from lanes to matrices and back: lanes x registers…, as the layouts above lay them
+
+    def matrix(self, operand: Array, side: int = 0) -> Array:
+        """batches… x rows x depth of what the lanes of one wave hold of a, or columns x depth of b."""
+        one = (self.a, self.b)[side]
+        shape = _whole(operand.shape[1:], one, 1)
+        return _from_lanes(operand, self.operand(shape, (1, 1), side), shape)
+
+    def from_sums(self, sums: Array, turned: bool) -> Array:
+        """batches… x rows x columns of the sums that the lanes of one wave hold."""
+        shape = _whole(sums.shape[1:], self.acc, 2)
+        return _from_lanes(sums, self.sums(shape, (1, 1), turned), shape)
+
+    def to_sums(self, matrix: Array, turned: bool) -> Array:
+        """The inverse of `from_sums`."""
+        layout = self.sums(matrix.shape, (1, 1), turned)
+        return matrix.reshape(-1).take(_places(layout, matrix.shape, self.lanes))
+
+
+def held(axes: str, shape: tuple[int, int], registers: str = "", lanes: str = "", waves: str = "") -> LinearLayout:
+    """A layout by its bits: held("rd", (16, 16), registers="d0 d1", lanes="r0 r1 r2 r3 d2 d3"); - is a copy."""
+
+    def column(bit: str) -> int:
+        return 0 if bit == "-" else (shape[1] if bit[0] == axes[0] else 1) << int(bit[1:])
+
+    def columns(text: str) -> tuple[int, ...]:
+        return tuple(map(column, text.split()))
+
+    return LinearLayout(shape, columns(registers), columns(lanes), columns(waves))
+
+
+@lru_cache(maxsize=64)
+def mfma(rows: int, depth: int) -> Fragment:
+    """rows x rows sums over a depth, by the 64 lanes of a wave of a CDNA chip."""
+    high, deep = rows.bit_length() - 1, depth.bit_length() - 1
+    above = 6 - high  # bits of the lane's number that do not count rows
+    near = deep - above
+    operand = held(
+        "rd",
+        (rows, depth),
+        registers=_bits("d", 0, near),
+        lanes=f"{_bits('r', 0, high)} {_bits('d', near, deep)}",
+    )
+    sums = held(
+        "rc",
+        (rows, rows),
+        registers=f"r0 r1 {_bits('r', 2 + above, high)}",
+        lanes=f"{_bits('c', 0, high)} {_bits('r', 2, 2 + above)}",
+    )
+    return Fragment(operand, operand, sums)
+
+
+def _bits(axis: str, first: int, end: int) -> str:
+    return " ".join(f"{axis}{i}" for i in range(first, end))
+
+
+GROUP, GROUP_ROWS = 4, 64
+"""Waves of 32 lanes that compute together, and the rows of sums that they compute at once."""
+GROUP_SUMS = held("rc", (GROUP_ROWS, 8), registers="c0 r3", lanes="c1 c2 r0 r1 r2", waves="r4 r5")
+"""Eight columns of them."""
+
+
+@dataclass(frozen=True)
+class GroupFragment:
+    """64 rows of sums by a group of four waves of 32 lanes; the operands lie in shared memory, and no lane holds them.
+
+    row = 64 · block + 16 · (wave % 4) + 8 · h + lane // 4,  column = 8 · j + lane % 4 · 2 + e
+
+    Registers are blocks x j x h x e. Groups lie below each other, each with all its blocks.
+    """
+
+    depth: int
+
+    def sums(self, shape: tuple[int, ...], waves: tuple[int, int], turned: bool = True) -> Layout:
+        """The accumulator of each wave; leading axes are batches."""
+        own = self.group_rows(shape[-2], waves), shape[-1]
+        return _tiled(GROUP_SUMS, shape, own, (self.group(shape[-2], waves), ()), 2)
+
+    def group(self, rows: int, waves: tuple[int, int]) -> tuple[Term, ...]:
+        """Where the rows of a wave's group begin."""
+        return (Term("wave", self.group_rows(rows, waves), GROUP),) if waves[0] > GROUP else ()
+
+    def group_rows(self, rows: int, waves: tuple[int, int]) -> int:
+        return rows * GROUP // waves[0]
+
+    # -- from lanes to matrices and back, for one wave: lanes x registers…, and its own 16 rows of each 64
+
+    def from_sums(self, sums: Array) -> Array:
+        """batches… x (blocks · 16) x columns of the sums that the lanes of one wave hold."""
+        lanes, *batch, blocks, eights, _, _ = sums.shape
+        n = len(batch)
+        split = sums.reshape(lanes // 4, 4, *batch, blocks, eights, 2, 2)
+        order = [*range(2, 2 + n), 2 + n, 4 + n, 0, 3 + n, 1, 5 + n]
+        whole: Array = split.transpose(order).reshape(*batch, blocks * 16, eights * 8)
+        return whole
+
+    def to_sums(self, matrix: Array) -> Array:
+        """The inverse of `from_sums`."""
+        *batch, rows, cols = matrix.shape
+        n = len(batch)
+        split = matrix.reshape(*batch, rows // 16, 2, 8, cols // 8, 4, 2)  # b… block h l/4 j l%4 e
+        order = [n + 2, n + 4, *range(n), n, n + 3, n + 1, n + 5]
+        whole: Array = split.transpose(order).reshape(32, *batch, rows // 16, cols // 8, 2, 2)
+        return whole
+
+
+# -- blocks behind each other -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Bits of a number, from `first` on, that move along one axis, each twice as far as the one before."""
+
+    first: int
+    count: int
+    axis: int
+    step: int
+
+
+def _tiled(
+    one: LinearLayout,
+    shape: tuple[int, ...],
+    own: tuple[int, int],
+    starts: tuple[tuple[Term, ...], ...],
+    least: int,
+) -> Layout:
+    """Blocks until a wave's own part is full, which begins at `starts`; `least` axes of registers inside a block."""
+    *batch, _, _ = shape
+    inside = _inside(one, least)
+    blocks = tuple(extent // size for extent, size in zip(own, one.shape, strict=True))
+    moves = [*enumerate(one.shape), *((run.axis, run.step) for run in inside)]
+    lanes = [_terms("lane", one.lanes, one.shape, axis) for axis in (0, 1)]
+    waves = [_terms("wave", one.waves, one.shape, axis) for axis in (0, 1)]
+    axes = tuple(start + wave + lane for start, wave, lane in zip(starts, waves, lanes, strict=True))
+    return Layout(
+        (*batch, *blocks, *(1 << run.count for run in inside)),
+        (*_batch_steps(len(batch), len(shape)), *_steps(len(shape), [(len(batch) + axis, far) for axis, far in moves])),
+        (*[()] * len(batch), *axes),
+    )
+
+
+def _inside(one: LinearLayout, least: int) -> list[_Run]:
+    """The axes of registers inside a block, the nearest neighbours last; at least so many, some of one register."""
+    found = _runs(one.registers, one.shape)[::-1]
+    while len(found) < least:
+        along = found[-1].axis if found else 1
+        found.insert(0, _Run(0, 0, along, one.shape[along] if found else 1))
+    return found
+
+
+def _runs(columns: Sequence[int], shape: tuple[int, ...]) -> list[_Run]:
+    """Neighbouring bits together; what holds copies moves nowhere and belongs to none."""
+    found: list[_Run] = []
+    for i, column in enumerate(columns):
+        if not column:
+            continue
+        assert column & (column - 1) == 0, f"bit {i} moves along two axes at once"
+        axis = int(column < shape[1])
+        step = column if axis else column // shape[1]
+        last = found[-1] if found else None
+        if last and (last.axis, last.first + last.count, last.step << last.count) == (axis, i, step):
+            found[-1] = replace(last, count=last.count + 1)
+        else:
+            found.append(_Run(i, 1, axis, step))
+    return found
+
+
+def _terms(of: Any, columns: Sequence[int], shape: tuple[int, ...], axis: int) -> tuple[Term, ...]:
+    """How far lanes or waves move along an axis; above a wave's bits are those of other groups."""
+    found = []
+    for run in _runs(columns, shape):
+        if run.axis == axis:
+            is_top = of == "lane" and run.first + run.count == len(columns)
+            found.append(Term(of, run.step, 1 << run.first, 0 if is_top else 1 << run.count))
+    return tuple(found)
+
+
+def _near(one: LinearLayout) -> int:
+    """Bits of the register's number that are the first ones of the depth."""
+    found = 0
+    while found < len(one.registers) and one.registers[found] == 1 << found < one.shape[1]:
+        found += 1
+    return found
+
+
+def _with_neighbours(one: LinearLayout, count: int) -> LinearLayout:
+    """What moves farther than a lane's neighbours moves over more of them, or fewer."""
+    (rows, depth), near = one.shape, 1 << _near(one)
+
+    def moved(columns: Sequence[int]) -> tuple[int, ...]:
+        return tuple(c * count // near for c in columns)
+
+    of_neighbours = tuple(1 << i for i in range(count.bit_length() - 1))
+    registers = (*of_neighbours, *moved(one.registers[_near(one) :]))
+    return LinearLayout((rows, depth * count // near), registers, moved(one.lanes), moved(one.waves))
+
+
+def _whole(registers: tuple[int, ...], one: LinearLayout, least: int) -> tuple[int, ...]:
+    """The tile of one wave that holds so many registers in blocks of `one`."""
+    *batch, high, wide = registers[: len(registers) - len(_inside(one, least))]
+    return (*batch, high * one.shape[0], wide * one.shape[1])
+
+
+def _from_lanes(x: Array, layout: Layout, shape: tuple[int, ...]) -> Array:
+    whole = np.empty(prod(shape), x.dtype)
+    whole[_places(layout, shape, len(x))] = x
+    return whole.reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def _places(layout: Layout, shape: tuple[int, ...], lanes: int) -> Array:
+    """The number of the element that each register of each lane of the first wave holds."""
+    found: Array = np.ravel_multi_index(tuple(np.moveaxis(layout.positions(1, lanes), -1, 0)), shape)
+    return found
+
+
+def _wave(waves: tuple[int, int], side: int, own: int) -> Term:
+    """Where a wave's part begins: waves are numbered along columns first."""
+    return Term("wave", own, waves[1], waves[0]) if side == 0 else Term("wave", own, 1, waves[1])
+
+
+def _batch_steps(batches: int, rank: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(axis == b) for axis in range(rank)) for b in range(batches))
+
+
+def _steps(rank: int, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """One register axis each: (tile axis, how far)."""
+    return tuple(tuple(far if axis == moved else 0 for axis in range(rank)) for moved, far in moves)

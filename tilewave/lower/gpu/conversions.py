@@ -1,0 +1,95 @@
+"""Registers that change places, within a lane by its number, and between the lanes of a wave.
+
+Both are matrices over bits (`layouts/conversions.py`). Neighbours that stay together move as words of 32 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.ops import Rearrange, Shuffle
+from tilewave.layouts.bits import Columns, applied
+from tilewave.layouts.conversions import Exchange, Rearrangement, stays, together
+from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, regrouped
+from tilewave.lower.llvm import Function
+
+
+@dataclass(frozen=True)
+class Conversions:
+    f: Function
+    target: LaneTarget
+
+    def rearranged(self, op: Rearrange, x: Held) -> Held:
+        """Each bit of the lane's number that matters chooses between two registers, for all of them."""
+        step = Rearrangement(op.of_register, op.of_lane)
+        width = _width(step, x.kind)
+        x = regrouped(self.f, x, width)
+        parts, lane = list(x.parts), self.target.lane(self.f)
+        for i, column in enumerate(_units(op.of_lane, width)):
+            if column:
+                bit = self.f.value(f"and i32 {lane}, {1 << i}")
+                chosen = self.f.value(f"icmp ne i32 {bit}, 0")
+                parts = [
+                    self.f.value(f"select i1 {chosen}, {x.type} {parts[q ^ column]}, {x.type} {part}")
+                    for q, part in enumerate(parts)
+                ]
+        shape, of_register = op.result.type.shape, _units(op.of_register, width)[width.bit_length() - 1 :]
+        found = tuple(parts[applied(of_register, r)] for r in range(prod(shape) // width))
+        return Held(shape, x.kind, width, found)
+
+    def shuffled(self, op: Shuffle, x: Held) -> Held:
+        step = Exchange(op.of_register, op.of_lane)
+        width = _width(step, x.kind)
+        x = regrouped(self.f, x, width)
+        first, of_register = self.giver(op.of_lane), op.of_register[width.bit_length() - 1 :]
+        lanes: dict[int, str] = {0: first}
+        parts = []
+        for r, part in enumerate(x.parts):
+            if stays(step, r * width):
+                parts.append(part)
+                continue
+            far = applied(of_register, r)
+            if far not in lanes:
+                lanes[far] = self.f.value(f"xor i32 {first}, {far}")
+            parts.append(self.taken(x, part, lanes[far]))
+        return Held(op.result.type.shape, x.kind, width, tuple(parts))
+
+    def giver(self, of_lane: Columns) -> str:
+        """The matrix times this lane's number; bits that stay in their places are taken together."""
+        lane = self.target.lane(self.f)
+        stay = sum(column for i, column in enumerate(of_lane) if column == 1 << i)
+        found = self.f.value(f"and i32 {lane}, {stay}")
+        for i, column in enumerate(of_lane):
+            if column not in (0, 1 << i):
+                bit = self.f.value(f"and i32 {self.f.value(f'lshr i32 {lane}, {i}')}, 1")
+                found = self.f.value(f"xor i32 {found}, {self.f.value(f'mul i32 {bit}, {column}')}")
+        return found
+
+    def taken(self, x: Held, part: str, lane: str) -> str:
+        """A part of another lane's, word by word."""
+        bits = BITS[x.kind] * x.width
+        if bits > WORD_BITS:
+            words = f"<{bits // WORD_BITS} x i32>"
+            whole, found = self.f.value(f"bitcast {x.type} {part} to {words}"), "poison"
+            for i in range(bits // WORD_BITS):
+                word = self.f.value(f"extractelement {words} {whole}, i64 {i}")
+                moved = self.target.shuffle(self.f, word, lane)
+                found = self.f.value(f"insertelement {words} {found}, i32 {moved}, i64 {i}")
+            return self.f.value(f"bitcast {words} {found} to {x.type}")
+        narrow = f"i{bits}"
+        word = self.f.value(f"bitcast {x.type} {part} to {narrow}") if x.type != narrow else part
+        word = self.f.value(f"zext {narrow} {word} to i32") if bits < WORD_BITS else word
+        moved = self.target.shuffle(self.f, word, lane)
+        moved = self.f.value(f"trunc i32 {moved} to {narrow}") if bits < WORD_BITS else moved
+        return self.f.value(f"bitcast {narrow} {moved} to {x.type}") if x.type != narrow else moved
+
+
+def _width(step: Rearrangement | Exchange, kind: str) -> int:
+    return together(step, max(1, BITS[kind] // 8))
+
+
+def _units(columns: Columns, width: int) -> Columns:
+    """Of registers that are taken `width` at a time."""
+    return tuple(column >> width.bit_length() - 1 for column in columns)

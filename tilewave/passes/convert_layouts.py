@@ -1,0 +1,117 @@
+"""A tile that lanes hold in one layout and need in another is converted, in the cheapest way.
+
+    %y = add(%p, %q)      →  %q_there = convert(%q)                   within lanes, or between lanes of a wave, or
+                             %y = add(%p, %q_there)
+
+                             write(%q, %q_moved, [%c0, %c0])          where another wave holds what a lane needs;
+                             %q_there = read(%q_moved, [%c0, %c0])    what is read can be had in any layout
+                             %y = add(%p, %q_there)
+
+A tile is converted right behind where it is made, so that a loop which needs it does not convert it in every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.analysis.conversions import stays_in_waves
+from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.shared_rows import Access, cheapest
+from tilewave.errors import NOWHERE, Loc
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Allocate, Const, Convert, Loop, Read, While, Write
+from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute, walk
+from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.machine.banks import Ports, ports
+from tilewave.machine.chips import Chip
+
+
+@dataclass(frozen=True)
+class ConvertLayouts:
+    machine: Chip
+
+    def __repr__(self) -> str:
+        return f"ConvertLayouts({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        """One conversion may settle where another is needed, so they are found anew until none is missing."""
+        while (spreads := Spreads(kernel)).misfits:
+            kernel = _without_needless(_Inserting(kernel, spreads.misfits).kernel())
+        return _through_shared(kernel, spreads, ports(self.machine.shared))
+
+
+class _Inserting:
+    """Converts tiles behind where they are made, for the ops that take them otherwise."""
+
+    def __init__(self, kernel: Kernel, misfits: dict[Value, list[Op]]) -> None:
+        self.old = kernel
+        builder = Builder(names(kernel))
+        self.new = {v: builder.fresh(f"{v.name}_there", v.type) for v in misfits}
+        self.taken: dict[int, dict[Value, Value]] = {}
+        for v, users in misfits.items():
+            for op in users:
+                self.taken.setdefault(id(op), {})[v] = self.new[v]
+
+    def kernel(self) -> Kernel:
+        return replace(self.old, body=self.block(self.old.body))
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = self.conversions(block.args, block.ops[0].loc if block.ops else NOWHERE)
+        for old in block.ops:
+            op = _taking(map_blocks(old, self.block), self.taken.get(id(old), {}))
+            ops += [op, *self.conversions(op.results, op.loc)]
+        return replace(block, ops=tuple(ops))
+
+    def conversions(self, values: Iterable[Value], loc: Loc) -> list[Op]:
+        return [Convert(v, results=(self.new[v],), loc=loc) for v in values if v in self.new]
+
+
+def _taking(op: Op, new: dict[Value, Value]) -> Op:
+    """The op with other operands; what a loop does inside stays."""
+    if isinstance(op, (Loop, While)):
+        return replace(op, init=tuple(new.get(v, v) for v in op.init))
+    return substitute(op, new)
+
+
+def _without_needless(kernel: Kernel) -> Kernel:
+    """What is made of nothing but conversions can be had in any layout itself."""
+    spreads = Spreads(kernel)
+    needless = {op.result: op.x for op in walk(kernel.body) if isinstance(op, Convert) and not spreads.is_tied(op.x)}
+    return replace_values(
+        rewrite(kernel, lambda op: [] if op.results and op.results[0] in needless else None), needless
+    )
+
+
+# -- the way ----------------------------------------------------------------------------------------------------------
+
+
+def _through_shared(kernel: Kernel, spreads: Spreads, ports: Ports) -> Kernel:
+    """With conversions between waves as a write to shared memory and a read."""
+    builder = Builder(names(kernel))
+    zero = builder.fresh("c0", INDEX_SCALAR)
+    allocations: list[Op] = []
+
+    def move(op: Op) -> list[Op] | None:
+        if not isinstance(op, Convert) or stays_in_waves(spreads, op):
+            return None
+        kind = op.x.type
+        rows = cheapest(ports, _access(op, spreads)).placement
+        memory = builder.fresh(f"{op.x.name}_moved", Memory(kind.shape, kind.dtype, "shared", rows))
+        allocations.append(Allocate(results=(memory,), loc=op.loc))
+        at, axes = (zero,) * len(kind.shape), tuple(range(len(kind.shape)))
+        return [Write(op.x, memory, at, axes, loc=op.loc), Read(memory, at, axes, results=op.results, loc=op.loc)]
+
+    moved = rewrite(kernel, move)
+    if not allocations:
+        return kernel
+    first = Const(0, results=(zero,), loc=allocations[0].loc)
+    return replace(moved, body=replace(moved.body, ops=(*allocations, first, *moved.body.ops)))
+
+
+def _access(op: Convert, spreads: Spreads) -> Access:
+    waves, needed = prod(spreads.waves), spreads.needed.get(op.result, [])
+    read = tuple(layout for spread in needed for layout in spread)
+    return Access(op.x.type.shape, op.x.type.dtype.bytes, spreads.held(op.x), read, waves, spreads.lanes // waves)
