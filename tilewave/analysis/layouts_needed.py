@@ -17,8 +17,8 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment, GroupFragment
 from tilewave.ir.layouts import linear
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Broadcast,
+    Elementwise,
     HandOver,
     Loop,
     Mma,
@@ -86,7 +86,7 @@ class Spreads:
             case Permute(x, axes):
                 found = self._as_read(x)
                 return found and tuple(layout.permuted(axes) for layout in found)
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 return next((s for x in op.operands if _is_tile(x) and (s := self._as_read(x))), None)
         return None
 
@@ -137,7 +137,7 @@ class Spreads:
                 back = tuple(axes.index(i) for i in range(len(axes)))
                 for spread in self.needed.get(op.result, ()):
                     self._need(x, tuple(layout.permuted(back) for layout in spread))
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 for spread in self.needed.get(op.result, ()):
                     for x in op.operands:
                         self._need(x, spread)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    COMPARISONS,
     Add,
     Binary,
     Broadcast,
     Cast,
+    Comparison,
     Const,
     FloorDiv,
     Iota,
@@ -50,7 +50,7 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
-    if not isinstance(op, Binary) or isinstance(op, COMPARISONS):
+    if not isinstance(op, Binary) or isinstance(op, Comparison):
         return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)
     match op:

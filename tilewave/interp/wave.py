@@ -20,10 +20,9 @@ from tilewave.interp.positions import Elements, Outside, Registers, by_lane, ele
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.dispatch import find_row, row_of
 from tilewave.ir.fragments import GROUP, GROUP_ROWS, Fragment, GroupFragment
 from tilewave.ir.ops import (
-    ELEMENTWISE,
-    SCHEDULING,
     Allocate,
     Arrive,
     Await,
@@ -39,6 +38,7 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     CopyTogether,
+    Elementwise,
     HandOver,
     Lane,
     LetNextStart,
@@ -55,6 +55,7 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Role,
+    Scheduling,
     Select,
     Store,
     StoreEach,
@@ -104,22 +105,19 @@ class WaveRun(LaterOps):
         env = self.env
         env.update(zip(block.args, args, strict=False))
         for self.place, op in enumerate(block.ops):
-            kind = type(op)
-            if kind in AT_ONCE:
-                result = AT_ONCE[kind](self, op)
+            if (at_once := find_row(AT_ONCE, op)) is not None:
+                result = at_once(self, op)
                 if op.results:
                     env[op.results[0]] = result
-                if kind in TOUCHING and self.stretch != WITHOUT_END:
+                if self.stretch != WITHOUT_END and _is_seen_by_others(op):
                     self.stretch -= 1
                     if self.stretch <= 0:
                         yield
-            elif kind in IN_STEPS:
-                results = yield from IN_STEPS[kind](self, op)
-                env.update(zip(op.results, results, strict=True))
             elif isinstance(op, Yield):
                 return tuple(env[v] for v in op.values)
             else:
-                raise NotImplementedError(f"{op.loc}: no meaning is given to {op.name}")
+                results = yield from row_of(IN_STEPS, op, "no meaning is given to")(self, op)
+                env.update(zip(op.results, results, strict=True))
         return ()
 
     # -- numbers
@@ -333,7 +331,7 @@ class WaveRun(LaterOps):
 
 
 AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
-    **dict.fromkeys(ELEMENTWISE, WaveRun.elementwise),
+    Elementwise: WaveRun.elementwise,
     Const: WaveRun.const,
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
@@ -362,7 +360,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     LetNextStart: WaveRun.schedule,
     MakeExchange: WaveRun.make_exchange,
     HandOver: WaveRun.hand_over,
-    **dict.fromkeys(SCHEDULING, WaveRun.schedule),
+    Scheduling: WaveRun.schedule,
 }
 """Ops that a wave runs without a pause."""
 
@@ -380,10 +378,7 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
 }
 """Ops during which other waves may run."""
 
-TOUCHING = frozenset(
-    (
-        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, BringChunks),
-        *(MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver),
-    )
-)
-"""Ops behind which it matters who runs next."""
+
+def _is_seen_by_others(op: Op) -> bool:
+    """Whether it matters who runs next."""
+    return bool(op.reads or op.writes) or isinstance(op, MakeSignals)

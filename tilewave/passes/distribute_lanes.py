@@ -20,7 +20,6 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import GROUP, GroupFragment
 from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
     AwaitBrought,
     AwaitCopies,
@@ -30,6 +29,7 @@ from tilewave.ir.ops import (
     Broadcast,
     Const,
     CopyOut,
+    Elementwise,
     Gather,
     HandOver,
     Iota,
@@ -190,7 +190,7 @@ class _Lanes:
             case Permute(x, axes):
                 back = tuple(axes.index(axis) for axis in range(len(axes)))
                 return self.pieces[x, tuple(other.permuted(back) for other in spread)][i]
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 mine = {x: self.pieces[x, spread][i] for x in op.operands if isinstance(x.type, Tile)}
                 result = self.out.fresh(op.result.name, held)
                 self.out.ops.append(replace(substitute(op, mine), results=(result,)))

@@ -34,14 +34,11 @@ from tilewave.errors import Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
     AwaitBrought,
     AwaitLoads,
     Barrier,
     BringChunks,
-    Broadcast,
-    Const,
     KeepOrder,
     Load,
     Loop,
@@ -53,8 +50,9 @@ from tilewave.ir.ops import (
     Together,
     Yield,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import names, rewrite, substitute, uses
-from tilewave.ir.types import INDEX_SCALAR, Memory, Vector
+from tilewave.ir.types import INDEX_SCALAR, Vector
 
 UNITS = 4
 """Matrix units of a compute unit; wave w runs on unit w % 4."""
@@ -64,7 +62,6 @@ SPARE = 40
 """Registers that addresses and the like take."""
 MARGIN = 64
 """With fewer free ones, sums are copied between ordinary and accumulation registers."""
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Broadcast)
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ class _Step:
             return None
         loads: tuple[Load | BringChunks, ...] = brings
         if not brings:
-            loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
-        reads = tuple(op for op in ops if isinstance(op, Load) and _is_shared(op))
+            loads = tuple(op for op in ops if isinstance(op, Load) and not lies_in(op.memory, "shared"))
+        reads = tuple(op for op in ops if isinstance(op, Load) and lies_in(op.memory, "shared"))
         stores = tuple(op for op in ops if isinstance(op, Store))
         ends = ops[-1]
         assert isinstance(ends, Yield)
@@ -149,9 +146,9 @@ class _Step:
         return (
             bool(self.loads)
             and bool(self.stores) != bool(self.waits)
-            and all(isinstance(op, PURE) for op in (*self.numbers, *self.rest))
+            and all(op.is_pure for op in (*self.numbers, *self.rest))
             and not self.late().intersection((self.product.acc, *(v for op in self.stores for v in op.operands)))
-            and all(_is_shared(op) for op in self.stores)
+            and all(lies_in(op.memory, "shared") for op in self.stores)
             and {op.result for op in self.reads} == {a, b}
             and used[a] == used[b] == 1
             and (self.depths % 2 == 0 or self.rows % 2 == 0)
@@ -189,11 +186,6 @@ class _Step:
 def _hands_shared_over(op: Op) -> bool:
     """Whether it is a barrier that a layout may put elsewhere: it hands nothing else over."""
     return type(op) is Barrier and op == Barrier()
-
-
-def _is_shared(op: Op) -> bool:
-    memory = op.memory.type if isinstance(op, (Load, Store)) else None
-    return isinstance(memory, Memory) and memory.space == "shared"
 
 
 def _words(v: Value) -> int:

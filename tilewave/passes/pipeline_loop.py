@@ -34,36 +34,28 @@ from math import prod
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
     Allocate,
     AwaitBrought,
     Barrier,
     Binary,
     Bring,
-    Broadcast,
     Const,
     Gather,
-    Iota,
     Loop,
     Max,
     Min,
     Mod,
-    Permute,
     Read,
     Scatter,
     Sub,
-    TileOf,
     While,
-    Workgroup,
     Write,
     Yield,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, substitute, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
-
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
-"""What can be computed again for another step."""
 
 Span = tuple[int, int]
 
@@ -114,10 +106,6 @@ def _with_slots(memory: Value, slots: int) -> Value:
     return Value(memory.name, replace(memory.type, shape=(slots, *memory.type.shape)))
 
 
-def _is_shared(memory: Value) -> bool:
-    return isinstance(memory.type, Memory) and memory.type.space == "shared"
-
-
 # -- which part of a loop's body brings tiles, and which computes with them -------------------------------------------
 
 
@@ -164,7 +152,7 @@ class _Finder:
         return self.parted(memories)
 
     def stored(self) -> Iterable[Value]:
-        return (_target(op) for op in self.ops if isinstance(op, (Write, Bring)) and _is_shared(_target(op)))
+        return (_target(op) for op in self.ops if isinstance(op, (Write, Bring)) and lies_in(_target(op), "shared"))
 
     def writes_to(self, memory: Value) -> list[int]:
         return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, Bring)) and _target(op) == memory]
@@ -173,10 +161,10 @@ class _Finder:
         """Whether this write stores what was loaded, and not what was computed."""
         needed = [self.ops[p] for p in self.needs(position)]
         if isinstance(self.ops[position], Bring):
-            return all(isinstance(op, PURE) for op in needed)
+            return all(op.is_pure for op in needed)
         moves = [op for op in needed if isinstance(op, (Read, Gather))]
-        can_move = all(isinstance(op, (*PURE, Read, Gather)) for op in needed)
-        return can_move and bool(moves) and not any(_is_shared(op.memory) for op in moves)
+        can_move = all(op.is_pure or isinstance(op, (Read, Gather)) for op in needed)
+        return can_move and bool(moves) and not any(lies_in(op.memory, "shared") for op in moves)
 
     def needs(self, position: int) -> list[int]:
         """The ops of this body that the op there depends on, in order, without itself."""
@@ -353,7 +341,7 @@ class _Writer:
         """Arithmetic of the loads and writes that is the same in every step: both parts use it as it is."""
         changing, lasting = {self.index}, []
         for op in (*self.staging.loads, *self.staging.writes):
-            if isinstance(op, PURE) and changing.isdisjoint(op.operands):
+            if op.is_pure and changing.isdisjoint(op.operands):
                 lasting.append(op)
             else:
                 changing.update(op.results)

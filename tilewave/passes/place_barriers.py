@@ -48,15 +48,11 @@ from tilewave.ir.ops import (
     AwaitBrought,
     Barrier,
     Bring,
-    Copy,
-    Gather,
     Loop,
     Mma,
     Read,
-    Scatter,
     While,
     Write,
-    WriteThrough,
 )
 from tilewave.ir.overlays import lower_memories
 from tilewave.ir.placements import lies_in
@@ -140,16 +136,7 @@ class _Watched:
 
     def touches(self, op: Op) -> tuple[Value, bool] | None:
         """The memory of an access, and whether it writes it."""
-        found: list[tuple[Value, bool]] = []
-        match op:
-            case Copy(memory, to=to) | Bring(memory, to=to):
-                found = [(to, True), (memory, False)]
-            case WriteThrough(memory=memory, shared=shared):
-                found = [(shared, True), (memory, True)]
-            case Read(memory) | Gather(memory):
-                found = [(memory, False)]
-            case Write(_, memory) | Scatter(_, memory):
-                found = [(memory, True)]
+        found = [*((m, True) for m in op.written), *((m, False) for m in op.read)]
         return next(((m, w) for m, w in found if lies_in(m, self.space) and (not self.some or m in self.some)), None)
 
     def is_round(self, op: Op) -> bool:

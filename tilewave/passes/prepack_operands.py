@@ -17,7 +17,7 @@ from math import lcm
 
 import numpy as np
 
-from tilewave.analysis.positions import PURE, Positions
+from tilewave.analysis.positions import Positions
 from tilewave.errors import Loc
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
@@ -309,7 +309,7 @@ class _LoopPacker:
         return used[index] == counted and all(map(_ends_in(before), end.operands, carried))
 
     def is_fixed(self, op: Op, index: Value) -> bool:
-        return isinstance(op, PURE) and isinstance(op.results[0].type, Scalar) and index not in op.operands
+        return op.is_pure and isinstance(op.results[0].type, Scalar) and index not in op.operands
 
 
 def _ends_in(before: Mapping[Value, Value]) -> Callable[[Value, Value], bool]:

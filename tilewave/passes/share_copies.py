@@ -26,7 +26,6 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     And,
     Arrive,
     Barrier,
@@ -35,6 +34,7 @@ from tilewave.ir.ops import (
     CopyIn,
     CopyOut,
     CopyTogether,
+    Elementwise,
     Equal,
     Loop,
     MakeSignals,
@@ -118,8 +118,8 @@ class _Program:
         """None where copies of this operand cannot be shared, or too few workgroups would."""
         copies = tuple(op for op in self.copies if op.memory == memory)
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
-        made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
+        made: dict[Value, Op] = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         positions = self.decisive([v for op in copies for v in op.at], made)
         if positions is None or not all(_has_halves(op) for op in copies):
             return None
@@ -139,7 +139,7 @@ class _Program:
 
         Where these are the same for two workgroups, so are the values in every step.
         """
-        inner = {v: op for op in walk(self.producer.body) if isinstance(op, ELEMENTWISE) for v in op.results}
+        inner = {v: op for op in walk(self.producer.body) if isinstance(op, Elementwise) for v in op.results}
         found: dict[Value, None] = {}
         for v in values:
             if v in made and v in self.differs:

@@ -16,15 +16,11 @@ from tilewave.analysis.ranges import ANY, Range, range_of
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
-    WITH_EFFECT,
     Add,
     Binary,
-    Broadcast,
     Cast,
     Const,
     FloorDiv,
-    Iota,
     Less,
     LessEqual,
     Loop,
@@ -32,19 +28,14 @@ from tilewave.ir.ops import (
     Min,
     Mod,
     Mul,
-    Permute,
     Select,
     Sub,
-    TileOf,
     While,
     Workgroup,
     Yield,
 )
 from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses, walk
 from tilewave.ir.types import Scalar
-
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
-"""Ops that give the same results for the same operands, wherever they stand."""
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -190,12 +181,9 @@ def _const(op: Op, value: Any) -> Const:
 
 def _identity(op: Op) -> Any:
     """What makes two ops the same; None for those that may not be merged."""
-    if not isinstance(op, PURE):
+    if not op.is_pure or op.blocks:
         return None
-    parts = tuple(part for _, part in op.parts())
-    # 1, 1.0 and True are equal in Python, and so would two constants of different kinds be.
-    kinds = tuple(type(part) for part in parts)
-    return type(op), kinds, repr(parts) if isinstance(op, Const) else parts, tuple(v.type for v in op.results)
+    return type(op), op.operand_parts(), op.attributes(), tuple([v.type for v in op.results])
 
 
 def drop_unused(kernel: Kernel) -> Kernel:
@@ -205,7 +193,7 @@ def drop_unused(kernel: Kernel) -> Kernel:
     needed = _needed(kernel) if idle else None
 
     def drop(op: Op) -> list[Op] | None:
-        keeps = isinstance(op, WITH_EFFECT) or any(used[v] for v in op.results) or _has_effect(op)
+        keeps = op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
         if keeps and needed is not None and isinstance(op, (Loop, While)):
             return [_carrying_only(op, needed)]
         return None if keeps else []
@@ -226,7 +214,7 @@ def _needed(kernel: Kernel) -> set[Value]:
             if isinstance(op, (Loop, While)):
                 needed.update(v for same in _carried(op) if not needed.isdisjoint(same[:-2]) for v in same)
                 needed.update((op.trips,) if isinstance(op, Loop) else ())
-            elif id(op) not in ends and (isinstance(op, WITH_EFFECT) or not needed.isdisjoint(op.results)):
+            elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
                 needed.update(op.operands)
     return needed
 
@@ -261,4 +249,4 @@ def _has_effect(op: Op) -> bool:
 
 def _effect_inside(block: Block) -> bool:
     from_here = (o for o in block.ops[:-1])
-    return any(isinstance(o, WITH_EFFECT) or _has_effect(o) for o in from_here)
+    return any(o.has_effect or _has_effect(o) for o in from_here)

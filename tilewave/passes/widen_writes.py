@@ -24,8 +24,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import NEIGHBOURS, Fragment
 from tilewave.ir.layouts import LANES, Layout
 from tilewave.ir.ops import Allocate, Bring, Overlay, Write, WriteThrough
-from tilewave.ir.overlays import size_bytes
-from tilewave.ir.placements import lies_in, offset
+from tilewave.ir.placements import lies_in, offset, size_bytes
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
 from tilewave.machine.banks import Kind, Ports, ports

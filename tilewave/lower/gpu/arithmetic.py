@@ -47,7 +47,7 @@ class Arithmetic:
         return result if op.result.type.dtype == BOOL else narrow(self.f, result, old, lanes)
 
     def _number(self, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
-        if isinstance(op, ir.FUNCTIONS):
+        if isinstance(op, ir.Function):
             return function(self.f, op, operands[0], dtype, lanes, self.functions)
         return elementwise(self.f, op, operands, dtype, lanes, self.ranges.of)
 
