@@ -103,6 +103,8 @@ class Transits:
                     comes = True
                 case AwaitBrought(pending):
                     comes = comes and pending > 0
+                case _:
+                    pass  # nobody else has something come, or waits for it
             for inner in op.blocks:
                 behind = self._walk(inner, comes)
                 if isinstance(op, (Loop, While)):

@@ -204,7 +204,8 @@ class Conflicts:
                 return self._window(at, axes, *self._coordinates(op))
             case Gather(where=where) | Scatter(where=where):
                 return self._scattered(where, *self._coordinates(op))
-        return None
+            case _:
+                return None
 
     def _coordinates(self, op: Read | Write | WriteThrough | Gather | Scatter) -> tuple[Array, Array]:
         """Of every lane and register that holds some of its tile: the lane, and the position in the tile."""
@@ -296,9 +297,10 @@ def _computed(op: Op, parts: list[Position]) -> Position | None:
             return Position(a.own // b.own, base)
         case Mod(), [a, b] if (b.constant or 0) > 0 and a.split(b.constant or 1) is not None:
             return Position(a.own % b.own, NOWHERE)
-    if isinstance(op, Elementwise) and not any(part.base.terms for part in parts):
-        return Position(elementwise(op, [part.own for part in parts]), NOWHERE)
-    return None
+        case Elementwise(), _ if not any(part.base.terms for part in parts):
+            return Position(elementwise(op, [part.own for part in parts]), NOWHERE)
+        case _:
+            return None
 
 
 def _signed(factor: int) -> int:

@@ -88,7 +88,8 @@ class Spreads:
                 return found and tuple(layout.permuted(axes) for layout in found)
             case Elementwise():
                 return next((s for x in op.operands if _is_tile(x) and (s := self._as_read(x))), None)
-        return None
+            case _:
+                return None
 
     def _read(self, op: Read) -> Spread:
         shape = op.result.type.shape
@@ -141,6 +142,8 @@ class Spreads:
                 for spread in self.needed.get(op.result, ()):
                     for x in op.operands:
                         self._need(x, spread)
+            case _:
+                pass  # it takes no tile; one that does is refused where it is cut among lanes
 
     def _loop_needs(self, op: Loop | While) -> None:
         for result, *_, yielded, init in carried(op):

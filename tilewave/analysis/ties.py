@@ -75,6 +75,8 @@ class Ties:
                 self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
             case Elementwise():
                 self.tie_all((*op.results, *op.operands))
+            case _:
+                pass  # what it gives can be had in any layout, or is refused where it is cut among lanes
 
     def tie_all(self, values: Sequence[Value]) -> None:
         mine = [v for v in dict.fromkeys(values) if v in self.bound]
@@ -119,4 +121,6 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
                     found[op.result] = None
             case Elementwise() if any(v in found for v in op.operands):
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
+            case _:
+                pass  # likewise
     return found

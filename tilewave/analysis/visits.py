@@ -13,15 +13,13 @@ from tilewave.errors import EndlessLoop
 from tilewave.interp.arithmetic import Array, constant, elementwise, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    Binary,
     Const,
+    Elementwise,
     Gather,
     Loop,
     Read,
     Scatter,
-    Select,
     TileOf,
-    Unary,
     While,
     Workgroup,
     Write,
@@ -109,7 +107,7 @@ class IndexRun:
 
     def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
         match op:
-            case Binary() | Unary() | Select():
+            case Elementwise():
                 env[op.result] = elementwise(op, [env[v] for v in op.operands])
             case Const(value):
                 env[op.result] = constant(op, value)
@@ -121,8 +119,10 @@ class IndexRun:
                 self.loop(op, env, w)
             case While():
                 self.loop_while(op, env, w)
+            case Loop() | Gather() | Scatter():
+                pass  # nobody asks for what it does
             case _:
-                pass
+                raise NotImplementedError(f"{op.loc}: no index is computed from {op.name}")
 
     def matters(self, op: Loop) -> bool:
         if any(v in self.needed for v in op.results) or not self.watched.isdisjoint(op.body.args):

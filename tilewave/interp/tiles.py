@@ -53,6 +53,7 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType, Memory, Scalar
 
@@ -443,9 +444,10 @@ class Brought:
 
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
-    """The memories that a kernel writes, and those it reads."""
+    """The global memories that a kernel writes, and those it reads."""
     ops = list(walk(kernel.body))
-    return {v for op in ops for v in op.written}, {v for op in ops for v in op.read}
+    written, read = (v for op in ops for v in op.written), (v for op in ops for v in op.read)
+    return {v for v in written if lies_in(v, "global")}, {v for v in read if lies_in(v, "global")}
 
 
 def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:

@@ -95,4 +95,5 @@ class _Values:
                 return min(
                     (s for s in (found, between) if s is not None and len(s) <= MOST_VALUES), key=len, default=None
                 )
-        return between
+            case _:
+                return between

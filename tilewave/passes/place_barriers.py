@@ -181,8 +181,10 @@ class _Reader:
                     under = self.lower.get(memory, memory)
                     place = Visit(op) if lies_in(memory, "global") else self.slot(op)
                     found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
+                case _ if any(self.watched.touches(inner) for block in op.blocks for inner in walk(block)):
+                    raise NotImplementedError(f"{op.loc}: nobody knows when {op.name} runs what is in it")
                 case _:
-                    pass
+                    pass  # it touches nothing that is watched
         return tuple(found)
 
     def comes_later(self, op: Op) -> bool:

@@ -138,6 +138,8 @@ class _Packer:
                         learn(v, length)
                 case Loop(trips, body=body) if (count := self.positions.constant(trips)) is not None:
                     learn(body.args[0], count)
+                case _:
+                    pass  # of others nothing is learned, and nothing is packed that needs more
         return ends
 
     # -- what can be packed

@@ -353,7 +353,10 @@ class _Sharing:
                         self.builder.locate = lambda: op.loc
                         allowed = self.builder.binary(And, mask[0], writes) if mask else writes
                         return [*self.builder.ops, replace(op, mask=(allowed,))]
-            return None
+                case _ if any(lies_in(v, "global") for v in op.written):
+                    raise NotImplementedError(f"{op.loc}: {op.name} cannot be kept from writing")
+                case _:
+                    return None
 
         return rewrite_block(body, clip)
 

@@ -122,7 +122,8 @@ class _Simplifier:
                 return x
             case Binary() if op.a.type.dtype.is_int:
                 return _arithmetic(op, constants, known)
-        return op
+            case _:
+                return op
 
 
 def _is_integer(op: Op) -> bool:
@@ -147,7 +148,8 @@ def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
             return _const(op, 0)
         case ((Min() | Max() | Less() | LessEqual()), _):
             return _decided(op, (low, high), known.range(b))
-    return op
+        case _:
+            return op
 
 
 def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
@@ -161,7 +163,8 @@ def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
             return _const(op, True) if a[1] < b[0] else _const(op, False) if a[0] >= b[1] else op
         case LessEqual():
             return _const(op, True) if a[1] <= b[0] else _const(op, False) if a[0] > b[1] else op
-    return op
+        case _:
+            return op
 
 
 def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
@@ -170,9 +173,10 @@ def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
         case Mul(q, c), Mod(x, d):
             quotient = known.makers.get(q)
             low, high = known.range(d)
-            if isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d and not low <= 0 <= high:
-                return x if c == d or known.constant(c) == known.constant(d) is not None else None
-    return None
+            divides = isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d and not low <= 0 <= high
+            return x if divides and (c == d or known.constant(c) == known.constant(d) is not None) else None
+        case _:
+            return None
 
 
 def _const(op: Op, value: Any) -> Const:

@@ -136,10 +136,10 @@ class _Tile:
         found: dict[Value, int] = {}
         for op in ops:
             for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
-                match made.get(position):
-                    case Mul(a, b) if a == index and isinstance(far := made.get(b), Const):
-                        if far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
-                            found[op.results[0]] = axis
+                by = made.get(position)
+                far = made.get(by.b) if isinstance(by, Mul) and by.a == index else None
+                if isinstance(far, Const) and far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
+                    found[op.results[0]] = axis
         return found
 
     @property

@@ -87,7 +87,8 @@ class Arithmetic:
                 return self.f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
             case ir.Add() | ir.Sub() | ir.Mul():
                 return self.f.value(f"{INDEX_WORDS[type(op)]}{self._flags(op)} {kind} {operands[0]}, {operands[1]}")
-        return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
+            case _:
+                return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
 
     def _flags(self, op: ir.Binary) -> str:
         """Indices never overflow; that none is negative tells LLVM more."""
