@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Loop, While
+from tilewave.ir.ops import AwaitAsync, Barrier, CopyAsyncChunks, Loop, While
 from tilewave.ir.placements import lies_in
 
 Touched = Callable[[Op], tuple[Value, ...]]
@@ -78,7 +78,7 @@ class Handovers:
         return stored
 
     def _is_access(self, op: Op) -> bool:
-        if isinstance(op, BringChunks):
+        if isinstance(op, CopyAsyncChunks):
             return op.memory.name in self._by_hand
         return any(lies_in(v, "shared") for v in self._touched(op))
 
@@ -99,9 +99,9 @@ class Transits:
             match op:
                 case Barrier() if comes:
                     self._found.add(id(op))
-                case BringChunks():
+                case CopyAsyncChunks():
                     comes = True
-                case AwaitBrought(pending):
+                case AwaitAsync(pending):
                     comes = comes and pending > 0
                 case _:
                     pass  # nobody else has something come, or waits for it

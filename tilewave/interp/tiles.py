@@ -22,13 +22,13 @@ from tilewave.ir.dispatch import row_of
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
-    AwaitBrought,
+    AwaitAsync,
     AwaitEarlier,
     Barrier,
-    Bring,
     Broadcast,
     Const,
     Copy,
+    CopyAsync,
     Elementwise,
     Gather,
     HandOver,
@@ -141,7 +141,7 @@ class Launch:
                 self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
             if (writer == LATER).any():
                 at = element(buffer, first(writer == LATER, where))
-                self.fail(op, f"reads {at} before what is brought there has arrived; await_brought must stand between")
+                self.fail(op, f"reads {at} before what is brought there has arrived; await_async must stand between")
             return
         foreign = (writer != NOBODY) & (writer != self.workgroup)
         if foreign.any():
@@ -330,7 +330,7 @@ class _Interpreter(Launch):
         target.data[where] = tile
         return ()
 
-    def bring(self, op: Bring) -> tuple[Any, ...]:
+    def bring(self, op: CopyAsync) -> tuple[Any, ...]:
         """What was there is lost at once; what comes is seen when it was awaited."""
         target: Buffer = self.env[op.to]
         where, tile = self.box(op, self.env[op.memory], target)
@@ -341,7 +341,7 @@ class _Interpreter(Launch):
         self.on_the_way.append(Brought(target, where, tile))
         return ()
 
-    def await_brought(self, op: AwaitBrought) -> tuple[Any, ...]:
+    def await_async(self, op: AwaitAsync) -> tuple[Any, ...]:
         while self.on_the_way and sum(b.tile.nbytes for b in self.on_the_way) > op.pending:
             come = self.on_the_way.pop(0)
             assert come.target.writer is not None
@@ -349,7 +349,7 @@ class _Interpreter(Launch):
             come.target.data[come.where] = come.tile
         return ()
 
-    def box(self, op: Copy | Bring, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
+    def box(self, op: Copy | CopyAsync, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
         """Where a copied box goes, and what is in it."""
         box = target.data.shape[len(op.to_at) :]
         window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)
@@ -428,8 +428,8 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     Gather: _Interpreter.gather,
     Scatter: _Interpreter.scatter,
     Copy: _Interpreter.copy,
-    Bring: _Interpreter.bring,
-    AwaitBrought: _Interpreter.await_brought,
+    CopyAsync: _Interpreter.bring,
+    AwaitAsync: _Interpreter.await_async,
 }
 """What each op of whole tiles means; it gives as many things as the op has results."""
 

@@ -35,10 +35,10 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
-    AwaitBrought,
+    AwaitAsync,
     AwaitLoads,
     Barrier,
-    BringChunks,
+    CopyAsyncChunks,
     KeepOrder,
     Load,
     Loop,
@@ -80,7 +80,7 @@ class InterleaveProducts:
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
-            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitBrought)):
+            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitAsync)):
                 return []  # whoever took the last turn has met the others since, and awaited what it brought
             step = _Step.of(op, used) if isinstance(op, Loop) else None
             follows_turns = step is not None and waves == 2 * UNITS and not step.pending
@@ -102,12 +102,12 @@ class _Step:
     """What is computed from neither loads nor the product."""
     rest: tuple[Op, ...]
     """What is."""
-    loads: tuple[Load | BringChunks, ...]
+    loads: tuple[Load | CopyAsyncChunks, ...]
     """Or what is brought instead; then there are no stores."""
     reads: tuple[Load, ...]
     product: Matrix
     stores: tuple[Store, ...]
-    waits: tuple[AwaitBrought, ...]
+    waits: tuple[AwaitAsync, ...]
     ends: Yield
 
     @staticmethod
@@ -116,11 +116,11 @@ class _Step:
         ops = loop.body.ops
         barriers = [op for op in ops if _hands_shared_over(op)]
         products = [op for op in ops if isinstance(op, Matrix)]
-        brings = tuple(op for op in ops if isinstance(op, BringChunks))
-        waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
+        brings = tuple(op for op in ops if isinstance(op, CopyAsyncChunks))
+        waits = tuple(op for op in ops if isinstance(op, AwaitAsync))
         if len(barriers) != (1 if brings else 2) or len(products) != 1 or len(waits) != bool(brings):
             return None
-        loads: tuple[Load | BringChunks, ...] = brings
+        loads: tuple[Load | CopyAsyncChunks, ...] = brings
         if not brings:
             loads = tuple(op for op in ops if isinstance(op, Load) and not lies_in(op.memory, "shared"))
         reads = tuple(op for op in ops if isinstance(op, Load) and lies_in(op.memory, "shared"))
@@ -180,7 +180,7 @@ class _Step:
         return sum(_words(v) for v in held)
 
     def load_instructions(self) -> int:
-        return sum(op.shape[0] if isinstance(op, BringChunks) else _accesses(op.results) for op in self.loads)
+        return sum(op.shape[0] if isinstance(op, CopyAsyncChunks) else _accesses(op.results) for op in self.loads)
 
 
 def _hands_shared_over(op: Op) -> bool:

@@ -2,8 +2,8 @@
 
     await(%empty, …)                        %same = equal(‹this one's column›, ‹the other one's column›)
     arrive(%full, …) {expect = 49152}  →    …
-    copy_in(%a, [%m, %k], …)                copy_in(%a, [%m, %k], …)
-    copy_in(%b, [%n, %k], …)                copy_together(%b, [%n, %k], …, %same)
+    copy_async_signal(%a, [%m, %k], …)      copy_async_signal(%a, [%m, %k], …)
+    copy_async_signal(%b, [%n, %k], …)      copy_async_cluster(%b, [%n, %k], …, %same)
 
     arrive(%empty, %slot) {waves = 4}  →    arrive(%empty, %slot) {waves = 4, members = 2}
 
@@ -31,9 +31,9 @@ from tilewave.ir.ops import (
     Barrier,
     ClusterBarrier,
     Const,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     Elementwise,
     Equal,
     Loop,
@@ -81,7 +81,7 @@ class ShareCopies:
 class _Shared:
     """Copies of one operand that workgroups can share, and what tells whether two want the same."""
 
-    copies: tuple[CopyIn, ...]
+    copies: tuple[CopyAsyncSignal, ...]
     positions: tuple[Value, ...]
     pairs: Pairs
 
@@ -103,8 +103,8 @@ class _Program:
     """What depends on the workgroup's number."""
 
     @property
-    def copies(self) -> list[CopyIn]:
-        return [op for op in walk(self.producer.body) if isinstance(op, CopyIn)]
+    def copies(self) -> list[CopyAsyncSignal]:
+        return [op for op in walk(self.producer.body) if isinstance(op, CopyAsyncSignal)]
 
     @property
     def memories(self) -> list[Value]:
@@ -153,7 +153,7 @@ class _Program:
 
 
 def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
-    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyIn))
+    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
 
 
 def _program(kernel: Kernel) -> _Program | None:
@@ -179,8 +179,8 @@ def _program(kernel: Kernel) -> _Program | None:
 
 def _path(block: Block) -> list[Op] | None:
     """The loops around the copies, from the outermost on; None where copies stand in several places."""
-    found = [op for op in block.ops if any(isinstance(inner, CopyIn) for b in op.blocks for inner in walk(b))]
-    here = any(isinstance(op, CopyIn) for op in block.ops)
+    found = [op for op in block.ops if any(isinstance(inner, CopyAsyncSignal) for b in op.blocks for inner in walk(b))]
+    here = any(isinstance(op, CopyAsyncSignal) for op in block.ops)
     if here or not found:
         return [] if here and not found else None
     inner = _path(found[0].blocks[-1]) if len(found) == 1 else None
@@ -213,12 +213,12 @@ def _computed(values: Sequence[Value], made: dict[Value, Op], differs: frozenset
     )
 
 
-def _box(op: CopyIn) -> tuple[int, ...]:
+def _box(op: CopyAsyncSignal) -> tuple[int, ...]:
     shape: tuple[int, ...] = op.to.type.shape[len(op.to_at) :]
     return shape
 
 
-def _has_halves(op: CopyIn) -> bool:
+def _has_halves(op: CopyAsyncSignal) -> bool:
     box, memory = _box(op), op.to.type
     assert isinstance(memory, Memory)
     if len(box) < 2 or prod(box[:-2]) != 1 or box[-2] % MEMBERS:
@@ -346,7 +346,7 @@ class _Sharing:
 
         def clip(op: Op) -> Sequence[Op] | None:
             match op:
-                case CopyOut(at=at, axes=axes):
+                case CopyAsyncOut(at=at, axes=axes):
                     return self.outside(op, at, axes[0], writes)
                 case Store(memory=memory, mask=mask) | StoreEach(memory=memory, mask=mask) if lies_in(memory, "global"):
                     with self.builder.region():
@@ -360,7 +360,7 @@ class _Sharing:
 
         return rewrite_block(body, clip)
 
-    def outside(self, op: CopyOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
+    def outside(self, op: CopyAsyncOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
         """The copy, or where nothing may be written, one whose box lies outside the memory."""
         with self.builder.region():
             self.builder.locate = lambda: op.loc
@@ -386,7 +386,7 @@ class _Sharing:
         return replace(body, ops=(*body.ops[:where], *decided, step, *body.ops[where + 1 :]))
 
     def brings(self, op: Op) -> bool:
-        return any(isinstance(inner, CopyIn) for block in op.blocks for inner in walk(block))
+        return any(isinstance(inner, CopyAsyncSignal) for block in op.blocks for inner in walk(block))
 
     def together(self, other: Value) -> Value:
         """Whether the partner wants the same."""
@@ -398,9 +398,11 @@ class _Sharing:
         return found
 
     def shared_copy(self, op: Op, together: Value) -> Sequence[Op] | None:
-        if not isinstance(op, CopyIn) or op.memory != self.shared.copies[0].memory:
+        if not isinstance(op, CopyAsyncSignal) or op.memory != self.shared.copies[0].memory:
             return None
-        return [CopyTogether(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)]
+        return [
+            CopyAsyncCluster(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)
+        ]
 
 
 Change = Callable[[Block, _Members | None], Block]

@@ -10,7 +10,7 @@ from test_lanes import CHIPS, EIGHT, FOUR, SCHEDULES, compiled_seed, configurati
 from tilewave import *
 from tilewave.backend.amd.program import launch_arguments
 from tilewave.emulator import EmulationError, Emulator
-from tilewave.ir.ops import BringChunks, Meet, Priority
+from tilewave.ir.ops import CopyAsyncChunks, Meet, Priority
 from tilewave.ir.rewrite import walk
 
 SEPARATES = re.compile(r"\s+(s_waitcnt|s_barrier|s_nop)\b")
@@ -41,7 +41,7 @@ def finding(compiled, text, shape):
 def turns(compiled):
     """How many barriers only keep turns: where tiles are brought past the registers, half of those that waves take."""
     ops = list(walk(compiled.build.lanes.body))
-    brings = any(isinstance(op, BringChunks) for op in ops)
+    brings = any(isinstance(op, CopyAsyncChunks) for op in ops)
     outside = 2  # one half of the waves comes to one more in front, the other to one more behind
     return (sum(isinstance(op, Meet) for op in ops) - outside) // 2 if brings and Priority in map(type, ops) else 0
 

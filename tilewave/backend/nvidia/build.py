@@ -12,7 +12,7 @@ from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import CHIP, NvidiaCode, Variant, kept
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
+from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
@@ -151,7 +151,7 @@ def build_nvidia(tiles: Kernel, places: Places, prefetched: int, stages: int | N
 def _chosen(tiles: Kernel, places: Places, stages: int | None) -> NvidiaBuild | None:
     """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
     built = build_copying(tiles, places, stages, PROCESSORS)
-    if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
+    if not any(isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)) for op in walk(built.lanes.body)):
         return None
     alone = built.resources.shared_bytes > _machine().shared.bytes // 2  # no two workgroups fit on one processor
     if not alone and built.lanes.workgroups != tiles.workgroups:

@@ -1,4 +1,15 @@
-"""What comes by itself: copies that pass the lanes by, barriers with phases, other kernels"""
+"""What comes by itself: copies that pass the lanes by, barriers with phases, other kernels
+
+One verb, and what differs behind it: `copy` is over when it is done; a `copy_async` is on its way then, and its name
+says how one learns that it has come:
+
+    copy                  a box, there when the op is done
+    copy_async            a box, lanes move it                       `await_async` counts bytes
+    copy_async_chunks     its share of one wave, chunk by chunk      `await_async` counts bytes
+    copy_async_signal     a box, the copy engine moves it            it tells a signal; `await` waits for that
+    copy_async_cluster    the same, for two workgroups, half each    it tells the signals of both
+    copy_async_out        a box from shared memory to a global one   `await_async_out` counts copies
+"""
 
 from __future__ import annotations
 
@@ -27,11 +38,7 @@ class Asynchronous(Op):
 
 
 class CopyToShared(Op):
-    """A box, or chunks, of a global memory on the way to shared memory, past the registers of lanes.
-
-    A box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
-    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes. 0 outside the memory.
-    """
+    """What a global memory holds goes to shared memory, past the registers of lanes."""
 
     reads = places(memory=GLOBAL)
     writes = places(to=SHARED)
@@ -40,9 +47,11 @@ class CopyToShared(Op):
 
 @dataclass(frozen=True)
 class Copy(CopyToShared):
-    """A box of a global memory goes to shared memory, 0 where it lies outside; `at`, `to_at` and `axes` as in copy_in.
+    """A box of a global memory goes to shared memory, and is there when this is done; 0 where it lies outside.
 
-    On the lane level wave 0 of the workgroup makes it, and goes on when it is made.
+    The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
+    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes. On the lane level
+    wave 0 of the workgroup makes it, and goes on when it is made.
     """
 
     levels = ON_BOTH
@@ -58,12 +67,8 @@ class Copy(CopyToShared):
 
 
 @dataclass(frozen=True)
-class Bring(CopyToShared):
-    """A box of a global memory is on its way to shared memory, 0 where it lies outside; see `await_brought`.
-
-    The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
-    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes.
-    """
+class CopyAsync(CopyToShared):
+    """A box, as in `copy`, is on its way to shared memory; `await_async` tells when it is there."""
 
     levels = ON_TILES
 
@@ -81,8 +86,8 @@ class Bring(CopyToShared):
 
 
 @dataclass(frozen=True)
-class BringChunks(CopyToShared):
-    """Chunks of a global memory are on their way to shared memory; `await_brought` tells when they are there.
+class CopyAsyncChunks(CopyToShared):
+    """Chunks, of a wave's lanes, are on their way to shared memory; `await_async` tells when they are there.
 
     `shape` is rounds x neighbours. In each round every lane takes one chunk, at positions as in `load`, and what lies
     outside along `guard` is 0. Lane l's chunk goes right behind that of lane l - 1, and a round behind the one before,
@@ -117,8 +122,8 @@ class BringChunks(CopyToShared):
 
 
 @dataclass(frozen=True)
-class AwaitBrought(Op):
-    """Go on when no more than the last `pending` bytes are still on their way that this workgroup, or wave, brings."""
+class AwaitAsync(Op):
+    """Go on when at most the last `pending` bytes are on their way of what this workgroup, or wave, copies by lanes."""
 
     levels = ON_BOTH
 
@@ -129,12 +134,8 @@ class AwaitBrought(Op):
 
 
 @dataclass(frozen=True)
-class CopyIn(CopyToShared, Asynchronous):
-    """One lane asks for a box of a global memory; it arrives in shared memory at some later time, and tells a signal.
-
-    The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
-    runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes. 0 outside the memory.
-    """
+class CopyAsyncSignal(CopyToShared, Asynchronous):
+    """A box, as in `copy`, that one lane asks the copy engine for; it arrives some time later, and tells a signal."""
 
     writes = places(to=SHARED, signals=SIGNALS)
 
@@ -152,8 +153,8 @@ class CopyIn(CopyToShared, Asynchronous):
 
 
 @dataclass(frozen=True)
-class CopyTogether(CopyToShared, Asynchronous):
-    """As `copy_in`, for the two workgroups of a cluster: where `together` holds, both ask, and each brings half.
+class CopyAsyncCluster(CopyToShared, Asynchronous):
+    """As `copy_async_signal`, for the two workgroups of a cluster: where `together` holds, each gets half for both.
 
     Halves are of the rows, the last axis but one: the first member of the cluster brings the first half to both, to the
     same place in each one's shared memory, and tells the same signal of each; the second brings the second. Where it
@@ -187,7 +188,7 @@ class CopyTogether(CopyToShared, Asynchronous):
 
 
 @dataclass(frozen=True)
-class CopyOut(Asynchronous):
+class CopyAsyncOut(Asynchronous):
     """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory.
 
     `more`: the next one of this wave goes with it, and both are awaited as one.
@@ -209,14 +210,17 @@ class CopyOut(Asynchronous):
 
 
 @dataclass(frozen=True)
-class AwaitCopies(Asynchronous):
+class AwaitAsyncOut(Asynchronous):
     """Go on when at most `pending` of this wave's copies out, joined ones as one, still read shared memory."""
 
     pending: int
 
 
 def _want_box(
-    op: Copy | Bring | CopyIn | CopyTogether | CopyOut, shared: Value, indices: tuple[Value, ...], want: Want
+    op: Copy | CopyAsync | CopyAsyncSignal | CopyAsyncCluster | CopyAsyncOut,
+    shared: Value,
+    indices: tuple[Value, ...],
+    want: Want,
 ) -> None:
     memory = op.memory.type
     spaces = lies_in(op.memory, "global") and lies_in(shared, "shared")
@@ -319,13 +323,13 @@ class LetNextStart(Asynchronous):
 
 OPS: tuple[type[Op], ...] = (
     Copy,
-    Bring,
-    BringChunks,
-    AwaitBrought,
-    CopyIn,
-    CopyTogether,
-    CopyOut,
-    AwaitCopies,
+    CopyAsync,
+    CopyAsyncChunks,
+    AwaitAsync,
+    CopyAsyncSignal,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    AwaitAsyncOut,
     MakeSignals,
     Arrive,
     Await,

@@ -118,7 +118,7 @@ class _Body:
     def bringing(self) -> Brought | None:
         """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
         brings = self.target.brings
-        if brings is None or not any(isinstance(op, ir.BringChunks) for op in walk(self.kernel.body)):
+        if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
         self.shared_memory.note = brings.read_note
         return Brought(self.global_memory, brings, self.kernel.lanes)
@@ -281,9 +281,9 @@ class _Body:
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
-    def bring(self, op: ir.BringChunks | ir.AwaitBrought) -> None:
+    def bring(self, op: ir.CopyAsyncChunks | ir.AwaitAsync) -> None:
         assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
-        if isinstance(op, ir.AwaitBrought):
+        if isinstance(op, ir.AwaitAsync):
             self.brought.wait(op)
             return
         place, to = self.places[op.memory], self.places[op.to]
@@ -386,7 +386,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     **dict.fromkeys((ir.Load, ir.Store, ir.LoadEach, ir.StoreEach), _Body.access),
     ir.Allocate: _Body.allocate,
     ir.Overlay: _Body.overlay,
-    **dict.fromkeys((ir.BringChunks, ir.AwaitBrought), _Body.bring),
+    **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),
     **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.MatrixShared), _Body.asynchronous),
     **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver), _Body.exchange),
     **dict.fromkeys((ir.Barrier, ir.Scheduling), _Body.order),
