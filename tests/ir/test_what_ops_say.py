@@ -6,9 +6,11 @@ import pytest
 
 from tilewave.analysis.axes import Axes
 from tilewave.analysis.positions import Positions
+from tilewave.analysis.schedule import Covered
 from tilewave.errors import Loc
 from tilewave.ir import ops
 from tilewave.ir.core import Block, Kernel, Op, Value, field_type, part_names
+from tilewave.ir.faults import CannotCompile
 from tilewave.ir.rules import GLOBAL, ON_TILES, places
 from tilewave.ir.types import F32, INDEX_SCALAR, Memory, Tile, Vector
 from tilewave.ir.verify import VerifyError, verify
@@ -171,3 +173,23 @@ def test_a_part_of_what_is_computed_element_by_element_is_computed_from_parts():
     cut = take_parts_first(verify(kernel_of(x, y, z, zero, store, level="lane")))
     shapes = [op.result.type.shape for op in verify(cut).body.ops if isinstance(op, Shifted)]
     assert (2, 2) in shapes
+
+
+def test_an_op_that_touches_an_array_nobody_knows_where_is_refused():
+    """What a workgroup writes decides whether tiles are lost; an op that cannot be followed is named."""
+
+    @dataclass(frozen=True)
+    class Poke(Op):
+        levels = ON_TILES
+        writes = places(memory=GLOBAL)
+
+        memory: Value
+
+        def check(self, want):
+            pass
+
+    kernel = verify(kernel_of(Poke(ARRAY, loc=Loc("<text>", 5))))
+    with pytest.raises(CannotCompile) as raised:
+        Covered.by(kernel, {}, "")
+    assert raised.value.what == "k: it is not known which elements poke touches"
+    assert raised.value.loc.line == 5

@@ -12,6 +12,7 @@ import numpy as np
 from tilewave.errors import EndlessLoop
 from tilewave.interp.arithmetic import Array, constant, elementwise, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import CannotCompile
 from tilewave.ir.ops import (
     Const,
     Elementwise,
@@ -53,6 +54,17 @@ class Visit:
     op: Write | Scatter | Read | Gather
     workgroups: Array
     at: tuple[Array, ...]
+
+
+FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
+"""Ops of which it is known where in their memory each workgroup goes."""
+
+
+def want_followed(kernel: Kernel) -> None:
+    """Refuse an op that touches one of the kernel's arrays, nobody knows where."""
+    for op in walk(kernel.body):
+        if not isinstance(op, FOLLOWED) and any(v in kernel.body.args for v in (*op.read, *op.written)):
+            raise CannotCompile(f"{kernel.name}: it is not known which elements {op.name} touches", loc=op.loc)
 
 
 def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> Iterator[Visit]:

@@ -12,7 +12,6 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Yield
 from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_parts, check_places, check_type
 
-
 SOUND = "sound"
 """What an op remembers once it was found to be what it says."""
 
