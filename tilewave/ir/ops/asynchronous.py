@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.placements import lies_in
-from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_LANES, ON_TILES, SHARED, are_axes, are_indices, places
+from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_LANES, ON_TILES, SHARED, are_axes, are_indices, parts_only, places
 from tilewave.ir.types import BOOL, I64, INDEX_SCALAR, Memory, Padded, Scalar, Signals
 
 SIGNALS = ("signals",)
@@ -29,9 +29,6 @@ class Asynchronous(Op):
     """What the machine does by itself, beside the waves that ask for it and wait for it."""
 
     levels = ON_LANES
-
-    def check(self, want: Want) -> None:
-        """Its parts are all there is to it."""
 
 
 # -- copies from a global memory to a shared one
@@ -129,8 +126,7 @@ class AwaitAsync(Op):
 
     pending: int
 
-    def check(self, want: Want) -> None:
-        """Its parts are all there is to it."""
+    check = parts_only
 
 
 @dataclass(frozen=True)
@@ -214,6 +210,8 @@ class AwaitAsyncOut(Asynchronous):
     """Go on when at most `pending` of this wave's copies out, joined ones as one, still read shared memory."""
 
     pending: int
+
+    check = parts_only
 
 
 def _want_box(
@@ -302,6 +300,8 @@ def _want_signal(signals: Value, at: Value, want: Want) -> None:
 class ClusterBarrier(Asynchronous):
     """No wave goes on before all waves of all workgroups of the cluster have come here."""
 
+    check = parts_only
+
     def check_cluster(self, members: int, want: Want) -> None:
         _want_two(members, want)
 
@@ -316,9 +316,13 @@ class AwaitEarlier(Asynchronous):
     A kernel that has this may start while they still run, so no wave touches global memory in front of it.
     """
 
+    check = parts_only
+
 
 class LetNextStart(Asynchronous):
     """The kernel launched next may start once all workgroups have come here, or ended; no result depends on it."""
+
+    check = parts_only
 
 
 OPS: tuple[type[Op], ...] = (

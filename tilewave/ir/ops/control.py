@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewave.ir.core import Block, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
-from tilewave.ir.rules import ON_BOTH, ON_LANES, want_results, want_yields
+from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only, want_results, want_yields
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, is_held
 
 MOST_WAVES = 1024
@@ -85,8 +85,7 @@ class Yield(Op):
 
     values: tuple[Value, ...]
 
-    def check(self, want: Want) -> None:
-        """What it gives is its block's affair."""
+    check = parts_only  # what it gives is its block's affair
 
 
 OPS: tuple[type[Op], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewave.ir.core import Op, Want
-from tilewave.ir.rules import ON_BOTH, ON_LANES
+from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only
 
 GROUPED = ("matrix", "load", "shared_load", "shared_store")
 """What `together` groups."""
@@ -37,9 +37,6 @@ class Scheduling(Op):
 
     levels = ON_LANES
 
-    def check(self, want: Want) -> None:
-        """Its parts are all there is to it."""
-
 
 @dataclass(frozen=True)
 class Priority(Scheduling):
@@ -53,6 +50,8 @@ class Priority(Scheduling):
 
 class KeepOrder(Scheduling):
     """What stands in front stays in front, what stands behind stays behind; no result depends on it."""
+
+    check = parts_only
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,8 @@ class Together(Scheduling):
 
 class AwaitLoads(Scheduling):
     """Go on when everything has come that this wave loads from global memory; no result depends on it."""
+
+    check = parts_only
 
 
 OPS: tuple[type[Op], ...] = (
