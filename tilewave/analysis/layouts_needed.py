@@ -17,8 +17,8 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment, GroupFragment
 from tilewave.ir.layouts import linear
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Broadcast,
+    Elementwise,
     HandOver,
     Loop,
     Mma,
@@ -86,9 +86,10 @@ class Spreads:
             case Permute(x, axes):
                 found = self._as_read(x)
                 return found and tuple(layout.permuted(axes) for layout in found)
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 return next((s for x in op.operands if _is_tile(x) and (s := self._as_read(x))), None)
-        return None
+            case _:
+                return None
 
     def _read(self, op: Read) -> Spread:
         shape = op.result.type.shape
@@ -137,10 +138,12 @@ class Spreads:
                 back = tuple(axes.index(i) for i in range(len(axes)))
                 for spread in self.needed.get(op.result, ()):
                     self._need(x, tuple(layout.permuted(back) for layout in spread))
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 for spread in self.needed.get(op.result, ()):
                     for x in op.operands:
                         self._need(x, spread)
+            case _:
+                pass  # it takes no tile; one that does is refused where it is cut among lanes
 
     def _loop_needs(self, op: Loop | While) -> None:
         for result, *_, yielded, init in carried(op):

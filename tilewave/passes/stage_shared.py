@@ -24,7 +24,7 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import Fragment
 from tilewave.ir.layouts import LANES
-from tilewave.ir.ops import ELEMENTWISE, Allocate, Broadcast, Const, Gather, Iota, Mma, Permute, Read, Write
+from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
 from tilewave.ir.placements import elements, offset
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, DType, Memory, Padded, Placement, Swizzled, Tile
@@ -119,7 +119,7 @@ class _Staging:
         op = self.makers.get(v)
         if isinstance(op, Read):
             yield op
-        elif isinstance(op, ELEMENTWISE):
+        elif isinstance(op, Elementwise):
             for x in op.operands:
                 yield from self.reads_of(x)
 
@@ -142,7 +142,7 @@ class _Staging:
                 pass
             case Broadcast(x) | Permute(x):
                 yield from self.sources(x) if isinstance(x.type, Tile) else ()
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 for x in op.operands:
                     yield from self.sources(x) if isinstance(x.type, Tile) else ()
             case _:

@@ -103,7 +103,8 @@ class Registers:
                 places = np.arange(prod(x.type.shape)).reshape(x.type.shape)
                 taken = places.take(range(first, first + shape[axis]), axis)
                 return picked(self.f, self.vector(x), shape, taken)
-        raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
         """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.
