@@ -1,4 +1,4 @@
-"""CopyAsync the tiles of a later step into shared memory while this step computes.
+"""Bring the tiles of a later step into shared memory while this step computes.
 
                                   one buffer                         two buffers: step s uses slot s % 2
 loop(%trips) {                    loop(min(trips, 1)) {              loop(min(trips, 1)) {
@@ -311,7 +311,7 @@ class _Writer:
         return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
 
     def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
-        """CopyAsync the tiles of the first steps."""
+        """Bring the tiles of the first steps."""
         copier = _Copier(self.builder, "first")
         step = copier.fresh(self.index)
         body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))
