@@ -11,6 +11,7 @@ from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.types import F32, I32, INDEX_SCALAR, Memory, Scalar, Tile
 
 TILE, MEMORY = Tile((2, 2), F32), Memory((8, 8), F32, "global")
+COMPARISONS = [ops.Less, ops.LessEqual, ops.Equal, ops.NotEqual]
 INDEX_OPS = (ops.Add, ops.Sub, ops.Mul, ops.FloorDiv, ops.Mod, ops.Min, ops.Max)
 TILE_OPS = (ops.Add, ops.Sub, ops.Mul, ops.Min, ops.Max)
 
@@ -40,7 +41,7 @@ class _Writer:
             value = self.builder.binary(ops.Mod, value, self.builder.const(97))
         elif kind == "select":
             a, b = self.pick(indices), self.pick(indices)
-            condition = self.builder.binary(self.pick(ops.COMPARISONS), a, b)
+            condition = self.builder.binary(self.pick(COMPARISONS), a, b)
             value = self.builder.emit(ops.Select, condition, a, b, type=INDEX_SCALAR)
         else:
             value = self.builder.cast(self.builder.cast(self.pick(indices), I32), INDEX_SCALAR.dtype)

@@ -17,8 +17,7 @@ from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.memory import Race
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier, Const, Load, Overlay, Store, WriteThrough
-from tilewave.ir.overlays import size_bytes
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import lies_in, size_bytes
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Broadcast, Const, Convert, Iota, Loop, Mma, Permute, While, Yield
+from tilewave.ir.ops import Broadcast, Const, Iota, Loop, Mma, While, Yield
 from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
 from tilewave.ir.types import Scalar, Tile
 
@@ -55,32 +55,16 @@ class Axes:
 
     def _learn(self, op: Op) -> None:
         match op:
-            case Broadcast(x, axes):
-                for i, axis in enumerate(axes):
-                    self._join(x, i, op.result, axis)
-            case Permute(x, axes):
-                for i, axis in enumerate(axes):
-                    self._join(x, axis, op.result, i)
-            case Mma():
-                self._learn_product(op)
             case Loop(_, init, body):
                 self._learn_carried(init, body.args[1:], _yielded(body), op.results)
             case While(init, condition, body):
                 self._learn_carried(init, condition.args, body.args, _yielded(body), op.results)
-            case _ if isinstance(op, (*ELEMENTWISE, Convert)):
-                self._join_all(op.result, *op.operands)  # a scalar condition has no axes
-
-    def _learn_product(self, op: Mma) -> None:
-        a, b, acc = op.a, op.b, op.acc
-        self._join_all(op.result, acc)
-        *batch, rows, last = range(len(acc.type.shape))
-        for i in batch:
-            self._join(a, i, acc, i)
-            self._join(b, i, acc, i)
-        self._join(a, rows, acc, rows)
-        self._join(b, rows, acc, last)
-        self._join(a, last, b, last)
-        self._contracted.append((a.name, last))
+            case _:
+                for one, other in op.corresponding() or ():
+                    self._join(*one, *other)
+        if isinstance(op, Mma):
+            v, axis = op.contracted
+            self._contracted.append((v.name, axis))
 
     def _learn_carried(self, *stages: Sequence[Value]) -> None:
         for values in zip(*stages, strict=True):

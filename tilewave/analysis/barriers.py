@@ -11,14 +11,23 @@ barrier()                   # behind the store of the last round: handed over, b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Load, LoadEach, Loop, Store, StoreEach, While
-from tilewave.ir.types import Memory
+from tilewave.ir.ops import AwaitAsync, Barrier, CopyAsyncChunks, Loop, While
+from tilewave.ir.placements import lies_in
 
-WRITES: tuple[type[Op], ...] = (Store, StoreEach)
-READS_OR_WRITES: tuple[type[Op], ...] = (*WRITES, Load, LoadEach)
+Touched = Callable[[Op], tuple[Value, ...]]
+
+
+def written_by_lanes(op: Op) -> tuple[Value, ...]:
+    """The memories that lanes store to; not what passes them by."""
+    return () if op.passes_lanes_by else op.written
+
+
+def touched_by_lanes(op: Op) -> tuple[Value, ...]:
+    return () if op.passes_lanes_by else (*op.written, *op.read)
 
 
 class Stored(IntEnum):
@@ -38,9 +47,9 @@ class Handovers:
     """
 
     def __init__(
-        self, kernel: Kernel, accesses: tuple[type[Op], ...] = WRITES, by_hand: frozenset[str] = frozenset()
+        self, kernel: Kernel, touched: Touched = written_by_lanes, by_hand: frozenset[str] = frozenset()
     ) -> None:
-        self._accesses, self._by_hand = accesses, by_hand
+        self._touched, self._by_hand = touched, by_hand
         self._found: dict[int, Stored] = {}
         self._walk(kernel.body, Stored.NOTHING)
 
@@ -69,9 +78,9 @@ class Handovers:
         return stored
 
     def _is_access(self, op: Op) -> bool:
-        if isinstance(op, BringChunks):
+        if isinstance(op, CopyAsyncChunks):
             return op.memory.name in self._by_hand
-        return isinstance(op, self._accesses) and any(_is_shared(v) for v in op.operands)
+        return any(lies_in(v, "shared") for v in self._touched(op))
 
 
 class Transits:
@@ -90,17 +99,15 @@ class Transits:
             match op:
                 case Barrier() if comes:
                     self._found.add(id(op))
-                case BringChunks():
+                case CopyAsyncChunks():
                     comes = True
-                case AwaitBrought(pending):
+                case AwaitAsync(pending):
                     comes = comes and pending > 0
+                case _:
+                    pass  # nobody else has something come, or waits for it
             for inner in op.blocks:
                 behind = self._walk(inner, comes)
                 if isinstance(op, (Loop, While)):
                     behind = self._walk(inner, comes or behind)  # once more, behind its own end
                 comes = comes or behind
         return comes
-
-
-def _is_shared(memory: Value) -> bool:
-    return isinstance(memory.type, Memory) and memory.type.space == "shared"

@@ -15,7 +15,7 @@ are compared as sums of values, so that their difference is often known, or a mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
@@ -29,12 +29,11 @@ from tilewave.analysis.layouts_needed import Spreads
 from tilewave.analysis.positions import Positions
 from tilewave.analysis.residues import Residue, Residues
 from tilewave.interp.arithmetic import elementwise
-from tilewave.interp.tiles import READS, WRITES
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
     Const,
+    Elementwise,
     FloorDiv,
     Gather,
     Mod,
@@ -80,14 +79,11 @@ class Visit:
 
 def touched_again(kernel: Kernel) -> set[Value]:
     """The global memories that are written, and touched at more than one place or time."""
-    written = {op.memory for op in walk(kernel.body) if isinstance(op, WRITES) and lies_in(op.memory, "global")}
-    once = [op.memory for op in kernel.body.ops if isinstance(op, (*READS, *WRITES))]
-    inside = {op.memory for top in kernel.body.ops for block in top.blocks for op in _touching(block)}
+    written = {v for op in walk(kernel.body) for v in op.written if lies_in(v, "global")}
+    once = [v for op in kernel.body.ops for v in (*op.read, *op.written)]
+    blocks = [block for top in kernel.body.ops for block in top.blocks]
+    inside = {v for block in blocks for op in walk(block) for v in (*op.read, *op.written)}
     return {memory for memory in written if memory in inside or once.count(memory) > 1}
-
-
-def _touching(block: Block) -> Iterator[Any]:
-    return (op for op in walk(block) if isinstance(op, (*READS, *WRITES)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +204,8 @@ class Conflicts:
                 return self._window(at, axes, *self._coordinates(op))
             case Gather(where=where) | Scatter(where=where):
                 return self._scattered(where, *self._coordinates(op))
-        return None
+            case _:
+                return None
 
     def _coordinates(self, op: Read | Write | WriteThrough | Gather | Scatter) -> tuple[Array, Array]:
         """Of every lane and register that holds some of its tile: the lane, and the position in the tile."""
@@ -300,9 +297,10 @@ def _computed(op: Op, parts: list[Position]) -> Position | None:
             return Position(a.own // b.own, base)
         case Mod(), [a, b] if (b.constant or 0) > 0 and a.split(b.constant or 1) is not None:
             return Position(a.own % b.own, NOWHERE)
-    if isinstance(op, ELEMENTWISE) and not any(part.base.terms for part in parts):
-        return Position(elementwise(op, [part.own for part in parts]), NOWHERE)
-    return None
+        case Elementwise(), _ if not any(part.base.terms for part in parts):
+            return Position(elementwise(op, [part.own for part in parts]), NOWHERE)
+        case _:
+            return None
 
 
 def _signed(factor: int) -> int:

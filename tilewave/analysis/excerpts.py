@@ -1,8 +1,8 @@
 """A part of a program: some of its ops, the loops around them, and what decides where they go and how often.
 
-loop(%n, [%zero, %first])        →  loop(%n, [%first])
-  copy_in(%a, [%at], …)               copy_in(%a, [%at], …)
-  %z = matrix_shared(…, %sum)         %next = add(%at, %c64)
+loop(%n, [%zero, %first])           →  loop(%n, [%first])
+  copy_async_signal(%a, [%at], …)        copy_async_signal(%a, [%at], …)
+  %z = matrix_shared(…, %sum)            %next = add(%at, %c64)
   %next = add(%at, %c64)
 """
 
@@ -16,7 +16,7 @@ from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.ops import Loop, While, Yield
 from tilewave.ir.rewrite import substitute, walk
 
-Wanted = tuple[type[Op], ...]
+Wanted = Callable[[Op], bool]
 
 
 def excerpt(block: Block, wanted: Wanted) -> Block:
@@ -46,11 +46,11 @@ def _renamed(block: Block, new: Mapping[Value, Value]) -> Block:
 
 
 def _has(op: Op, wanted: Wanted) -> bool:
-    return any(isinstance(inner, wanted) for block in op.blocks for inner in walk(block))
+    return any(wanted(inner) for block in op.blocks for inner in walk(block))
 
 
 def _stays(op: Op, wanted: Wanted, needed: set[Value]) -> bool:
-    return isinstance(op, wanted) or _has(op, wanted) or any(v in needed for v in op.results)
+    return wanted(op) or _has(op, wanted) or any(v in needed for v in op.results)
 
 
 def _needs(op: Op, wanted: Wanted, needed: set[Value]) -> Sequence[Value]:

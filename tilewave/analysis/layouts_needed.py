@@ -18,9 +18,9 @@ from math import prod
 from tilewave.analysis.ties import Spread, Ties, bodies, carried, carried_args
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Broadcast,
     Convert,
+    Elementwise,
     HandOver,
     Loop,
     Mma,
@@ -100,9 +100,10 @@ class Spreads:
             case Permute(x, axes):
                 found = self._as_read(x)
                 return found and tuple(layout.permuted(axes) for layout in found)
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 return next((s for x in op.operands if _is_tile(x) and (s := self._as_read(x))), None)
-        return None
+            case _:
+                return None
 
     def _read(self, op: Read) -> Spread:
         shape = op.result.type.shape
@@ -160,9 +161,10 @@ class Spreads:
             case Permute(x, axes):
                 back = tuple(axes.index(i) for i in range(len(axes)))
                 return [(x, tuple(layout.permuted(back) for layout in spread))]
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 return [(x, spread) for x in op.operands if _is_tile(x)]
-        return []
+            case _:
+                return []  # lanes make it of no tile; one that they do is refused where it is cut among lanes
 
     def _loop_needs(self, op: Loop | While) -> None:
         ends = op.body.ops[-1]

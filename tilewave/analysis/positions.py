@@ -10,11 +10,9 @@ from collections.abc import Hashable
 from math import gcd
 
 from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Add, Cast, Const, Max, Min, Mod, Mul, Neg, Select, Sub, Workgroup
+from tilewave.ir.ops import Add, Cast, Const, Max, Min, Mod, Mul, Neg, Select, Sub
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
-
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup)
 
 
 class Positions:
@@ -26,10 +24,10 @@ class Positions:
         self._formulas: dict[Value, int] = {}
         self._known: dict[Hashable, int] = {}
         for op in walk(body):
-            if len(op.results) == 1 and isinstance(op.result.type, Scalar) and isinstance(op, PURE):
+            if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.is_pure:
                 self._makers[op.result] = op
                 self._divisors[op.result] = self._divisor(op)
-                self._formulas[op.result] = self._number(_key(op, tuple(self.formula(v) for v in op.operands)))
+                self._formulas[op.result] = self._number(self._key(op))
 
     def divisor(self, v: Value) -> int:
         """A number that divides v whatever v is; 0, which every number divides, where v is 0."""
@@ -66,7 +64,8 @@ class Positions:
             case _:
                 return 1
 
-
-def _key(op: Op, operands: tuple[int, ...]) -> Hashable:
-    value = repr(op.value) if isinstance(op, Const) else ""
-    return type(op), value, op.result.type, operands
+    def _key(self, op: Op) -> Hashable:
+        """What says how a number is computed."""
+        parts = (x if isinstance(x, tuple) else (x,) for x in op.operand_parts())
+        operands = tuple([tuple(map(self.formula, part)) for part in parts])
+        return type(op), op.attributes(), op.result.type, operands

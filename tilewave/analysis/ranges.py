@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    COMPARISONS,
     Add,
     Binary,
     Broadcast,
     Cast,
+    Comparison,
     Const,
     Convert,
     FloorDiv,
@@ -51,7 +51,7 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
-    if not isinstance(op, Binary) or isinstance(op, COMPARISONS):
+    if not isinstance(op, Binary) or isinstance(op, Comparison):
         return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)
     match op:
@@ -72,29 +72,31 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a, c), min(b, d)
         case Max():
             return max(a, c), max(b, d)
-    return bounds(dtype)
+        case _:
+            return bounds(dtype)
 
 
 def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
     """c, where b is a // c * c, so that a - b is a remainder."""
-    match makers.get(b):
-        case Mul(q, c):
-            match makers.get(q):
-                case FloorDiv(x, d) if x == a and d == c:
-                    return c
-    return None
+    product = makers.get(b)
+    quotient = makers.get(product.a) if isinstance(product, Mul) else None
+    match product, quotient:
+        case Mul(_, c), FloorDiv(x, d) if x == a and d == c:
+            return c
+        case _:
+            return None
 
 
 def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
     """Bounds of w + turn · c, where turn counts to (end - w) // c: with its last turn it is end - c at most."""
-    match makers.get(op.b):
-        case Mul(turn, c) if turn in trips:
-            match makers.get(trips[turn]):
-                case FloorDiv(left, d) if of(c) == of(d) and of(c)[0] == of(c)[1] > 0:
-                    match makers.get(left):
-                        case Sub(end, w) if w == op.a:
-                            return of(w)[0], max(of(w)[1], of(end)[1] - of(c)[0])
-    return ANY
+    far = makers.get(op.b)
+    quotient = makers.get(trips[far.a]) if isinstance(far, Mul) and far.a in trips else None
+    left = makers.get(quotient.a) if isinstance(quotient, FloorDiv) else None
+    match far, quotient, left:
+        case Mul(_, c), FloorDiv(_, d), Sub(end, w) if w == op.a and of(c) == of(d) and of(c)[0] == of(c)[1] > 0:
+            return of(w)[0], max(of(w)[1], of(end)[1] - of(c)[0])
+        case _:
+            return ANY
 
 
 def within_both(a: Range, b: Range) -> Range:
@@ -146,4 +148,5 @@ class Ranges:
                 return range_of(Mod(a, divisor, results=op.results), self.of)
             case Add():
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
-        return range_of(op, self.of)
+            case _:
+                return range_of(op, self.of)

@@ -75,8 +75,9 @@ class Residues:
                 return self.of(a, modulus).times(c)
             case Mul(a, b) if (c := self.constant(a)) is not None:
                 return self.of(b, modulus).times(c)
-        known = self.constant(v)
-        return Residue.of({v.name: 1}, 0, modulus) if known is None else Residue.of({}, known, modulus)
+            case _:
+                known = self.constant(v)
+                return Residue.of({v.name: 1}, 0, modulus) if known is None else Residue.of({}, known, modulus)
 
     def constant(self, v: Value) -> int | None:
         low, high = self.ranges.of(v)
@@ -92,14 +93,16 @@ class Residues:
                 step = self._step(op.body.args[place], end.values[place])
                 fits = step > 0 and SMALL[0] <= first and below + step <= SMALL[1]
                 return max(0, -(-(below - first) // step)) if fits else ANY[1]
-        return ANY[1]
+            case _:
+                return ANY[1]
 
     def _step(self, before: Value, after: Value) -> int:
         """What is added to one number to get the other; 0 where that is not seen."""
         match self.makers.get(self._uncast(after)):
             case Add(a, b) if self._uncast(a) == before:
                 return self.constant(b) or 0
-        return 0
+            case _:
+                return 0
 
     def _uncast(self, v: Value) -> Value:
         """What was cast, which is the same number if it is small."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.analysis.ranges import Range
-from tilewave.analysis.visits import Visit, WholeRun, element_places
+from tilewave.analysis.visits import Visit, WholeRun, element_places, want_followed
 from tilewave.errors import CoverageError
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
@@ -89,6 +89,7 @@ class Covered:
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
+        want_followed(kernel)
         writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
         if not writes:
             raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Broadcast, Loop, Mma, Permute, TakeOver, While, Yield
+from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Permute, TakeOver, While, Yield
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import Layout
@@ -101,8 +101,10 @@ class Ties:
                 self.one_way(op.result, x, lambda s: tuple(layout.permuted(back) for layout in s))
             case Broadcast(x, axes):
                 self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 self.tie_all((*op.results, *op.operands))
+            case _:
+                pass  # what it gives can be had in any layout, or is refused where it is cut among lanes
 
     def tie_all(self, values: Sequence[Value]) -> None:
         mine = [v for v in dict.fromkeys(values) if v in self.bound]
@@ -145,6 +147,8 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
             case Permute() | Broadcast():
                 if any(v in found for v in op.operands):
                     found[op.result] = None
-            case _ if isinstance(op, ELEMENTWISE) and any(v in found for v in op.operands):
+            case Elementwise() if any(v in found for v in op.operands):
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
+            case _:
+                pass  # likewise
     return found

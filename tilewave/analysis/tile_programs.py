@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import WITH_EFFECT, Allocate, Loop, Mma, While, Workgroup, Yield
+from tilewave.ir.ops import Allocate, Loop, Mma, While, Workgroup, Yield
 from tilewave.ir.rewrite import walk
 
 
@@ -25,7 +25,7 @@ def only_adds_up(op: Op) -> bool:
     products = {inner.result: inner for inner in op.body.ops if isinstance(inner, Mma)}
     inside = list(walk(op.body))
     end = inside[-1]
-    if any(isinstance(inner, WITH_EFFECT) for inner in inside[:-1]) or not isinstance(end, Yield):
+    if any(inner.has_effect for inner in inside[:-1]) or not isinstance(end, Yield):
         return False
     carried = dict(zip(op.body.args[1:], end.values, strict=True))
     return all(_is_sum(v, arg, products) for arg, v in carried.items()) and _only_sums_use(op, set(carried), products)

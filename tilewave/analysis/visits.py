@@ -12,16 +12,15 @@ import numpy as np
 from tilewave.errors import EndlessLoop
 from tilewave.interp.arithmetic import Array, constant, elementwise, unmapped_tile
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import CannotCompile
 from tilewave.ir.ops import (
-    Binary,
     Const,
+    Elementwise,
     Gather,
     Loop,
     Read,
     Scatter,
-    Select,
     TileOf,
-    Unary,
     While,
     Workgroup,
     Write,
@@ -55,6 +54,17 @@ class Visit:
     op: Write | Scatter | Read | Gather
     workgroups: Array
     at: tuple[Array, ...]
+
+
+FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
+"""Ops of which it is known where in their memory each workgroup goes."""
+
+
+def want_followed(kernel: Kernel) -> None:
+    """Refuse an op that touches one of the kernel's arrays, nobody knows where."""
+    for op in walk(kernel.body):
+        if not isinstance(op, FOLLOWED) and any(v in kernel.body.args for v in (*op.read, *op.written)):
+            raise CannotCompile(f"{kernel.name}: it is not known which elements {op.name} touches", loc=op.loc)
 
 
 def visits(kernel: Kernel, symbols: Mapping[str, int], wanted: tuple[type[Op], ...]) -> Iterator[Visit]:
@@ -109,7 +119,7 @@ class IndexRun:
 
     def op(self, op: Op, env: dict[Value, Any], w: Array) -> None:
         match op:
-            case Binary() | Unary() | Select():
+            case Elementwise():
                 env[op.result] = elementwise(op, [env[v] for v in op.operands])
             case Const(value):
                 env[op.result] = constant(op, value)
@@ -121,8 +131,10 @@ class IndexRun:
                 self.loop(op, env, w)
             case While():
                 self.loop_while(op, env, w)
+            case Loop() | Gather() | Scatter():
+                pass  # nobody asks for what it does
             case _:
-                pass
+                raise NotImplementedError(f"{op.loc}: no index is computed from {op.name}")
 
     def matters(self, op: Loop) -> bool:
         if any(v in self.needed for v in op.results) or not self.watched.isdisjoint(op.body.args):

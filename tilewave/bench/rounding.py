@@ -15,7 +15,7 @@ import ml_dtypes
 from tilewave.analysis.ranges import Ranges
 from tilewave.bench.gpu import FLOAT8_UNIT
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, FUNCTIONS, Accumulate, Cast, Loop, Mma, Scatter, While, Write
+from tilewave.ir.ops import Accumulate, Cast, Elementwise, Function, Loop, Mma, Scatter, While, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType, Memory
 from tilewave.machine.matrix import WISHES
@@ -74,9 +74,9 @@ class _Count:
             return (kind.shape[-1] + 1) * (max(here, FLOAT8_UNIT) if kind.dtype in FLOAT8 else here)
         if isinstance(op, Cast) and op.result in self.last:
             return 0.0
-        if isinstance(op, FUNCTIONS):
+        if isinstance(op, Function):
             return FUNCTION_UNITS * here
-        return here if isinstance(op, ELEMENTWISE) else here * self.added_up(op)
+        return here if isinstance(op, Elementwise) else here * self.added_up(op)
 
     def rounds(self, op: Loop | While) -> int:
         """How often roundings pile up: once where no float goes from round to round."""

@@ -12,8 +12,8 @@ import numpy as np
 from tilewave.errors import InterpreterError
 from tilewave.ir.casts import cast
 from tilewave.ir.core import Op
+from tilewave.ir.dispatch import row_of
 from tilewave.ir.ops import (
-    FUNCTIONS,
     Abs,
     Add,
     And,
@@ -25,6 +25,7 @@ from tilewave.ir.ops import (
     Exp,
     Exp2,
     FloorDiv,
+    Function,
     Less,
     LessEqual,
     Log,
@@ -123,13 +124,13 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
     kind = op.results[0].type
     if isinstance(op, Cast):
         return cast(operands[0], kind.dtype)
-    if isinstance(op, FUNCTIONS):
+    if isinstance(op, Function):
         return function(op, operands[0], kind.dtype)
     if isinstance(kind, Scalar) and isinstance(op, Select) and np.ndim(operands[0]) == 0:
         return operands[1] if operands[0] else operands[2]
     taken = _of_their_dtypes(op, operands)
     with np.errstate(all="ignore"):
-        result = MEANING[type(op)](*taken)
+        result = row_of(MEANING, op, "no meaning is given to")(*taken)
     if isinstance(result, np.generic) and not kind.dtype.is_float:
         result = result.item()  # np.minimum and its kind make numpy numbers of Python's
     if kind.dtype == INDEX:
@@ -142,7 +143,7 @@ def elementwise(op: Op, operands: list[Any]) -> Any:
 def function(op: Op, x: Any, dtype: DType) -> Any:
     """exp and its kind, by float64's digits rounded to f32 once; what is narrower is then rounded from there."""
     with np.errstate(all="ignore"):
-        found = MEANING[type(op)](np.asarray(x, np.float64))
+        found = row_of(MEANING, op, "no meaning is given to")(np.asarray(x, np.float64))
         return (found if dtype.bits > 32 else found.astype(np.float32)).astype(dtype.numpy)[()]
 
 
@@ -166,7 +167,7 @@ def _want_fitting(op: Op, operands: list[Any], result: Any) -> None:
     if isinstance(result, np.ndarray):
         if result.size == 0 or _bound(op, operands) <= LARGEST_INDEX:
             return
-        exact = MEANING[type(op)](*(np.asarray(x, object) for x in operands))
+        exact = row_of(MEANING, op, "no meaning is given to")(*(np.asarray(x, object) for x in operands))
         result = next((x for x in exact.reshape(-1) if wrapped(x, INDEX) != x), 0)
     if wrapped(int(result), INDEX) != result:
         raise InterpreterError(f"{op.name}: {result} does not fit into {INDEX}", loc=op.loc)

@@ -7,7 +7,7 @@ whatever would depend on the order of workgroups is found in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,28 +18,23 @@ from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, u
 from tilewave.interp.exchanges import Slots
 from tilewave.interp.windows import Window
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.dispatch import row_of
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
-    AwaitBrought,
+    AwaitAsync,
     AwaitEarlier,
     Barrier,
-    Binary,
-    Bring,
-    BringChunks,
     Broadcast,
     Const,
     Convert,
     Copy,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsync,
+    Elementwise,
     Gather,
     HandOver,
     Iota,
-    Load,
     LoadAccumulator,
-    LoadEach,
     Loop,
     MakeExchange,
     Mma,
@@ -50,12 +45,8 @@ from tilewave.ir.ops import (
     ReadAccumulator,
     ReadPanel,
     Scatter,
-    Select,
-    Store,
-    StoreEach,
     TakeOver,
     TileOf,
-    Unary,
     While,
     Workgroup,
     Write,
@@ -63,13 +54,12 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType, Memory, Scalar
 
 Env = dict[Value, Any]
 
-WRITES = (Write, WriteThrough, Scatter, Store, StoreEach, CopyOut)
-READS = (Read, Gather, Load, LoadEach, Copy, CopyIn, CopyTogether, Bring, BringChunks)
 NOBODY, SEVERAL, LATER = -1, -2, -3
 MOST_ROUNDS = 1 << 20
 """A while loop that goes round more often than this is taken to be endless."""
@@ -152,7 +142,7 @@ class Launch:
                 self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
             if (writer == LATER).any():
                 at = element(buffer, first(writer == LATER, where))
-                self.fail(op, f"reads {at} before what is brought there has arrived; await_brought must stand between")
+                self.fail(op, f"reads {at} before what is brought there has arrived; await_async must stand between")
             return
         foreign = (writer != NOBODY) & (writer != self.workgroup)
         if foreign.any():
@@ -204,86 +194,52 @@ class _Interpreter(Launch):
         return ()
 
     def op(self, op: Op) -> tuple[Any, ...]:
-        env = self.env
-        match op:
-            case Binary() | Unary() | Select():
-                return (elementwise(op, [env[v] for v in op.operands]),)
-            case Const(value):
-                return (constant(op, value),)
-            case Read(memory):
-                return (self.read(op, env[memory]),)
-            case Write(tile, memory) | WriteThrough(tile, memory):
-                self.write(op, env[memory], env[tile])
-                if isinstance(op, WriteThrough):
-                    env[op.shared].lose()
-                return ()
-            case Mma(a, b, acc):
-                return (multiply(env[a], env[b], env[acc]),)
-            case ZeroAccumulator():
-                return (np.zeros(op.result.type.shape, op.result.type.dtype.numpy),)
-            case LoadAccumulator(x) | ReadAccumulator(x):
-                return (env[x],)
-            case Accumulate(a, b, acc):
-                return (multiply(env[a], env[b], env[acc]),)
-            case Workgroup():
-                return (self.workgroup,)
-            case TileOf(number, rows, cols):
-                return unmapped_tile(env[number], rows, cols)
-            case Broadcast(x, axes):
-                shape = op.result.type.shape
-                return (np.broadcast_to(spread(env[x], axes, len(shape)), shape),)
-            case Permute(x, axes):
-                return (env[x].transpose(axes),)
-            case Convert(x):
-                return (env[x],)
-            case Iota():
-                return (np.arange(op.result.type.shape[0], dtype=op.result.type.dtype.numpy),)
-            case Prepack(memory):
-                return (self.prepack(op, env[memory]),)
-            case ReadPanel(memory, at):
-                *batch, panel, first = (env[v] for v in at)
-                depth = op.result.type.shape[-1]
-                where = (*batch, panel)
-                rows = env[memory].data[where].swapaxes(0, 1).reshape(op.result.type.shape[-2], -1)
-                return (rows[:, first : first + depth].reshape(op.result.type.shape),)
-            case Gather(memory):
-                return (self.gather(op, env[memory]),)
-            case Scatter(tile, memory):
-                self.scatter(op, env[memory], env[tile])
-                return ()
-            case Loop(trips, init, body):
-                carried = tuple(env[v] for v in init)
-                for i in range(env[trips]):
-                    carried = self.block(body, i, *carried)
-                return carried
-            case While():
-                return self.loop_while(op)
-            case Allocate():
-                kind = op.result.type
-                poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
-                return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
-            case Overlay(memory):
-                return (env[memory],)  # whoever writes here writes all of it: see WriteThrough
-            case Copy(memory, _, to):
-                self.copy(op, env[memory], env[to])
-                return ()
-            case MakeExchange():
-                return (self.exchange(op.result),)
-            case HandOver(tile, exchange, slot):
-                env[exchange].put(op, self.workgroup, env[slot], 0, env[tile])
-                return ()
-            case TakeOver(tile, exchange, slot):
-                return (env[tile] + self.take_over(op, env[exchange], env[slot]),)
-            case Bring(memory, _, to):
-                self.bring(op, env[memory], env[to])
-                return ()
-            case AwaitBrought(pending):
-                self.await_brought(pending)
-                return ()
-            case Barrier():
-                return ()  # whole tiles move at once here; waves exist at the lane level only
-            case _:
-                raise NotImplementedError(f"{op.loc}: no meaning is given to {op.name}")
+        return row_of(MEANINGS, op, "no meaning is given to")(self, op)
+
+    # -- numbers
+
+    def elementwise(self, op: Elementwise) -> tuple[Any, ...]:
+        return (elementwise(op, [self.env[v] for v in op.operands]),)
+
+    def const(self, op: Const) -> tuple[Any, ...]:
+        return (constant(op, op.value),)
+
+    def number(self, op: Workgroup) -> tuple[Any, ...]:
+        return (self.workgroup,)
+
+    def tile_of(self, op: TileOf) -> tuple[Any, ...]:
+        return unmapped_tile(self.env[op.number], op.rows, op.cols)
+
+    def broadcast(self, op: Broadcast) -> tuple[Any, ...]:
+        shape = op.result.type.shape
+        return (np.broadcast_to(spread(self.env[op.x], op.axes, len(shape)), shape),)
+
+    def permute(self, op: Permute) -> tuple[Any, ...]:
+        return (self.env[op.x].transpose(op.axes),)
+
+    def iota(self, op: Iota) -> tuple[Any, ...]:
+        kind = op.result.type
+        return (np.arange(kind.shape[0], dtype=kind.dtype.numpy),)
+
+    # -- products
+
+    def multiply(self, op: Mma | Accumulate) -> tuple[Any, ...]:
+        return (multiply(self.env[op.a], self.env[op.b], self.env[op.acc]),)
+
+    def zero_accumulator(self, op: ZeroAccumulator) -> tuple[Any, ...]:
+        return (np.zeros(op.result.type.shape, op.result.type.dtype.numpy),)
+
+    def same_numbers(self, op: Convert | LoadAccumulator | ReadAccumulator) -> tuple[Any, ...]:
+        (x,) = op.operands
+        return (self.env[x],)
+
+    # -- control
+
+    def loop(self, op: Loop) -> tuple[Any, ...]:
+        carried = tuple(self.env[v] for v in op.init)
+        for i in range(self.env[op.trips]):
+            carried = self.block(op.body, i, *carried)
+        return carried
 
     def loop_while(self, op: While) -> tuple[Any, ...]:
         carried = tuple(self.env[v] for v in op.init)
@@ -294,16 +250,45 @@ class _Interpreter(Launch):
             carried = self.block(op.body, *carried)
         raise EndlessLoop(f"workgroup {self.workgroup} went round {MOST_ROUNDS:,} times and is not done", loc=op.loc)
 
-    def take_over(self, op: Op, slots: Slots, slot: int) -> Array:
+    def barrier(self, op: Barrier) -> tuple[Any, ...]:
+        return ()  # whole tiles move at once here; waves exist at the lane level only
+
+    # -- between workgroups
+
+    def make_exchange(self, op: MakeExchange) -> tuple[Any, ...]:
+        return (self.exchange(op.result),)
+
+    def hand_over(self, op: HandOver) -> tuple[Any, ...]:
+        self.env[op.exchange].put(op, self.workgroup, self.env[op.slot], 0, self.env[op.tile])
+        return ()
+
+    def take_over(self, op: TakeOver) -> tuple[Any, ...]:
+        slots, slot = self.env[op.exchange], self.env[op.slot]
         slots.want_inside(op, self.workgroup, slot)
         if (slot, 0) not in slots.full:
             self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
-        return slots.take(op, self.workgroup, slot, 0)
+        return (self.env[op.tile] + slots.take(op, self.workgroup, slot, 0),)
 
     # -- memory
 
-    def prepack(self, op: Prepack, buffer: Buffer) -> Buffer:
+    def allocate(self, op: Allocate) -> tuple[Any, ...]:
+        kind = op.result.type
+        poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
+        return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+
+    def overlay(self, op: Overlay) -> tuple[Any, ...]:
+        return (self.env[op.memory],)  # whoever writes here writes all of it: see WriteThrough
+
+    def read_panel(self, op: ReadPanel) -> tuple[Any, ...]:
+        *batch, panel, first = (self.env[v] for v in op.at)
+        shape = op.result.type.shape
+        where = (*batch, panel)
+        rows = self.env[op.memory].data[where].swapaxes(0, 1).reshape(shape[-2], -1)
+        return (rows[:, first : first + shape[-1]].reshape(shape),)
+
+    def prepack(self, op: Prepack) -> tuple[Any, ...]:
         """Panels of a memory; made for the first workgroup and kept for the others."""
+        buffer: Buffer = self.env[op.memory]
         if op.result not in self.packed:
             *batch, panels, groups, rows, depth = op.result.type.shape
             order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
@@ -312,47 +297,60 @@ class _Interpreter(Launch):
             whole[..., : turned.shape[-2], : turned.shape[-1]] = turned.astype(whole.dtype)
             split = whole.reshape(*batch, panels, rows, groups, depth)
             self.packed[op.result] = Buffer(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
-        return self.packed[op.result]
+        return (self.packed[op.result],)
 
-    def read(self, op: Read, buffer: Buffer) -> Array:
+    def read(self, op: Read) -> tuple[Any, ...]:
+        buffer: Buffer = self.env[op.memory]
         if any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard):
-            return np.zeros(op.result.type.shape, buffer.data.dtype)
+            return (np.zeros(op.result.type.shape, buffer.data.dtype),)
         window = self.window(op, buffer, op.result.type.shape)
         self.note_read(op, buffer, window.inside)
         found = buffer.data[window.inside]
         if window.whole:
-            return np.array(window.to_tile(found))
+            return (np.array(window.to_tile(found)),)
         tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
         tile[window.part] = window.to_tile(found)
-        return tile
+        return (tile,)
 
-    def write(self, op: Write | WriteThrough, buffer: Buffer, tile: Array) -> None:
+    def write(self, op: Write | WriteThrough) -> tuple[Any, ...]:
+        buffer, tile = self.env[op.memory], self.env[op.tile]
         window = self.window(op, buffer, op.tile.type.shape)
         self.note_write(op, buffer, window.inside)
         buffer.data[window.inside] = window.to_memory(tile[window.part])
+        return ()
 
-    def copy(self, op: Copy, source: Buffer, target: Buffer) -> None:
-        where, tile = self.box(op, source, target)
+    def write_through(self, op: WriteThrough) -> tuple[Any, ...]:
+        self.write(op)
+        self.env[op.shared].lose()
+        return ()
+
+    def copy(self, op: Copy) -> tuple[Any, ...]:
+        target: Buffer = self.env[op.to]
+        where, tile = self.box(op, self.env[op.memory], target)
         self.note_write(op, target, (*where, ...))
         target.data[where] = tile
+        return ()
 
-    def bring(self, op: Bring, source: Buffer, target: Buffer) -> None:
+    def bring(self, op: CopyAsync) -> tuple[Any, ...]:
         """What was there is lost at once; what comes is seen when it was awaited."""
-        where, tile = self.box(op, source, target)
+        target: Buffer = self.env[op.to]
+        where, tile = self.box(op, self.env[op.memory], target)
         self.note_write(op, target, (*where, ...))
         assert target.writer is not None
         target.writer[where] = LATER
         target.data[where] = poison_of(target.value.type.dtype)
         self.on_the_way.append(Brought(target, where, tile))
+        return ()
 
-    def await_brought(self, pending: int) -> None:
-        while self.on_the_way and sum(b.tile.nbytes for b in self.on_the_way) > pending:
+    def await_async(self, op: AwaitAsync) -> tuple[Any, ...]:
+        while self.on_the_way and sum(b.tile.nbytes for b in self.on_the_way) > op.pending:
             come = self.on_the_way.pop(0)
             assert come.target.writer is not None
             come.target.writer[come.where] = self.workgroup
             come.target.data[come.where] = come.tile
+        return ()
 
-    def box(self, op: Copy | Bring, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
+    def box(self, op: Copy | CopyAsync, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
         """Where a copied box goes, and what is in it."""
         box = target.data.shape[len(op.to_at) :]
         window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)
@@ -370,13 +368,14 @@ class _Interpreter(Launch):
             self.fail(op, f"touches {buffer.value.name}[{position}], all of it outside {buffer.value.type}")
         return window
 
-    def gather(self, op: Gather, buffer: Buffer) -> Array:
+    def gather(self, op: Gather) -> tuple[Any, ...]:
+        buffer: Buffer = self.env[op.memory]
         where, inside = self.positions(op, buffer, op.result.type.shape)
         self.note_read(op, buffer, tuple(p[inside] for p in where))
-        tile: Array = np.where(inside, buffer.data[where], np.zeros((), buffer.data.dtype))
-        return tile
+        return (np.where(inside, buffer.data[where], np.zeros((), buffer.data.dtype)),)
 
-    def scatter(self, op: Scatter, buffer: Buffer, tile: Array) -> None:
+    def scatter(self, op: Scatter) -> tuple[Any, ...]:
+        buffer, tile = self.env[op.memory], self.env[op.tile]
         where, inside = self.positions(op, buffer, op.tile.type.shape)
         kept = tuple(p[inside] for p in where)
         flat = np.ravel_multi_index(kept, buffer.data.shape)
@@ -386,6 +385,7 @@ class _Interpreter(Launch):
             self.fail(op, f"stores two elements of one tile at {element(buffer, position)}")
         self.note_write(op, buffer, kept)
         buffer.data[kept] = tile[inside]
+        return ()
 
     def positions(self, op: Gather | Scatter, buffer: Buffer, tile: tuple[int, ...]) -> tuple[tuple[Array, ...], Array]:
         """Where each element of a tile sits, clipped into the memory, and which of them are inside."""
@@ -400,6 +400,42 @@ class _Interpreter(Launch):
         return tuple(np.clip(p, 0, n - 1) for p, n in zip(where_to, memory, strict=True)), inside
 
 
+MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
+    Elementwise: _Interpreter.elementwise,
+    Const: _Interpreter.const,
+    Workgroup: _Interpreter.number,
+    TileOf: _Interpreter.tile_of,
+    Broadcast: _Interpreter.broadcast,
+    Permute: _Interpreter.permute,
+    Convert: _Interpreter.same_numbers,
+    Iota: _Interpreter.iota,
+    Mma: _Interpreter.multiply,
+    Accumulate: _Interpreter.multiply,
+    ZeroAccumulator: _Interpreter.zero_accumulator,
+    LoadAccumulator: _Interpreter.same_numbers,
+    ReadAccumulator: _Interpreter.same_numbers,
+    Loop: _Interpreter.loop,
+    While: _Interpreter.loop_while,
+    Barrier: _Interpreter.barrier,
+    MakeExchange: _Interpreter.make_exchange,
+    HandOver: _Interpreter.hand_over,
+    TakeOver: _Interpreter.take_over,
+    Allocate: _Interpreter.allocate,
+    Overlay: _Interpreter.overlay,
+    Prepack: _Interpreter.prepack,
+    ReadPanel: _Interpreter.read_panel,
+    Read: _Interpreter.read,
+    Write: _Interpreter.write,
+    WriteThrough: _Interpreter.write_through,
+    Gather: _Interpreter.gather,
+    Scatter: _Interpreter.scatter,
+    Copy: _Interpreter.copy,
+    CopyAsync: _Interpreter.bring,
+    AwaitAsync: _Interpreter.await_async,
+}
+"""What each op of whole tiles means; it gives as many things as the op has results."""
+
+
 @dataclass(frozen=True)
 class Brought:
     """What is on its way to a part of a memory."""
@@ -410,10 +446,10 @@ class Brought:
 
 
 def touched(kernel: Kernel) -> tuple[set[Value], set[Value]]:
-    """The memories that a kernel writes, and those it reads."""
-    written = {op.memory for op in walk(kernel.body) if isinstance(op, WRITES)}
-    read = {op.memory for op in walk(kernel.body) if isinstance(op, READS)}
-    return written, read
+    """The global memories that a kernel writes, and those it reads."""
+    ops = list(walk(kernel.body))
+    written, read = (v for op in ops for v in op.written), (v for op in ops for v in op.read)
+    return {v for v in written if lies_in(v, "global")}, {v for v in read if lies_in(v, "global")}
 
 
 def spread(x: Any, axes: tuple[int, ...], rank: int) -> Array:

@@ -20,24 +20,24 @@ from tilewave.interp.positions import Elements, Outside, Registers, by_lane, ele
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.dispatch import find_row, row_of
 from tilewave.ir.ops import (
-    ELEMENTWISE,
-    SCHEDULING,
     Allocate,
     Arrive,
     Await,
-    AwaitBrought,
-    AwaitCopies,
+    AwaitAsync,
+    AwaitAsyncOut,
     AwaitEarlier,
     Barrier,
-    BringChunks,
     Broadcast,
     ClusterBarrier,
     Const,
     Copy,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncChunks,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
+    Elementwise,
     HandOver,
     Lane,
     LetNextStart,
@@ -55,6 +55,7 @@ from tilewave.ir.ops import (
     Ramp,
     Rearrange,
     Role,
+    Scheduling,
     Select,
     Shuffle,
     Store,
@@ -108,22 +109,19 @@ class WaveRun(LaterOps):
         env = self.env
         env.update(zip(block.args, args, strict=False))
         for self.place, op in enumerate(block.ops):
-            kind = type(op)
-            if kind in AT_ONCE:
-                result = AT_ONCE[kind](self, op)
+            if (at_once := find_row(AT_ONCE, op)) is not None:
+                result = at_once(self, op)
                 if op.results:
                     env[op.results[0]] = result
-                if kind in TOUCHING and self.stretch != WITHOUT_END:
+                if self.stretch != WITHOUT_END and _is_seen_by_others(op):
                     self.stretch -= 1
                     if self.stretch <= 0:
                         yield
-            elif kind in IN_STEPS:
-                results = yield from IN_STEPS[kind](self, op)
-                env.update(zip(op.results, results, strict=True))
             elif isinstance(op, Yield):
                 return tuple(env[v] for v in op.values)
             else:
-                raise NotImplementedError(f"{op.loc}: no meaning is given to {op.name}")
+                results = yield from row_of(IN_STEPS, op, "no meaning is given to")(self, op)
+                env.update(zip(op.results, results, strict=True))
         return ()
 
     # -- numbers
@@ -270,10 +268,10 @@ class WaveRun(LaterOps):
         memory: LaneMemory = self.env[op.memory]
         self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
 
-    def bring_chunks(self, op: BringChunks) -> None:
+    def copy_async_chunks(self, op: CopyAsyncChunks) -> None:
         self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))
 
-    def elements(self, op: Load | Store | BringChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+    def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
@@ -291,7 +289,7 @@ class WaveRun(LaterOps):
         at = [by_lane(self.env[v], rank) for v in op.at]
         return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
 
-    def mask(self, op: Load | Store | LoadEach | StoreEach | BringChunks, rank: int) -> Array | None:
+    def mask(self, op: Load | Store | LoadEach | StoreEach | CopyAsyncChunks, rank: int) -> Array | None:
         if not op.mask:
             return None
         (mask,) = (self.env[v] for v in op.mask)
@@ -363,7 +361,7 @@ class WaveRun(LaterOps):
 
 
 AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
-    **dict.fromkeys(ELEMENTWISE, WaveRun.elementwise),
+    Elementwise: WaveRun.elementwise,
     Const: WaveRun.const,
     Broadcast: WaveRun.broadcast,
     Permute: WaveRun.permute,
@@ -385,16 +383,16 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     StoreEach: WaveRun.store_each,
     MakeSignals: WaveRun.make_signals,
     Arrive: WaveRun.arrive,
-    BringChunks: WaveRun.bring_chunks,
+    CopyAsyncChunks: WaveRun.copy_async_chunks,
     Copy: WaveRun.copy,
-    CopyIn: WaveRun.copy_in,
-    CopyTogether: WaveRun.copy_together,
-    CopyOut: WaveRun.copy_out,
+    CopyAsyncSignal: WaveRun.copy_async_signal,
+    CopyAsyncCluster: WaveRun.copy_async_cluster,
+    CopyAsyncOut: WaveRun.copy_async_out,
     AwaitEarlier: WaveRun.await_earlier,
     LetNextStart: WaveRun.schedule,
     MakeExchange: WaveRun.make_exchange,
     HandOver: WaveRun.hand_over,
-    **dict.fromkeys(SCHEDULING, WaveRun.schedule),
+    Scheduling: WaveRun.schedule,
 }
 """Ops that a wave runs without a pause."""
 
@@ -406,16 +404,13 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Meet: WaveRun.barrier,
     ClusterBarrier: WaveRun.cluster_barrier,
     Await: WaveRun.await_signal,
-    AwaitCopies: WaveRun.await_copies,
+    AwaitAsyncOut: WaveRun.await_async_out,
     TakeOver: WaveRun.take_over,
-    AwaitBrought: WaveRun.await_brought,
+    AwaitAsync: WaveRun.await_async,
 }
 """Ops during which other waves may run."""
 
-TOUCHING = frozenset(
-    (
-        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, BringChunks),
-        *(MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver),
-    )
-)
-"""Ops behind which it matters who runs next."""
+
+def _is_seen_by_others(op: Op) -> bool:
+    """Whether it matters who runs next."""
+    return bool(op.reads or op.writes) or isinstance(op, MakeSignals)

@@ -10,11 +10,11 @@ from typing import Any
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.core import Block, Op, Value, word
 from tilewave.ir.ops import (
-    COMPARISONS,
     Add,
     Binary,
     Cast,
     Const,
+    Elementwise,
     Equal,
     FloorDiv,
     Less,
@@ -29,7 +29,7 @@ from tilewave.ir.ops import (
     Xor,
     Yield,
 )
-from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Type, elementwise
+from tilewave.ir.types import INDEX_SCALAR, DType, Type, elementwise
 
 
 @dataclass
@@ -75,8 +75,10 @@ class Builder:
         return x if x.type.dtype == dtype else self.emit(Cast, x, type=elementwise(x.type, dtype))
 
     def binary(self, cls: type[Binary], a: Value, b: Value) -> Value:
-        out = elementwise(a.type, BOOL) if cls in COMPARISONS else a.type
-        return self.emit(cls, a, b, type=out)
+        return self.elementwise(cls, a, b)
+
+    def elementwise(self, cls: type[Elementwise], *operands: Value) -> Value:
+        return self.emit(cls, *operands, type=cls.result_type(*(v.type for v in operands)))
 
     def block(self, args: Iterable[Value], yields: Iterable[Value] | None = None) -> Block:
         """The ops of this region as a block, closed by a yield where one is due."""

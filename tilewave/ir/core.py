@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
@@ -50,12 +51,81 @@ class Block:
         return [f"({args}) {{", *(INDENT + line for op in self.ops for line in op.lines()), "}"]
 
 
+Want = Callable[[bool, str], None]
+"""`want(holds, why)` is called for everything that must hold; why, where it does not."""
+Axis = tuple[Value, int]
+"""One axis of an operand or a result."""
+Places = Mapping[str, tuple[str, ...]]
+"""For each field that holds a memory, the address spaces it may lie in; signals and exchanges count as spaces too."""
+NO_MEMORY: Places = MappingProxyType({})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Op:
-    """One step: fields holding values are operands, fields holding blocks are regions, the rest are attributes."""
+    """One step: fields holding values are operands, fields holding blocks are regions, the rest are attributes.
+
+    An op says what it is next to its fields; verifier, passes and analyses ask it, and keep no lists of ops. One that
+    says nothing stands on no level, stays where it is, and is refused by name wherever more would have to be known.
+    """
+
+    levels: ClassVar[tuple[str, ...]] = ()
+    """Where it may stand: "tile", "lane"."""
+    gives: ClassVar[int | None] = 0
+    """How many results it has; None: as many as its regions say."""
+    has_effect: ClassVar[bool] = True
+    """Whether it stays though nobody uses its results."""
+    is_pure: ClassVar[bool] = False
+    """Whether it gives the same for the same operands wherever it stands, and costs next to nothing: it may be moved,
+    merged with its like, and computed again."""
+    reads: ClassVar[Places] = NO_MEMORY
+    writes: ClassVar[Places] = NO_MEMORY
+    """The fields whose memories it reads and writes. A memory that stands in neither must stand in `hands_on`."""
+    hands_on: ClassVar[Places] = NO_MEMORY
+    """The fields whose memories it neither reads nor writes."""
+    passes_lanes_by: ClassVar[bool] = False
+    """Whether the machine moves what it reads or writes without a register of any lane's."""
+
+    ends_blocks: ClassVar[bool] = False
+    """Whether it says what its block gives, and nothing may follow it."""
 
     results: tuple[Value, ...] = ()
     loc: Loc = field(default=NOWHERE, compare=False, repr=False)
+
+    def check(self, want: Want) -> None:
+        """What its operands, attributes and results must be to each other."""
+        want(False, "does not say what it takes and gives, by a method check(want)")
+
+    def check_cluster(self, members: int, want: Want) -> None:
+        """What it says of the workgroups that run side by side, `members` of them: of most ops, nothing."""
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        """What it says of the `lanes` of a wave: of most ops, nothing."""
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
+        """Axes of operands and results that run together: cut them alike, and it does the same to the parts.
+
+        An axis that stands in no pair can be cut by itself. None: it is not said, and nothing may be cut.
+        """
+        return None
+
+    @property
+    def read(self) -> tuple[Value, ...]:
+        """The memories that it reads."""
+        return tuple(getattr(self, name) for name in self.reads)
+
+    @property
+    def written(self) -> tuple[Value, ...]:
+        """The memories that it writes."""
+        return tuple(getattr(self, name) for name in self.writes)
+
+    def attributes(self) -> tuple[tuple[type, str], ...]:
+        """What it says beside operands and regions; 1, 1.0 and True differ here, which they do not in Python."""
+        parts = [getattr(self, name) for name in _attribute_names(type(self))]
+        return tuple([(type(part), repr(part)) for part in parts])
+
+    def operand_parts(self) -> tuple[Any, ...]:
+        """Its operands, field by field: values, and tuples of them."""
+        return tuple([getattr(self, name) for name in _operand_names(type(self))])
 
     @classmethod
     def word(cls) -> str:
@@ -114,11 +184,14 @@ class Op:
 
 
 OPERANDS = ("Value", "tuple[Value, ...]")
-"""The types of fields, as `ops.py` spells them, that hold operands."""
+"""The types of fields, as ops spell them, that hold operands."""
 
 
 _WORDS: dict[type[Op], str] = {}
 _FIELDS: dict[type[Op], dict[str, Field[Any]]] = {}
+_FIELD_TYPES: dict[type[Op], dict[str, str]] = {}
+_OPERAND_NAMES: dict[type[Op], tuple[str, ...]] = {}
+_ATTRIBUTE_NAMES: dict[type[Op], tuple[str, ...]] = {}
 
 
 def _fields(cls: type[Op]) -> dict[str, Field[Any]]:
@@ -132,13 +205,36 @@ def part_names(cls: type[Op]) -> tuple[str, ...]:
     return tuple(_fields(cls))
 
 
+def _operand_names(cls: type[Op]) -> tuple[str, ...]:
+    if cls not in _OPERAND_NAMES:
+        _OPERAND_NAMES[cls] = tuple(name for name in _fields(cls) if field_type(cls, name) in OPERANDS)
+    return _OPERAND_NAMES[cls]
+
+
+def _attribute_names(cls: type[Op]) -> tuple[str, ...]:
+    if cls not in _ATTRIBUTE_NAMES:
+        names = (name for name in _fields(cls) if field_type(cls, name) not in (*OPERANDS, "Block"))
+        _ATTRIBUTE_NAMES[cls] = tuple(names)
+    return _ATTRIBUTE_NAMES[cls]
+
+
 def is_operand_list(cls: type[Op], name: str) -> bool:
     return field_type(cls, name) == "tuple[Value, ...]"
 
 
 def field_type(cls: type[Op], name: str) -> str:
-    """The type of a field as `ops.py` spells it; it decides how the text is read back."""
-    return str(_fields(cls)[name].type)
+    """The type of a field as an op spells it; it decides how the text is read back."""
+    if cls not in _FIELD_TYPES:
+        _FIELD_TYPES[cls] = {f.name: _spelled(f.type) for f in _fields(cls).values()}
+    return _FIELD_TYPES[cls][name]
+
+
+def _spelled(kind: Any) -> str:
+    """A type's text, whether or not annotations are kept as text where the op is written."""
+    if isinstance(kind, str):
+        return kind
+    whole = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    return re.sub(r"(?:\w+\.)+(\w)", r"\1", whole)
 
 
 def default_of(cls: type[Op], name: str) -> object:

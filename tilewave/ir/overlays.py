@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewave.ir.core import Block, Value
 from tilewave.ir.ops import Overlay
-from tilewave.ir.placements import elements, offset
+from tilewave.ir.placements import offset, size_bytes
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
@@ -29,10 +29,6 @@ def meeting(a: Memory, b: Memory) -> Array:
         of_byte[starts + byte] = np.arange(len(starts))
     found: Array = of_byte[_starts(a)[:, None] + np.arange(a.dtype.bytes)]
     return found
-
-
-def size_bytes(memory: Memory) -> int:
-    return elements(memory) * memory.dtype.bytes
 
 
 def lower_memories(block: Block) -> dict[Value, Value]:

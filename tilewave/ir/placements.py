@@ -47,6 +47,10 @@ def elements(memory: Memory) -> int:
     return prod(memory.shape[:-1]) * row_elements(memory)
 
 
+def size_bytes(memory: Memory) -> int:
+    return elements(memory) * memory.dtype.bytes
+
+
 def lies_in(v: Value, space: str) -> bool:
     """Whether v is a memory of that address space."""
     return isinstance(v.type, Memory) and v.type.space == space

@@ -205,6 +205,18 @@ INDEX_SCALAR = Scalar(INDEX)
 SPACES = ("global", "shared", "packed")
 
 
+def space_of(kind: Type) -> str:
+    """The address space of a memory, "signals" or "exchange"; nothing for what is held in registers."""
+    if isinstance(kind, Memory):
+        return kind.space
+    return "signals" if isinstance(kind, Signals) else "exchange" if isinstance(kind, Exchange) else ""
+
+
+def is_held(kind: Type) -> bool:
+    """Whether it is a number, or numbers in registers."""
+    return isinstance(kind, (Scalar, Tile, Vector))
+
+
 def dims(shape: tuple[int, ...]) -> str:
     """`128x64`, as sizes are written everywhere."""
     return "x".join(map(str, shape))

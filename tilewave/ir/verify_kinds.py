@@ -1,22 +1,20 @@
-"""What may stand in a kernel at all: types that can be, attributes of their kind, numbers that their dtype holds."""
+"""What may stand in a kernel at all: types that can be, attributes of their kind, memories and axes as ops say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import isfinite, prod
+from math import prod
 
-import numpy as np
-
-from tilewave.ir import ops as ir
-from tilewave.ir.core import BARE_WORD, Kernel, Op, field_type
+from tilewave.ir.core import BARE_WORD, OPERANDS, Kernel, Op, Want, field_type
+from tilewave.ir.ops import LEVELS
+from tilewave.ir.ops.control import MOST_WAVES
+from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.placements import row_elements
 from tilewave.ir.types import (
-    BOOL,
     INDEX_SCALAR,
     INTERNAL,
     Accumulator,
-    DType,
     Exchange,
     Memory,
     Padded,
@@ -26,15 +24,9 @@ from tilewave.ir.types import (
     Tile,
     Type,
     Vector,
+    space_of,
 )
 
-Want = Callable[[bool, str], None]
-Number = int | float | bool
-
-MOST_WORKGROUPS = 2**31 - 1
-"""HIP and CUDA both hold the first grid dimension in 31 bits."""
-MOST_WAVES = 1024
-"""More than any workgroup has; what a machine has, its own passes say."""
 MOST_LANES = 64
 MOST_AXES = 12
 FARTHEST = 1 << 62
@@ -47,8 +39,6 @@ MOST_ELEMENTS: dict[type[Type], int] = {
     Exchange: 1 << 40,
     Memory: 1 << 48,
 }
-LARGEST_FLOAT = 1 << 1023
-"""Of whole numbers that are written where floats are meant."""
 MOST_SHARED = 1 << 24
 """Elements of a memory of the workgroup's own; the largest machine has some 200 KB."""
 
@@ -69,7 +59,8 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "tuple[tuple[int, ...], ...]": (lambda x: isinstance(x, tuple) and all(map(_are_whole, x)), "lists of numbers"),
     "int | float | bool": (lambda x: isinstance(x, (int, float, bool)), "a number"),
 }
-"""The types of attributes, as `ops.py` spells them."""
+"""The types of attributes, as ops spell them."""
+KNOWN = frozenset((*KINDS, *OPERANDS, "Block"))
 
 WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear")}
 """What attributes of these names may say."""
@@ -92,22 +83,6 @@ COUNTS: dict[str, tuple[int, int]] = {
     "depth_axis": (0, MOST_AXES),
 }
 """How large attributes of these names may be, where they are one number."""
-ONE_RESULT: tuple[type[Op], ...] = (
-    *(ir.Const, ir.Unary, ir.Binary, ir.Select, ir.Broadcast, ir.Permute, ir.Iota, ir.Workgroup, ir.Allocate),
-    *(ir.Overlay, ir.Read, ir.Gather, ir.Mma, ir.Prepack, ir.ReadPanel, ir.ZeroAccumulator, ir.LoadAccumulator),
-    *(ir.Accumulate, ir.ReadAccumulator, ir.MakeExchange, ir.TakeOver, ir.Lane, ir.Wave, ir.Ramp, ir.Unset, ir.Part),
-    *(ir.Load, ir.LoadEach, ir.Matrix, ir.MatrixShared, ir.MakeSignals, ir.Convert, ir.Rearrange, ir.Shuffle),
-)
-
-
-def is_held(kind: Type) -> bool:
-    """Whether it is a number, or numbers in registers."""
-    return isinstance(kind, (Scalar, Tile, Vector))
-
-
-def are_axes(axes: tuple[int, ...], rank: int) -> bool:
-    """Whether these are axes of something with so many, none twice."""
-    return len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
 
 
 def check_kernel(kernel: Kernel, want: Want) -> None:
@@ -117,7 +92,7 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
         fits, told = KINDS[kind]
         want(fits(getattr(kernel, name)), f"{name} is {told}, not {getattr(kernel, name)!r}")
     want(kernel.name.isidentifier(), f"a kernel's name is an identifier, not {kernel.name!r}")
-    want(kernel.level in ir.LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(ir.LEVELS)}")
+    want(kernel.level in LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
     n, cluster = kernel.workgroups, kernel.cluster
     want(n >= 1, f"{n} workgroups compute nothing")
     want(n <= MOST_WORKGROUPS, f"{n} workgroups are more than a launch numbers, {MOST_WORKGROUPS}")
@@ -141,11 +116,36 @@ def check_parts(op: Op, want: Want) -> None:
         kind = field_type(type(op), name)
         if kind in KINDS and (fault := _attribute_fault(name, kind, part)):
             want(False, fault)
-    if not isinstance(op, (ir.Loop, ir.While)):
-        count = 3 if isinstance(op, ir.TileOf) else int(isinstance(op, ONE_RESULT))
-        want(len(op.results) == count, f"has {count} results, not {len(op.results)}")
+        if kind not in KNOWN:
+            want(False, f"{name} is a {kind}, and a field holds one of {', '.join(sorted(KNOWN))}")
+    if op.gives is not None:
+        want(len(op.results) == op.gives, f"has {op.gives} results, not {len(op.results)}")
     for v in op.results:
         check_type(v.type, want)
+
+
+def check_places(op: Op, want: Want) -> None:
+    """Every memory stands in a field of which the op says what it does to it, and lies where it says."""
+    touched = [v for v in op.operands if space_of(v.type)]
+    if not touched and not (op.reads or op.writes or op.hands_on):
+        return
+    said = (*op.reads.items(), *op.writes.items(), *op.hands_on.items())
+    told = [(getattr(op, name), name, spaces) for name, spaces in said]
+    for v, name, spaces in told:
+        if space_of(v.type) not in spaces:
+            want(False, f"{name} lies in {' or '.join(spaces)}, and {v} is {v.type}")
+    for v in touched:
+        if not any(v == other for other, _, _ in told):
+            want(False, f"does not say whether it reads or writes {v}, {v.type}")
+
+
+def check_axes(op: Op, want: Want) -> None:
+    """Axes of which the op says that they run together are there, and equally long."""
+    for one, other in op.corresponding() or ():
+        lengths = [v.type.shape[i] if 0 <= i < len(v.type.shape) else None for v, i in (one, other)]
+        if lengths[0] is None or lengths[0] != lengths[1]:
+            told = " and ".join(f"axis {i} of {v}, {v.type}," for v, i in (one, other))
+            want(False, f"{told} do not run together")
 
 
 def _attribute_fault(name: str, kind: str, part: object) -> str:
@@ -190,25 +190,3 @@ def _rows_can_lie_so(memory: Memory) -> bool:
     chunk, period, every = memory.placement.chunk, memory.placement.period, memory.placement.every
     is_power = period > 0 and period & (period - 1) == 0
     return min(chunk, every) > 0 and is_power and memory.shape[-1] % (chunk * period) == 0
-
-
-def check_constant(value: Number, kind: Type, want: Want) -> None:
-    """Whether the dtype holds the number."""
-    dtype, half = kind.dtype, 1 << kind.dtype.bits - 1
-    want(is_held(kind), f"makes a number or a tile, not {kind}")
-    if dtype == BOOL:
-        want(isinstance(value, bool), f"a truth value is true or false, not {value}")
-    elif dtype.is_int:
-        fits = type(value) is int and -half <= value < half
-        want(fits, f"{dtype} holds whole numbers from {-half} to {half - 1}, not {value}")
-    else:
-        fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_FLOAT)
-        want(
-            fits and _is_in_reach(float(value), dtype), f"{dtype} holds no {value}; where infinity is meant, write inf"
-        )
-
-
-def _is_in_reach(value: float, dtype: DType) -> bool:
-    """Whether a number does not become infinity, or none at all, in a dtype."""
-    with np.errstate(over="ignore"):
-        return not isfinite(value) or isfinite(float(np.float64(value).astype(dtype.numpy)))

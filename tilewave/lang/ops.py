@@ -19,7 +19,7 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DT
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
-from tilewave.lang.values import Traced, describe, index_of, literal, scalar_of, spread, together, want_number
+from tilewave.lang.values import Traced, beside, describe, index_of, literal, scalar_of, spread, together, want_number
 from tilewave.trace import Trace, Window, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -329,6 +329,15 @@ def minimum(a: Any, b: Any) -> Traced:
 
 def maximum(a: Any, b: Any) -> Traced:
     return _binary(ir.Max, a, b)
+
+
+def elementwise(cls: type[ir.Elementwise], *operands: Any) -> Traced:
+    """What an elementwise op gives for tiles and numbers, each repeated along the dims of the largest."""
+    current(cls.word())
+    traced = [x for x in operands if isinstance(x, Traced)] or [scalar(operands[0], F32)]
+    like = max(traced, key=lambda x: len(x.dims))
+    taken = [x if x is like else beside(x, like) for x in operands]
+    return like.make(like.builder.elementwise(cls, *(x.value for x in taken)))
 
 
 def _binary(cls: type[ir.Binary], a: Any, b: Any) -> Traced:

@@ -263,6 +263,19 @@ def spread(trace: Trace, x: Traced, like: Traced) -> Traced:
     return Traced(trace, value, like.dims)
 
 
+def beside(x: Any, like: Traced) -> Traced:
+    """x as a tile of the dims and the dtype of `like`; a number becomes any dtype of its kind."""
+    trace = current("arithmetic")
+    mine, other = _one_dtype(trace, _traced(trace, x, like), like)
+    if other.dtype != like.dtype:  # two numbers met in a third dtype
+        mine = mine.make(trace.cast(mine.value, like.dtype))
+    if mine.dims == like.dims and mine.type.shape == like.type.shape:
+        return mine
+    if not set(mine.dims) <= set(like.dims):
+        raise ShapeError(f"{describe(mine)} and {describe(like)} do not fit", loc=here())
+    return spread(trace, mine, like)
+
+
 def _divide(a: Any, b: Any) -> Traced:
     x, y = together(a, b)
     if not x.dtype.is_float:

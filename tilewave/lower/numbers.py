@@ -7,7 +7,8 @@ f32 and one rounding is what the narrow operation means, since f32 has more than
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from tilewave.analysis.ranges import Range, bounds, divides_safely
 from tilewave.ir import casts
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
+from tilewave.ir.dispatch import row_of
 from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
-from tilewave.lower.llvm import Function, Module, vector
+from tilewave.lower.llvm import Function, Module, Typed, vector
 
 STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
 
@@ -170,23 +172,6 @@ COMPARE_INTEGER: dict[type[Op], str] = {ir.Less: "slt", ir.LessEqual: "sle", ir.
 COMPARE_TRUTHS: dict[type[Op], str] = {**COMPARE_INTEGER, ir.Less: "ult", ir.LessEqual: "ule"}
 """The one bit of what holds is a 1, and not a -1."""
 COMPARE_FLOAT: dict[type[Op], str] = {ir.Less: "olt", ir.LessEqual: "ole", ir.Equal: "oeq", ir.NotEqual: "une"}
-MINIMA: dict[tuple[type[Op], bool], str] = {
-    (ir.Min, True): "minimum",
-    (ir.Max, True): "maximum",
-    (ir.Min, False): "smin",
-    (ir.Max, False): "smax",
-}
-"""Of floats no number wins, and -0 is smaller than 0."""
-INTRINSICS = {
-    ir.Exp: "llvm.exp",
-    ir.Exp2: "llvm.exp2",
-    ir.Log: "llvm.log",
-    ir.Log2: "llvm.log2",
-    ir.Sqrt: "llvm.sqrt",
-    ir.Tanh: "llvm.tanh",
-    ir.Sin: "llvm.sin",
-    ir.Cos: "llvm.cos",
-}
 
 
 Known = Callable[[Value], Range]
@@ -212,43 +197,90 @@ def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: i
 
 
 def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
-    kind = vector(lanes, stored(dtype))
-    cls = type(op)
-    match op:
-        case ir.Select():
-            mask = vector(lanes, "i1")
-            return f.value(f"select {mask} {operands[0]}, {kind} {operands[1]}, {kind} {operands[2]}")
-        case ir.Min() | ir.Max():
-            name = MINIMA[cls, dtype.is_float]
-            return f.call(kind, f"llvm.{name}.{suffix(kind)}", [(kind, x) for x in operands])
-        case ir.Binary() if cls in COMPARE_INTEGER:
-            if dtype.is_float:
-                return f.value(f"fcmp {COMPARE_FLOAT[cls]} {kind} {operands[0]}, {operands[1]}")
-            words = COMPARE_TRUTHS if dtype == BOOL else COMPARE_INTEGER
-            return f.value(f"icmp {words[cls]} {kind} {operands[0]}, {operands[1]}")
-        case ir.Binary():
-            word = FLOAT[cls] if dtype.is_float else INTEGER[cls]
-            return f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
-        case ir.Not():
-            return f.value(f"xor {kind} {operands[0]}, {splat_constant('i1', 'true', lanes)}")
-        case ir.Neg() if dtype.is_float:
-            return f.value(f"fneg {kind} {operands[0]}")
-        case ir.Neg():
-            return f.value(f"sub {kind} {splat_constant(stored(dtype), '0', lanes)}, {operands[0]}")
-        case ir.Abs() if dtype.is_float:
-            return f.call(kind, f"llvm.fabs.{suffix(kind)}", [(kind, operands[0])])
-        case ir.Abs():
-            return f.call(kind, f"llvm.abs.{suffix(kind)}", [(kind, operands[0]), ("i1", "false")])
-        case ir.Rsqrt():
-            root = f.call(kind, f"llvm.sqrt.{suffix(kind)}", [(kind, operands[0])])
-            return f.value(f"fdiv {kind} {splat_constant(stored(dtype), literal(1.0, dtype), lanes)}, {root}")
-        case ir.Erf():
-            name = "erff" if dtype == F32 else "erf"
-            one = stored(dtype)
-            return each(f, operands[0], lanes, kind, one, lambda x: f.call(one, name, [(one, x)]))
-        case ir.Unary() if cls in INTRINSICS:
-            return f.call(kind, f"{INTRINSICS[cls]}.{suffix(kind)}", [(kind, operands[0])])
-    raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+    return row_of(LOWERINGS, op, "cannot lower")(Written(f, op, operands, dtype, lanes))
+
+
+@dataclass(frozen=True)
+class Written:
+    """An op while its elements are written down: `lanes` at once, its operands in `dtype`."""
+
+    f: Function
+    op: Op
+    operands: Sequence[str]
+    dtype: DType
+    lanes: int
+
+    @property
+    def kind(self) -> str:
+        return vector(self.lanes, stored(self.dtype))
+
+    def of_numbers(self, word: str) -> str:
+        """An instruction on all operands."""
+        return self.f.value(f"{word} {self.kind} {', '.join(self.operands)}")
+
+    def intrinsic(self, name: str, *more: Typed) -> str:
+        arguments = [(self.kind, x) for x in self.operands]
+        return self.f.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", [*arguments, *more])
+
+    def everywhere(self, number: str) -> str:
+        return splat_constant(stored(self.dtype), number, self.lanes)
+
+
+def _arithmetic(w: Written) -> str:
+    cls = type(w.op)
+    return w.of_numbers(FLOAT[cls] if w.dtype.is_float else INTEGER[cls])
+
+
+def _compared(w: Written) -> str:
+    cls = type(w.op)
+    if w.dtype.is_float:
+        return w.of_numbers(f"fcmp {COMPARE_FLOAT[cls]}")
+    return w.of_numbers(f"icmp {(COMPARE_TRUTHS if w.dtype == BOOL else COMPARE_INTEGER)[cls]}")
+
+
+def _chosen(w: Written) -> str:
+    condition, a, b = w.operands
+    return w.f.value(f"select {vector(w.lanes, 'i1')} {condition}, {w.kind} {a}, {w.kind} {b}")
+
+
+def _negated(w: Written) -> str:
+    if w.dtype.is_float:
+        return w.of_numbers("fneg")
+    return w.f.value(f"sub {w.kind} {w.everywhere('0')}, {w.operands[0]}")
+
+
+def _inverse_root(w: Written) -> str:
+    root = w.intrinsic("sqrt")
+    return w.f.value(f"fdiv {w.kind} {w.everywhere(literal(1.0, w.dtype))}, {root}")
+
+
+def _error_function(w: Written) -> str:
+    name, one = "erff" if w.dtype == F32 else "erf", stored(w.dtype)
+    return each(w.f, w.operands[0], w.lanes, w.kind, one, lambda x: w.f.call(one, name, [(one, x)]))
+
+
+LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
+    **dict.fromkeys((ir.Add, ir.Sub, ir.Mul, ir.Div, ir.Xor, ir.And, ir.Or), _arithmetic),
+    ir.Comparison: _compared,
+    ir.Select: _chosen,
+    ir.Min: lambda w: w.intrinsic("minimum" if w.dtype.is_float else "smin"),
+    ir.Max: lambda w: w.intrinsic("maximum" if w.dtype.is_float else "smax"),
+    ir.Not: lambda w: w.f.value(f"xor {w.kind} {w.operands[0]}, {splat_constant('i1', 'true', w.lanes)}"),
+    ir.Neg: _negated,
+    ir.Abs: lambda w: w.intrinsic("fabs") if w.dtype.is_float else w.intrinsic("abs", ("i1", "false")),
+    ir.Rsqrt: _inverse_root,
+    ir.Erf: _error_function,
+    ir.Exp: lambda w: w.intrinsic("exp"),
+    ir.Exp2: lambda w: w.intrinsic("exp2"),
+    ir.Log: lambda w: w.intrinsic("log"),
+    ir.Log2: lambda w: w.intrinsic("log2"),
+    ir.Sqrt: lambda w: w.intrinsic("sqrt"),
+    ir.Tanh: lambda w: w.intrinsic("tanh"),
+    ir.Sin: lambda w: w.intrinsic("sin"),
+    ir.Cos: lambda w: w.intrinsic("cos"),
+}
+"""Elementwise ops for every machine, in numbers that LLVM computes with. Of floats no number wins `min` and `max`, and
+-0 is smaller than 0. Quotients and casts depend on more, and stand above; GPUs have `exp` and its kind of their own."""
 
 
 def suffix(kind: str) -> str:

@@ -34,14 +34,11 @@ from tilewave.errors import Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
-    AwaitBrought,
+    AwaitAsync,
     AwaitLoads,
     Barrier,
-    BringChunks,
-    Broadcast,
-    Const,
+    CopyAsyncChunks,
     KeepOrder,
     Load,
     Loop,
@@ -53,15 +50,15 @@ from tilewave.ir.ops import (
     Together,
     Yield,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import names, rewrite, substitute, uses
-from tilewave.ir.types import INDEX_SCALAR, Memory, Vector
+from tilewave.ir.types import INDEX_SCALAR, Vector
 from tilewave.machine.chips import MatrixUnits
 
 SPARE = 40
 """Registers that addresses and the like take."""
 MARGIN = 64
 """With fewer free ones, sums are copied between ordinary and accumulation registers."""
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Broadcast)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class InterleaveProducts:
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
-            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitBrought)):
+            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitAsync)):
                 return []  # whoever took the last turn has met the others since, and awaited what it brought
             step = _Step.of(op, used) if isinstance(op, Loop) else None
             follows_turns = step is not None and waves == in_pairs and not step.pending
@@ -104,12 +101,12 @@ class _Step:
     """What is computed from neither loads nor the product."""
     rest: tuple[Op, ...]
     """What is."""
-    loads: tuple[Load | BringChunks, ...]
+    loads: tuple[Load | CopyAsyncChunks, ...]
     """Or what is brought instead; then there are no stores."""
     reads: tuple[Load, ...]
     product: Matrix
     stores: tuple[Store, ...]
-    waits: tuple[AwaitBrought, ...]
+    waits: tuple[AwaitAsync, ...]
     ends: Yield
 
     @staticmethod
@@ -118,14 +115,14 @@ class _Step:
         ops = loop.body.ops
         barriers = [op for op in ops if _hands_shared_over(op)]
         products = [op for op in ops if isinstance(op, Matrix)]
-        brings = tuple(op for op in ops if isinstance(op, BringChunks))
-        waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
+        brings = tuple(op for op in ops if isinstance(op, CopyAsyncChunks))
+        waits = tuple(op for op in ops if isinstance(op, AwaitAsync))
         if len(barriers) != (1 if brings else 2) or len(products) != 1 or len(waits) != bool(brings):
             return None
-        loads: tuple[Load | BringChunks, ...] = brings
+        loads: tuple[Load | CopyAsyncChunks, ...] = brings
         if not brings:
-            loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
-        reads = tuple(op for op in ops if isinstance(op, Load) and _is_shared(op))
+            loads = tuple(op for op in ops if isinstance(op, Load) and not lies_in(op.memory, "shared"))
+        reads = tuple(op for op in ops if isinstance(op, Load) and lies_in(op.memory, "shared"))
         stores = tuple(op for op in ops if isinstance(op, Store))
         ends = ops[-1]
         assert isinstance(ends, Yield)
@@ -148,9 +145,9 @@ class _Step:
         return (
             bool(self.loads)
             and bool(self.stores) != bool(self.waits)
-            and all(isinstance(op, PURE) for op in (*self.numbers, *self.rest))
+            and all(op.is_pure for op in (*self.numbers, *self.rest))
             and not self.late().intersection((self.product.acc, *(v for op in self.stores for v in op.operands)))
-            and all(_is_shared(op) for op in self.stores)
+            and all(lies_in(op.memory, "shared") for op in self.stores)
             and {op.result for op in self.reads} == {a, b}
             and used[a] == used[b] == 1
             and (self.depths % 2 == 0 or self.rows % 2 == 0)
@@ -182,17 +179,12 @@ class _Step:
         return sum(_words(v) for v in held)
 
     def load_instructions(self) -> int:
-        return sum(op.shape[0] if isinstance(op, BringChunks) else _accesses(op.results) for op in self.loads)
+        return sum(op.shape[0] if isinstance(op, CopyAsyncChunks) else _accesses(op.results) for op in self.loads)
 
 
 def _hands_shared_over(op: Op) -> bool:
     """Whether it is a barrier that a layout may put elsewhere: it hands nothing else over."""
     return type(op) is Barrier and op == Barrier()
-
-
-def _is_shared(op: Op) -> bool:
-    memory = op.memory.type if isinstance(op, (Load, Store)) else None
-    return isinstance(memory, Memory) and memory.space == "shared"
 
 
 def _words(v: Value) -> int:

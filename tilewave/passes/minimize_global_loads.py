@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewave.analysis.loads import memory_order, widest_chunk
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Read, Write
+from tilewave.ir.ops import Elementwise, Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk
 
@@ -54,7 +54,7 @@ def _stagings(v: Value, users: dict[Value, list[Op]]) -> list[Op] | None:
         match op:
             case Write(memory=memory) if lies_in(memory, "shared"):
                 found.append(op)
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 further = _stagings(op.result, users)
                 if further is None:
                     return None

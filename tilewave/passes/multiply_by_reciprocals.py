@@ -21,7 +21,7 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import ARITHMETIC, Binary, Const, Div, Equal, FloorDiv, Mul, Select
+from tilewave.ir.ops import Arithmetic, Binary, Const, Div, Equal, FloorDiv, Mul, Select
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
@@ -84,7 +84,7 @@ class _Values:
         match op:
             case Const(value):
                 return frozenset({int(value)})
-            case Binary(a, b) if isinstance(op, ARITHMETIC) and not isinstance(op, Div) and a.type.dtype == INDEX:
+            case Binary(a, b) if isinstance(op, Arithmetic) and not isinstance(op, Div) and a.type.dtype == INDEX:
                 xs, ys = self.of(a), self.of(b)
                 if xs is None or ys is None:
                     return between
@@ -95,4 +95,5 @@ class _Values:
                 return min(
                     (s for s in (found, between) if s is not None and len(s) <= MOST_VALUES), key=len, default=None
                 )
-        return between
+            case _:
+                return between

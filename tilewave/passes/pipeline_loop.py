@@ -15,10 +15,10 @@ loop(%trips) {                    loop(min(trips, 1)) {              loop(min(tr
                                   }                                  }
 
 The load stands first, so that it is under way during the products; what it brings waits in registers until the write.
-A tile that is brought past the registers (`bring`) goes to its slot at once, and is awaited before the step that uses
-it begins; it needs two buffers at least:
+A tile that goes past the registers (`copy_async`) goes to its slot at once, and is awaited before the step that uses it
+begins; it needs two buffers at least:
 
-    await_brought(); bring(a, i + 1, sa[(i + 1) % 2]); acc = mma(read(sa[i % 2]), …, acc)
+    await_async(); copy_async(a, i + 1, sa[(i + 1) % 2]); acc = mma(read(sa[i % 2]), …, acc)
 
 More buffers load more steps ahead. The loops in front and behind hold for any number of steps, none included; those
 that go round once are dissolved by simplify.
@@ -34,36 +34,28 @@ from math import prod
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
     Allocate,
-    AwaitBrought,
+    AwaitAsync,
     Barrier,
     Binary,
-    Bring,
-    Broadcast,
     Const,
+    CopyAsync,
     Gather,
-    Iota,
     Loop,
     Max,
     Min,
     Mod,
-    Permute,
     Read,
     Scatter,
     Sub,
-    TileOf,
     While,
-    Workgroup,
     Write,
     Yield,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, substitute, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
-
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
-"""What can be computed again for another step."""
 
 Span = tuple[int, int]
 
@@ -114,10 +106,6 @@ def _with_slots(memory: Value, slots: int) -> Value:
     return Value(memory.name, replace(memory.type, shape=(slots, *memory.type.shape)))
 
 
-def _is_shared(memory: Value) -> bool:
-    return isinstance(memory.type, Memory) and memory.type.space == "shared"
-
-
 # -- which part of a loop's body brings tiles, and which computes with them -------------------------------------------
 
 
@@ -136,7 +124,7 @@ class Staging:
     @property
     def brought_bytes(self) -> int:
         """Of one step."""
-        brought = (op.to.type for op in self.loads if isinstance(op, Bring))
+        brought = (op.to.type for op in self.loads if isinstance(op, CopyAsync))
         return sum(prod(memory.shape) * memory.dtype.bytes for memory in brought)
 
 
@@ -150,7 +138,7 @@ class _Finder:
         self.ops = loop.body.ops
         self.makers = {v: position for position, op in enumerate(self.ops) for v in op.results}
         self.inside = [(position, op) for position, top in enumerate(self.ops) for op in _within(top)]
-        self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, Bring))}
+        self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, CopyAsync))}
 
     def staging(self) -> Staging | None:
         memories = [m for m in dict.fromkeys(self.stored()) if any(self.brings(w) for w in self.writes_to(m))]
@@ -164,19 +152,19 @@ class _Finder:
         return self.parted(memories)
 
     def stored(self) -> Iterable[Value]:
-        return (_target(op) for op in self.ops if isinstance(op, (Write, Bring)) and _is_shared(_target(op)))
+        return (_target(op) for op in self.ops if isinstance(op, (Write, CopyAsync)) and lies_in(_target(op), "shared"))
 
     def writes_to(self, memory: Value) -> list[int]:
-        return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, Bring)) and _target(op) == memory]
+        return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, CopyAsync)) and _target(op) == memory]
 
     def brings(self, position: int) -> bool:
         """Whether this write stores what was loaded, and not what was computed."""
         needed = [self.ops[p] for p in self.needs(position)]
-        if isinstance(self.ops[position], Bring):
-            return all(isinstance(op, PURE) for op in needed)
+        if isinstance(self.ops[position], CopyAsync):
+            return all(op.is_pure for op in needed)
         moves = [op for op in needed if isinstance(op, (Read, Gather))]
-        can_move = all(isinstance(op, (*PURE, Read, Gather)) for op in needed)
-        return can_move and bool(moves) and not any(_is_shared(op.memory) for op in moves)
+        can_move = all(op.is_pure or isinstance(op, (Read, Gather)) for op in needed)
+        return can_move and bool(moves) and not any(lies_in(op.memory, "shared") for op in moves)
 
     def needs(self, position: int) -> list[int]:
         """The ops of this body that the op there depends on, in order, without itself."""
@@ -194,7 +182,7 @@ class _Finder:
         touching = [(p, op) for p, op in self.inside if memory in op.operands]
         reads = [(p, op) for p, op in touching if isinstance(op, Read)]
         _want(memory not in self.makers, "the memory is another one in every step")
-        _want(all(isinstance(op, (Read, Write, Bring)) for _, op in touching), "elements move one by one")
+        _want(all(isinstance(op, (Read, Write, CopyAsync)) for _, op in touching), "elements move one by one")
         _want(len(touching) == self.used[memory] == len(reads) + len(writes), "it is used elsewhere")
         _want(all(p > writes[-1] for p, _ in reads), "a step reads what an earlier one wrote")
         for w in writes:
@@ -207,7 +195,7 @@ class _Finder:
         carried = set(self.loop.body.args[1:])
         for op in (self.ops[p] for p in (*self.needs(write), write)):
             _want(not carried & set(_all_operands(op)), "where to load from, or what to do with it, is carried")
-            loaded = op.memory if isinstance(op, (Read, Gather, Bring)) else None
+            loaded = op.memory if isinstance(op, (Read, Gather, CopyAsync)) else None
             _want(loaded not in self.written, "the loop writes what it loads")
 
     def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
@@ -217,7 +205,7 @@ class _Finder:
         needed = [self.span(read, read.result.type.shape, axis) or (0, extent) for axis, extent in extents]
 
         def covers(write: Op) -> bool:
-            if isinstance(write, Bring):
+            if isinstance(write, CopyAsync):
                 return True
             assert isinstance(write, Write)
             written = [self.span(write, write.tile.type.shape, axis) or (0, 0) for axis in range(len(needed))]
@@ -235,15 +223,15 @@ class _Finder:
         """Where the loop awaits what it brings itself; a loop inside it has waits of its own, which stay."""
         found, brings = set(), False
         for p, op in enumerate(self.ops):
-            brings = isinstance(op, Bring) or (brings and not isinstance(op, (Loop, While)))
-            if brings and isinstance(op, AwaitBrought):
+            brings = isinstance(op, CopyAsync) or (brings and not isinstance(op, (Loop, While)))
+            if brings and isinstance(op, AwaitAsync):
                 found.add(p)
         return found
 
     def parted(self, memories: list[Value]) -> Staging:
         writes = {p for m in memories for p in self.writes_to(m)}
         bring = {p for w in writes for p in self.needs(w)}
-        begins = [p for p in (*bring, *writes) if isinstance(self.ops[p], (Read, Gather, Bring))]
+        begins = [p for p in (*bring, *writes) if isinstance(self.ops[p], (Read, Gather, CopyAsync))]
         loads = {p for m in begins for p in (m, *self.needs(m))}
         own = set(range(len(self.ops))) - writes - bring - self.own_waits()
         compute = {p for o in own for p in (o, *self.needs(o))}
@@ -256,9 +244,9 @@ def _want(holds: bool, why: str) -> None:
         raise Stuck(why)
 
 
-def _target(op: Write | Scatter | Bring) -> Value:
+def _target(op: Write | Scatter | CopyAsync) -> Value:
     """The memory that an op writes."""
-    return op.to if isinstance(op, Bring) else op.memory
+    return op.to if isinstance(op, CopyAsync) else op.memory
 
 
 def _within(op: Op) -> Iterable[Op]:
@@ -314,7 +302,7 @@ class _Writer:
         return self.access_in_slot(inner)
 
     def access_in_slot(self, op: Op) -> Op:
-        if isinstance(op, Bring) and op.to in self.grown:
+        if isinstance(op, CopyAsync) and op.to in self.grown:
             return replace(op, to=self.grown[op.to], to_at=(self.slot[0].result, *op.to_at))
         if not isinstance(op, (Read, Write)) or op.memory not in self.grown:
             return op
@@ -347,13 +335,13 @@ class _Writer:
         return results
 
     def awaiting(self, pending: int) -> tuple[Op, ...]:
-        return (AwaitBrought(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
+        return (AwaitAsync(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
 
     def lasting(self) -> list[Op]:
         """Arithmetic of the loads and writes that is the same in every step: both parts use it as it is."""
         changing, lasting = {self.index}, []
         for op in (*self.staging.loads, *self.staging.writes):
-            if isinstance(op, PURE) and changing.isdisjoint(op.operands):
+            if op.is_pure and changing.isdisjoint(op.operands):
                 lasting.append(op)
             else:
                 changing.update(op.results)

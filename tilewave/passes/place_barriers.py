@@ -45,18 +45,14 @@ from tilewave.analysis.ways import (
 )
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    AwaitBrought,
+    AwaitAsync,
     Barrier,
-    Bring,
-    Copy,
-    Gather,
+    CopyAsync,
     Loop,
     Mma,
     Read,
-    Scatter,
     While,
     Write,
-    WriteThrough,
 )
 from tilewave.ir.overlays import lower_memories
 from tilewave.ir.placements import lies_in
@@ -138,16 +134,7 @@ class _Watched:
 
     def touches(self, op: Op) -> tuple[Value, bool] | None:
         """The memory of an access, and whether it writes it."""
-        found: list[tuple[Value, bool]] = []
-        match op:
-            case Copy(memory, to=to) | Bring(memory, to=to):
-                found = [(to, True), (memory, False)]
-            case WriteThrough(memory=memory, shared=shared):
-                found = [(shared, True), (memory, True)]
-            case Read(memory) | Gather(memory):
-                found = [(memory, False)]
-            case Write(_, memory) | Scatter(_, memory):
-                found = [(memory, True)]
+        found = [*((m, True) for m in op.written), *((m, False) for m in op.read)]
         return next(((m, w) for m, w in found if lies_in(m, self.space) and (not self.some or m in self.some)), None)
 
     def is_round(self, op: Op) -> bool:
@@ -180,7 +167,7 @@ class _Reader:
                 case Barrier():
                     gap = self.gap(around, new=0) if self.watched.has_gap(op) else NO_GAP
                     found.append(Meeting(op, gap))
-                case AwaitBrought(pending):
+                case AwaitAsync(pending):
                     found.append(Arrival(not pending))
                 case Loop() | While() if self.watched.is_round(op):
                     found.append(self.round(op, around))
@@ -192,12 +179,14 @@ class _Reader:
                     under = self.lower.get(memory, memory)
                     place = Visit(op) if lies_in(memory, "global") else self.slot(op)
                     found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
+                case _ if any(self.watched.touches(inner) for block in op.blocks for inner in walk(block)):
+                    raise NotImplementedError(f"{op.loc}: nobody knows when {op.name} runs what is in it")
                 case _:
-                    pass
+                    pass  # it touches nothing that is watched
         return tuple(found)
 
     def comes_later(self, op: Op) -> bool:
-        return isinstance(op, Bring) and self.watched.space == "shared"
+        return isinstance(op, CopyAsync) and self.watched.space == "shared"
 
     def gap(self, around: tuple[int, ...], among: int = 0, new: int = 1) -> int:
         number = len(self.costs)
@@ -206,7 +195,7 @@ class _Reader:
 
     def slot(self, op: Op) -> Place:
         """Which part along the first axis is touched; a position outside the memory touches nothing."""
-        if isinstance(op, Bring):
+        if isinstance(op, CopyAsync):
             return self.residues.of(op.to_at[0], op.to.type.shape[0]) if op.to_at else None
         if not isinstance(op, (Read, Write)) or 0 in op.axes:
             return None

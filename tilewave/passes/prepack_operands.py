@@ -17,7 +17,7 @@ from math import lcm
 
 import numpy as np
 
-from tilewave.analysis.positions import PURE, Positions
+from tilewave.analysis.positions import Positions
 from tilewave.errors import Loc
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
@@ -138,6 +138,8 @@ class _Packer:
                         learn(v, length)
                 case Loop(trips, body=body) if (count := self.positions.constant(trips)) is not None:
                     learn(body.args[0], count)
+                case _:
+                    pass  # of others nothing is learned, and nothing is packed that needs more
         return ends
 
     # -- what can be packed
@@ -309,7 +311,7 @@ class _LoopPacker:
         return used[index] == counted and all(map(_ends_in(before), end.operands, carried))
 
     def is_fixed(self, op: Op, index: Value) -> bool:
-        return isinstance(op, PURE) and isinstance(op.results[0].type, Scalar) and index not in op.operands
+        return op.is_pure and isinstance(op.results[0].type, Scalar) and index not in op.operands
 
 
 def _ends_in(before: Mapping[Value, Value]) -> Callable[[Value, Value], bool]:

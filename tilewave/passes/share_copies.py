@@ -2,8 +2,8 @@
 
     await(%empty, …)                        %same = equal(‹this one's column›, ‹the other one's column›)
     arrive(%full, …) {expect = 49152}  →    …
-    copy_in(%a, [%m, %k], …)                copy_in(%a, [%m, %k], …)
-    copy_in(%b, [%n, %k], …)                copy_together(%b, [%n, %k], …, %same)
+    copy_async_signal(%a, [%m, %k], …)      copy_async_signal(%a, [%m, %k], …)
+    copy_async_signal(%b, [%n, %k], …)      copy_async_cluster(%b, [%n, %k], …, %same)
 
     arrive(%empty, %slot) {waves = 4}  →    arrive(%empty, %slot) {waves = 4, members = 2}
 
@@ -26,15 +26,15 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     And,
     Arrive,
     Barrier,
     ClusterBarrier,
     Const,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
+    Elementwise,
     Equal,
     Loop,
     MakeSignals,
@@ -79,7 +79,7 @@ class ShareCopies:
 class _Shared:
     """Copies of one operand that workgroups can share, and what tells whether two want the same."""
 
-    copies: tuple[CopyIn, ...]
+    copies: tuple[CopyAsyncSignal, ...]
     positions: tuple[Value, ...]
     pairs: Pairs
 
@@ -102,8 +102,8 @@ class _Program:
     pattern_bytes: int
 
     @property
-    def copies(self) -> list[CopyIn]:
-        return [op for op in walk(self.producer.body) if isinstance(op, CopyIn)]
+    def copies(self) -> list[CopyAsyncSignal]:
+        return [op for op in walk(self.producer.body) if isinstance(op, CopyAsyncSignal)]
 
     @property
     def memories(self) -> list[Value]:
@@ -117,8 +117,8 @@ class _Program:
         """None where copies of this operand cannot be shared, or too few workgroups would."""
         copies = tuple(op for op in self.copies if op.memory == memory)
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, *ELEMENTWISE))]
-        made = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
+        made: dict[Value, Op] = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         positions = self.decisive([v for op in copies for v in op.at], made)
         if positions is None or not all(_has_halves(op, self.pattern_bytes) for op in copies):
             return None
@@ -138,7 +138,7 @@ class _Program:
 
         Where these are the same for two workgroups, so are the values in every step.
         """
-        inner = {v: op for op in walk(self.producer.body) if isinstance(op, ELEMENTWISE) for v in op.results}
+        inner = {v: op for op in walk(self.producer.body) if isinstance(op, Elementwise) for v in op.results}
         found: dict[Value, None] = {}
         for v in values:
             if v in made and v in self.differs:
@@ -152,7 +152,7 @@ class _Program:
 
 
 def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
-    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyIn))
+    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
 
 
 def _program(kernel: Kernel, pattern_bytes: int) -> _Program | None:
@@ -178,8 +178,8 @@ def _program(kernel: Kernel, pattern_bytes: int) -> _Program | None:
 
 def _path(block: Block) -> list[Op] | None:
     """The loops around the copies, from the outermost on; None where copies stand in several places."""
-    found = [op for op in block.ops if any(isinstance(inner, CopyIn) for b in op.blocks for inner in walk(b))]
-    here = any(isinstance(op, CopyIn) for op in block.ops)
+    found = [op for op in block.ops if any(isinstance(inner, CopyAsyncSignal) for b in op.blocks for inner in walk(b))]
+    here = any(isinstance(op, CopyAsyncSignal) for op in block.ops)
     if here or not found:
         return [] if here and not found else None
     inner = _path(found[0].blocks[-1]) if len(found) == 1 else None
@@ -212,12 +212,12 @@ def _computed(values: Sequence[Value], made: dict[Value, Op], differs: frozenset
     )
 
 
-def _box(op: CopyIn) -> tuple[int, ...]:
+def _box(op: CopyAsyncSignal) -> tuple[int, ...]:
     shape: tuple[int, ...] = op.to.type.shape[len(op.to_at) :]
     return shape
 
 
-def _has_halves(op: CopyIn, pattern_bytes: int) -> bool:
+def _has_halves(op: CopyAsyncSignal, pattern_bytes: int) -> bool:
     """Whether each half is a whole number of patterns, in which chunks change places."""
     box, memory = _box(op), op.to.type
     assert isinstance(memory, Memory)
@@ -346,18 +346,21 @@ class _Sharing:
 
         def clip(op: Op) -> Sequence[Op] | None:
             match op:
-                case CopyOut(at=at, axes=axes):
+                case CopyAsyncOut(at=at, axes=axes):
                     return self.outside(op, at, axes[0], writes)
                 case Store(memory=memory, mask=mask) | StoreEach(memory=memory, mask=mask) if lies_in(memory, "global"):
                     with self.builder.region():
                         self.builder.locate = lambda: op.loc
                         allowed = self.builder.binary(And, mask[0], writes) if mask else writes
                         return [*self.builder.ops, replace(op, mask=(allowed,))]
-            return None
+                case _ if any(lies_in(v, "global") for v in op.written):
+                    raise NotImplementedError(f"{op.loc}: {op.name} cannot be kept from writing")
+                case _:
+                    return None
 
         return rewrite_block(body, clip)
 
-    def outside(self, op: CopyOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
+    def outside(self, op: CopyAsyncOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
         """The copy, or where nothing may be written, one whose box lies outside the memory."""
         with self.builder.region():
             self.builder.locate = lambda: op.loc
@@ -383,7 +386,7 @@ class _Sharing:
         return replace(body, ops=(*body.ops[:where], *decided, step, *body.ops[where + 1 :]))
 
     def brings(self, op: Op) -> bool:
-        return any(isinstance(inner, CopyIn) for block in op.blocks for inner in walk(block))
+        return any(isinstance(inner, CopyAsyncSignal) for block in op.blocks for inner in walk(block))
 
     def together(self, other: Value) -> Value:
         """Whether the partner wants the same."""
@@ -395,9 +398,11 @@ class _Sharing:
         return found
 
     def shared_copy(self, op: Op, together: Value) -> Sequence[Op] | None:
-        if not isinstance(op, CopyIn) or op.memory != self.shared.copies[0].memory:
+        if not isinstance(op, CopyAsyncSignal) or op.memory != self.shared.copies[0].memory:
             return None
-        return [CopyTogether(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)]
+        return [
+            CopyAsyncCluster(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)
+        ]
 
 
 Change = Callable[[Block, _Members | None], Block]

@@ -16,15 +16,11 @@ from tilewave.analysis.ranges import ANY, Range, range_of
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
-    WITH_EFFECT,
     Add,
     Binary,
-    Broadcast,
     Cast,
     Const,
     FloorDiv,
-    Iota,
     Less,
     LessEqual,
     Loop,
@@ -32,19 +28,14 @@ from tilewave.ir.ops import (
     Min,
     Mod,
     Mul,
-    Permute,
     Select,
     Sub,
-    TileOf,
     While,
     Workgroup,
     Yield,
 )
 from tilewave.ir.rewrite import map_blocks, rewrite, substitute, uses, walk
 from tilewave.ir.types import Scalar
-
-PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, TileOf, Broadcast, Permute, Iota)
-"""Ops that give the same results for the same operands, wherever they stand."""
 
 
 def simplify(kernel: Kernel) -> Kernel:
@@ -131,7 +122,8 @@ class _Simplifier:
                 return x
             case Binary() if op.a.type.dtype.is_int:
                 return _arithmetic(op, constants, known)
-        return op
+            case _:
+                return op
 
 
 def _is_integer(op: Op) -> bool:
@@ -156,7 +148,8 @@ def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:
             return _const(op, 0)
         case ((Min() | Max() | Less() | LessEqual()), _):
             return _decided(op, (low, high), known.range(b))
-    return op
+        case _:
+            return op
 
 
 def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
@@ -170,7 +163,8 @@ def _decided(op: Binary, a: Range, b: Range) -> Op | Value:
             return _const(op, True) if a[1] < b[0] else _const(op, False) if a[0] >= b[1] else op
         case LessEqual():
             return _const(op, True) if a[1] <= b[0] else _const(op, False) if a[0] > b[1] else op
-    return op
+        case _:
+            return op
 
 
 def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
@@ -179,9 +173,10 @@ def _rejoined(multiple: Value, rest: Value, known: _Known) -> Value | None:
         case Mul(q, c), Mod(x, d):
             quotient = known.makers.get(q)
             low, high = known.range(d)
-            if isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d and not low <= 0 <= high:
-                return x if c == d or known.constant(c) == known.constant(d) is not None else None
-    return None
+            divides = isinstance(quotient, FloorDiv) and quotient.a == x and quotient.b == d and not low <= 0 <= high
+            return x if divides and (c == d or known.constant(c) == known.constant(d) is not None) else None
+        case _:
+            return None
 
 
 def _const(op: Op, value: Any) -> Const:
@@ -190,12 +185,9 @@ def _const(op: Op, value: Any) -> Const:
 
 def _identity(op: Op) -> Any:
     """What makes two ops the same; None for those that may not be merged."""
-    if not isinstance(op, PURE):
+    if not op.is_pure or op.blocks:
         return None
-    parts = tuple(part for _, part in op.parts())
-    # 1, 1.0 and True are equal in Python, and so would two constants of different kinds be.
-    kinds = tuple(type(part) for part in parts)
-    return type(op), kinds, repr(parts) if isinstance(op, Const) else parts, tuple(v.type for v in op.results)
+    return type(op), op.operand_parts(), op.attributes(), tuple([v.type for v in op.results])
 
 
 def drop_unused(kernel: Kernel) -> Kernel:
@@ -205,7 +197,7 @@ def drop_unused(kernel: Kernel) -> Kernel:
     needed = _needed(kernel) if idle else None
 
     def drop(op: Op) -> list[Op] | None:
-        keeps = isinstance(op, WITH_EFFECT) or any(used[v] for v in op.results) or _has_effect(op)
+        keeps = op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
         if keeps and needed is not None and isinstance(op, (Loop, While)):
             return [_carrying_only(op, needed)]
         return None if keeps else []
@@ -226,7 +218,7 @@ def _needed(kernel: Kernel) -> set[Value]:
             if isinstance(op, (Loop, While)):
                 needed.update(v for same in _carried(op) if not needed.isdisjoint(same[:-2]) for v in same)
                 needed.update((op.trips,) if isinstance(op, Loop) else ())
-            elif id(op) not in ends and (isinstance(op, WITH_EFFECT) or not needed.isdisjoint(op.results)):
+            elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
                 needed.update(op.operands)
     return needed
 
@@ -261,4 +253,4 @@ def _has_effect(op: Op) -> bool:
 
 def _effect_inside(block: Block) -> bool:
     from_here = (o for o in block.ops[:-1])
-    return any(isinstance(o, WITH_EFFECT) or _has_effect(o) for o in from_here)
+    return any(o.has_effect or _has_effect(o) for o in from_here)

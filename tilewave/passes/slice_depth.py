@@ -14,7 +14,7 @@ from dataclasses import replace
 from tilewave.errors import ConstraintError
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Add, Broadcast, Const, Iota, Mma, Permute, Read
+from tilewave.ir.ops import Add, Broadcast, Const, Elementwise, Iota, Mma, Permute, Read
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
@@ -115,7 +115,7 @@ class _Slicing:
                 return [replace(op, x=self.slice(x, axes.index(axis), cut, product))]
             case Permute(x, axes):
                 return [replace(op, x=self.slice(x, axes[axis], cut, product))]
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 tiles = [x for x in op.operands if isinstance(x.type, Tile)]
                 return [substitute(op, {x: self.slice(x, axis, cut, product) for x in tiles})]
             case _:

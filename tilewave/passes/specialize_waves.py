@@ -4,8 +4,8 @@
       copy(%a, …, %x)                    loop(%steps) {                         loop(%steps) {
       copy(%b, …, %y)                      await(%full, %slot, %phase)            await(%empty, %slot, 1 - %phase)
       barrier()                            matrix_shared(%x, [%slot, …])          arrive(%full, %slot) {expect = …}
-      matrix_shared(%x, %y)                arrive(%empty, %slot)                  copy_in(%a, …, %x, [%slot], %full)
-      barrier()                          }                                        copy_in(%b, …, %y, [%slot], %full)
+      matrix_shared(%x, %y)                arrive(%empty, %slot)                  copy_async_signal(%a, …, %full, %slot)
+      barrier()                          }                                        copy_async_signal(%b, …, %full, %slot)
     }                                  }                                        } }
 
 Step s uses slot s % stages in phase s // stages % 2. Steps are counted through all loops, so that phases go on from
@@ -24,16 +24,13 @@ from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
-    WITH_EFFECT,
     Allocate,
     Arrive,
     Await,
     Barrier,
     Const,
     Copy,
-    CopyIn,
-    Lane,
+    CopyAsyncSignal,
     Load,
     Loop,
     MakeExchange,
@@ -41,9 +38,7 @@ from tilewave.ir.ops import (
     MatrixShared,
     Role,
     Store,
-    Wave,
     While,
-    Workgroup,
     Yield,
 )
 from tilewave.ir.placements import elements, lies_in
@@ -52,7 +47,6 @@ from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Signals
 from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
-SEEN_BY_ALL: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Workgroup, Lane, Wave)
 """What stays in front of the roles, where it is a number."""
 SIGNAL_BYTES = 8
 
@@ -122,7 +116,7 @@ class _Split:
         rest: list[Op] = []
         known = set(self.old.body.args)
         for op in self.old.body.ops:
-            numbers = isinstance(op, SEEN_BY_ALL) and all(isinstance(v.type, Scalar) for v in op.results)
+            numbers = op.is_pure and all(isinstance(v.type, Scalar) for v in op.results)
             if isinstance(op, (Allocate, MakeExchange)) or (numbers and known.issuperset(op.operands)):
                 before.append(replace(op, results=tuple(self.rings.get(v, v) for v in op.results)))
                 known.update(op.results)
@@ -135,7 +129,7 @@ class _Split:
     def consumer(self, body: Block) -> Block:
         ops, _ = self.threaded(body, self.zero.result, self.multiply)
         without = rewrite_block(Block((), tuple(ops)), lambda op: [] if op == Barrier() else None)
-        return excerpt(self.meeting(without), tuple(kind for kind in WITH_EFFECT if kind is not Yield))
+        return excerpt(self.meeting(without), lambda op: op.has_effect and not op.ends_blocks)
 
     def meeting(self, block: Block) -> Block:
         """With barriers of the consumers alone, where they hand something to each other: in front of what they store
@@ -152,7 +146,7 @@ class _Split:
 
     def producer(self, body: Block) -> Block:
         ops, _ = self.threaded(body, self.zero.result, self.bring)
-        part = excerpt(Block((), tuple(ops)), (Await, Arrive, CopyIn))
+        part = excerpt(Block((), tuple(ops)), lambda op: isinstance(op, (Await, Arrive, CopyAsyncSignal)))
         return renamed(part, lambda v: self.builder.fresh(f"{v.name}_ahead", v.type))
 
     def threaded(self, block: Block, step: Value, make: Step) -> tuple[list[Op], Value]:
@@ -218,7 +212,7 @@ class _Split:
                 found += [*before, Await(self.empty, slot, last, loc=op.loc)]
                 found.append(Arrive(self.full, slot, expect=expected, loc=op.loc))
             to = self.rings[op.to]
-            found.append(CopyIn(op.memory, op.at, to, (slot, *op.to_at), self.full, slot, op.axes, loc=op.loc))
+            found.append(CopyAsyncSignal(op.memory, op.at, to, (slot, *op.to_at), self.full, slot, op.axes, loc=op.loc))
         return self.counted(found, step)
 
     def on_slot(self, op: MatrixShared, slot: Value) -> MatrixShared:

@@ -26,11 +26,10 @@ from typing import Any, TypeVar
 
 from tilewave.analysis.splits import Cut, Split
 from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
-from tilewave.interp.tiles import READS, touched
+from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    WITH_EFFECT,
     Const,
     HandOver,
     Loop,
@@ -137,10 +136,10 @@ class _Tile:
         found: dict[Value, int] = {}
         for op in ops:
             for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
-                match made.get(position):
-                    case Mul(a, b) if a == index and isinstance(far := made.get(b), Const):
-                        if far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
-                            found[op.results[0]] = axis
+                by = made.get(position)
+                far = made.get(by.b) if isinstance(by, Mul) and by.a == index else None
+                if isinstance(far, Const) and far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
+                    found[op.results[0]] = axis
         return found
 
     @property
@@ -166,10 +165,10 @@ class _Tile:
         trips, products = made.get(loop.trips), [op for op in loop.body.ops if isinstance(op, Mma)]
         if trips is None or not _begins_with_zero(loop, made):
             return None
-        if any(isinstance(op, WITH_EFFECT) for op in ops[:place]):
+        if any(op.has_effect for op in ops[:place]):
             return None
         written, _ = touched(kernel)
-        if any(isinstance(op, READS) and op.memory in written for op in ops[:place]):
+        if any(not written.isdisjoint(op.read) for op in ops[:place]):
             return None  # whoever has a part of the tile would read what the one who ends it writes
         step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in products)
         return _Tile(ops[:place], loop, ops[place + 1 :], int(trips.value), step_bytes)

@@ -24,10 +24,8 @@ from tilewave.errors import Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    ELEMENTWISE,
     Add,
     Broadcast,
-    Const,
     FloorDiv,
     Gather,
     Iota,
@@ -35,13 +33,10 @@ from tilewave.ir.ops import (
     Min,
     Mma,
     Mul,
-    Permute,
     Read,
     Scatter,
     Sub,
-    TileOf,
     While,
-    Workgroup,
     Write,
     Yield,
 )
@@ -49,9 +44,8 @@ from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 
 MOVES: tuple[type[Op], ...] = (Read, Write, Gather, Scatter)
-CAN_BE_CUT: frozenset[type[Op]] = frozenset(
-    (Const, *ELEMENTWISE, Broadcast, Permute, Iota, *MOVES, Mma, Loop, While, Yield, Workgroup, TileOf)
-)
+CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)
+"""What this pass cuts itself; the others say which of their axes go together, or cannot be cut."""
 
 
 class Whole(Exception):
@@ -94,6 +88,10 @@ def _touches_tiles(op: Op) -> bool:
     return any(isinstance(v.type, Tile) for v in (*op.operands, *op.results))
 
 
+def _can_be_cut(op: Op) -> bool:
+    return isinstance(op, CUT_HERE) or op.corresponding() is not None
+
+
 def _holds_tiles(op: Op) -> bool:
     return _touches_tiles(op) or any(_touches_tiles(inner) for block in op.blocks for inner in walk(block))
 
@@ -128,7 +126,7 @@ class _Plan:
         self.made_inside = set(_made(self.inside))
         self.axes = Axes(self.inside)
         self.all = [inner for op in self.inside for inner in (op, *(o for b in op.blocks for o in walk(b)))]
-        _want(all(type(op) in CAN_BE_CUT for op in self.all), "an op that cannot be cut")
+        _want(all(_can_be_cut(op) for op in self.all), "an op that cannot be cut")
         _want(not self.made_inside & set(self.end.operands if self.end else ()), "a tile's loop decides what is next")
         self.moves = [op for op in self.all if isinstance(op, MOVES)]
         self.writes = [op for op in self.moves if isinstance(op, (Write, Scatter))]

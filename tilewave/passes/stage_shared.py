@@ -28,7 +28,7 @@ from tilewave.analysis.shared_rows import (
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Allocate, Broadcast, Const, Gather, Iota, Mma, Permute, Read, Write
+from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Placement, Swizzled, Tile
 from tilewave.layouts.formulas import linear
@@ -118,7 +118,7 @@ class _Staging:
         op = self.makers.get(v)
         if isinstance(op, Read):
             yield op
-        elif isinstance(op, ELEMENTWISE):
+        elif isinstance(op, Elementwise):
             for x in op.operands:
                 yield from self.reads_of(x)
 
@@ -141,7 +141,7 @@ class _Staging:
                 pass
             case Broadcast(x) | Permute(x):
                 yield from self.sources(x) if isinstance(x.type, Tile) else ()
-            case _ if isinstance(op, ELEMENTWISE):
+            case Elementwise():
                 for x in op.operands:
                     yield from self.sources(x) if isinstance(x.type, Tile) else ()
             case _:

@@ -15,13 +15,12 @@ from dataclasses import replace
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import ELEMENTWISE, Broadcast, Const, Part
+from tilewave.ir.ops import Part
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Vector
 
 Made = dict[tuple[Value, int, int, int], Value]
 """Parts by what they are of, the axis, where they begin and how many they are."""
-DIVISIBLE: tuple[type[Op], ...] = (*ELEMENTWISE, Broadcast, Const)
 
 
 def take_parts_first(kernel: Kernel) -> Kernel:
@@ -37,7 +36,7 @@ def _only_wanted_in_parts(kernel: Kernel) -> dict[Value, Op]:
     for op in walk(kernel.body):
         for v in op.operands:
             users[v].append(op)
-        if isinstance(op, DIVISIBLE) and isinstance(op.result.type, Vector):
+        if op.is_pure and op.corresponding() is not None and isinstance(op.result.type, Vector):
             found[op.result] = op
     while True:
         whole = [v for v in found if any(not isinstance(u, Part) and not _makes(u, found) for u in users[v])]
@@ -82,16 +81,20 @@ class _Parts:
         match self.divided.get(x):
             case None:
                 return self.builder.emit(Part, x, axis, first, type=kind)
-            case Broadcast(y, axes) as op if isinstance(y.type, Vector):
-                inner = self.part(y, axes.index(axis), first, count, made) if axis in axes else y
-                return self.again(op, kind, {y: inner})
             case op:
-                return self.again(op, kind, {v: self.part(v, axis, first, count, made) for v in op.operands})
+                along = _along(op, axis)
+                return self.again(op, kind, {v: self.part(v, i, first, count, made) for v, i in along.items()})
 
     def again(self, op: Op, kind: Vector, operands: dict[Value, Value]) -> Value:
         result = self.builder.fresh(op.result.name, kind)
         self.builder.ops.append(replace(substitute(op, operands), results=(result,)))
         return result
+
+
+def _along(op: Op, axis: int) -> dict[Value, int]:
+    """For each operand that runs along an axis of the result, its own axis."""
+    pairs = [pair for both in op.corresponding() or () for pair in (both, both[::-1])]
+    return {v: i for (v, i), other in pairs if other == (op.result, axis)}
 
 
 def _cut(shape: Sequence[int], axis: int, count: int) -> tuple[int, ...]:

@@ -14,17 +14,15 @@ from typing import Protocol
 
 import numpy as np
 
-from tilewave.analysis.visits import CHUNK, Visit, visits
+from tilewave.analysis.visits import CHUNK, FOLLOWED, Visit, visits, want_followed
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Allocate, Gather, Mma, Read, Scatter, Write
+from tilewave.ir.ops import Allocate, Gather, Mma, Scatter
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
 from tilewave.sim.problem import SimError
 
-TOUCHING = (Read, Gather, Write, Scatter)
-WRITING = (Write, Scatter)
 MOST_VISITS = 1 << 25
 """Reads and writes of all workgroups together: some seconds, and a gigabyte at most."""
 
@@ -63,18 +61,19 @@ class Segment:
 
     @property
     def reads(self) -> list[Visit]:
-        return [v for v in self.visits if not isinstance(v.op, WRITING)]
+        return [v for v in self.visits if not v.op.written]
 
     @property
     def writes(self) -> list[Visit]:
-        return [v for v in self.visits if isinstance(v.op, WRITING)]
+        return [v for v in self.visits if v.op.written]
 
 
 def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
     """Cut the visits after every write that a read follows, and where the next workgroups begin."""
     own = {v for op in walk(kernel.body) if isinstance(op, Allocate) for v in op.results}
     now, count, last = Segment(), 0, -1
-    for visit in visits(kernel, symbols, TOUCHING):
+    want_followed(kernel)
+    for visit in visits(kernel, symbols, FOLLOWED):
         if visit.op.memory in own or not len(visit.workgroups):
             continue
         count += len(visit.workgroups)
@@ -83,7 +82,7 @@ def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
                 f"{kernel.name} reads and writes more than {MOST_VISITS:,} tiles",
                 remedy="simulate a smaller size, or the GEMM itself: sim.Gemm(…)",
             )
-        reading_on = now.writes and not isinstance(visit.op, WRITING)
+        reading_on = now.writes and not visit.op.written
         if now.visits and (reading_on or int(visit.workgroups[0]) // CHUNK != last):
             yield now
             now = Segment()
@@ -190,7 +189,7 @@ def _step_by_step(segments: list[Segment], blocks: dict[Value, Blocks]) -> Tasks
     for segment in segments:
         for execution in _executions(segment):
             who = np.unique(np.concatenate([visit.workgroups for visit in execution]))
-            reading = not isinstance(execution[0].op, WRITING)
+            reading = not execution[0].op.written
             tasks.workgroup.append(who)
             tasks.backwards.append(False)
             tasks.reads.append(_touched(execution, blocks, who) if reading else np.zeros((len(who), 0), np.int64))

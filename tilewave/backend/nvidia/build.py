@@ -13,7 +13,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.protocol import Build, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
+from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
@@ -174,7 +174,7 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
 def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> NvidiaBuild | None:
     """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
     built = build_copying(tiles, chip, places, stages, chip.processors)
-    if not any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(built.lanes.body)):
+    if not any(isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)) for op in walk(built.lanes.body)):
         return None
     alone = built.resources.shared_bytes > chip.shared.bytes // 2  # no two workgroups fit on one processor
     if not alone and built.lanes.workgroups != tiles.workgroups:

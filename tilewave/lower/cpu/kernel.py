@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -11,6 +11,7 @@ from typing import Any
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.dispatch import row_of
 from tilewave.ir.faults import telling
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Accumulator, Memory, Tile
@@ -181,46 +182,48 @@ class _Body:
         return []
 
     def op(self, op: Op) -> None:
-        values = self.values
-        match op:
-            case ir.Workgroup():
-                values[op.result] = "%number"
-            case ir.Const(value):
-                kind = op.result.type
-                values[op.result] = (
-                    self.tiles.constant(kind, value) if isinstance(kind, Tile) else literal(value, kind.dtype)
-                )
-            case ir.Binary() | ir.Unary() | ir.Select():
-                values[op.result] = self.elementwise(op)
-            case ir.Broadcast(x, axes):
-                values[op.result] = self.tiles.broadcast(values[x], axes, op.result.type)
-            case ir.Permute(x, axes):
-                values[op.result] = self.tiles.permute(values[x], axes, op.result.type)
-            case ir.Iota():
-                values[op.result] = self.tiles.iota(op.result.type)
-            case ir.Read(memory, at, axes):
-                where = [values[v] for v in at]
-                values[op.result] = self.tiles.read(values[memory], where, axes, op.result.type)
-            case ir.Write(tile, memory, at, axes):
-                self.tiles.write(values[memory], [values[v] for v in at], axes, values[tile])
-            case ir.Gather(memory, where):
-                values[op.result] = self.tiles.gather(values[memory], op.result.type, self.formula(where))
-            case ir.Scatter(tile, memory, where):
-                self.tiles.scatter(values[memory], values[tile], self.formula(where))
-            case ir.Prepack():
-                values[op.result] = load_word(self.f, self.slots.packed[op.result], "ptr")
-            case ir.ReadPanel():
-                values[op.result] = self.panel(op)
-            case ir.ZeroAccumulator() | ir.LoadAccumulator() | ir.Accumulate() | ir.ReadAccumulator():
-                self.matrix_unit(op)
-            case ir.Mma(a, b, acc):
-                values[op.result] = self.tiles.multiply(values[a], values[b], values[acc])
-            case ir.Loop():
-                self.loop(op)
-            case ir.While():
-                self.loop_while(op)
-            case _:
-                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+        row_of(LOWERINGS, op, "cannot lower")(self, op)
+
+    def give(self, op: Op, x: Any) -> None:
+        self.values[op.result] = x
+
+    def taken(self, values: Sequence[Value]) -> list[Any]:
+        return [self.values[v] for v in values]
+
+    def const(self, op: ir.Const) -> None:
+        kind = op.result.type
+        is_tile = isinstance(kind, Tile)
+        self.give(op, self.tiles.constant(kind, op.value) if is_tile else literal(op.value, kind.dtype))
+
+    def workgroup(self, op: ir.Workgroup) -> None:
+        self.give(op, "%number")
+
+    def broadcast(self, op: ir.Broadcast) -> None:
+        self.give(op, self.tiles.broadcast(self.values[op.x], op.axes, op.result.type))
+
+    def permute(self, op: ir.Permute) -> None:
+        self.give(op, self.tiles.permute(self.values[op.x], op.axes, op.result.type))
+
+    def iota(self, op: ir.Iota) -> None:
+        self.give(op, self.tiles.iota(op.result.type))
+
+    def read(self, op: ir.Read) -> None:
+        self.give(op, self.tiles.read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
+
+    def write_tile(self, op: ir.Write) -> None:
+        self.tiles.write(self.values[op.memory], self.taken(op.at), op.axes, self.values[op.tile])
+
+    def gather(self, op: ir.Gather) -> None:
+        self.give(op, self.tiles.gather(self.values[op.memory], op.result.type, self.formula(op.where)))
+
+    def scatter(self, op: ir.Scatter) -> None:
+        self.tiles.scatter(self.values[op.memory], self.values[op.tile], self.formula(op.where))
+
+    def prepack(self, op: ir.Prepack) -> None:
+        self.give(op, load_word(self.f, self.slots.packed[op.result], "ptr"))
+
+    def multiply(self, op: ir.Mma) -> None:
+        self.give(op, self.tiles.multiply(*self.taken((op.a, op.b, op.acc))))
 
     def matrix_unit(self, op: Op) -> None:
         """Sums in the matrix unit are named by nothing but their kind: it holds one block of them."""
@@ -238,17 +241,23 @@ class _Body:
                 unit.store(self.f, values[acc], buffer)
                 values[op.results[0]] = self.tiles.whole_buffer(buffer, kind)
                 return
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
         values[op.results[0]] = kind
 
-    def elementwise(self, op: Op) -> Any:
-        operands = [self.values[v] for v in op.operands]
-        if isinstance(op.results[0].type, Tile):
-            return self.tiles.elementwise(op, operands, op.results[0].type, self.ranges.of)
-        return elementwise(self.f, op, operands, op.operands[-1].type.dtype, 1, self.ranges.of)
+    def elementwise(self, op: ir.Elementwise) -> None:
+        operands, kind = self.taken(op.operands), op.result.type
+        if isinstance(kind, Tile):
+            self.give(op, self.tiles.elementwise(op, operands, kind, self.ranges.of))
+        else:
+            self.give(op, elementwise(self.f, op, operands, op.operands[-1].type.dtype, 1, self.ranges.of))
 
     def formula(self, where: Block) -> Any:
         """Positions in memory from an element's index in its tile."""
         return lambda index: self.block(where, *map(str, index))
+
+    def read_panel(self, op: ir.ReadPanel) -> None:
+        self.give(op, self.panel(op))
 
     def panel(self, op: ir.ReadPanel) -> Panel:
         f, kind = self.f, op.memory.type
@@ -284,6 +293,27 @@ class _Body:
             lambda carried: carry.next(self.block(op.body, *carry.values(carried))),
         )
         self.values.update(zip(op.results, carry.values(results), strict=True))
+
+
+LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
+    ir.Elementwise: _Body.elementwise,
+    ir.Const: _Body.const,
+    ir.Workgroup: _Body.workgroup,
+    ir.Broadcast: _Body.broadcast,
+    ir.Permute: _Body.permute,
+    ir.Iota: _Body.iota,
+    ir.Read: _Body.read,
+    ir.Write: _Body.write_tile,
+    ir.Gather: _Body.gather,
+    ir.Scatter: _Body.scatter,
+    ir.Prepack: _Body.prepack,
+    ir.ReadPanel: _Body.read_panel,
+    ir.MatrixUnit: _Body.matrix_unit,
+    ir.Mma: _Body.multiply,
+    ir.Loop: _Body.loop,
+    ir.While: _Body.loop_while,
+}
+"""What a task does for each op of whole tiles."""
 
 
 class _Carry:
@@ -339,7 +369,7 @@ class _Carry:
 
 
 def uses_matrix_unit(kernel: Kernel) -> bool:
-    return any(isinstance(op, ir.MATRIX_UNIT) for op in walk(kernel.body))
+    return any(isinstance(op, ir.MatrixUnit) for op in walk(kernel.body))
 
 
 def fits_registers(kernel: Kernel) -> bool:

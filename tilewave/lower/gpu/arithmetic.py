@@ -51,7 +51,7 @@ class Arithmetic:
         return result if op.result.type.dtype == BOOL else self.floats.narrow(result, old, lanes)
 
     def _number(self, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
-        if isinstance(op, ir.FUNCTIONS):
+        if isinstance(op, ir.Function):
             return function(self.f, op, operands[0], dtype, lanes, self.functions)
         return elementwise(self.f, op, operands, dtype, lanes, self.ranges.of)
 
@@ -91,7 +91,8 @@ class Arithmetic:
                 return self.f.value(f"{word} {kind} {operands[0]}, {operands[1]}")
             case ir.Add() | ir.Sub() | ir.Mul():
                 return self.f.value(f"{INDEX_WORDS[type(op)]}{self._flags(op)} {kind} {operands[0]}, {operands[1]}")
-        return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
+            case _:
+                return elementwise(self.f, op, operands, I32 if bits == 32 else I64, lanes, self.ranges.of)
 
     def _flags(self, op: ir.Binary) -> str:
         """Indices never overflow; that none is negative tells LLVM more."""

@@ -72,7 +72,8 @@ def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mappi
             return turned(m, x, 1)
         case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2():
             return m.exponential(op.name, x)
-    raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+        case _:
+            raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
 
 class _Math(Floats):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
-from tilewave.analysis.barriers import READS_OR_WRITES, WRITES, Handovers, Transits
+from tilewave.analysis.barriers import Handovers, Transits, touched_by_lanes, written_by_lanes
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.dispatch import row_of
 from tilewave.ir.faults import telling
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
@@ -27,13 +29,10 @@ from tilewave.lower.gpu.shared import SharedMemory, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import Held, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
-from tilewave.lower.llvm import Module, Typed
+from tilewave.lower.llvm import Function, Module, Typed
 from tilewave.lower.numbers import in_memory, literal
 
 SHARED_ALIGNMENT = 16
-LOADS = (ir.Load, ir.LoadEach, ir.BringChunks, ir.Copy, ir.CopyIn, ir.CopyTogether)
-IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
-"""What may be computed earlier than where it stands."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ class _Body:
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
-        self.handovers = Handovers(kernel, WRITES, anyhow)
-        self.turnovers = Handovers(kernel, READS_OR_WRITES, anyhow)
+        self.handovers = Handovers(kernel, written_by_lanes, anyhow)
+        self.turnovers = Handovers(kernel, touched_by_lanes, anyhow)
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.written = _stored(kernel)
@@ -119,7 +118,7 @@ class _Body:
     def bringing(self) -> Brought | None:
         """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
         brings = self.target.brings
-        if brings is None or not any(isinstance(op, ir.BringChunks) for op in walk(self.kernel.body)):
+        if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
         self.shared_memory.note = brings.read_note
         return Brought(self.global_memory, brings, self.kernel.lanes)
@@ -176,52 +175,37 @@ class _Body:
         self.f.loc = op.loc
 
     def op(self, op: Op) -> None:
-        match op:
-            case ir.Load() | ir.Store() | ir.LoadEach() | ir.StoreEach():
-                self.access(op)
-            case ir.Matrix():
-                self.registers.vectors[op.result] = multiply(
-                    self.f,
-                    self.target,
-                    op,
-                    self.registers.vector(op.a),
-                    self.registers.vector(op.b),
-                    self.registers.vector(op.acc),
-                )
-            case ir.Allocate():
-                self.allocate(op)
-            case ir.Overlay(memory):
-                under = self.places[memory]
-                assert isinstance(under, SharedPlace) and isinstance(op.result.type, Memory)
-                self.places[op.result] = SharedPlace(op.result.type, under.pointer)
-            case ir.BringChunks() | ir.AwaitBrought():
-                self.bring(op)
-            case ir.MatrixShared() | ir.Copy() if self.later:
-                self.later.op(op, self.leader)
-            case _ if isinstance(op, ir.LATER) and self.later:
-                self.later.op(op, self.leader)
-            case _ if isinstance(op, ir.EXCHANGING) and self.exchanges:
-                self.exchanges.op(op)
-            case ir.Barrier() | ir.Priority() | ir.KeepOrder() | ir.Together() | ir.AwaitLoads():
-                self.order(op)
-            case ir.Loop():
-                self.repeat(op)
-            case ir.While():
-                self.repeat_while(op)
-            case ir.Role(first, last, body):
-                self.role(first, last, body)
-            case ir.Lane() | ir.Wave() | ir.Workgroup():
-                self.number(op)
-            case _ if isinstance(op.result.type, Vector):
-                self.registers.vectors[op.result] = self.registers.make(op)
-            case ir.Const(value):
-                self.registers.put(op.result, literal(value, op.result.type.dtype))
-            case _ if isinstance(op, ir.ELEMENTWISE):
-                self.registers.put(
-                    op.result, self.registers.arithmetic.apply(op, [self.registers.scalars[v] for v in op.operands], 1)
-                )
-            case _:
-                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+        row_of(LOWERINGS, op, "cannot lower")(self, op)
+
+    # -- numbers and vectors
+
+    def elementwise(self, op: ir.Elementwise) -> None:
+        """One of numbers; those of vectors are written in runs."""
+        taken = [self.registers.scalars[v] for v in op.operands]
+        self.registers.put(op.result, self.registers.arithmetic.apply(op, taken, 1))
+
+    def const(self, op: ir.Const) -> None:
+        if isinstance(op.result.type, Vector):
+            self.vector(op)
+        else:
+            self.registers.put(op.result, literal(op.value, op.result.type.dtype))
+
+    def vector(self, op: Op) -> None:
+        self.registers.vectors[op.result] = self.registers.make(op)
+
+    def matrix(self, op: ir.Matrix) -> None:
+        a, b, acc = (self.registers.vector(v) for v in (op.a, op.b, op.acc))
+        self.registers.vectors[op.result] = multiply(self.f, self.target, op, a, b, acc)
+
+    def asynchronous(self, op: ir.Asynchronous | ir.Copy | ir.MatrixShared) -> None:
+        if self.later is None:
+            raise NotImplementedError(f"{op.loc}: this machine cannot do {op.name}")
+        self.later.op(op, self.leader)
+
+    def exchange(self, op: Op) -> None:
+        if self.exchanges is None:
+            raise NotImplementedError(f"{op.loc}: this machine cannot do {op.name}")
+        self.exchanges.op(op)
 
     def order(self, op: Op) -> None:
         """What decides when instructions run, not what they compute."""
@@ -251,9 +235,15 @@ class _Body:
                 self.target.together(self.f, kind, count)
             case ir.AwaitLoads():
                 self.target.await_loads(self.f)
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def number(self, op: Op) -> None:
-        ask = {ir.Lane: self.target.lane, ir.Wave: self.target.wave, ir.Workgroup: self.target.workgroup}
+        ask: dict[type[Op], Callable[[Function], str]] = {
+            ir.Lane: self.target.lane,
+            ir.Wave: self.target.wave,
+            ir.Workgroup: self.target.workgroup,
+        }
         self.registers.put(op.result, resized(self.f, ask[type(op)](self.f), "i32", self.registers.kind(op.result), 1))
 
     # -- memory
@@ -264,6 +254,11 @@ class _Body:
         aligned = self.target.later.tile_alignment if self.target.later else SHARED_ALIGNMENT
         pointer = self.allot(op.result.name, elements(memory) * memory.dtype.bytes, aligned)
         self.places[op.result] = SharedPlace(memory, pointer)
+
+    def overlay(self, op: ir.Overlay) -> None:
+        under = self.places[op.memory]
+        assert isinstance(under, SharedPlace) and isinstance(op.result.type, Memory)
+        self.places[op.result] = SharedPlace(op.result.type, under.pointer)
 
     def allot(self, name: str, size: int, alignment: int) -> str:
         """Shared memory behind what others have."""
@@ -283,10 +278,12 @@ class _Body:
                 memory.store(op, self.to_memory(x), place)  # type: ignore[arg-type]
             case ir.StoreEach(x):
                 memory.store_each(op, self.to_memory(x), place)  # type: ignore[arg-type]
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
-    def bring(self, op: ir.BringChunks | ir.AwaitBrought) -> None:
+    def bring(self, op: ir.CopyAsyncChunks | ir.AwaitAsync) -> None:
         assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
-        if isinstance(op, ir.AwaitBrought):
+        if isinstance(op, ir.AwaitAsync):
             self.brought.wait(op)
             return
         place, to = self.places[op.memory], self.places[op.to]
@@ -362,7 +359,8 @@ class _Body:
         self.registers.loop = before
         return yielded
 
-    def role(self, first: int, last: int, body: Block) -> None:
+    def role(self, op: ir.Role) -> None:
+        first, last, body = op.first, op.last, op.body
         wave = self.target.wave(self.f)
         after_first = self.f.value(f"icmp uge i32 {wave}, {first}")
         before_last = self.f.value(f"icmp ult i32 {wave}, {last}")
@@ -379,8 +377,28 @@ class _Body:
         self.leader = before
 
 
+LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
+    ir.Elementwise: _Body.elementwise,
+    ir.Const: _Body.const,
+    **dict.fromkeys((ir.Broadcast, ir.Permute, ir.Part, ir.Rearrange, ir.Shuffle, ir.Ramp, ir.Unset), _Body.vector),
+    **dict.fromkeys((ir.Lane, ir.Wave, ir.Workgroup), _Body.number),
+    ir.Matrix: _Body.matrix,
+    **dict.fromkeys((ir.Load, ir.Store, ir.LoadEach, ir.StoreEach), _Body.access),
+    ir.Allocate: _Body.allocate,
+    ir.Overlay: _Body.overlay,
+    **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),
+    **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.MatrixShared), _Body.asynchronous),
+    **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver), _Body.exchange),
+    **dict.fromkeys((ir.Barrier, ir.Scheduling), _Body.order),
+    ir.Loop: _Body.repeat,
+    ir.While: _Body.repeat_while,
+    ir.Role: _Body.role,
+}
+"""What a lane does for each op."""
+
+
 def _is_elementwise(op: Op) -> bool:
-    return isinstance(op, ir.ELEMENTWISE) and isinstance(op.result.type, Vector)
+    return isinstance(op, ir.Elementwise) and isinstance(op.result.type, Vector)
 
 
 def _runs(ops: Sequence[Op]) -> list[list[Op]]:
@@ -391,7 +409,7 @@ def _runs(ops: Sequence[Op]) -> list[list[Op]]:
     for op in ops:
         if run and _is_elementwise(op) and op.result.type.shape == run[0].result.type.shape:
             run.append(op)
-        elif run and isinstance(op, IN_FRONT) and not set(op.operands) & {other.result for other in run}:
+        elif run and op.is_pure and not set(op.operands) & {other.result for other in run}:
             found.insert(-1, [op])
         else:
             found.append([op])
@@ -415,14 +433,14 @@ def _parameter_kind(v: Value) -> str:
 
 def _stored(kernel: Kernel) -> set[Value]:
     """The memories that some lane, or the copy engine, writes."""
-    return {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyOut))}
+    return {v for op in walk(kernel.body) for v in op.written}
 
 
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
     # LLVM takes it that nobody else writes what such a pointer reaches, from the function's beginning on, and keeps
     # what it loaded over every barrier.
     starts_early = any(isinstance(op, ir.AwaitEarlier) for op in walk(kernel.body))
-    loaded = {op.memory for op in walk(kernel.body) if isinstance(op, LOADS)}
+    loaded = {v for op in walk(kernel.body) for v in op.read}
     shared_with_others = loaded & _stored(kernel)
     found: list[Typed] = []
     for v in kernel.body.args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Add, Const, Lane, Load, LoadEach, Loop, Mul, Neg, Sub, While, Yield
+from tilewave.ir.ops import Add, Const, Loop, Mul, Neg, Ramp, Sub, Wave, While, Workgroup, Yield
 from tilewave.ir.types import INDEX, Scalar
 from tilewave.lower.gpu.ranges import LaneRanges
 
@@ -96,10 +96,10 @@ class Positions:
             case Neg(x):
                 return self.of(x).times(-1)
             case Mul(a, b):
-                for x, y in ((a, b), (b, a)):
-                    if not self.of(y).terms:
-                        return self.of(x).times(self.of(y).constant)
-        return None
+                by = next(((x, y) for x, y in ((a, b), (b, a)) if not self.of(y).terms), None)
+                return self.of(by[0]).times(self.of(by[1]).constant) if by else None
+            case _:
+                return None
 
     def _spread(self, body: Block) -> bool:
         """Mark what is computed from what lanes see differently; whether anything new was marked."""
@@ -119,11 +119,11 @@ def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
             case While(init, condition, body):
                 yield from _carried(op.results, body.args, init, body)
                 yield from zip(condition.args, ((v,) for v in body.args), strict=True)
-            case Lane() | Load() | LoadEach():
-                yield op.result, (None,)
-            case _:
+            case Const() | Workgroup() | Wave() | Ramp():
+                yield op.result, ()
+            case _:  # what is not computed from its operands alone may differ from lane to lane
                 for v in op.results:
-                    yield v, op.operands
+                    yield v, op.operands if op.is_pure and op.operands else (None,)
         for inner in op.blocks:
             yield from _computed(inner)
 

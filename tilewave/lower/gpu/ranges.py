@@ -103,7 +103,8 @@ class LaneRanges:
                 return 0, 1
             case Const() | Cast():
                 return range_of(op, self.of)
-        return range_of(op, self.of)
+            case _:
+                return range_of(op, self.of)
 
     def _loop(self, op: Loop) -> None:
         self._known[op.body.args[0]] = (0, max(0, self.of(op.trips)[1] - 1))
@@ -149,7 +150,8 @@ class LaneRanges:
                 return self.of(b)
             case Add(a, b) if b == arg:
                 return self.of(a)
-        return None
+            case _:
+                return None
 
     def _bound(self, condition: Block, i: int) -> int | None:
         """What argument i is below wherever the condition holds."""
@@ -166,4 +168,5 @@ class LaneRanges:
             case And(a, b):
                 found = [x for x in (self._below(a, arg), self._below(b, arg)) if x is not None]
                 return min(found, default=None)
-        return None
+            case _:
+                return None

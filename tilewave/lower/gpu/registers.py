@@ -108,7 +108,8 @@ class Registers:
                 return Conversions(self.f, self.target).rearranged(op, self.resized_vector(x, kind))
             case ir.Shuffle(x):
                 return Conversions(self.f, self.target).shuffled(op, self.resized_vector(x, kind))
-        raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
         """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.

@@ -1,0 +1,315 @@
+"""Numbers and tiles of numbers: elementwise, all operands of one shape"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from tilewave.ir.core import Axis, Op, Value, Want
+from tilewave.ir.ops.kinds import Pure
+from tilewave.ir.rules import ON_BOTH, same_axes, want_results
+from tilewave.ir.types import BOOL, DType, Scalar, Type, elementwise, is_held
+
+LARGEST_FLOAT = 1 << 1023
+"""Of whole numbers that are written where floats are meant."""
+
+
+@dataclass(frozen=True)
+class Const(Pure):
+    """A number, or a tile that holds it everywhere."""
+
+    levels = ON_BOTH
+
+    value: int | float | bool
+
+    def check(self, want: Want) -> None:
+        """Whether the dtype holds the number."""
+        kind, value = self.result.type, self.value
+        dtype, half = kind.dtype, 1 << kind.dtype.bits - 1
+        want(is_held(kind), f"makes a number or a tile, not {kind}")
+        if dtype == BOOL:
+            want(isinstance(value, bool), f"a truth value is true or false, not {value}")
+        elif dtype.is_int:
+            fits = type(value) is int and -half <= value < half
+            want(fits, f"{dtype} holds whole numbers from {-half} to {half - 1}, not {value}")
+        else:
+            fits = type(value) is float or (type(value) is int and abs(value) <= LARGEST_FLOAT)
+            reached = fits and _is_in_reach(float(value), dtype)
+            want(reached, f"{dtype} holds no {value}; where infinity is meant, write inf")
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return ()
+
+
+def _is_in_reach(value: float, dtype: DType) -> bool:
+    """Whether a number does not become infinity, or none at all, in a dtype."""
+    with np.errstate(over="ignore"):
+        return not isfinite(value) or isfinite(float(np.float64(value).astype(dtype.numpy)))
+
+
+@dataclass(frozen=True)
+class Elementwise(Pure):
+    """Each element of the result from the elements of the operands at its place, and from nothing else.
+
+    Whoever is one passes through every pass and analysis by that alone. Unless it says otherwise, its operands
+    are numbers of one type, and so is its result.
+    """
+
+    levels = ON_BOTH
+
+    @classmethod
+    def result_type(cls, *operands: Type) -> Type:
+        """The type of the result, given those of the operands."""
+        return operands[-1]
+
+    def takes(self, want: Want) -> None:
+        """What the operands must be."""
+        first, *others = (v.type for v in self.operands)
+        for other in others:
+            want(first == other, f"{first} and {other} do not go together")
+        want(is_held(first), f"takes a number or a tile, not {first}")
+        want(first.dtype != BOOL, f"takes numbers, not {first}")
+
+    def check(self, want: Want) -> None:
+        self.takes(want)
+        want_results(self, want, self.result_type(*(v.type for v in self.operands)))
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return same_axes(self.result, *self.operands)
+
+
+@dataclass(frozen=True)
+class Unary(Elementwise):
+    x: Value
+
+
+@dataclass(frozen=True)
+class Binary(Elementwise):
+    a: Value
+    b: Value
+
+    def takes(self, want: Want) -> None:
+        a, b = self.a.type, self.b.type
+        want(a == b and is_held(a), f"{a} and {b} do not go together")
+
+
+class Arithmetic(Binary):
+    """Of two numbers one of their dtype."""
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.a.type.dtype != BOOL, f"computes with numbers, not {self.a.type}")
+
+
+class Add(Arithmetic):
+    pass
+
+
+class Sub(Arithmetic):
+    pass
+
+
+class Mul(Arithmetic):
+    pass
+
+
+class Div(Arithmetic):
+    """The quotient of floats."""
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.a.type.dtype.is_float, f"divides floats, not {self.a.type}; floor_div divides integers")
+
+
+class Division(Arithmetic):
+    """Of integers."""
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.a.type.dtype.is_int, f"divides integers, not {self.a.type}")
+
+
+class FloorDiv(Division):
+    """The quotient of integers, rounded down, as in Python; by zero 0, and what does not fit wraps."""
+
+
+class Mod(Division):
+    """What FloorDiv leaves; it has the sign of b, as in Python; by zero 0."""
+
+
+class Xor(Arithmetic):
+    """The bits in which two integers differ, neither of them negative."""
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.a.type.dtype.is_int, f"takes the bits of integers, not {self.a.type}")
+
+
+class Min(Arithmetic):
+    pass
+
+
+class Max(Arithmetic):
+    pass
+
+
+class Logic(Binary):
+    """Of two truth values one more."""
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.a.type.dtype == BOOL, f"joins truth values, not {self.a.type}")
+
+
+class And(Logic):
+    pass
+
+
+class Or(Logic):
+    pass
+
+
+class Comparison(Binary):
+    """Of two numbers, or truth values, a truth value."""
+
+    @classmethod
+    def result_type(cls, *operands: Type) -> Type:
+        return elementwise(operands[0], BOOL)
+
+
+class Less(Comparison):
+    pass
+
+
+class LessEqual(Comparison):
+    pass
+
+
+class Equal(Comparison):
+    pass
+
+
+class NotEqual(Comparison):
+    pass
+
+
+class Neg(Unary):
+    pass
+
+
+class Not(Unary):
+    def takes(self, want: Want) -> None:
+        x = self.x.type
+        want(is_held(x), f"takes a number or a tile, not {x}")
+        want(x.dtype == BOOL, f"needs truth values, not {x}")
+
+
+class Abs(Unary):
+    pass
+
+
+class Function(Unary):
+    """Of floats, computed in f32 at least."""
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.x.type.dtype.is_float, f"needs floats, not {self.x.type}")
+
+
+class Exp(Function):
+    pass
+
+
+class Exp2(Function):
+    pass
+
+
+class Log(Function):
+    pass
+
+
+class Log2(Function):
+    pass
+
+
+class Sqrt(Function):
+    pass
+
+
+class Rsqrt(Function):
+    pass
+
+
+class Tanh(Function):
+    pass
+
+
+class Erf(Function):
+    pass
+
+
+class Sin(Function):
+    pass
+
+
+class Cos(Function):
+    pass
+
+
+class Cast(Unary):
+    """The same number in the result's dtype: the nearest float; integers towards zero, saturating, from floats."""
+
+    def check(self, want: Want) -> None:
+        x, out = self.x.type, self.result.type
+        want(is_held(x) and out == elementwise(x, out.dtype), f"{x} cannot become {out}")
+
+
+@dataclass(frozen=True)
+class Select(Elementwise):
+    """a where the condition holds, else b."""
+
+    condition: Value
+    a: Value
+    b: Value
+
+    def takes(self, want: Want) -> None:
+        condition, a, b = (v.type for v in self.operands)
+        want(a == b and is_held(a), f"chooses between {a} and {b}")
+        want(condition in (elementwise(a, BOOL), Scalar(BOOL)), f"chooses by {condition}")
+
+
+OPS: tuple[type[Op], ...] = (
+    Const,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    FloorDiv,
+    Mod,
+    Xor,
+    Min,
+    Max,
+    And,
+    Or,
+    Less,
+    LessEqual,
+    Equal,
+    NotEqual,
+    Neg,
+    Not,
+    Abs,
+    Exp,
+    Exp2,
+    Log,
+    Log2,
+    Sqrt,
+    Rsqrt,
+    Tanh,
+    Erf,
+    Sin,
+    Cos,
+    Cast,
+    Select,
+)

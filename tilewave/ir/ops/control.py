@@ -1,0 +1,96 @@
+"""Control"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.ir.core import Block, Op, Value, Want
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only, want_results, want_yields
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, is_held
+
+MOST_WAVES = 1024
+"""More than any workgroup has; what a machine has, its own passes say."""
+
+
+@dataclass(frozen=True)
+class Loop(Computed):
+    """body(i, *carried) for i in range(trips) yields the next carried values; the results are the last ones."""
+
+    levels = ON_BOTH
+    gives = None
+
+    trips: Value
+    init: tuple[Value, ...]
+    body: Block
+
+    def check(self, want: Want) -> None:
+        carried = [v.type for v in self.init]
+        _want_carried(self, want)
+        want(self.trips.type == INDEX_SCALAR, f"counts by an index, not {self.trips.type}")
+        args = [v.type for v in self.body.args]
+        want(args == [INDEX_SCALAR, *carried], "its block takes an index and what it carries")
+        want_yields(self.body, carried, want)
+        want_results(self, want, *carried)
+
+
+@dataclass(frozen=True)
+class While(Computed):
+    """As long as condition(*carried) yields true, carried = body(*carried)."""
+
+    levels = ON_BOTH
+    gives = None
+
+    init: tuple[Value, ...]
+    condition: Block
+    body: Block
+
+    def check(self, want: Want) -> None:
+        carried = [v.type for v in self.init]
+        _want_carried(self, want)
+        for block in (self.condition, self.body):
+            want([v.type for v in block.args] == carried, "its blocks take what it carries")
+        want_yields(self.condition, [Scalar(BOOL)], want)
+        want_yields(self.body, carried, want)
+        want_results(self, want, *carried)
+
+
+def _want_carried(op: Loop | While, want: Want) -> None:
+    held = all(is_held(v.type) or isinstance(v.type, Accumulator) for v in op.init)
+    want(held, "carries numbers and tiles")
+
+
+@dataclass(frozen=True)
+class Role(Op):
+    """Only waves `first` to `last` - 1 run this block; the others go on behind it."""
+
+    levels = ON_LANES
+
+    first: int
+    last: int
+    body: Block
+
+    def check(self, want: Want) -> None:
+        fits = 0 <= self.first < self.last <= MOST_WAVES and not self.body.args
+        want(fits, "takes waves first to last - 1")
+        want(not self.body.ops or not isinstance(self.body.ops[-1], Yield), "yields nothing")
+
+
+@dataclass(frozen=True)
+class Yield(Op):
+    """Ends a block: these are its values."""
+
+    levels = ON_BOTH
+    ends_blocks = True
+
+    values: tuple[Value, ...]
+
+    check = parts_only  # what it gives is its block's affair
+
+
+OPS: tuple[type[Op], ...] = (
+    Loop,
+    While,
+    Role,
+    Yield,
+)

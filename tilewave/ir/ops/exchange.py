@@ -1,0 +1,79 @@
+"""Between workgroups: tiles that one computed a part of, and another ends"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Op, Value, Want
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.rules import ON_BOTH, places, want_results
+from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile, Vector
+
+SLOTS = places(exchange=("exchange",))
+
+
+@dataclass(frozen=True)
+class MakeExchange(Computed):
+    """The launch's slots for tiles that workgroups hand to each other."""
+
+    levels = ON_BOTH
+
+    def check(self, want: Want) -> None:
+        made = self.result.type
+        want(isinstance(made, Exchange) and len(made.shape) > 1, "makes slots for tiles")
+
+
+@dataclass(frozen=True)
+class HandOver(Op):
+    """Put a tile into an empty slot, for whichever workgroup takes it over.
+
+    On the lane level each wave puts its own registers there, for the wave of its number.
+    """
+
+    levels = ON_BOTH
+    writes = SLOTS
+
+    tile: Value
+    exchange: Value
+    slot: Value
+
+    def check(self, want: Want) -> None:
+        _want_slot(self, want)
+
+
+@dataclass(frozen=True)
+class TakeOver(Op):
+    """tile + the one in a slot, which is empty afterwards; waits until somebody has handed it over.
+
+    Only workgroups of lower numbers may do so: these begin earlier, so that nobody waits for one that cannot begin.
+    """
+
+    levels = ON_BOTH
+    gives = 1
+    reads = writes = SLOTS
+
+    tile: Value
+    exchange: Value
+    slot: Value
+
+    def check(self, want: Want) -> None:
+        _want_slot(self, want)
+        want_results(self, want, self.tile.type)
+
+
+def _want_slot(op: HandOver | TakeOver, want: Want) -> None:
+    tile, exchange = op.tile.type, op.exchange.type
+    both = isinstance(exchange, Exchange) and isinstance(tile, (Tile, Vector))
+    want(both, f"moves a tile, {tile}, and an exchange, {exchange}")
+    want(op.slot.type == INDEX_SCALAR, f"counts slots by an index, not {op.slot.type}")
+    one = exchange.shape[1:]
+    fits = tile.shape == one if isinstance(tile, Tile) else prod(one) % prod(tile.shape) == 0
+    want(fits and tile.dtype == exchange.dtype, f"{tile} is not what the slots of {exchange} hold")
+
+
+OPS: tuple[type[Op], ...] = (
+    MakeExchange,
+    HandOver,
+    TakeOver,
+)

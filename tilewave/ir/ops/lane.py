@@ -1,0 +1,334 @@
+"""What one lane of one wave does"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Op, Value, Want
+from tilewave.ir.ops.kinds import Computed, Pure
+from tilewave.ir.rules import GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places, want_results
+from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Scalar, Type, Vector, elementwise
+from tilewave.layouts.fragments import GROUP_ROWS
+
+F32_MANTISSA = 23
+"""Bits behind the leading one."""
+
+
+class Lane(Pure):
+    """The number of this lane in its wave."""
+
+    levels = ON_LANES
+
+    def check(self, want: Want) -> None:
+        want_results(self, want, INDEX_SCALAR)
+
+
+class Wave(Pure):
+    """The number of this wave in its workgroup; the same for all its lanes."""
+
+    levels = ON_LANES
+
+    def check(self, want: Want) -> None:
+        want_results(self, want, INDEX_SCALAR)
+
+
+@dataclass(frozen=True)
+class Ramp(Pure):
+    """The vector whose element (i, j, …) is i · steps[0] + j · steps[1] + …, the same in every lane."""
+
+    levels = ON_LANES
+
+    steps: tuple[int, ...]
+
+    def check(self, want: Want) -> None:
+        made = self.result.type
+        want(isinstance(made, Vector) and made.dtype.is_int, "makes a vector of integers")
+        want(len(self.steps) == len(made.shape), f"{list(self.steps)} are not the steps of {made}")
+
+
+class Unset(Computed):
+    """Registers that may hold anything, and that nothing may depend on."""
+
+    levels = ON_LANES
+
+    def check(self, want: Want) -> None:
+        want(isinstance(self.result.type, Vector), "makes a vector")
+
+
+@dataclass(frozen=True)
+class Part(Pure):
+    """The registers of x from `first` on along one of its axes, as many as the result has."""
+
+    levels = ON_LANES
+
+    x: Value
+    axis: int
+    first: int
+
+    def check(self, want: Want) -> None:
+        whole, part, axis = self.x.type, self.result.type, self.axis
+        vectors = isinstance(whole, Vector) and isinstance(part, Vector) and len(whole.shape) == len(part.shape)
+        want(vectors and axis < len(whole.shape), f"takes a part of {whole}")
+        others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
+        inside = 0 <= self.first <= whole.shape[axis] - part.shape[axis]
+        want(others and inside and whole.dtype == part.dtype, f"{part} at {self.first} is no part of {whole}")
+
+
+@dataclass(frozen=True)
+class Rearrange(Computed):
+    """Register r of the result is register `of_register`·r + `of_lane`·lane of x: matrices over bits, by their
+    columns; registers are numbered in the order of the vector."""
+
+    levels = ON_LANES
+
+    x: Value
+    of_register: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+    def check(self, want: Want) -> None:
+        _want_moved_among_lanes(self, want)
+        held = prod(self.x.type.shape)
+        inside = all(0 <= column < held for column in (*self.of_register, *self.of_lane))
+        want(inside and held & held - 1 == 0, f"{self.x.type} has no such registers")
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        _want_all_lanes(self, lanes, want)
+
+
+@dataclass(frozen=True)
+class Shuffle(Computed):
+    """Register r of the result is register r of lane `of_register`·r + `of_lane`·lane of the same wave."""
+
+    levels = ON_LANES
+
+    x: Value
+    of_register: tuple[int, ...]
+    of_lane: tuple[int, ...]
+
+    def check(self, want: Want) -> None:
+        _want_moved_among_lanes(self, want)
+        inside = all(0 <= column < 1 << len(self.of_lane) for column in (*self.of_register, *self.of_lane))
+        same = prod(self.x.type.shape) == prod(self.result.type.shape)
+        want(inside and same, f"{self.result.type} has other registers than {self.x.type}")
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        _want_all_lanes(self, lanes, want)
+
+
+def _want_moved_among_lanes(op: Rearrange | Shuffle, want: Want) -> None:
+    x, result = op.x.type, op.result.type
+    vectors = isinstance(x, Vector) and isinstance(result, Vector) and x.dtype == result.dtype
+    want(vectors, f"{x} cannot become {result}")
+    want(prod(result.shape) == 1 << len(op.of_register), f"{result} has other registers than {list(op.of_register)}")
+
+
+def _want_all_lanes(op: Rearrange | Shuffle, lanes: int, want: Want) -> None:
+    want(1 << len(op.of_lane) == lanes, f"a wave has {lanes} lanes, and {list(op.of_lane)} are for others")
+
+
+@dataclass(frozen=True)
+class Load(Computed):
+    """What this lane takes from a memory.
+
+    Register (i, j, …) of the result holds the element at `at[a] + i · steps[0][a] + j · steps[1][a] + …` along each
+    memory axis a. Outside the memory it is 0 along the axes in `guard`; along others it must not be outside. Where
+    `mask` holds a truth value, lanes that say no take nothing and hold 0.
+    """
+
+    levels = ON_LANES
+    reads = places(memory=GLOBAL_OR_SHARED)
+
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+    steps: tuple[tuple[int, ...], ...]
+    guard: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        _want_steps(self, self.result.type, want)
+
+
+@dataclass(frozen=True)
+class Store(Op):
+    """Where this lane's registers go; positions as in `load`, and nothing is stored outside along `guard`."""
+
+    levels = ON_LANES
+    writes = places(memory=GLOBAL_OR_SHARED)
+
+    x: Value
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+    steps: tuple[tuple[int, ...], ...]
+    guard: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        _want_steps(self, self.x.type, want)
+
+
+@dataclass(frozen=True)
+class LoadEach(Computed):
+    """Each register from a position of its own: `at[a]` is a vector of positions along memory axis a; 0 outside."""
+
+    levels = ON_LANES
+    reads = places(memory=GLOBAL_OR_SHARED)
+
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+
+    def check(self, want: Want) -> None:
+        _want_each(self, self.result.type, want)
+
+
+@dataclass(frozen=True)
+class StoreEach(Op):
+    """Each register to a position of its own; nothing outside the memory."""
+
+    levels = ON_LANES
+    writes = places(memory=GLOBAL_OR_SHARED)
+
+    x: Value
+    memory: Value
+    at: tuple[Value, ...]
+    mask: tuple[Value, ...]
+
+    def check(self, want: Want) -> None:
+        _want_each(self, self.x.type, want)
+
+
+def _want_steps(op: Load | Store, held: Type, want: Want) -> None:
+    memory = _want_moved(op, held, want)
+    want(are_indices(op.at), "positions are of type index")
+    fits = len(op.steps) == len(held.shape) and all(len(step) == len(memory.shape) for step in op.steps)
+    want(fits, f"{list(map(list, op.steps))} do not step through {memory} for each axis of {held}")
+    want(are_axes(op.guard, len(memory.shape)), f"{memory} has no axes {list(op.guard)}")
+
+
+def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
+    _want_moved(op, held, want)
+    each = all(v.type == elementwise(held, INDEX) for v in op.at)
+    want(each, f"each element of {held} needs a position")
+
+
+def _want_moved(op: Load | Store | LoadEach | StoreEach, held: Type, want: Want) -> Memory:
+    """The memory that a vector moves to or from."""
+    memory = op.memory.type
+    want(isinstance(memory, Memory) and isinstance(held, Vector), f"moves a vector, {held}, and a memory, {memory}")
+    assert isinstance(memory, Memory)
+    want(held.dtype == memory.dtype and memory.space != "packed", f"{held} and {memory} do not go together")
+    want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions, not {len(op.at)}")
+    want(len(op.mask) <= 1 and all(v.type == Scalar(BOOL) for v in op.mask), "is masked by one truth value")
+    return memory
+
+
+@dataclass(frozen=True)
+class Matrix(Computed):
+    """acc + a · bᵀ by all lanes of a wave, in fragments as `layouts/fragments.py` lays them.
+
+    a: batches… x row blocks x depth blocks x depth per lane, b likewise with column blocks, acc: batches… x row
+    blocks x column blocks x groups x 4. `shape` is rows x columns x depth of one block, which takes one instruction,
+    or several that share the depth. `turned`: the four neighbours of acc lie along columns instead of rows. `rows`:
+    only the row blocks from rows[0] up to rows[1] are added to, the other sums pass through.
+    """
+
+    levels = ON_LANES
+
+    a: Value
+    b: Value
+    acc: Value
+    shape: tuple[int, ...]
+    instruction: str
+    turned: bool = False
+    rows: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        a, b, acc = self.a.type, self.b.type, self.acc.type
+        vectors = all(isinstance(t, Vector) for t in (a, b, acc)) and len(a.shape) == len(b.shape) == len(acc.shape) - 1
+        want(vectors and len(a.shape) >= 3, f"multiplies vectors of blocks, not {a} and {b}, added to {acc}")
+        _want_block(self.shape, want)
+        rows, cols, depth = self.shape
+        same = a.shape[:-3] == b.shape[:-3] == acc.shape[:-4] and a.shape[-2] == b.shape[-2]
+        blocks = acc.shape[-4:-2] == (a.shape[-3], b.shape[-3])
+        depths = rows * depth % a.shape[-1] == cols * depth % b.shape[-1] == 0
+        some = not self.rows or (len(self.rows) == 2 and 0 <= self.rows[0] < self.rows[1] <= a.shape[-3])
+        want(some, f"{a} has no such rows")
+        want(same and blocks and depths, f"{a} times {b} does not fit {acc} in blocks of {rows}x{cols}x{depth}")
+        want_results(self, want, acc)
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        (rows, cols, depth), sums = self.shape, prod(self.acc.type.shape[-2:])
+        want(rows * cols == sums * lanes, f"{lanes} lanes with {sums} sums each do not hold {rows}x{cols}")
+        for held, high in ((self.a.type.shape[-1], rows), (self.b.type.shape[-1], cols)):
+            copies = held * lanes % (high * depth) == 0  # several lanes may hold one element
+            want(copies, f"{lanes} lanes with {held} elements each do not hold {high}x{depth}")
+
+
+@dataclass(frozen=True)
+class MatrixShared(Computed):
+    """acc + a · bᵀ by a group of four waves together, which read both operands from shared memory.
+
+    `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
+    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `layouts/fragments.py` lays them in acc:
+    batches… x rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
+    """
+
+    levels = ON_LANES
+    reads = places(a=SHARED, b=SHARED)
+    passes_lanes_by = True
+
+    a: Value
+    a_at: tuple[Value, ...]
+    b: Value
+    b_at: tuple[Value, ...]
+    acc: Value
+    shape: tuple[int, ...]
+    instruction: str
+    adds: tuple[Value, ...] = ()
+    ignored_bits: int = 0
+    """The last bits of each operand's mantissa, which count as 0."""
+
+    def check(self, want: Want) -> None:
+        acc = self.acc.type
+        _want_block(self.shape, want)
+        rows, cols, _ = self.shape
+        want(isinstance(acc, Vector) and len(acc.shape) >= 4, f"adds to a vector, not {acc}")
+        want(rows % GROUP_ROWS == 0 and cols % 8 == 0, f"no group of waves computes {rows}x{cols}")
+        want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
+        truths = len(self.adds) <= 1 and all(v.type == Scalar(BOOL) for v in self.adds)
+        want(truths, "adds where one truth value says so")
+        self._check_operand(self.a, self.a_at, rows, want)
+        self._check_operand(self.b, self.b_at, cols, want)
+        want_results(self, want, acc)
+
+    def _check_operand(self, operand: Value, at: tuple[Value, ...], rows: int, want: Want) -> None:
+        memory, acc, depth = operand.type, self.acc.type, self.shape[-1]
+        shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == len(memory.shape)
+        want(shared and are_indices(at), f"reads shared memory at an index for each axis, not {memory}")
+        want(len(at) >= 2, f"{memory} has no rows and columns")
+        want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
+        want(memory.shape[-2] >= rows and memory.shape[-1] >= depth, f"{memory} holds no {rows}x{depth}")
+        fewer = self.ignored_bits == 0 or (memory.dtype == F32 and 0 < self.ignored_bits <= F32_MANTISSA)
+        want(fewer, f"cannot ignore {self.ignored_bits} bits of {memory.dtype}")
+
+
+def _want_block(shape: tuple[int, ...], want: Want) -> None:
+    want(len(shape) == 3 and min(shape) > 0, f"a block has rows, columns and a depth, not {list(shape)}")
+
+
+OPS: tuple[type[Op], ...] = (
+    Lane,
+    Wave,
+    Ramp,
+    Unset,
+    Part,
+    Rearrange,
+    Shuffle,
+    Load,
+    Store,
+    LoadEach,
+    StoreEach,
+    Matrix,
+    MatrixShared,
+)

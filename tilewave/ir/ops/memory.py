@@ -1,0 +1,193 @@
+"""Memory: whole tiles"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.ir.core import Block, Op, Value, Want
+from tilewave.ir.ops.arith import Const, Elementwise
+from tilewave.ir.ops.control import Yield
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.placements import lies_in, size_bytes
+from tilewave.ir.rules import (
+    GLOBAL_OR_SHARED,
+    ON_BOTH,
+    ON_TILES,
+    SHARED,
+    are_axes,
+    are_indices,
+    places,
+    want_yields,
+)
+from tilewave.ir.types import INDEX_SCALAR, Memory, Tile, Type
+
+FORMULA: tuple[type[Op], ...] = (Const, Elementwise, Yield)
+"""What says where the elements of a tile lie."""
+
+
+@dataclass(frozen=True)
+class Allocate(Op):
+    """A memory of this workgroup's own; nobody has written it yet."""
+
+    levels = ON_BOTH
+    gives = 1
+
+    def check(self, want: Want) -> None:
+        want(lies_in(self.result, "shared"), f"makes a shared memory, not {self.result.type}")
+
+
+@dataclass(frozen=True)
+class Overlay(Computed):
+    """Another memory in the first bytes of a shared one; what is written to either is lost to the other."""
+
+    levels = ON_BOTH
+    hands_on = places(memory=SHARED)
+
+    memory: Value
+
+    def check(self, want: Want) -> None:
+        under, over = self.memory.type, self.result.type
+        shared = lies_in(self.memory, "shared") and lies_in(self.result, "shared")
+        want(shared, f"lays a shared memory over another, not {over} over {under}")
+        assert isinstance(under, Memory) and isinstance(over, Memory)
+        want(size_bytes(over) <= size_bytes(under), f"{over} is longer than {under}")
+
+
+@dataclass(frozen=True)
+class Read(Computed):
+    """The tile whose first element is at `at`; result axis i runs along memory axis `axes[i]`; 0 outside the memory."""
+
+    levels = ON_TILES
+    reads = places(memory=GLOBAL_OR_SHARED)
+
+    memory: Value
+    at: tuple[Value, ...]
+    axes: tuple[int, ...]
+    through: str = ""
+    per_lane: int = 0
+    spread: str = ""
+    """How lanes share the tile: as its use wants (nothing); "rows" or "columns": as the matrix instruction takes its
+    left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`."""
+    guard: tuple[int, ...] = ()
+    """The memory axes along which the tile may hang over, or lie behind the memory; guard_edges finds them all."""
+
+    def check(self, want: Want) -> None:
+        _want_window(self, self.result.type, want)
+
+
+@dataclass(frozen=True)
+class Write(Op):
+    """Store a tile, its first element at `at`, its axis i along memory axis `axes[i]`; nothing outside the memory."""
+
+    levels = ON_TILES
+    writes = places(memory=GLOBAL_OR_SHARED)
+
+    tile: Value
+    memory: Value
+    at: tuple[Value, ...]
+    axes: tuple[int, ...]
+    per_lane: int = 0
+    guard: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        _want_window(self, self.tile.type, want)
+
+
+@dataclass(frozen=True)
+class WriteThrough(Op):
+    """As `write`, by way of a shared memory that holds parts of the tile on their way; it holds nothing afterwards.
+
+    Where the machine copies them out, `shared` is groups x buffers x rows x columns: each group of four waves fills its
+    buffers, row block by row block and column by column, and lets them go. Where lanes do, it is waves x rows x
+    columns: each wave writes a part of its own, and reads it back along rows.
+    """
+
+    levels = ON_TILES
+    writes = places(memory=GLOBAL_OR_SHARED, shared=SHARED)
+
+    tile: Value
+    memory: Value
+    at: tuple[Value, ...]
+    shared: Value
+    axes: tuple[int, ...]
+    guard: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        _want_window(self, self.tile.type, want)
+        want(lies_in(self.shared, "shared"), f"goes through a shared memory, not {self.shared.type}")
+        same = self.shared.type.dtype == self.tile.type.dtype
+        want(same, f"{self.shared.type} does not hold {self.tile.type.dtype}")
+
+
+@dataclass(frozen=True)
+class Gather(Computed):
+    """The tile whose element (i, j, …) sits where `where(i, j, …)` says; 0 outside the memory."""
+
+    levels = ON_TILES
+    reads = places(memory=GLOBAL_OR_SHARED)
+
+    memory: Value
+    where: Block
+    through: str = ""
+    part: bool = False
+    """Of a tile that was cut, so that all of it may lie outside."""
+
+    def check(self, want: Want) -> None:
+        _want_positions(self, self.result.type, want)
+
+
+@dataclass(frozen=True)
+class Scatter(Op):
+    """Store element (i, j, …) of a tile where `where(i, j, …)` says; nothing outside the memory."""
+
+    levels = ON_TILES
+    writes = places(memory=GLOBAL_OR_SHARED)
+
+    tile: Value
+    memory: Value
+    where: Block
+    part: bool = False
+    """Of a tile that was cut, so that all of it may lie outside."""
+
+    def check(self, want: Want) -> None:
+        _want_positions(self, self.tile.type, want)
+
+
+def _want_moved(op: Read | Write | WriteThrough | Gather | Scatter, tile: Type, want: Want) -> Memory:
+    """The memory that a tile moves to or from."""
+    memory = op.memory.type
+    want(isinstance(memory, Memory) and isinstance(tile, Tile), f"moves a tile, {tile}, and a memory, {memory}")
+    assert isinstance(memory, Memory)
+    want(tile.dtype == memory.dtype, f"{tile} and {memory} differ in dtype")
+    want(memory.space != "packed", f"{memory} is read by read_panel, and written by prepack")
+    return memory
+
+
+def _want_window(op: Read | Write | WriteThrough, tile: Type, want: Want) -> None:
+    memory = _want_moved(op, tile, want)
+    rank = len(memory.shape)
+    want(len(op.at) == rank, f"{memory} needs {rank} positions, not {len(op.at)}")
+    want(are_indices(op.at), "positions are of type index")
+    fits = len(op.axes) == len(tile.shape) and are_axes(op.axes, rank)
+    want(fits, f"axes {list(op.axes)} do not lay {tile} into {memory}")
+    want(are_axes(op.guard, rank), f"{memory} has no axes {list(op.guard)} to guard")
+
+
+def _want_positions(op: Gather | Scatter, tile: Type, want: Want) -> None:
+    memory = _want_moved(op, tile, want)
+    args = [v.type for v in op.where.args]
+    want(args == [INDEX_SCALAR] * len(tile.shape), f"{tile} needs an index per axis")
+    want_yields(op.where, [INDEX_SCALAR] * len(memory.shape), want)
+    strange = next((inner.name for inner in op.where.ops if not isinstance(inner, FORMULA)), "")
+    want(not strange, f"{strange} has no place among the positions of a tile")
+
+
+OPS: tuple[type[Op], ...] = (
+    Allocate,
+    Overlay,
+    Read,
+    Write,
+    WriteThrough,
+    Gather,
+    Scatter,
+)

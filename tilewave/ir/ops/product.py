@@ -1,0 +1,171 @@
+"""Products of tiles, and panels of operands packed for them"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.ir.core import Axis, Op, Value, Want
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rules import GLOBAL, ON_TILES, PACKED, are_axes, are_indices, places, same_axes, want_results
+from tilewave.ir.types import BOOL, INDEX, Accumulator, Memory, Tile, Type
+
+
+@dataclass(frozen=True)
+class Mma(Computed):
+    """acc + a · bᵀ over the last two axes, in the accumulator's dtype; leading axes are batches."""
+
+    levels = ON_TILES
+
+    a: Value
+    b: Value
+    acc: Value
+    instruction: str = ""
+    """The matrix instruction that the machine has for it; chosen by choose_instructions."""
+    depth: int = 0
+    """How deep a block is that each wave multiplies at once: one instruction, or several behind each other."""
+
+    def check(self, want: Want) -> None:
+        _want_product(self, isinstance(self.acc.type, Tile), want)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        a, b, acc = self.a, self.b, self.acc
+        *batch, rows, last = range(len(acc.type.shape))
+        found = [*same_axes(self.result, acc)]
+        for i in batch:
+            found += [((a, i), (acc, i)), ((b, i), (acc, i))]
+        return (*found, ((a, rows), (acc, rows)), ((b, rows), (acc, last)), ((a, last), (b, last)))
+
+    @property
+    def contracted(self) -> Axis:
+        """The axis whose elements are added up."""
+        return self.a, len(self.a.type.shape) - 1
+
+
+@dataclass(frozen=True)
+class Prepack(Computed):
+    """A copy of `memory` made once per launch, before any workgroup: panels of rows, their depth in groups.
+
+    The result has the shape (batches…, panels, groups, rows, depth of a group), one dtype of its own, and 0 wherever a
+    panel hangs over the memory: result[b, p, g, r, d] = memory[b, p · rows + r, g · depth + d], where `row_axis` and
+    `depth_axis` name the axes of `memory` that rows and depth run along.
+    """
+
+    levels = ON_TILES
+    reads = places(memory=GLOBAL)
+
+    memory: Value
+    row_axis: int
+    depth_axis: int
+
+    def check(self, want: Want) -> None:
+        memory, out, along = self.memory.type, self.result.type, (self.row_axis, self.depth_axis)
+        want(isinstance(memory, Memory), f"reads a memory, not {memory}")
+        rank = len(memory.shape)
+        want(lies_in(self.memory, "global"), f"copies a global memory, not {memory}")
+        want(lies_in(self.result, "packed"), f"makes a packed memory, not {out}")
+        want(len(out.shape) == rank + 2 and are_axes(along, rank), f"{memory} has no such panels")
+        *batches, panels, groups, rows, depth = out.shape
+        others = [n for axis, n in enumerate(memory.shape) if axis not in along]
+        whole = panels * rows >= memory.shape[self.row_axis] and groups * depth >= memory.shape[self.depth_axis]
+        want(whole and batches == others, f"{out} does not hold all of {memory}")
+
+
+@dataclass(frozen=True)
+class ReadPanel(Computed):
+    """Part of a panel: result[…, r, k] is row r of panel `at[-2]` at depth `at[-1]` + k; batches come first in `at`."""
+
+    levels = ON_TILES
+    reads = places(memory=PACKED)
+
+    memory: Value
+    at: tuple[Value, ...]
+
+    def check(self, want: Want) -> None:
+        memory, out, at = self.memory.type, self.result.type, self.at
+        want(isinstance(memory, Memory), f"reads a memory, not {memory}")
+        fits = lies_in(self.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
+        want(fits and len(at) == len(memory.shape) - 2, f"reads {out} from {memory}")
+        *_, rows, depth = memory.shape
+        want(out.shape[-2] == rows and out.shape[-1] % depth == 0, f"{out} is no part of a panel of {memory}")
+        same = are_indices(at) and out.dtype == memory.dtype
+        want(same and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
+
+
+class MatrixUnit(Computed):
+    """What a matrix unit does with registers of its own."""
+
+    levels = ON_TILES
+
+
+@dataclass(frozen=True)
+class ZeroAccumulator(MatrixUnit):
+    """Sums of nothing, in the matrix unit's registers."""
+
+    def check(self, want: Want) -> None:
+        made = self.result.type
+        want(_is_accumulator(made), f"makes an accumulator of two axes, not {made}")
+
+
+@dataclass(frozen=True)
+class LoadAccumulator(MatrixUnit):
+    """A tile taken into the matrix unit's registers."""
+
+    x: Value
+
+    def check(self, want: Want) -> None:
+        _want_taken(self.x.type, self.result.type, want)
+
+
+@dataclass(frozen=True)
+class Accumulate(MatrixUnit):
+    """acc + a · bᵀ for two panels, in the matrix unit's registers."""
+
+    a: Value
+    b: Value
+    acc: Value
+
+    def check(self, want: Want) -> None:
+        _want_product(self, _is_accumulator(self.acc.type), want)
+
+
+@dataclass(frozen=True)
+class ReadAccumulator(MatrixUnit):
+    """The sums as a tile again."""
+
+    acc: Value
+
+    def check(self, want: Want) -> None:
+        _want_taken(self.acc.type, self.result.type, want)
+
+
+def _want_product(op: Mma | Accumulate, adds_up: bool, want: Want) -> None:
+    a, b, acc = op.a.type, op.b.type, op.acc.type
+    ok = adds_up and all(isinstance(t, Tile) and len(t.shape) == len(acc.shape) >= 2 for t in (a, b))
+    ok = ok and not {a.dtype, b.dtype, acc.dtype} & {BOOL, INDEX}
+    ok = ok and a.shape[:-2] == b.shape[:-2] == acc.shape[:-2] and a.shape[-1] == b.shape[-1]
+    ok = ok and acc.shape[-2:] == (a.shape[-2], b.shape[-2])
+    want(ok, f"{a} times {b} does not fit the accumulator {acc}")
+    want_results(op, want, acc)
+
+
+def _want_taken(x: Type, out: Type, want: Want) -> None:
+    """A tile of two axes becomes sums in the unit's registers, or they become it."""
+    kinds = {type(x), type(out)} == {Tile, Accumulator}
+    same = (x.shape, x.dtype) == (out.shape, out.dtype)
+    want(kinds and same and len(x.shape) == 2, f"{x} cannot become {out}")
+
+
+def _is_accumulator(kind: Type) -> bool:
+    return isinstance(kind, Accumulator) and len(kind.shape) == 2
+
+
+OPS: tuple[type[Op], ...] = (
+    Mma,
+    Prepack,
+    ReadPanel,
+    ZeroAccumulator,
+    LoadAccumulator,
+    Accumulate,
+    ReadAccumulator,
+)

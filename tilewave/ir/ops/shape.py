@@ -1,0 +1,91 @@
+"""The shape of tiles"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.ir.core import Axis, Op, Value, Want
+from tilewave.ir.ops.kinds import Computed, Pure
+from tilewave.ir.rules import ON_BOTH, ON_TILES, are_axes, want_results
+from tilewave.ir.types import BOOL, Scalar, Tile, Vector, is_held
+
+
+@dataclass(frozen=True)
+class Broadcast(Pure):
+    """Repeat x along the result's other axes; axis i of x becomes axis `axes[i]`."""
+
+    levels = ON_BOTH
+
+    x: Value
+    axes: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        x, out, axes = self.x.type, self.result.type, self.axes
+        _want_same_kind(self, want)
+        fits = len(axes) == len(x.shape) and are_axes(axes, len(out.shape))
+        want(fits and tuple(out.shape[a] for a in axes) == x.shape, f"{x} along {axes} is not {out}")
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return tuple(((self.x, i), (self.result, axis)) for i, axis in enumerate(self.axes))
+
+
+@dataclass(frozen=True)
+class Permute(Pure):
+    """Axis i of the result is axis `axes[i]` of x."""
+
+    levels = ON_BOTH
+
+    x: Value
+    axes: tuple[int, ...]
+
+    def check(self, want: Want) -> None:
+        x, out, axes = self.x.type, self.result.type, self.axes
+        _want_same_kind(self, want)
+        fits = sorted(axes) == list(range(len(x.shape)))
+        want(fits and tuple(x.shape[a] for a in axes) == out.shape, f"{x} along {axes} is not {out}")
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return tuple(((self.x, axis), (self.result, i)) for i, axis in enumerate(self.axes))
+
+
+@dataclass(frozen=True)
+class Convert(Computed):
+    """The same tile, in whatever layout it is needed: lanes of a wave move elements among their registers, or between
+    each other."""
+
+    levels = ON_TILES
+
+    x: Value
+
+    def check(self, want: Want) -> None:
+        want(isinstance(self.x.type, Tile), f"converts a tile, not {self.x.type}")
+        want_results(self, want, self.x.type)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return tuple(((self.x, axis), (self.result, axis)) for axis in range(len(self.x.type.shape)))
+
+
+def _want_same_kind(op: Broadcast | Permute, want: Want) -> None:
+    x, out = op.x.type, op.result.type
+    want(is_held(x) and isinstance(out, (Tile, Vector)), f"{x} cannot become {out}")
+    want(isinstance(x, (Scalar, type(out))), f"{x} cannot become {out}")
+    want(x.dtype == out.dtype, f"{x} and {out} differ in dtype")
+
+
+class Iota(Pure):
+    """0, 1, 2, … along a tile of one axis."""
+
+    levels = ON_TILES
+
+    def check(self, want: Want) -> None:
+        kind = self.result.type
+        fits = isinstance(kind, Tile) and len(kind.shape) == 1 and kind.dtype != BOOL
+        want(fits, f"makes a tile of one axis that holds numbers, not {kind}")
+
+
+OPS: tuple[type[Op], ...] = (
+    Broadcast,
+    Permute,
+    Convert,
+    Iota,
+)
