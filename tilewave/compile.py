@@ -22,6 +22,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
+from tilewave.pipeline.why import Why
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 
 if TYPE_CHECKING:
@@ -252,6 +253,10 @@ class Compiled:
     def steps(self) -> tuple[Step, ...]:
         """What every pass did, the target's own included."""
         return numbered(self.tile_steps + (self.build.steps if self.build else ()))
+
+    def why(self) -> Why:
+        """Where passes could have helped and did not, and why; it prints as a table."""
+        return Why.of(self.steps)
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last."""

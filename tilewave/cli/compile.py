@@ -56,6 +56,8 @@ def compile_command(
         return
     for name, c in found.items():
         _print(name, records[name])
+        if why := c.why():
+            print(f"{why}\n")
         if stats:
             Console().print(statistics_table(c.loop_statistics))
 
@@ -74,6 +76,7 @@ def _record(c: Compiled, stats: bool) -> dict[str, Any]:
         told = [f.name for f in fields(resources) if f.repr and not f.name.startswith("loads")]
         found |= {name: getattr(resources, name) for name in told}
         found["loads"] = [str(x) for x in resources.loads]
+    found["declined"] = [row.record for row in c.why()]
     if stats:
         statistics = c.loop_statistics
         found["loop"] = {**asdict(statistics), "instructions_per_matrix": statistics.instructions_per_matrix}
@@ -93,7 +96,7 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
 def _print(name: str, record: dict[str, Any]) -> None:
     table = Table(box=SQUARE, title=name, show_header=False)
     for key, value in record.items():
-        if key not in ("loop", "machine") and (key != "not_as_asked" or value):
+        if key not in ("loop", "machine", "declined") and (key != "not_as_asked" or value):
             table.add_row(key.replace("_", " "), "\n".join(value) if key == "not_as_asked" else _text(value))
     Console().print(table)
 
