@@ -40,7 +40,7 @@ from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
-from tilewave.passes.unroll_slots import unroll_slots
+from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 from tilewave.passes.widen_writes import WidenWrites
@@ -71,7 +71,7 @@ PASSES = {
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: multiply_by_reciprocals,
-    "unroll_slots": lambda text: unroll_slots,
+    "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
     "widen_writes": lambda text: WidenWrites(LANE_MACHINES[text]),
 }

@@ -32,7 +32,7 @@ from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
-from tilewave.passes.unroll_slots import unroll_slots
+from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 from tilewave.passes.widen_writes import WidenWrites
@@ -70,7 +70,7 @@ def lanes(machine: LaneMachine, places: Places, pipelining: Sequence[Pass]) -> t
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}),  # it orders what is there
-        unroll_slots,  # last: it repeats what was ordered
+        UnrollSlots(),  # last: it repeats what was ordered
         simplify,
     )
 
