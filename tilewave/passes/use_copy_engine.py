@@ -89,6 +89,8 @@ class UseCopyEngine:
         """Everything that is staged, in one block; raises `Left` where the engine cannot bring it."""
         finder, positions = _Finder(kernel, staged), Positions(kernel.body)
         homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
+        if not homes:
+            return []
         found = [finder.move(op, homes[0]) for op in homes[0].ops if isinstance(op, Write) and finder.stages(op)]
         for move in found:
             move.check(engine, positions)
