@@ -24,7 +24,7 @@ from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
+from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -70,7 +70,7 @@ PASSES = {
     "take_parts_first": lambda text: take_parts_first,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
-    "multiply_by_reciprocals": lambda text: multiply_by_reciprocals,
+    "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(LANE_MACHINES[text]),
     "widen_writes": lambda text: WidenWrites(LANE_MACHINES[text]),

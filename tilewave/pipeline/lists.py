@@ -17,7 +17,7 @@ from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
+from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
@@ -132,7 +132,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int, workgroups: int, f
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
-        multiply_by_reciprocals,  # last: whatever computes positions is there
+        MultiplyByReciprocals(),  # last: whatever computes positions is there
         simplify,
     )
 
