@@ -67,7 +67,9 @@ OTHER_WAVES = Reason(
     "a workgroup has {waves} waves, and loads and products are laid out for {alone} or {together}",
     "cut the tile among {alone} or {together} waves",
 )
-SEVERAL = Reason("this loop has {count} products, and loads are laid out between those of one", "give each its own loop")
+SEVERAL = Reason(
+    "this loop has {count} products, and loads are laid out between those of one", "give each its own loop"
+)
 NOT_AHEAD = Reason(
     "this loop does not load a step ahead, so its loads do not stand between its products",
     "SchedulingType.PREFETCH loads ahead, where pipeline_loop says nothing else",

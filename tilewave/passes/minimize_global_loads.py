@@ -19,7 +19,7 @@ from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import rewrite, walk
 
 USED_BESIDE = Reason(
-    "what is read of {memory} here is also used beside shared memory, so each wave loads its own part, some of it twice",
+    "what is read of {memory} here is also used beside shared memory, so each wave loads its own part",
     "read it a second time for that",
 )
 OTHER_ORDER = Reason(

@@ -22,6 +22,7 @@ from tilewave.analysis.excerpts import excerpt, renamed
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import lacking
 from tilewave.ir.fragments import GROUP
 from tilewave.ir.ops import (
     ELEMENTWISE,
@@ -80,6 +81,8 @@ class SpecializeWaves:
         return f"SpecializeWaves({self.stages})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
+        if kernel.level != "lane":
+            raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
         homes = [block for block in _blocks(kernel.body) if any(isinstance(op, Copy) for op in block.ops)]
         meet = next((op for op in walk(kernel.body) if isinstance(op, Barrier) and op.over == "global"), None)
         if len(homes) != 1:

@@ -25,7 +25,7 @@ ACROSS_ROWS = Reason(
     "declare it with the depth last",
 )
 ROWS_APART = Reason(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs a multiple of {grain}, so lanes load all tiles",
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so lanes load all tiles",
     "give it rows of a multiple of {elements} elements",
 )
 ODD_STEP = Reason(

@@ -63,6 +63,16 @@ def decision(p: Pass) -> str:
     return p.__name__ if hasattr(p, "__name__") else repr(p)
 
 
+def after(steps: Iterable[Step], name: str, otherwise: Kernel) -> Kernel:
+    """The kernel behind a pass; where the list leaves it out, another."""
+    return next((step.after for step in steps if step.name == name), otherwise)
+
+
+def last_on_tiles(steps: Sequence[Step], start: Kernel) -> Kernel:
+    """The last kernel that still speaks of whole tiles."""
+    return next((step.after for step in reversed(steps) if step.after.level == "tile"), start)
+
+
 def numbered(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps, those of one name told apart: `simplify`, `simplify_2`."""
     steps = tuple(steps)

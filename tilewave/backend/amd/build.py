@@ -16,7 +16,7 @@ from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.pipeline.runner import Step, run
+from tilewave.pipeline.runner import Step, after, last_on_tiles, run
 from tilewave.runtime.cache import compile_key
 
 if TYPE_CHECKING:
@@ -97,8 +97,9 @@ class AmdBuild:
 
     @cached_property
     def resources(self) -> LaneResources:
-        after = {step.name: step.after for step in self.steps}
-        whole = after["guard_edges"]
+        whole = last_on_tiles(self.steps, self.tiles)
+        staged = after(self.steps, "stage_shared", self.tiles)
+        chosen = after(self.steps, "choose_instructions", self.tiles)
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
         products = tuple(dict.fromkeys(op.instruction for op in walk(whole.body) if isinstance(op, Mma)))
         return LaneResources(
@@ -107,10 +108,10 @@ class AmdBuild:
             self.lanes.lanes,
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
-            loads_per_lane(after["stage_shared"]),
-            loads_per_lane(after["minimize_global_loads"]),
+            loads_per_lane(staged),
+            loads_per_lane(after(self.steps, "minimize_global_loads", staged)),
             *self.program.registers,
-            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip),
+            not_as_asked(self.tiles, chosen, self.lanes, products, self.chip),
         )
 
 

@@ -10,7 +10,7 @@ from tilewave.analysis.barriers import READS_OR_WRITES, WRITES, Handovers, Trans
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.faults import telling
+from tilewave.ir.faults import lacking, telling
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -63,7 +63,8 @@ def lower_lanes(
     `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
     """
     with telling("the lowering of lanes", kernel):
-        assert kernel.level == "lane", f"{kernel.name} is on the {kernel.level} level"
+        if kernel.level != "lane":
+            raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
         body = _Body(kernel, target, anyhow, alignments or {})
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
