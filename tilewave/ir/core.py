@@ -175,7 +175,7 @@ class Kernel:
     cluster: int = 1
     """Neighbouring workgroups that run side by side and see each other's shared memory."""
     declined: tuple[Declined, ...] = field(default=(), compare=False)
-    """What the pass that made it left as it was, and why: like locations no part of its text, and compared by nobody."""
+    """What the pass that made it left as it was, and why: like locations no part of its text."""
 
     def declining(self, *reasons: Declined) -> Kernel:
         """The same kernel, from a pass that left these as they were; each is said once."""

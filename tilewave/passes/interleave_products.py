@@ -64,7 +64,7 @@ REGISTERS = 512
 PURE: tuple[type[Op], ...] = (Const, *ELEMENTWISE, Broadcast)
 
 OTHER_WAVES = Reason(
-    "a workgroup has {waves} waves, and loads and products are laid out for {alone} or {together}",
+    "loads are laid out between products for workgroups of {alone} or {together} waves, and this one has {waves}",
     "cut the tile among {alone} or {together} waves",
 )
 SEVERAL = Reason(

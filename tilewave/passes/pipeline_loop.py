@@ -76,7 +76,6 @@ WAVES_MEET = Reason(
     "waves wait for each other in this loop already, so nothing is loaded a step ahead",
     "let the list pipeline the loop before it places barriers",
 )
-ANOTHER_MEMORY = Reason("each step stages this tile in a memory of its own, so it is not loaded a step ahead")
 ONE_BY_ONE = Reason("elements of this staged tile are taken one by one, so it is not loaded a step ahead")
 USED_ELSEWHERE = Reason("this staged tile is used outside its loop too, so it is not loaded a step ahead")
 EARLIER_STEP = Reason("a step uses what an earlier one staged here, so this tile is not loaded a step ahead")
@@ -225,7 +224,6 @@ class _Finder:
         touching = [(p, op) for p, op in self.inside if memory in op.operands]
         reads = [(p, op) for p, op in touching if isinstance(op, Read)]
         loc = self.ops[writes[0]].loc
-        want(memory not in self.makers, ANOTHER_MEMORY.at(loc))
         want(all(isinstance(op, (Read, Write, Bring)) for _, op in touching), ONE_BY_ONE.at(loc))
         want(len(touching) == self.used[memory] == len(reads) + len(writes), USED_ELSEWHERE.at(loc))
         want(all(p > writes[-1] for p, _ in reads), EARLIER_STEP.at(loc))

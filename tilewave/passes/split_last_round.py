@@ -72,6 +72,11 @@ AS_QUICK = Reason(
     "the last round has {left} of {at_once} tiles, and to hand parts of {steps} steps over would take as long as whole "
     "tiles do"
 )
+BEYOND = Reason(
+    "equal parts of {steps} steps run beyond the end of a tile, where this loop adds more than zeros, so tiles of the "
+    "last round are not shared",
+    "let the depth have an even number of steps",
+)
 AnySplit = TypeVar("AnySplit", Split, Cut)
 
 
@@ -104,6 +109,8 @@ class SplitLastRound:
                 return _Ranges(kernel, found, split, self.workgroups)
         elif (cut := self.best_cut(left, found.steps, found.step_bytes, found.ends_in_zeros)) is not None:
             return _Parts(kernel, found, cut, self.workgroups)
+        elif self.best_cut(left, found.steps, found.step_bytes, ends_in_zeros=True) is not None:
+            raise Left(BEYOND.at(found.loop.loc, steps=found.steps))
         raise Left(AS_QUICK.at(found.loop.loc, left=left, at_once=self.workgroups, steps=found.steps))
 
     def best(self, tiles: int, steps: int, step_bytes: int) -> Split | None:
