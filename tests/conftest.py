@@ -20,6 +20,7 @@ from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
@@ -50,6 +51,7 @@ PASSES = {
     "choose_instructions": lambda text: ChooseInstructions(LANE_MACHINES[text], Places()),
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(LANE_MACHINES[text], Places()),
+    "guard_edges": lambda text: guard_edges,
     "load_into_shared": lambda text: LoadIntoShared(LANE_MACHINES[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
