@@ -72,7 +72,7 @@ LISTS = {
         lists.hopper_plain(SM_90A, Places(), lists.prefetch(1)),
     ),
 }
-NEEDED = {"choose_instructions", "distribute_lanes"}
+NEEDED = {"choose_instructions", "distribute_lanes", "use_matrix_unit"}
 GROUPS_NEED = {"stage_shared"}
 """Where groups of waves multiply what lies in shared memory."""
 LEFT_OUT = [
