@@ -66,9 +66,9 @@ def given(p, text):
 # -- kernels as an author writes them
 
 
-def on(target, kernel, schedule=SchedulingType.NONE, **subs):
+def on(target, kernel, schedule=SchedulingType.NONE, buffers=None, **subs):
     def declined():
-        found = compiled(kernel(), target=target, subs=subs_of(subs), schedule=schedule)
+        found = compiled(kernel(), target=target, subs=subs_of(subs), schedule=schedule, buffers=buffers)
         return [(row.declined, source(row.loc)) for row in found.why()]
 
     return declined
@@ -314,6 +314,7 @@ CASES = {
     "alternate_depth.DOES_MORE": checked("alternate_depth", "order_matters"),
     "interleave_products.OTHER_WAVES": on("gfx942", lambda: narrow(WaveConstraint(M, BLOCK_M)), tile=(64, 64, 32)),
     "interleave_products.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
+    "interleave_products.SEVERAL_BUFFERS": on("gfx942", narrow, AHEAD, buffers=2, tile=(64, 64, 32)),
     "interleave_products.NOT_AHEAD": on("gfx942", narrow, tile=(64, 64, 32)),
     "interleave_products.DOES_MORE": on("gfx942", biased_in_steps, AHEAD, tile=(64, 64, 32)),
     "interleave_products.NO_HALVES": on("gfx942", narrow, AHEAD, tile=(32, 32, 16)),

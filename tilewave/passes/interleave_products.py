@@ -70,6 +70,10 @@ OTHER_WAVES = Reason(
 SEVERAL = Reason(
     "this loop has {count} products, and loads are laid out between those of one", "give each its own loop"
 )
+SEVERAL_BUFFERS = Reason(
+    "shared memory holds several steps of this loop at once, and loads are laid out between products for one",
+    "leave buffers out",
+)
 NOT_AHEAD = Reason(
     "this loop does not load a step ahead, so its loads do not stand between its products",
     "SchedulingType.PREFETCH loads ahead, where pipeline_loop says nothing else",
@@ -157,6 +161,7 @@ class _Step:
         brings = tuple(op for op in ops if isinstance(op, BringChunks))
         waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
         want(len(products) == 1, SEVERAL.at(loop.loc, count=len(products)))
+        want(brings or len(barriers) != 1, SEVERAL_BUFFERS.at(loop.loc))
         handed = len(barriers) == (1 if brings else 2) and len(waits) == bool(brings)
         want(handed, NOT_AHEAD.at(loop.loc))
         loads: tuple[Load | BringChunks, ...] = brings

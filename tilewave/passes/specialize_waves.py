@@ -70,12 +70,14 @@ FEWER_STAGES = Reason(
 class SpecializeWaves:
     """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`.
 
-    Three stages cost one percent on the shapes measured, two a third.
+    Three stages cost one percent on the shapes measured, two a third. Waves that do not multiply keep
+    `producer_registers` for each lane, enough to ask for copies.
     """
 
     machine: LaneMachine
     stages: int = 4
     fewest: int = 1
+    producer_registers: int = 40
 
     def __repr__(self) -> str:
         return f"SpecializeWaves({self.stages})"
@@ -91,7 +93,7 @@ class SpecializeWaves:
             return kernel.declining(WAVES_MEET.at(meet.loc))
         ring = {op.to for op in homes[0].ops if isinstance(op, Copy)}
         stages = self.stages_for(kernel, ring)
-        made = _Split(kernel, homes[0], stages).kernel()
+        made = _Split(kernel, homes[0], stages, self.producer_registers).kernel()
         if stages == self.stages:
             return made
         facts = {"stages": stages, "wished": self.stages, "bytes": sum(map(_bytes, ring))}
@@ -104,8 +106,8 @@ class SpecializeWaves:
 
 
 class _Split:
-    def __init__(self, kernel: Kernel, home: Block, stages: int) -> None:
-        self.old, self.home, self.stages = kernel, home, stages
+    def __init__(self, kernel: Kernel, home: Block, stages: int, producer_registers: int) -> None:
+        self.old, self.home, self.stages, self.producer_registers = kernel, home, stages, producer_registers
         self.consumers = prod(kernel.waves)
         self.copies = [op for op in home.ops if isinstance(op, Copy)]
         self.builder = Builder(names(kernel))
@@ -128,7 +130,7 @@ class _Split:
             Barrier(loc=self.loc),
         ]
         roles = [
-            Role(0, self.consumers, consumer, loc=self.loc),
+            Role(0, self.consumers, consumer, self.producer_registers, loc=self.loc),
             Role(self.consumers, self.consumers + 1, producer, loc=self.loc),
         ]
         body = replace(self.old.body, ops=(*shared, self.zero, *signals, *roles))

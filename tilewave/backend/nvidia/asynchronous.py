@@ -36,8 +36,8 @@ setp.eq.b32 p, x, 0;
 FENCE = "fence.proxy.async.shared::cta;"
 """What lanes stored in shared memory is seen by copies and products behind it."""
 ALL_REGISTERS, REGISTER_UNIT, GROUP = 65536, 8, 4
-MOST_REGISTERS, FEWEST_REGISTERS = 240, 40
-"""Of a lane: the most that it can be given, and enough to ask for copies."""
+MOST_REGISTERS = 240
+"""That a lane can be given."""
 WAVE_MEETS = "bar.warp.sync -1;"
 # Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads stand in front of it.
 ARRIVE_EVERYWHERE = """{{
@@ -65,15 +65,17 @@ class Hopper:
         else:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
 
-    def share_registers(self, f: Function, waves: int, of: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    def share_registers(
+        self, f: Function, waves: int, of: int, fewest: int
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
         at_first = min(MOST_REGISTERS, ALL_REGISTERS // (of * LANES) // REGISTER_UNIT * REGISTER_UNIT)
-        given = (at_first - FEWEST_REGISTERS) * (of - waves) // waves // REGISTER_UNIT * REGISTER_UNIT
+        given = (at_first - fewest) * (of - waves) // waves // REGISTER_UNIT * REGISTER_UNIT
         more = min(MOST_REGISTERS, at_first + given)
         if more <= at_first or waves % GROUP or of % GROUP:
             return (lambda: None), (lambda: None)
         return (
             lambda: asm(f, f"setmaxnreg.inc.sync.aligned.u32 {more};"),
-            lambda: asm(f, f"setmaxnreg.dec.sync.aligned.u32 {FEWEST_REGISTERS};"),
+            lambda: asm(f, f"setmaxnreg.dec.sync.aligned.u32 {fewest};"),
         )
 
     def multiply(self, f: Function, product: SharedProduct) -> list[str]:

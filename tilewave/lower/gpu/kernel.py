@@ -209,8 +209,8 @@ class _Body:
                 self.repeat(op)
             case ir.While():
                 self.repeat_while(op)
-            case ir.Role(first, last, body):
-                self.role(first, last, body)
+            case ir.Role():
+                self.role(op)
             case ir.Lane() | ir.Wave() | ir.Workgroup():
                 self.number(op)
             case _ if isinstance(op.result.type, Vector):
@@ -363,19 +363,19 @@ class _Body:
         self.registers.loop = before
         return yielded
 
-    def role(self, first: int, last: int, body: Block) -> None:
+    def role(self, op: ir.Role) -> None:
         wave = self.target.wave(self.f)
-        after_first = self.f.value(f"icmp uge i32 {wave}, {first}")
-        before_last = self.f.value(f"icmp ult i32 {wave}, {last}")
+        after_first = self.f.value(f"icmp uge i32 {wave}, {op.first}")
+        before_last = self.f.value(f"icmp ult i32 {wave}, {op.last}")
         mine = self.f.value(f"and i1 {after_first}, {before_last}")
 
-        more, fewer = self.later.registers(first, last, body) if self.later else (_nothing, _nothing)
+        more, fewer = self.later.registers(op) if self.later else (_nothing, _nothing)
 
         def write() -> None:
             more()
-            self.block(body)
+            self.block(op.body)
 
-        before, self.leader = self.leader, first
+        before, self.leader = self.leader, op.first
         self.f.when(mine, write, fewer)
         self.leader = before
 
