@@ -254,9 +254,15 @@ class Compiled:
         """What every pass did, the target's own included."""
         return numbered(self.tile_steps + (self.build.steps if self.build else ()))
 
-    def why(self) -> Why:
-        """Where passes could have helped and did not, and why; it prints as a table."""
-        return Why.of(self.steps)
+    def why(self, *arrays: Any) -> Why:
+        """Where passes could have helped and did not, and why; it prints as a table.
+
+        With arrays, also what these keep the machine code of a GPU from.
+        """
+        found = Why.of(self.steps)
+        if not arrays or self.gpu is None:
+            return found
+        return found.of_a_call(self.gpu.program.declined_for(arrays, self.parameters))
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last."""

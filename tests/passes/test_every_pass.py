@@ -4,7 +4,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
-from conftest import PASSES
+from checked import PASSES
 
 import tilewave.passes
 
@@ -19,7 +19,7 @@ UNCHECKED = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pass_has_a_check_test_or_a_reason_for_having_none(name):
     checked = (CHECKED / f"{name}.ir").exists()
-    assert checked == (name in PASSES), f"PASSES of tests/conftest.py and tests/check disagree about {name}"
+    assert checked == (name in PASSES), f"PASSES of tests/checked.py and tests/check disagree about {name}"
     assert checked != (name in UNCHECKED), f"write tests/check/{name}.ir, or say in UNCHECKED why there is none"
 
 

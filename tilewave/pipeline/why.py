@@ -53,6 +53,10 @@ class Why:
     def of(steps: Iterable[Step]) -> Why:
         return Why(tuple(Row(step.name, declined) for step in steps for declined in step.declined))
 
+    def of_a_call(self, declined: Iterable[Declined]) -> Why:
+        """With what the arrays of a call keep the code from."""
+        return Why((*self.rows, *(Row("call", d) for d in declined)))
+
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
