@@ -46,7 +46,7 @@ class Left(Exception):
         self.declined = declined
 
 
-def want(holds: object, otherwise: Declined) -> None:
-    """Go on where this holds."""
+def want(holds: object, otherwise: Reason, loc: Loc, **facts: object) -> None:
+    """Go on where this holds; else it is declined, for that reason."""
     if not holds:
-        raise Left(otherwise)
+        raise Left(otherwise.at(loc, **facts))

@@ -131,7 +131,7 @@ def _step(op: Op, used: Mapping[Value, int], waves: int) -> _Step | None:
     if not isinstance(op, Loop) or not loads or not any(isinstance(o, Matrix) for o in inside):
         return None
     facts = {"waves": waves, "alone": UNITS, "together": 2 * UNITS}
-    want(waves in (UNITS, 2 * UNITS), OTHER_WAVES.at(op.loc, **facts))
+    want(waves in (UNITS, 2 * UNITS), OTHER_WAVES, op.loc, **facts)
     return _Step.of(op, used)
 
 
@@ -160,10 +160,10 @@ class _Step:
         products = [op for op in ops if isinstance(op, Matrix)]
         brings = tuple(op for op in ops if isinstance(op, BringChunks))
         waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
-        want(len(products) == 1, SEVERAL.at(loop.loc, count=len(products)))
-        want(brings or len(barriers) != 1, SEVERAL_BUFFERS.at(loop.loc))
+        want(len(products) == 1, SEVERAL, loop.loc, count=len(products))
+        want(brings or len(barriers) != 1, SEVERAL_BUFFERS, loop.loc)
         handed = len(barriers) == (1 if brings else 2) and len(waits) == bool(brings)
-        want(handed, NOT_AHEAD.at(loop.loc))
+        want(handed, NOT_AHEAD, loop.loc)
         loads: tuple[Load | BringChunks, ...] = brings
         if not brings:
             loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
@@ -182,14 +182,14 @@ class _Step:
         rest = tuple(op for op in others if made.intersection(op.results))
         numbers = tuple(op for op in others if not made.intersection(op.results))
         places = [next(i for i, other in enumerate(ops) if other is op) for op in order]
-        want(places == sorted(places), NOT_AHEAD.at(loop.loc))
+        want(places == sorted(places), NOT_AHEAD, loop.loc)
         step = _Step(loop, numbers, rest, loads, reads, products[0], stores, waits, ends)
         step.check(used)
         return step
 
     def check(self, used: Mapping[Value, int]) -> None:
         a, b, loc = self.product.a, self.product.b, self.loop.loc
-        want(self.loads and bool(self.stores) != bool(self.waits), NOT_AHEAD.at(loc))
+        want(self.loads and bool(self.stores) != bool(self.waits), NOT_AHEAD, loc)
         simple = (
             all(isinstance(op, PURE) for op in (*self.numbers, *self.rest))
             and not self.late().intersection((self.product.acc, *(v for op in self.stores for v in op.operands)))
@@ -197,8 +197,8 @@ class _Step:
             and {op.result for op in self.reads} == {a, b}
             and used[a] == used[b] == 1
         )
-        want(simple, DOES_MORE.at(loc))
-        want(self.depths % 2 == 0 or self.rows % 2 == 0, NO_HALVES.at(loc))
+        want(simple, DOES_MORE, loc)
+        want(self.depths % 2 == 0 or self.rows % 2 == 0, NO_HALVES, loc)
 
     def late(self) -> set[Value]:
         """What is computed from loads or the product, and must not be needed before."""

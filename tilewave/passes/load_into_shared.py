@@ -135,9 +135,9 @@ class _Finder:
         """Nobody else wants the tile, or writes to either memory."""
         others = [op for op in self.users[write.memory] if op != write]
         inputs = lies_in(read.memory, "global") and read.memory not in self.written
-        want(inputs, WRITTEN.at(read.loc, memory=read.memory.name))
+        want(inputs, WRITTEN, read.loc, memory=read.memory.name)
         alone = self.users[read.result] == [write] and all(isinstance(op, Read) for op in others)
-        want(alone, USED_TWICE.at(read.loc, memory=read.memory.name))
+        want(alone, USED_TWICE, read.loc, memory=read.memory.name)
 
     def check_suits(self, read: Read, write: Write) -> None:
         memory, to, name = read.memory.type, write.memory.type, read.memory.name
@@ -145,16 +145,16 @@ class _Finder:
         *batch, rows, columns = (1, *to.shape) if len(to.shape) == 1 else to.shape
         width, size = self.chunk_bytes // memory.dtype.bytes, memory.dtype.bytes
         in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (len(memory.shape) - 1,)
-        want(in_rows, ACROSS_ROWS.at(read.loc, memory=name))
+        want(in_rows, ACROSS_ROWS, read.loc, memory=name)
         grains = columns % width == 0 and memory.shape[-1] % width == 0
         grains = grains and self.positions.divisor(read.at[-1]) % width == 0
-        want(grains, GRAINS.at(read.loc, memory=name, bytes=self.chunk_bytes, elements=width))
+        want(grains, GRAINS, read.loc, memory=name, bytes=self.chunk_bytes, elements=width)
         whole = to.shape == write.tile.type.shape and write.axes == tuple(range(len(to.shape)))
-        want(whole and prod(batch) == 1 and _keeps_chunks(to, width), APART.at(read.loc))
+        want(whole and prod(batch) == 1 and _keeps_chunks(to, width), APART, read.loc)
         row_bytes, tile_bytes = columns * size, rows * columns * size
         stretches = self.round_bytes % row_bytes == 0 and tile_bytes % (self.waves * self.round_bytes) == 0
         facts = {"tile_bytes": tile_bytes, "row_bytes": row_bytes, "round_bytes": self.round_bytes}
-        want(stretches, STRETCHES.at(read.loc, memory=name, waves=self.waves, **facts))
+        want(stretches, STRETCHES, read.loc, memory=name, waves=self.waves, **facts)
 
 
 def _keeps_chunks(to: Memory, width: int) -> bool:

@@ -184,8 +184,8 @@ class _Finder:
     def staging(self) -> Staging:
         """Raises `Left` where the loop cannot load ahead."""
         memories, loc = self.brought(), self.loop.loc
-        want(memories, NOTHING_STAGED.at(loc))
-        want(not any(isinstance(op, Barrier) for _, op in self.inside), WAVES_MEET.at(loc))
+        want(memories, NOTHING_STAGED, loc)
+        want(not any(isinstance(op, Barrier) for _, op in self.inside), WAVES_MEET, loc)
         for memory in memories:
             self.check_memory(memory)
         return self.parted(memories)
@@ -224,21 +224,21 @@ class _Finder:
         touching = [(p, op) for p, op in self.inside if memory in op.operands]
         reads = [(p, op) for p, op in touching if isinstance(op, Read)]
         loc = self.ops[writes[0]].loc
-        want(all(isinstance(op, (Read, Write, Bring)) for _, op in touching), ONE_BY_ONE.at(loc))
-        want(len(touching) == self.used[memory] == len(reads) + len(writes), USED_ELSEWHERE.at(loc))
-        want(all(p > writes[-1] for p, _ in reads), EARLIER_STEP.at(loc))
+        want(all(isinstance(op, (Read, Write, Bring)) for _, op in touching), ONE_BY_ONE, loc)
+        want(len(touching) == self.used[memory] == len(reads) + len(writes), USED_ELSEWHERE, loc)
+        want(all(p > writes[-1] for p, _ in reads), EARLIER_STEP, loc)
         for w in writes:
-            want(self.brings(w), COMPUTED.at(self.ops[w].loc))
+            want(self.brings(w), COMPUTED, self.ops[w].loc)
             self.check_load(w)
         if self.buffers > 1:
-            want(all(self.wrote_all_of(op, writes) for _, op in reads), EARLIER_STEP.at(loc))
+            want(all(self.wrote_all_of(op, writes) for _, op in reads), EARLIER_STEP, loc)
 
     def check_load(self, write: int) -> None:
         carried = set(self.loop.body.args[1:])
         for op in (self.ops[p] for p in (*self.needs(write), write)):
-            want(not carried & set(_all_operands(op)), CARRIED.at(op.loc))
+            want(not carried & set(_all_operands(op)), CARRIED, op.loc)
             loaded = op.memory if isinstance(op, (Read, Gather, Bring)) else None
-            want(loaded not in self.written, WRITTEN.at(op.loc, memory=loaded.name if loaded else ""))
+            want(loaded not in self.written, WRITTEN, op.loc, memory=loaded.name if loaded else "")
 
     def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
         """Whether one of the writes of a step covers what this reads; with slots, an earlier step's is elsewhere."""

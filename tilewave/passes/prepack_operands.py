@@ -222,10 +222,10 @@ class _Packer:
         if not isinstance(read, Read):
             raise Left(COMPUTED.at(product.loc))
         facts = {"memory": read.memory.name, "stored": read.memory.type.dtype, "taken": v.type.dtype}
-        want(self.used[v] == 1, USED_TWICE.at(read.loc, **facts))
-        want(read.memory in self.packable, WRITTEN.at(read.loc, **facts))
+        want(self.used[v] == 1, USED_TWICE, read.loc, **facts)
+        want(read.memory in self.packable, WRITTEN, read.loc, **facts)
         found = Operand(read, v, panel)
-        want(self.is_exact(found), ROUNDED.at(read.loc, **facts))
+        want(self.is_exact(found), ROUNDED, read.loc, **facts)
         self.check_panels(found, loop)
         return found
 
@@ -239,11 +239,11 @@ class _Packer:
         *batch, rows, _ = x.value.type.shape
         name, loc = x.read.memory.name, x.read.loc
         begins = all(extent == 1 for extent in batch) and self.positions.divisor(x.row) % rows == 0
-        want(begins, PANELS_BEGIN.at(loc, memory=name, rows=rows))
+        want(begins, PANELS_BEGIN, loc, memory=name, rows=rows)
         inside = all(self.is_inside(x.read, axis) for axis in (*x.batch, x.read.axes[-2]))
-        want(inside, OUTSIDE.at(loc, memory=name))
+        want(inside, OUTSIDE, loc, memory=name)
         steps = x.step % x.panel.group == 0 and self.steps_by(x.depth, x.step, loop)
-        want(steps, NOT_BY_STEPS.at(loc, memory=name))
+        want(steps, NOT_BY_STEPS, loc, memory=name)
 
     def is_inside(self, read: Read, axis: int) -> bool:
         """Whether a read begins inside its memory: it gives zeros elsewhere, where there are no panels."""

@@ -164,7 +164,7 @@ class _Program:
         if positions is None or not _computed(positions, made, self.differs):
             raise Left(ELSEWHERE.at(copies[0].loc, memory=memory.name))
         facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": HALF_BYTES}
-        want(all(_has_halves(op) for op in copies), NO_HALVES.at(copies[0].loc, **facts))
+        want(all(_has_halves(op) for op in copies), NO_HALVES, copies[0].loc, **facts)
         numbers = [op for op in made.values() if op in self.tops or op in self.producer.body.ops]
         turn = [op for op in made.values() if self.turns and op in self.turns.body.ops]
         pairs = compare(self.kernel, numbers, self.turns, turn, positions)
@@ -173,10 +173,10 @@ class _Program:
 
     def check(self, pairs: Pairs, copy: CopyIn, least_part: float) -> None:
         workgroups, loc = self.kernel.workgroups, copy.loc
-        want(workgroups % MEMBERS == 0 or self.turns is None, ODD.at(loc, workgroups=workgroups))
+        want(workgroups % MEMBERS == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
         enough = pairs.both and pairs.agree >= least_part * pairs.both
-        want(enough, FEW.at(loc, memory=copy.memory.name, agree=pairs.agree, both=pairs.both))
-        want(not pairs.backwards and (not pairs.uneven or _is_repeatable(self)), UNEVEN.at(loc))
+        want(enough, FEW, loc, memory=copy.memory.name, agree=pairs.agree, both=pairs.both)
+        want(not pairs.backwards and (not pairs.uneven or _is_repeatable(self)), UNEVEN, loc)
 
     def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
         """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
@@ -206,19 +206,19 @@ def _program(kernel: Kernel) -> _Program:
     owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
     barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
     for v in kernel.body.args:
-        want(isinstance(v.type, Memory), OPEN_SIZES.at(roles[0].loc, symbol=v.name))
-    otherwise = OTHER_FORM.at(roles[0].loc)
+        want(isinstance(v.type, Memory), OPEN_SIZES, roles[0].loc, symbol=v.name)
+    loc = roles[0].loc
     one = len(roles) == 2 and len(owns) == 1 and owns[0] in kernel.body.ops and len(barriers) == 1
-    want(one, otherwise)
+    want(one, OTHER_FORM, loc)
     consumer, producer = roles
     differs = frozenset(following(kernel))
     path = _path(producer.body)
     if not path:
-        raise Left(otherwise)
-    want(all(isinstance(op, Loop) for op in path), otherwise)
+        raise Left(OTHER_FORM.at(loc))
+    want(all(isinstance(op, Loop) for op in path), OTHER_FORM, loc)
     *around, steps = path
     turns = around[0] if around else None
-    want(not any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)), otherwise)
+    want(not any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)), OTHER_FORM, loc)
     assert turns is None or isinstance(turns, Loop)
     return _Program(kernel, owns[0], consumer, producer, turns, differs)
 

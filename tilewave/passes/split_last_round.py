@@ -192,15 +192,15 @@ class _Tile:
         ops = kernel.body.ops
         loops = [op for op in walk(kernel.body) if isinstance(op, (Loop, While))]
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
-        want(computes_one_tile(kernel) and len(loops) == 1, NOT_ONE_LOOP.at(products[0].loc))
+        want(computes_one_tile(kernel) and len(loops) == 1, NOT_ONE_LOOP, products[0].loc)
         (loop,) = loops
-        want(only_adds_up(loop), DOES_MORE.at(loop.loc))
+        want(only_adds_up(loop), DOES_MORE, loop.loc)
         assert isinstance(loop, Loop)
         made = {op.results[0]: op for op in ops if isinstance(op, Const)}
         trips = made.get(loop.trips)
         if trips is None:
             raise Left(UNKNOWN_STEPS.at(loop.loc))
-        want(_begins_with_zero(loop, made), NOT_FROM_ZERO.at(loop.loc, bits=SUM_BITS))
+        want(_begins_with_zero(loop, made), NOT_FROM_ZERO, loop.loc, bits=SUM_BITS)
         before = ops[: ops.index(loop)]
         _check_before(kernel, before)
         own = [op for op in loop.body.ops if isinstance(op, Mma)]
@@ -212,9 +212,9 @@ def _check_before(kernel: Kernel, before: tuple[Op, ...]) -> None:
     """Whoever has a part of a tile does this too: it must write nothing, nor read what the one who ends it writes."""
     written, _ = touched(kernel)
     for op in before:
-        want(not isinstance(op, WITH_EFFECT), WRITES_BEFORE.at(op.loc))
+        want(not isinstance(op, WITH_EFFECT), WRITES_BEFORE, op.loc)
         if isinstance(op, READS):
-            want(op.memory not in written, READS_WRITTEN.at(op.loc, memory=op.memory.name))
+            want(op.memory not in written, READS_WRITTEN, op.loc, memory=op.memory.name)
 
 
 def _begins_with_zero(loop: Loop, made: dict[Value, Const]) -> bool:

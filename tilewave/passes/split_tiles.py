@@ -161,9 +161,9 @@ class _Plan:
         if not self.writes or _is_small(self.writes[0].tile, wishes):
             return
         for op in self.all:
-            want(type(op) in CAN_BE_CUT, CANNOT_BE_CUT.at(op.loc, op=op.name))
+            want(type(op) in CAN_BE_CUT, CANNOT_BE_CUT, op.loc, op=op.name)
         decided = self.end is not None and self.made_inside & set(self.end.operands)
-        want(not decided, LOOP_DECIDES.at(self.writes[0].loc))
+        want(not decided, LOOP_DECIDES, self.writes[0].loc)
         self.cuts = self.find_cuts(wishes)
         self.check_products()
         self.check_order()
@@ -172,10 +172,10 @@ class _Plan:
         """The cuts in the order of their loops: batches, columns, rows."""
         tile, loc = self.writes[0].tile, self.writes[0].loc
         labels, shape = self.axes.of(tile), tile.type.shape
-        want(len(set(labels)) == len(labels), ALONG_ITSELF.at(loc))
-        want(not self.axes.contracted() & set(labels), ADDED_UP.at(loc))
+        want(len(set(labels)) == len(labels), ALONG_ITSELF, loc)
+        want(not self.axes.contracted() & set(labels), ADDED_UP, loc)
         for op in self.writes:
-            want(set(self.axes.of(op.tile)) == set(labels), OTHER_AXES.at(op.loc, first=loc))
+            want(set(self.axes.of(op.tile)) == set(labels), OTHER_AXES, op.loc, first=loc)
         most = _most(shape, wishes)
         kinds = [*["batch_block"] * (len(shape) - 2), "row_block", "column_block"][-len(shape) :]
         cuts = []
@@ -190,7 +190,7 @@ class _Plan:
         cut = {c.label for c in self.cuts}
         for op in self.all:
             if isinstance(op, Mma):
-                want(cut <= set(self.axes.of(op.acc)), PRODUCT_OF_PRODUCTS.at(op.loc))
+                want(cut <= set(self.axes.of(op.acc)), PRODUCT_OF_PRODUCTS, op.loc)
 
     def check_order(self) -> None:
         """Each block touches its own part of a written memory, so that blocks may come one after the other."""
@@ -198,11 +198,11 @@ class _Plan:
             touching = [op for op in self.moves if memory in op.operands]
             if any(isinstance(op, (Gather, Scatter)) for op in touching):
                 alone = len(touching) == 1 and any(touching[0] is op for op in self.inside)
-                want(alone, SCATTERED_AGAIN.at(touching[0].loc, memory=memory.name))
+                want(alone, SCATTERED_AGAIN, touching[0].loc, memory=memory.name)
             else:
-                want(len({self.place(op) for op in touching}) == 1, TWO_PLACES.at(touching[-1].loc, memory=memory.name))
+                want(len({self.place(op) for op in touching}) == 1, TWO_PLACES, touching[-1].loc, memory=memory.name)
                 written = [v for op in touching if isinstance(op, Write) for v in op.at]
-                want(not self.made_inside & set(written), MOVING.at(touching[-1].loc, memory=memory.name))
+                want(not self.made_inside & set(written), MOVING, touching[-1].loc, memory=memory.name)
 
     def place(self, op: Op) -> tuple[object, ...]:
         """For each axis of the memory, where a window begins and which label runs along it."""
@@ -225,14 +225,14 @@ class _Plan:
         if not ragged:
             return None
         writes = [w for w in windows if isinstance(w.op, Write)]
-        want(len(writes) == len(self.writes), RAGGED_SCATTER.at(self.writes[0].loc))
+        want(len(writes) == len(self.writes), RAGGED_SCATTER, self.writes[0].loc)
         first = writes[0]
         same = [w for w in windows if self.positions.formula(w.at) == self.positions.formula(first.at)]
         for w in ragged:
             inside = w in same and (w.length >= first.length or isinstance(w.op, Write))
-            want(inside, OUTSIDE.at(w.op.loc, memory=w.op.memory.name))
-        want(all(w.length == first.length for w in writes), TWO_LENGTHS.at(writes[-1].op.loc))
-        want(first.at not in self.made_inside, MOVING.at(first.op.loc, memory=first.op.memory.name))
+            want(inside, OUTSIDE, w.op.loc, memory=w.op.memory.name)
+        want(all(w.length == first.length for w in writes), TWO_LENGTHS, writes[-1].op.loc)
+        want(first.at not in self.made_inside, MOVING, first.op.loc, memory=first.op.memory.name)
         return first
 
 

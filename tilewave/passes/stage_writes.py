@@ -84,9 +84,9 @@ class StageWrites:
             if not isinstance(op, Write) or not lies_in(op.memory, "global"):
                 return None
             try:
-                want(op.memory not in again, READ_AGAIN.at(op.loc, memory=op.memory.name))
+                want(op.memory not in again, READ_AGAIN, op.loc, memory=op.memory.name)
                 chunk = _chunk(op, engine, positions)
-                want(_is_held_by_groups(op, spreads), NOT_SUMS.at(op.loc, memory=op.memory.name))
+                want(_is_held_by_groups(op, spreads), NOT_SUMS, op.loc, memory=op.memory.name)
             except Left as left:
                 declined.append(left.declined)
                 return None
@@ -114,15 +114,15 @@ def _chunk(op: Write, engine: CopyEngine, positions: Positions) -> int:
     grain, axes, loc = engine.grain_bytes, len(memory.shape), op.loc
     facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
-    want(rows, ACROSS_ROWS.at(loc, **facts))
-    want(memory.shape[-1] * size % grain == 0, ROWS_APART.at(loc, **facts, bytes=memory.shape[-1] * size))
-    want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN.at(loc, **facts))
+    want(rows, ACROSS_ROWS, loc, **facts)
+    want(memory.shape[-1] * size % grain == 0, ROWS_APART, loc, **facts, bytes=memory.shape[-1] * size)
+    want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
     few = axes <= engine.most_axes and prod(op.tile.type.shape[:-2]) == 1
-    want(few, MANY_AXES.at(loc, **facts, axes=axes, most=engine.most_axes))
+    want(few, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
     found = next((row // size for row in _ROWS.row_bytes if columns * size % row == 0), 0)
     shortest = min(_ROWS.row_bytes)
     more = {"bytes": columns * size, "shortest": shortest, "columns": shortest // size}
-    want(found, NARROW_TILE.at(loc, **facts, **more))
+    want(found, NARROW_TILE, loc, **facts, **more)
     return found
 
 

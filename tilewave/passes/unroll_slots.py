@@ -75,10 +75,10 @@ class UnrollSlots:
 
     def check(self, op: Loop, counts: set[int], is_known: bool) -> None:
         words = -(-_carried_bits(op) // 32)
-        want(len(counts) == 1, SLOTS_DIFFER.at(op.loc, counts=" and ".join(map(str, sorted(counts)))))
-        want(max(counts) <= self.most_slots, MANY_SLOTS.at(op.loc, slots=max(counts), most=self.most_slots))
-        want(is_known, UNKNOWN_STEPS.at(op.loc))
-        want(words <= self.most_carried_words, MANY_SUMS.at(op.loc, words=words, most=self.most_carried_words))
+        want(len(counts) == 1, SLOTS_DIFFER, op.loc, counts=" and ".join(map(str, sorted(counts))))
+        want(max(counts) <= self.most_slots, MANY_SLOTS, op.loc, slots=max(counts), most=self.most_slots)
+        want(is_known, UNKNOWN_STEPS, op.loc)
+        want(words <= self.most_carried_words, MANY_SUMS, op.loc, words=words, most=self.most_carried_words)
 
 
 def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:

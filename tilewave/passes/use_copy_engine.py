@@ -112,16 +112,16 @@ class Move:
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
         rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == len(memory.shape) - 1
-        want(rows, ACROSS_ROWS.at(loc, **facts))
+        want(rows, ACROSS_ROWS, loc, **facts)
         row_bytes, apart = box[-1] * size, memory.shape[-1] * size
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
-        want(step, ODD_STEP.at(loc, **facts, bytes=row_bytes, widest=widest))
-        want(apart % grain == 0 or len(memory.shape) == 1, ROWS_APART.at(loc, **facts, bytes=apart))
-        want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN.at(loc, **facts))
-        want(max(box) <= engine.longest_side, LONG_SIDE.at(loc, **facts, rows=max(box), most=engine.longest_side))
+        want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
+        want(apart % grain == 0 or len(memory.shape) == 1, ROWS_APART, loc, **facts, bytes=apart)
+        want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
+        want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
         axes = len(memory.shape)
-        want(axes <= engine.most_axes, MANY_AXES.at(loc, **facts, axes=axes, most=engine.most_axes))
+        want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
 
     def copy(self) -> Copy:
         return Copy(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
@@ -152,10 +152,10 @@ class _Finder:
         if read is None:
             raise Left(COMPUTED.at(op.loc))
         name = read.memory.name
-        want(read.memory not in self.written and lies_in(read.memory, "global"), WRITTEN.at(read.loc, memory=name))
+        want(read.memory not in self.written and lies_in(read.memory, "global"), WRITTEN, read.loc, memory=name)
         whole = op.memory.type.shape == op.tile.type.shape and op.axes == tuple(range(len(op.axes)))
         factors = {v for o in block.ops if isinstance(o, Mma) for v in (o.a, o.b)}
         others = [user for user in self.users[op.memory] if user != op]
         own = all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others)
-        want(whole and self.users[op.tile] == [op] and own, USED_TWICE.at(read.loc, memory=name))
+        want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
         return Move(read, op)

@@ -117,7 +117,7 @@ class _Widening:
         layout = self.checked_layout(op)
         under = self.free(block, position)
         waves = prod(self.old.waves)
-        want(under is not None or not self.staged, NO_BYTES.at(op.loc))
+        want(under is not None or not self.staged, NO_BYTES, op.loc)
         room = _bytes(under) if under else self.machine.shared.bytes // RESIDENT_WAVES * waves
         kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
         if kind is None:
@@ -129,10 +129,10 @@ class _Widening:
         memory, size, widest = op.memory.type, op.tile.type.dtype.bytes, self.machine.widest_load_bytes
         facts = {"memory": op.memory.name, "bytes": NEIGHBOURS * size}
         rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == len(memory.shape) - 1
-        want(rows, ACROSS_ROWS.at(op.loc, **facts))
+        want(rows, ACROSS_ROWS, op.loc, **facts)
         row_bytes = memory.shape[-1] * size
         more = {"row_bytes": row_bytes, "widest": widest, "elements": widest // size}
-        want(row_bytes % widest == 0, RAGGED_ROWS.at(op.loc, **facts, **more))
+        want(row_bytes % widest == 0, RAGGED_ROWS, op.loc, **facts, **more)
         layout = self.sums(op)
         if layout is None:
             raise Left(NOT_SUMS.at(op.loc))
