@@ -106,12 +106,15 @@ def hopper_plain(machine: LaneMachine, places: Places, pipelining: Sequence[Pass
     )
 
 
-def hopper(machine: LaneMachine, places: Places, stages: int | None, workgroups: int) -> tuple[Pass, ...]:
+def hopper(
+    machine: LaneMachine, places: Places, stages: int | None, workgroups: int, fewest: int = 1
+) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
-    Unsaid, the pass decides, and takes fewer where shared memory holds fewer. `workgroups` run at once; where there
-    are more, each of those computes several tiles.
+    Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`; unsaid, the pass decides.
+    `workgroups` run at once; where there are more, each of those computes several tiles.
     """
+    specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     lines = machine.copy_engine.line_bytes if machine.copy_engine else 1
     return (
         SplitLastRound(workgroups, line_bytes=lines),  # first: it makes rounds itself, or leaves that to the next
@@ -127,9 +130,7 @@ def hopper(machine: LaneMachine, places: Places, stages: int | None, workgroups:
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         _distribute_to_groups(),
         take_parts_first,  # behind: writes are cut into parts there
-        SpecializeWaves(machine, stages, stages)
-        if stages
-        else SpecializeWaves(machine),  # on lanes: each role is a program of its own
+        specialize,  # on lanes: each role is a program of its own
         ShareCopies(machine),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready

@@ -192,7 +192,7 @@ def build_copying(tiles: Kernel, places: Places, stages: int | None, workgroups:
 
 
 def copying_passes(places: Places, stages: int | None = None, workgroups: int = PROCESSORS) -> tuple[Pass, ...]:
-    passes: tuple[Pass, ...] = _pipelines().hopper(_machine(), places, stages, workgroups)
+    passes: tuple[Pass, ...] = _pipelines().hopper(_machine(), places, stages, workgroups, stages or 1)
     return passes
 
 
