@@ -560,11 +560,15 @@ class MatrixShared(Op):
 
 @dataclass(frozen=True)
 class Role(Op):
-    """Only waves `first` to `last` - 1 run this block; the others go on behind it."""
+    """Only waves `first` to `last` - 1 run this block; the others go on behind it.
+
+    Lanes of the others may be left `others_keep` registers, so that these have more; 0 leaves them what they have.
+    """
 
     first: int
     last: int
     body: Block
+    others_keep: int = 0
 
 
 class Meet(Barrier):

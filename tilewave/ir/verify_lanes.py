@@ -74,6 +74,7 @@ def check_lane_op(op: Op, want: Want) -> None:
         case Role(first, last, body):
             want(0 <= first < last <= MOST_WAVES and not body.args, "takes waves first to last - 1")
             want(not body.ops or not isinstance(body.ops[-1], Yield), "yields nothing")
+            want(op.others_keep >= 0, "leaves the other waves some registers")
         case MakeSignals(arrivals):
             want(isinstance(op.result.type, Signals) and arrivals > 0, "makes signals")
             want(len(op.result.type.shape) == 1 and op.result.type.dtype == I64, "makes a row of signals")

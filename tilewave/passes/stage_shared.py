@@ -18,6 +18,7 @@ from math import prod
 
 import numpy as np
 
+from tilewave.analysis.instructions import instruction_of
 from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
@@ -30,7 +31,7 @@ from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, DType, Memory, Padded, Placement, Swizzled, Tile
 from tilewave.machine.banks import NO_LANE, Array, Kind, Ports, ports
 from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import BY_NAME, NAMED, GroupInstruction
+from tilewave.machine.matrix import NAMED, GroupInstruction
 
 PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
 """What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
@@ -105,7 +106,7 @@ class _Staging:
 
     def look_at_rows(self, op: Mma, side: int) -> None:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
-        x, instruction = (op.a, op.b)[side], BY_NAME[op.instruction]
+        x, instruction = (op.a, op.b)[side], instruction_of(op)
         assert isinstance(instruction, GroupInstruction)
         for read in self.reads_of(x):
             self.reads[read.result] = replace(read, through="", per_lane=0)
@@ -211,7 +212,7 @@ def _axes(v: Value) -> tuple[int, ...]:
 
 def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
-    instruction = BY_NAME[op.instruction]
+    instruction = instruction_of(op)
     return None if isinstance(instruction, GroupInstruction) else Fragment(instruction.rows, op.depth)
 
 

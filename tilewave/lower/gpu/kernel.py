@@ -10,7 +10,7 @@ from tilewave.analysis.barriers import READS_OR_WRITES, WRITES, Handovers, Trans
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.faults import telling
+from tilewave.ir.faults import lacking, telling
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -63,7 +63,8 @@ def lower_lanes(
     `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
     """
     with telling("the lowering of lanes", kernel):
-        assert kernel.level == "lane", f"{kernel.name} is on the {kernel.level} level"
+        if kernel.level != "lane":
+            raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
         body = _Body(kernel, target, anyhow, alignments or {})
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
@@ -208,8 +209,8 @@ class _Body:
                 self.repeat(op)
             case ir.While():
                 self.repeat_while(op)
-            case ir.Role(first, last, body):
-                self.role(first, last, body)
+            case ir.Role():
+                self.role(op)
             case ir.Lane() | ir.Wave() | ir.Workgroup():
                 self.number(op)
             case _ if isinstance(op.result.type, Vector):
@@ -362,19 +363,19 @@ class _Body:
         self.registers.loop = before
         return yielded
 
-    def role(self, first: int, last: int, body: Block) -> None:
+    def role(self, op: ir.Role) -> None:
         wave = self.target.wave(self.f)
-        after_first = self.f.value(f"icmp uge i32 {wave}, {first}")
-        before_last = self.f.value(f"icmp ult i32 {wave}, {last}")
+        after_first = self.f.value(f"icmp uge i32 {wave}, {op.first}")
+        before_last = self.f.value(f"icmp ult i32 {wave}, {op.last}")
         mine = self.f.value(f"and i1 {after_first}, {before_last}")
 
-        more, fewer = self.later.registers(first, last, body) if self.later else (_nothing, _nothing)
+        more, fewer = self.later.registers(op) if self.later else (_nothing, _nothing)
 
         def write() -> None:
             more()
-            self.block(body)
+            self.block(op.body)
 
-        before, self.leader = self.leader, first
+        before, self.leader = self.leader, op.first
         self.f.when(mine, write, fewer)
         self.leader = before
 
