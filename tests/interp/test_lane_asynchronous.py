@@ -21,7 +21,7 @@ RING = """  %two = const() {value = 2} : index
       %p = mod(%next, %two) : index
       await(%empty, %stage, %p) // room
       arrive(%full, %stage) {expect = 32} // expects
-      copy_in(%a, [%i, %zero], %s, [%stage], %full, %stage) {axes = [1]} // copy
+      copy_async_signal(%a, [%i, %zero], %s, [%stage], %full, %stage) {axes = [1]} // copy
       yield([%x])
     }
   }
@@ -250,10 +250,10 @@ THROUGH = """  %s = allocate() : memory<8x8xf32, shared>
   %minus = sub(%zero, %four) : index
   role() {first = 0, last = 1} do () {
     arrive(%full, %zero) {expect = 256}
-    copy_in(%a, [%four, %minus], %s, [], %full, %zero) {axes = [1, 0]}
+    copy_async_signal(%a, [%four, %minus], %s, [], %full, %zero) {axes = [1, 0]}
     await(%full, %zero, %zero)
-    copy_out(%s, [], %c, [%minus, %four]) {axes = [0, 1]} // copy
-    await_copies() {pending = 0} // here
+    copy_async_out(%s, [], %c, [%minus, %four]) {axes = [0, 1]} // copy
+    await_async_out() {pending = 0} // here
     %x = const() {value = 7.0} : vector<1xf32>
     store(%x, %s, [%lane, %zero], []) {steps = [[0, 1]]} // write
   }
@@ -271,7 +271,7 @@ def test_a_box_is_zero_outside_and_nothing_is_copied_out_there(order, seed):
 
 def test_a_box_that_begins_off_the_grain_is_found():
     """A copy engine faults there, on the card alone."""
-    text = text_of(THROUGH.replace("copy_in(%a, [%four, %minus]", "copy_in(%a, [%four, %one]"))
+    text = text_of(THROUGH.replace("copy_async_signal(%a, [%four, %minus]", "copy_async_signal(%a, [%four, %one]"))
     with pytest.raises(InterpreterError, match=r"copies from a\[4, 1\] on, off the grain of 16 bytes"):
         run_text(text, "in turn", 0)
 
@@ -290,9 +290,9 @@ TWO_COPIES = """  %s = allocate() : memory<2x8xf32, shared>
   role() {first = 1, last = 2} do () {
     %x = const() {value = 7.0} : vector<2x8xf32>
     store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
-    copy_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1]}
-    copy_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // copy
-    await_copies() {pending = 1}
+    copy_async_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1]}
+    copy_async_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // copy
+    await_async_out() {pending = 1}
     %y = const() {value = 8.0} : vector<8xf32>
     store(%y, %s, [STAGE, %zero], []) ROW // write
   }
@@ -315,10 +315,10 @@ THREE_COPIES = """  %s = allocate() : memory<3x8xf32, shared>
   role() {first = 1, last = 2} do () {
     %x = const() {value = 7.0} : vector<3x8xf32>
     store(%x, %s, [%zero, %zero], []) {steps = [[1, 0], [0, 1]]}
-    copy_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1], more = true} // one
-    copy_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // two
-    copy_out(%s, [%two], %c, [%two, %zero]) {axes = [1], more = true} // three
-    await_copies() {pending = PENDING}
+    copy_async_out(%s, [%zero], %c, [%zero, %zero]) {axes = [1], more = true} // one
+    copy_async_out(%s, [%one], %c, [%one, %zero]) {axes = [1]} // two
+    copy_async_out(%s, [%two], %c, [%two, %zero]) {axes = [1], more = true} // three
+    await_async_out() {pending = PENDING}
     %y = const() {value = 8.0} : vector<8xf32>
     store(%y, %s, [STAGE, %zero], []) ROW // write
   }
@@ -352,7 +352,7 @@ def test_a_copy_out_of_what_another_wave_writes_is_found(order, seed):
   store(%x, %s, [%t, %zero], []) ROW // write
   barrier() // here
   role() {first = 0, last = 1} do () {
-    copy_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]} // copy
+    copy_async_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]} // copy
   }
 """
     a, c = run_text(text_of(body), order, seed)
@@ -369,7 +369,7 @@ def test_a_write_of_the_very_bytes_that_a_copy_brings_is_a_race(order, seed):
   %full = make_signals() {arrivals = 1} : signals<1>
   barrier()
   role() {first = 0, last = 1} do () {
-    copy_in(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
+    copy_async_signal(%a, [%zero, %zero], %s, [], %full, %zero) {axes = [1]} // copy
   }
   role() {first = 1, last = 2} do () {
     %x = const() {value = VALUE} : vector<1xf32>
@@ -395,7 +395,7 @@ def test_what_a_copy_out_writes_cannot_be_read_in_the_same_kernel(order, seed):
 
 
 def test_a_box_behind_an_index_outside_is_named():
-    text = text_of(TWO_COPIES.replace("copy_out(%s, [%one]", "copy_out(%s, [%four]").replace("STAGE", "%zero"))
+    text = text_of(TWO_COPIES.replace("copy_async_out(%s, [%one]", "copy_async_out(%s, [%four]").replace("STAGE", "%zero"))
     assert error_of(text) == f"wave 1 copies s[4], which is outside the memory\n  k.ir:{line_of(text, 'copy')}"
 
 

@@ -74,8 +74,8 @@ def test_it_has_what_its_record_says_and_not_what_its_sister_has():
         build_amd(kernel, SMALL, Places(), 0)
     assert build_amd(kernel, GFX942, Places(), 0).resources.shared_bytes == 32768
     brings = replace(GFX942, name="gfx94y", direct_load_bytes=(1, 2, 4, 16))
-    assert "bring_chunks" in str(build_amd(kernel, brings, Places(), 1).lanes)
-    assert "bring_chunks" not in str(build_amd(kernel, GFX942, Places(), 1).lanes)
+    assert "copy_async_chunks" in str(build_amd(kernel, brings, Places(), 1).lanes)
+    assert "copy_async_chunks" not in str(build_amd(kernel, GFX942, Places(), 1).lanes)
 
 
 def test_matrix_instructions_are_those_of_the_family_that_it_names():

@@ -34,8 +34,8 @@ from tilewave.ir.ops import (
     Await,
     Barrier,
     Copy,
-    CopyIn,
-    CopyTogether,
+    CopyAsyncCluster,
+    CopyAsyncSignal,
     Load,
     MakeSignals,
     MatrixShared,
@@ -104,7 +104,7 @@ def test_every_dtype(dtype):
 def test_deep_steps_bring_a_slice_with_each_copy():
     shape = (64, 64, 384)
     kernel = specialized(tiles(SEEDS[0], shape, (64, 64, 192)), 2)
-    assert count(kernel, CopyIn) == 6
+    assert count(kernel, CopyAsyncSignal) == 6
     check(kernel, shape)
 
 
@@ -127,14 +127,14 @@ def test_every_op_keeps_the_line_of_the_author():
     for op in walk(made.ir().body):
         assert op.loc.file.endswith("persistent_gemm.py"), op
     lines = {type(op).__name__: op.loc.excerpt()[0] for op in walk(made.ir().body)}
-    assert lines["CopyIn"].startswith("b_reg = tkw.read(b") and lines["MatrixShared"].startswith("acc = tkw.mma(")
-    assert lines["Await"].startswith("a_reg = tkw.read(a") and lines["CopyOut"].startswith("tkw.write(k_loop")
+    assert lines["CopyAsyncSignal"].startswith("b_reg = tkw.read(b") and lines["MatrixShared"].startswith("acc = tkw.mma(")
+    assert lines["Await"].startswith("a_reg = tkw.read(a") and lines["CopyAsyncOut"].startswith("tkw.write(k_loop")
 
 
 def test_the_producer_does_nothing_but_copy():
     kernel = specialized(tiles(SEEDS[3], (256, 256, 256), num_ctas=2), 2)
     consumer, producer = (op for op in kernel.body.ops if isinstance(op, Role))
-    assert not any(isinstance(op, CopyIn) for op in walk(consumer.body))
+    assert not any(isinstance(op, CopyAsyncSignal) for op in walk(consumer.body))
     assert not any(isinstance(op, (MatrixShared, Load)) for op in walk(producer.body))
     assert all(v.type.shape == () for op in walk(producer.body) for v in op.results)
 
@@ -150,7 +150,7 @@ def test_copies_without_roles_are_kept_apart_by_barriers():
 
 def test_two_products_of_one_step_share_a_tile():
     made = wave_compile(WaveCompileOptions(subs=sizes(70, 72, 104), target="sm_90a"), both)
-    found = [count(made.ir(), kinds) for kinds in ((CopyIn, CopyTogether), MatrixShared, Await)]
+    found = [count(made.ir(), kinds) for kinds in ((CopyAsyncSignal, CopyAsyncCluster), MatrixShared, Await)]
     assert found == [3, 2, 2]
     check_both(made)
 
@@ -307,13 +307,13 @@ def test_the_depth_is_walked_to_and_fro(seed, monkeypatch):
     shape = (192, 64, 72)
     more = {"num_ctas": 1} if "persistent" in repr(seed) else {}
     kernel, _ = run(tiles(seed, shape, **more), lists.hopper(SM_90A, Places(), 2, 1))
-    brought, copy_in = [], LaterOps.copy_in
+    brought, copy_async_signal = [], LaterOps.copy_async_signal
 
     def noted(self, op):
         if op.memory.name == "a":
             brought.append(tuple(int(self.env[v]) for v in op.at))
-        return copy_in(self, op)
+        return copy_async_signal(self, op)
 
-    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyIn: noted})
+    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncSignal: noted})
     check(kernel, shape, ["random"])
     assert brought == [(m, k) for m, ks in ((0, (0, 32, 64)), (64, (64, 32, 0)), (128, (0, 32, 64))) for k in ks]

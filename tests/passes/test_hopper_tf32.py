@@ -12,7 +12,7 @@ from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.compiler import code_of
 from tilewave.errors import NOWHERE, ConstraintError, TargetError
 from tilewave.interp.arithmetic import without_last_bits
-from tilewave.ir.ops import CopyIn, CopyOut, MatrixShared, Mma
+from tilewave.ir.ops import CopyAsyncOut, CopyAsyncSignal, MatrixShared, Mma
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import VerifyError, verify
@@ -62,14 +62,14 @@ def check(made, shape, order="random"):
 )
 def test_products_of_f32_that_are_asked_for(shape, tile, way, order):
     made = compiled(asking(), sizes(*shape, *tile), way)
-    assert any(isinstance(op, CopyIn) for op in walk(made.ir().body)) == (way == "copies")
+    assert any(isinstance(op, CopyAsyncSignal) for op in walk(made.ir().body)) == (way == "copies")
     check(made, shape, order)
 
 
 def test_rows_that_the_copy_engine_cannot_take():
     shape = (65, 33, 35)
     made = compiled(asking(), sizes(*shape), **PREFETCH)
-    assert not any(isinstance(op, CopyIn) for op in walk(made.ir().body))
+    assert not any(isinstance(op, CopyAsyncSignal) for op in walk(made.ir().body))
     check(made, shape)
 
 
@@ -157,7 +157,7 @@ def test_the_instruction_takes_32_bytes_of_depth():
     (lanes,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
     assert (lanes.shape, lanes.instruction, lanes.ignored_bits) == ((64, 256, 32), WISH.value, 13)
     assert made.resources.instructions == (WISH.value,)
-    assert any(isinstance(op, CopyOut) for op in walk(made.ir().body))
+    assert any(isinstance(op, CopyAsyncOut) for op in walk(made.ir().body))
     assert verify(parse(str(made.ir()))) == made.ir()
 
 

@@ -27,7 +27,16 @@ from seeds import SEEDS
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Allocate, AwaitCopies, Barrier, CopyIn, CopyOut, CopyTogether, Part, Store
+from tilewave.ir.ops import (
+    Allocate,
+    AwaitAsyncOut,
+    Barrier,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
+    Part,
+    Store,
+)
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import verify
@@ -61,7 +70,7 @@ def check(made, shape, out=f32):
 def test_a_tile_leaves_in_chunks(tile, chunks):
     shape = (300, 104, 72)
     made = compiled(gemm(), sizes(*shape, *tile))
-    assert count(made, CopyOut) == chunks and not direct_stores(made)
+    assert count(made, CopyAsyncOut) == chunks and not direct_stores(made)
     check(made, shape)
 
 
@@ -74,7 +83,7 @@ def test_every_group_has_buffers_of_its_own():
         "memory<4x256x64xf16, shared, xor(8, 8, 1)>",
     ]
     assert made.resources.shared_bytes == 4 * 48 * 1024 + 4 * 8 * 1024
-    assert (count(made, CopyOut), count(made, Part)) == (8, 4)
+    assert (count(made, CopyAsyncOut), count(made, Part)) == (8, 4)
     check(made, (256, 512, 256), f16)
 
 
@@ -88,7 +97,7 @@ def test_outputs_of_any_width(out):
 def test_what_is_computed_from_sums_leaves_in_chunks(order):
     shape = (140, 136, 64)
     made = compiled(biased, sizes(*shape, 128, 128, 32))
-    assert count(made, CopyOut) == 4 and not direct_stores(made)
+    assert count(made, CopyAsyncOut) == 4 and not direct_stores(made)
     check_biased(made, shape, order)
 
 
@@ -97,14 +106,14 @@ def test_buffers_are_filled_again_for_the_next_tile(seed):
     shape = (192, 136, 96)
     more = {"num_ctas": 2} if "persistent" in repr(seed) else {}
     made = compiled(seed.kernel, seed.subs(*shape, block_m=64, block_n=64, block_k=32, **more))
-    assert count(made, CopyOut) == 2
+    assert count(made, CopyAsyncOut) == 2
     check(made, shape)
 
 
 def test_rows_that_begin_off_16_bytes_are_stored_by_lanes():
     shape = (70, 66, 64)
     made = compiled(gemm(out=f16, epilogue=lambda total: cast(total, f16)), sizes(*shape))
-    assert count(made, CopyIn) and not count(made, CopyOut) and direct_stores(made)
+    assert count(made, CopyAsyncSignal) and not count(made, CopyAsyncOut) and direct_stores(made)
     check(made, shape, f16)
 
 
@@ -127,7 +136,7 @@ def test_batches():
     rng = np.random.default_rng(4)
     a, b = random_array(rng, (3, 70, 48), f16), random_array(rng, (3, 40, 48), f16)
     made = compiled(batched, sizes(70, 40, 48, 64, 32, 32) | {B: 3, BLOCK_B: 1})
-    assert count(made, (CopyIn, CopyTogether)) == 2 and count(made, CopyOut) == 1
+    assert count(made, (CopyAsyncSignal, CopyAsyncCluster)) == 2 and count(made, CopyAsyncOut) == 1
     for order in ORDERS:
         c = poisoned((3, 70, 40), f32)
         made.interpret(a, b, c, level="lane", order=order)
@@ -162,7 +171,7 @@ def test_every_meeting_of_a_group_is_needed():
 
 def test_every_wait_for_a_buffer_is_needed():
     kernel = whole()
-    waits = [op for op in walk(kernel.body) if isinstance(op, AwaitCopies)]
+    waits = [op for op in walk(kernel.body) if isinstance(op, AwaitAsyncOut)]
     a, b = operands(SHAPE)
     for late in waits[:-1]:  # the last one keeps shared memory until it was read: no wave looks at that
         loose = verify(rewrite(kernel, lambda op, late=late: [replace(op, pending=2)] if op is late else None))
@@ -172,4 +181,4 @@ def test_every_wait_for_a_buffer_is_needed():
 
 def test_shared_memory_is_kept_until_it_was_read():
     consumer = next(op for op in whole().body.ops if op.blocks)
-    assert consumer.body.ops[-1] == AwaitCopies(0)
+    assert consumer.body.ops[-1] == AwaitAsyncOut(0)

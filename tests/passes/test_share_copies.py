@@ -22,9 +22,9 @@ from tilewave.ir.ops import (
     Barrier,
     ClusterBarrier,
     Const,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     MakeSignals,
     Store,
     StoreEach,
@@ -46,7 +46,7 @@ def lanes(shape, tile=(64, 64, 64), mapping="linear()", workgroups=4, stages=3, 
 
 def shares(kernel, memory="b"):
     """Whether its workgroups share the copies of one operand, and of no other."""
-    return kernel.cluster == 2 and {op.memory.name for op in ops(kernel, CopyTogether)} == {memory}
+    return kernel.cluster == 2 and {op.memory.name for op in ops(kernel, CopyAsyncCluster)} == {memory}
 
 
 def check(kernel, shape, orders=ORDERS, seed=0, out=f16):
@@ -107,7 +107,7 @@ def test_an_epilogue_that_loads_and_stores_by_lanes_writes_only_tiles_of_its_own
     """Rows of an odd number of elements: lanes store them, and the last tile has no partner."""
     shape = (192, 61, 72)
     kernel = lanes(shape, (64, 64, 64), "grouped(3)", 100, 2, f32)
-    assert shares(kernel) and not ops(kernel, CopyOut)
+    assert shares(kernel) and not ops(kernel, CopyAsyncOut)
     assert all(op.mask for op in ops(kernel, Store, StoreEach) if op.memory.name == "c")
     check(kernel, shape, out=f32)
 
@@ -131,9 +131,9 @@ def test_a_workgroup_without_a_tile_takes_its_partners(monkeypatch):
 
     def noted(self, op):
         brought.setdefault(self.state.number, []).append(int(self.env[op.at[0]]))
-        return LaterOps.copy_in(self, op)
+        return LaterOps.copy_async_signal(self, op)
 
-    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyIn: noted})
+    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncSignal: noted})
     check(whole(), MUTATED, ["random"])
     steps = -(-MUTATED[2] // 64)
     assert {w: rows[::steps] for w, rows in brought.items()} == {0: [0, 256], 1: [64, 256], 2: [128], 3: [192]}
@@ -174,7 +174,7 @@ def test_rows_that_begin_on_lines_are_not_shared():
 def test_a_kernel_without_the_pass_has_no_clusters():
     passes = [p for p in lists.hopper(SM_90A, Places(), 3, 4) if type(p).__name__ != "ShareCopies"]
     kernel, _ = run(mapped_tiles((256, 128, 136), (64, 64, 64), "grouped(4)"), passes)
-    assert kernel.cluster == 1 and not ops(kernel, CopyTogether, ClusterBarrier)
+    assert kernel.cluster == 1 and not ops(kernel, CopyAsyncCluster, ClusterBarrier)
 
 
 @pytest.mark.parametrize(
@@ -292,15 +292,15 @@ def whole_barriers():
 def test_halves_of_different_tiles_are_found(order, seed):
     """With columns of three tiles some neighbours want different ones, and these say that they want the same."""
     kernel = lanes((328, 120, 136), (64, 64, 64), "grouped(3)", 4, 2)
-    always = Const(True, results=(replace(ops(kernel, CopyTogether)[0].together, name="always"),))
+    always = Const(True, results=(replace(ops(kernel, CopyAsyncCluster)[0].together, name="always"),))
     wrong = rewrite(kernel, lambda op: [always, replace(op, together=always.result)] if _is_shared(op) else None)
     a, b = operands((328, 120, 136), f16)
-    with pytest.raises(InterpreterError, match=r"copy_together: wave 4 of workgroup .* they have no box to share"):
+    with pytest.raises(InterpreterError, match=r"copy_async_cluster: wave 4 of workgroup .* they have no box to share"):
         interpret_lanes(verify(wrong), [a, b, poisoned((328, 120), f16)], {}, order, seed)
 
 
 def _is_shared(op):
-    return isinstance(op, CopyTogether)
+    return isinstance(op, CopyAsyncCluster)
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)
@@ -309,7 +309,7 @@ def test_a_tile_that_both_write_is_found(order, seed):
     makers = {v: op for op in walk(whole().body) for v in op.results}
 
     def inside(op):
-        return [replace(op, at=(makers[op.at[0]].a, *op.at[1:]))] if isinstance(op, CopyOut) else None
+        return [replace(op, at=(makers[op.at[0]].a, *op.at[1:]))] if isinstance(op, CopyAsyncOut) else None
 
     assert "writes c[256, 0], which the copy of wave 0 of workgroup" in found_by(changed(inside), order, seed)
 
@@ -343,7 +343,7 @@ def _one_axis(op):
 
 def test_every_op_keeps_the_line_of_the_author():
     assert all(op.loc.file.endswith(".py") for op in walk(whole().body))
-    assert {op.loc for op in ops(whole(), CopyTogether)} == {op.loc for op in ops(without(), CopyIn)[1:]}
+    assert {op.loc for op in ops(whole(), CopyAsyncCluster)} == {op.loc for op in ops(without(), CopyAsyncSignal)[1:]}
 
 
 def without():

@@ -20,7 +20,7 @@ from tilewave.interp.copies import LaterOps
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
 from tilewave.interp.wave import AT_ONCE
-from tilewave.ir.ops import And, ClusterBarrier, CopyTogether, HandOver, MakeExchange, Read, TakeOver
+from tilewave.ir.ops import And, ClusterBarrier, CopyAsyncCluster, HandOver, MakeExchange, Read, TakeOver
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
@@ -116,7 +116,7 @@ FORMS = {
 def test_clusters_hand_over_parts_and_are_right_to_the_last_bit_in_any_order(form):
     *given, sharing = FORMS[form]
     shape, kernel = given[0], lanes(*given)
-    assert kernel.cluster == 2 and ops(kernel, CopyTogether) and slots(kernel) == sharing
+    assert kernel.cluster == 2 and ops(kernel, CopyAsyncCluster) and slots(kernel) == sharing
     a, b = operands(shape)
     found = []
     for order, seed in [*((order, 0) for order in ORDERS), ("random", 1)]:
@@ -182,9 +182,9 @@ def test_neighbours_share_in_the_last_round_too_but_not_what_lies_at_another_dep
 
     def noted(self, op):
         shared.setdefault(self.state.number, []).append(bool(self.env[op.together]))
-        return LaterOps.copy_together(self, op)
+        return LaterOps.copy_async_cluster(self, op)
 
-    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyTogether: noted})
+    monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncCluster: noted})
     shape = FORMS[PAIR][0]
     a, b = operands(shape)
     interpret_lanes(whole(), [a, b, poisoned(shape[:2], f32)], {}, "random")
@@ -196,7 +196,7 @@ def test_the_target_cuts_and_shares_where_rows_are_off_lines():
     made = wave_compile(WaveCompileOptions(subs=sizes(8200, 8200, 8200, 128, 256, 64), target="sm_90a"), by_halves())
     kernel = made.build.lanes
     assert (kernel.workgroups, kernel.cluster, slots(kernel)) == (132, 2, 132)
-    assert {op.memory.name for op in ops(kernel, CopyTogether)} == {"b"}
+    assert {op.memory.name for op in ops(kernel, CopyAsyncCluster)} == {"b"}
 
 
 def by_halves():
@@ -291,14 +291,14 @@ def test_columns_that_are_compared_without_their_depth_are_found(order, seed):
     makers = {v: op for op in walk(whole().body) for v in op.results}
 
     def careless(op):
-        if not isinstance(op, CopyTogether):
+        if not isinstance(op, CopyAsyncCluster):
             return None
         decided = makers[op.together]
         assert isinstance(decided, And)
         return [replace(op, together=decided.a)]
 
     told = found_in(rewrite(whole(), careless), order, seed)
-    assert "copy_together: wave 4 of workgroup" in told and "they have no box to share" in told
+    assert "copy_async_cluster: wave 4 of workgroup" in told and "they have no box to share" in told
 
 
 @pytest.mark.parametrize(("order", "seed"), TIMES)

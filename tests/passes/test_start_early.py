@@ -10,7 +10,7 @@ from seeds import SEEDS
 
 from tilewave import *
 from tilewave.errors import InterpreterError
-from tilewave.ir.ops import AwaitEarlier, CopyIn, CopyOut, LetNextStart, Load, Role, Store
+from tilewave.ir.ops import AwaitEarlier, CopyAsyncOut, CopyAsyncSignal, LetNextStart, Load, Role, Store
 from tilewave.ir.parse import parse
 from tilewave.ir.placements import lies_in
 from tilewave.ir.places import Places
@@ -24,8 +24,8 @@ ACCESSES = {
     "load": ("%x = load(%a, [%t, %zero], []) ROW : vector<8xf32>", "a"),
     "store": ("store(%x, %c, [%t, %zero], []) ROW", "c"),
     "load_each": ("%x = load_each(%a, [%rows, %rows], []) : vector<8xf32>", "a"),
-    "copy_in": ("copy_in(%a, [%zero, %zero], %s, [], %f, %zero) {axes = [0, 1]}", "a"),
-    "copy_out": ("copy_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]}", "c"),
+    "copy_async_signal": ("copy_async_signal(%a, [%zero, %zero], %s, [], %f, %zero) {axes = [0, 1]}", "a"),
+    "copy_async_out": ("copy_async_out(%s, [], %c, [%zero, %zero]) {axes = [0, 1]}", "c"),
     "copy": ("copy(%a, [%zero, %zero], %s, []) {axes = [0, 1]}", "a"),
 }
 PREPARED = """  %s = allocate() : memory<8x8xf32, shared>
@@ -103,7 +103,7 @@ def whole():
 
 
 def touching(role):
-    moves = (op for op in walk(role.body) if isinstance(op, (Load, Store, CopyIn, CopyOut)))
+    moves = (op for op in walk(role.body) if isinstance(op, (Load, Store, CopyAsyncSignal, CopyAsyncOut)))
     return [op for op in moves if lies_in(op.memory, "global")]
 
 

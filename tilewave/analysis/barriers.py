@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Load, LoadEach, Loop, Store, StoreEach, While
+from tilewave.ir.ops import AwaitAsync, Barrier, CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach, While
 from tilewave.ir.types import Memory
 
 WRITES: tuple[type[Op], ...] = (Store, StoreEach)
@@ -69,7 +69,7 @@ class Handovers:
         return stored
 
     def _is_access(self, op: Op) -> bool:
-        if isinstance(op, BringChunks):
+        if isinstance(op, CopyAsyncChunks):
             return op.memory.name in self._by_hand
         return isinstance(op, self._accesses) and any(_is_shared(v) for v in op.operands)
 
@@ -90,9 +90,9 @@ class Transits:
             match op:
                 case Barrier() if comes:
                     self._found.add(id(op))
-                case BringChunks():
+                case CopyAsyncChunks():
                     comes = True
-                case AwaitBrought(pending):
+                case AwaitAsync(pending):
                     comes = comes and pending > 0
             for inner in op.blocks:
                 behind = self._walk(inner, comes)

@@ -1,7 +1,7 @@
 """A part of a program: some of its ops, the loops around them, and what decides where they go and how often.
 
 loop(%n, [%zero, %first])        →  loop(%n, [%first])
-  copy_in(%a, [%at], …)               copy_in(%a, [%at], …)
+  copy_async_signal(%a, [%at], …)               copy_async_signal(%a, [%at], …)
   %z = matrix_shared(…, %sum)         %next = add(%at, %c64)
   %next = add(%at, %c64)
 """

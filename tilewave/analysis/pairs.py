@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewave.analysis.visits import visits
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import CopyIn, Loop, Workgroup, Yield
+from tilewave.ir.ops import CopyAsyncSignal, Loop, Workgroup, Yield
 from tilewave.ir.rewrite import walk
 
 
@@ -35,15 +35,15 @@ def compare(
 ) -> Pairs:
     """How the values `at` compare, which ops `before` and `inside` the loop over turns compute."""
     loc = (turns or kernel.body.ops[0]).loc
-    first = next(op for op in walk(kernel.body) if isinstance(op, CopyIn))
-    probe = CopyIn(first.memory, tuple(at), first.to, (), first.signals, first.signal, (), loc=loc)
+    first = next(op for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
+    probe = CopyAsyncSignal(first.memory, tuple(at), first.to, (), first.signals, first.signal, (), loc=loc)
     ops: tuple[Op, ...] = (*inside, probe)
     if turns is not None:
         ops = (Loop(turns.trips, (), Block(turns.body.args[:1], (*ops, Yield((), loc=loc))), loc=loc),)
     body = Block(kernel.body.args, (*before, *ops))
     both = agree = 0
     uneven = backwards = False
-    for visit in visits(Kernel(kernel.name, body, kernel.workgroups), {}, (CopyIn,)):
+    for visit in visits(Kernel(kernel.name, body, kernel.workgroups), {}, (CopyAsyncSignal,)):
         here = np.zeros(kernel.workgroups + kernel.workgroups % 2, bool)
         here[visit.workgroups] = True
         one, other = here[0::2], here[1::2]

@@ -21,14 +21,14 @@ from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import (
     Arrive,
     Await,
-    AwaitBrought,
-    AwaitCopies,
+    AwaitAsync,
+    AwaitAsyncOut,
     AwaitEarlier,
-    BringChunks,
     ClusterBarrier,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncChunks,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     HandOver,
     MakeExchange,
     MakeSignals,
@@ -202,13 +202,13 @@ class LaterOps:
         self.state.note_write(target, self.access(op, "write"), flat, new)
         target.put(flat, new)
 
-    def copy_in(self, op: CopyIn) -> None:
+    def copy_async_signal(self, op: CopyAsyncSignal) -> None:
         target: LaneMemory = self.env[op.to]
         box = target.shape[len(op.to_at) :]
         window = self.window(op, op.at, op.axes, box, self.env[op.memory])
         self.bring(op, self.box(op, target, op.to_at), window, box, self.state)
 
-    def copy_together(self, op: CopyTogether) -> None:
+    def copy_async_cluster(self, op: CopyAsyncCluster) -> None:
         target: LaneMemory = self.env[op.to]
         *others, rows, row = target.shape[len(op.to_at) :]
         box, flat = (*others, rows // 2, row), self.box(op, target, op.to_at)
@@ -222,7 +222,7 @@ class LaterOps:
             for member in self.state.cluster.members if together else (self.state,):
                 self.bring(op, flat[half * size : (half + 1) * size], window, box, member)
 
-    def ask(self, op: CopyTogether, box: tuple[int, ...] | None) -> None:
+    def ask(self, op: CopyAsyncCluster, box: tuple[int, ...] | None) -> None:
         """Both workgroups must ask for the same, each for its half."""
         asked = Asked(op, self.name, self.state.rank, box)
         other = self.state.cluster.ask((*self.path, self.place), asked)
@@ -232,7 +232,7 @@ class LaterOps:
 
     def bring(
         self,
-        op: CopyIn | CopyTogether,
+        op: CopyAsyncSignal | CopyAsyncCluster,
         flat: Array,
         window: Window | None,
         box: tuple[int, ...],
@@ -257,7 +257,7 @@ class LaterOps:
 
         self.state.cluster.copies.append(Copy(segment, land))
 
-    def copy_out(self, op: CopyOut) -> None:
+    def copy_async_out(self, op: CopyAsyncOut) -> None:
         source: LaneMemory = self.env[op.source]
         target: LaneMemory = self.env[op.memory]
         self.want_awaited(op, target)
@@ -281,7 +281,7 @@ class LaterOps:
             self.sent.append(self.joined)
             self.joined = ()
 
-    def await_copies(self, op: AwaitCopies) -> Waiting:
+    def await_async_out(self, op: AwaitAsyncOut) -> Waiting:
         groups = self.sent[: max(0, len(self.sent) - op.pending)]
         awaited = [copy for group in groups for copy in group]
 
@@ -318,7 +318,7 @@ class LaterOps:
 
     # -- what lanes bring
 
-    def bring_elements(self, op: BringChunks, elements: Elements) -> None:
+    def bring_elements(self, op: CopyAsyncChunks, elements: Elements) -> None:
         """`elements`: those of the global memory, lanes x rounds x neighbours."""
         source: LaneMemory = self.env[op.memory]
         target: LaneMemory = self.env[op.to]
@@ -339,7 +339,7 @@ class LaterOps:
         self.state.cluster.copies.append(copy)
         self.brought.append((copy, len(flat) * target.data.itemsize))
 
-    def places(self, op: BringChunks, target: LaneMemory) -> Array:
+    def places(self, op: CopyAsyncChunks, target: LaneMemory) -> Array:
         """The numbers of the elements that stand behind each other from a row's beginning on."""
         *front, row = (self.uniform(op, v) for v in op.to_at)
         kind = op.to.type
@@ -353,7 +353,7 @@ class LaterOps:
         flat: Array = first + rows * kind.shape[-1] + in_its_place(kind, rows, columns)
         return flat
 
-    def await_brought(self, op: AwaitBrought) -> Waiting:
+    def await_async(self, op: AwaitAsync) -> Waiting:
         awaited: list[Copy] = []
         while self.brought and sum(size for _, size in self.brought) > op.pending:
             awaited.append(self.brought.pop(0)[0])

@@ -17,7 +17,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
 from tilewave.interp.tiles import Buffer, poison_of
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import BringChunks
+from tilewave.ir.ops import CopyAsyncChunks
 from tilewave.ir.overlays import NONE, meeting
 from tilewave.ir.types import Memory
 
@@ -248,8 +248,8 @@ class LaneMemory:
         at = self.element(flat)
         if first.copied and first.verb == "write" and second.verb == "read":
             missing = "an await of its signal must stand between them" if self.buffer is None else "no await covers it"
-            if isinstance(first.op, BringChunks):
-                missing = "an await_brought, and a barrier behind it for other waves, must stand between them"
+            if isinstance(first.op, CopyAsyncChunks):
+                missing = "an await_async, and a barrier behind it for other waves, must stand between them"
             return Race(
                 f"{second.who} reads {at} before {first.who} has arrived",
                 loc=second.op.loc,

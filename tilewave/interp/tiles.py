@@ -21,18 +21,18 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Accumulate,
     Allocate,
-    AwaitBrought,
+    AwaitAsync,
     AwaitEarlier,
     Barrier,
     Binary,
-    Bring,
-    BringChunks,
     Broadcast,
     Const,
     Copy,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsync,
+    CopyAsyncChunks,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     Gather,
     HandOver,
     Iota,
@@ -67,8 +67,8 @@ from tilewave.ir.types import DType, Memory, Scalar
 
 Env = dict[Value, Any]
 
-WRITES = (Write, WriteThrough, Scatter, Store, StoreEach, CopyOut)
-READS = (Read, Gather, Load, LoadEach, Copy, CopyIn, CopyTogether, Bring, BringChunks)
+WRITES = (Write, WriteThrough, Scatter, Store, StoreEach, CopyAsyncOut)
+READS = (Read, Gather, Load, LoadEach, Copy, CopyAsyncSignal, CopyAsyncCluster, CopyAsync, CopyAsyncChunks)
 NOBODY, SEVERAL, LATER = -1, -2, -3
 MOST_ROUNDS = 1 << 20
 """A while loop that goes round more often than this is taken to be endless."""
@@ -151,7 +151,7 @@ class Launch:
                 self.fail(op, f"reads {element(buffer, first(writer == NOBODY, where))}, which nobody wrote")
             if (writer == LATER).any():
                 at = element(buffer, first(writer == LATER, where))
-                self.fail(op, f"reads {at} before what is brought there has arrived; await_brought must stand between")
+                self.fail(op, f"reads {at} before what is brought there has arrived; await_async must stand between")
             return
         foreign = (writer != NOBODY) & (writer != self.workgroup)
         if foreign.any():
@@ -271,11 +271,11 @@ class _Interpreter(Launch):
                 return ()
             case TakeOver(tile, exchange, slot):
                 return (env[tile] + self.take_over(op, env[exchange], env[slot]),)
-            case Bring(memory, _, to):
+            case CopyAsync(memory, _, to):
                 self.bring(op, env[memory], env[to])
                 return ()
-            case AwaitBrought(pending):
-                self.await_brought(pending)
+            case AwaitAsync(pending):
+                self.await_async(pending)
                 return ()
             case Barrier():
                 return ()  # whole tiles move at once here; waves exist at the lane level only
@@ -333,7 +333,7 @@ class _Interpreter(Launch):
         self.note_write(op, target, (*where, ...))
         target.data[where] = tile
 
-    def bring(self, op: Bring, source: Buffer, target: Buffer) -> None:
+    def bring(self, op: CopyAsync, source: Buffer, target: Buffer) -> None:
         """What was there is lost at once; what comes is seen when it was awaited."""
         where, tile = self.box(op, source, target)
         self.note_write(op, target, (*where, ...))
@@ -342,14 +342,14 @@ class _Interpreter(Launch):
         target.data[where] = poison_of(target.value.type.dtype)
         self.on_the_way.append(Brought(target, where, tile))
 
-    def await_brought(self, pending: int) -> None:
+    def await_async(self, pending: int) -> None:
         while self.on_the_way and sum(b.tile.nbytes for b in self.on_the_way) > pending:
             come = self.on_the_way.pop(0)
             assert come.target.writer is not None
             come.target.writer[come.where] = self.workgroup
             come.target.data[come.where] = come.tile
 
-    def box(self, op: Copy | Bring, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
+    def box(self, op: Copy | CopyAsync, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
         """Where a copied box goes, and what is in it."""
         box = target.data.shape[len(op.to_at) :]
         window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)

@@ -27,18 +27,18 @@ from tilewave.ir.ops import (
     Allocate,
     Arrive,
     Await,
-    AwaitBrought,
-    AwaitCopies,
+    AwaitAsync,
+    AwaitAsyncOut,
     AwaitEarlier,
     Barrier,
-    BringChunks,
     Broadcast,
     ClusterBarrier,
     Const,
     Copy,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncChunks,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     HandOver,
     Lane,
     LetNextStart,
@@ -240,10 +240,10 @@ class WaveRun(LaterOps):
         memory: LaneMemory = self.env[op.memory]
         self.put(op, memory, self.elements_each(op, memory, len(op.x.type.shape)), op.x)
 
-    def bring_chunks(self, op: BringChunks) -> None:
+    def copy_async_chunks(self, op: CopyAsyncChunks) -> None:
         self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))
 
-    def elements(self, op: Load | Store | BringChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+    def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
@@ -261,7 +261,7 @@ class WaveRun(LaterOps):
         at = [by_lane(self.env[v], rank) for v in op.at]
         return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
 
-    def mask(self, op: Load | Store | LoadEach | StoreEach | BringChunks, rank: int) -> Array | None:
+    def mask(self, op: Load | Store | LoadEach | StoreEach | CopyAsyncChunks, rank: int) -> Array | None:
         if not op.mask:
             return None
         (mask,) = (self.env[v] for v in op.mask)
@@ -353,11 +353,11 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     StoreEach: WaveRun.store_each,
     MakeSignals: WaveRun.make_signals,
     Arrive: WaveRun.arrive,
-    BringChunks: WaveRun.bring_chunks,
+    CopyAsyncChunks: WaveRun.copy_async_chunks,
     Copy: WaveRun.copy,
-    CopyIn: WaveRun.copy_in,
-    CopyTogether: WaveRun.copy_together,
-    CopyOut: WaveRun.copy_out,
+    CopyAsyncSignal: WaveRun.copy_async_signal,
+    CopyAsyncCluster: WaveRun.copy_async_cluster,
+    CopyAsyncOut: WaveRun.copy_async_out,
     AwaitEarlier: WaveRun.await_earlier,
     LetNextStart: WaveRun.schedule,
     MakeExchange: WaveRun.make_exchange,
@@ -374,16 +374,16 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Meet: WaveRun.barrier,
     ClusterBarrier: WaveRun.cluster_barrier,
     Await: WaveRun.await_signal,
-    AwaitCopies: WaveRun.await_copies,
+    AwaitAsyncOut: WaveRun.await_async_out,
     TakeOver: WaveRun.take_over,
-    AwaitBrought: WaveRun.await_brought,
+    AwaitAsync: WaveRun.await_async,
 }
 """Ops during which other waves may run."""
 
 TOUCHING = frozenset(
     (
-        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, BringChunks),
-        *(MakeSignals, Arrive, CopyIn, CopyTogether, CopyOut, HandOver),
+        *(Load, Store, LoadEach, StoreEach, MatrixShared, Copy, CopyAsyncChunks),
+        *(MakeSignals, Arrive, CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut, HandOver),
     )
 )
 """Ops behind which it matters who runs next."""

@@ -341,7 +341,7 @@ class ReadAccumulator(Op):
 
 @dataclass(frozen=True)
 class Copy(Op):
-    """A box of a global memory goes to shared memory, 0 where it lies outside; `at`, `to_at` and `axes` as in copy_in.
+    """A box of a global memory goes to shared memory, 0 where it lies outside; `at`, `to_at` and `axes` as in copy_async_signal.
 
     On the lane level wave 0 of the workgroup makes it, and goes on when it is made.
     """
@@ -354,8 +354,8 @@ class Copy(Op):
 
 
 @dataclass(frozen=True)
-class Bring(Op):
-    """A box of a global memory is on its way to shared memory, 0 where it lies outside; see `await_brought`.
+class CopyAsync(Op):
+    """A box of a global memory is on its way to shared memory, 0 where it lies outside; see `await_async`.
 
     The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
     runs along; `at` is its first element in `memory`, `to_at` the indices in front of those axes.
@@ -371,7 +371,7 @@ class Bring(Op):
 
 
 @dataclass(frozen=True)
-class AwaitBrought(Op):
+class AwaitAsync(Op):
     """Go on when no more than the last `pending` bytes are still on their way that this workgroup, or wave, brings."""
 
     pending: int
@@ -498,8 +498,8 @@ class StoreEach(Op):
 
 
 @dataclass(frozen=True)
-class BringChunks(Op):
-    """Chunks of a global memory are on their way to shared memory; `await_brought` tells when they are there.
+class CopyAsyncChunks(Op):
+    """Chunks of a global memory are on their way to shared memory; `await_async` tells when they are there.
 
     `shape` is rounds x neighbours. In each round every lane takes one chunk, at positions as in `load`, and what lies
     outside along `guard` is 0. Lane l's chunk goes right behind that of lane l - 1, and a round behind the one before,
@@ -639,7 +639,7 @@ class Await(Op):
 
 
 @dataclass(frozen=True)
-class CopyIn(Op):
+class CopyAsyncSignal(Op):
     """One lane asks for a box of a global memory; it arrives in shared memory at some later time, and tells a signal.
 
     The box has the shape of `to`'s last axes, as many as `axes`, whose entry i names the memory axis that box axis i
@@ -656,8 +656,8 @@ class CopyIn(Op):
 
 
 @dataclass(frozen=True)
-class CopyTogether(Op):
-    """As `copy_in`, for the two workgroups of a cluster: where `together` holds, both ask, and each brings half.
+class CopyAsyncCluster(Op):
+    """As `copy_async_signal`, for the two workgroups of a cluster: where `together` holds, both ask, and each brings half.
 
     Halves are of the rows, the last axis but one: the first member of the cluster brings the first half to both, to the
     same place in each one's shared memory, and tells the same signal of each; the second brings the second. Where it
@@ -679,7 +679,7 @@ class ClusterBarrier(Op):
 
 
 @dataclass(frozen=True)
-class CopyOut(Op):
+class CopyAsyncOut(Op):
     """A box of shared memory goes to a global memory at some later time; nothing is stored outside the memory.
 
     `more`: the next one of this wave goes with it, and both are awaited as one.
@@ -694,7 +694,7 @@ class CopyOut(Op):
 
 
 @dataclass(frozen=True)
-class AwaitCopies(Op):
+class AwaitAsyncOut(Op):
     """Go on when at most `pending` of this wave's copies out, joined ones as one, still read shared memory."""
 
     pending: int
@@ -745,13 +745,13 @@ COMPARISONS: tuple[type[Binary], ...] = (Less, LessEqual, Equal, NotEqual)
 FUNCTIONS: tuple[type[Unary], ...] = (Exp, Exp2, Log, Log2, Sqrt, Rsqrt, Tanh, Erf, Sin, Cos)
 ELEMENTWISE: tuple[type[Op], ...] = (*ARITHMETIC, *LOGIC, *COMPARISONS, Neg, Not, Abs, *FUNCTIONS, Cast, Select)
 LATER: tuple[type[Op], ...] = (
-    *(MakeSignals, Arrive, Await, CopyIn, CopyTogether, ClusterBarrier, CopyOut, AwaitCopies),
+    *(MakeSignals, Arrive, Await, CopyAsyncSignal, CopyAsyncCluster, ClusterBarrier, CopyAsyncOut, AwaitAsyncOut),
     *(AwaitEarlier, LetNextStart),
 )
 EXCHANGING: tuple[type[Op], ...] = (MakeExchange, HandOver, TakeOver)
 SCHEDULING: tuple[type[Op], ...] = (Priority, KeepOrder, Together, AwaitLoads)
 WITH_EFFECT: tuple[type[Op], ...] = (
-    *(Write, WriteThrough, Scatter, Copy, Bring, AwaitBrought, BringChunks, Barrier, Meet, Yield, Allocate, Store),
+    *(Write, WriteThrough, Scatter, Copy, CopyAsync, AwaitAsync, CopyAsyncChunks, Barrier, Meet, Yield, Allocate, Store),
     *(StoreEach, Role, HandOver, TakeOver),
     *LATER,
     *SCHEDULING,
@@ -760,7 +760,7 @@ WITH_EFFECT: tuple[type[Op], ...] = (
 MATRIX_UNIT: tuple[type[Op], ...] = (ZeroAccumulator, LoadAccumulator, Accumulate, ReadAccumulator)
 
 LANE_OPS: tuple[type[Op], ...] = (
-    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, BringChunks, Matrix, MatrixShared, Role, Meet),
+    *(Lane, Wave, Ramp, Unset, Part, Load, Store, LoadEach, StoreEach, CopyAsyncChunks, Matrix, MatrixShared, Role, Meet),
     *LATER,
     *SCHEDULING,
 )
@@ -768,7 +768,7 @@ LANE_OPS: tuple[type[Op], ...] = (
 NUMBERS: tuple[type[Op], ...] = (
     Const,
     *ELEMENTWISE,
-    *(Workgroup, Allocate, Overlay, Copy, AwaitBrought, Barrier, Loop, While, Yield),
+    *(Workgroup, Allocate, Overlay, Copy, AwaitAsync, Barrier, Loop, While, Yield),
     *EXCHANGING,
 )
 LEVELS: dict[str, tuple[type[Op], ...]] = {
@@ -781,7 +781,7 @@ LEVELS: dict[str, tuple[type[Op], ...]] = {
         Read,
         Write,
         WriteThrough,
-        Bring,
+        CopyAsync,
         Gather,
         Scatter,
         Mma,

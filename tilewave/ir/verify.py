@@ -17,14 +17,14 @@ from tilewave.ir.ops import (
     LOGIC,
     Accumulate,
     Allocate,
-    AwaitBrought,
+    AwaitAsync,
     Barrier,
     Binary,
-    Bring,
     Broadcast,
     Cast,
     Const,
     Copy,
+    CopyAsync,
     Div,
     FloorDiv,
     Gather,
@@ -214,7 +214,7 @@ def _check(op: Op) -> None:
             _exchange(op)
         case Barrier(over=over) if type(op) is Barrier:
             _want(op, over in ("shared", "global"), f"hands over shared or global memory, not {over!r}")
-        case _ if type(op) in (*LANE_OPS, Copy, Bring, AwaitBrought):
+        case _ if type(op) in (*LANE_OPS, Copy, CopyAsync, AwaitAsync):
             check_lane_op(op, lambda holds, why: _want(op, holds, why))
         case Barrier() | Yield():
             pass  # their parts are all there is to them; what a yield gives is its block's affair

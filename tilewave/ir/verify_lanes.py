@@ -10,17 +10,17 @@ from tilewave.ir.layouts import LANES
 from tilewave.ir.ops import (
     Arrive,
     Await,
-    AwaitBrought,
-    AwaitCopies,
+    AwaitAsync,
+    AwaitAsyncOut,
     AwaitEarlier,
     AwaitLoads,
-    Bring,
-    BringChunks,
     ClusterBarrier,
     Copy,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsync,
+    CopyAsyncChunks,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     KeepOrder,
     Lane,
     LetNextStart,
@@ -84,17 +84,17 @@ def check_lane_op(op: Op, want: Want) -> None:
         case Await(signals, at, parity):
             _signal(signals, at, want)
             want(parity.type == INDEX_SCALAR, f"takes a phase's parity as an index, not {parity.type}")
-        case Copy() | CopyIn() | CopyOut() | CopyTogether() | Bring():
+        case Copy() | CopyAsyncSignal() | CopyAsyncOut() | CopyAsyncCluster() | CopyAsync():
             _copy(op, want)
-        case BringChunks():
+        case CopyAsyncChunks():
             _bring_chunks(op, want)
         case Priority(level):
             want(0 <= level <= 3, "is a priority from 0 to 3")
         case Together(kind, count):
             want(kind in KINDS and count > 0, f"groups {', '.join(KINDS)}")
         case (
-            AwaitBrought()
-            | AwaitCopies()
+            AwaitAsync()
+            | AwaitAsyncOut()
             | Meet()
             | KeepOrder()
             | AwaitLoads()
@@ -186,11 +186,11 @@ def check_cluster(op: Op, members: int, want: Want) -> None:
         case Arrive(expect=expect, members=told):
             want(told in (1, members), f"arrives in {told} workgroups, and a cluster has {members}")
             want(told == 1 or not expect, "tells other workgroups to expect nothing: each expects its own bytes")
-        case CopyTogether() | ClusterBarrier():
+        case CopyAsyncCluster() | ClusterBarrier():
             want(members == 2, f"is done by a cluster of two workgroups, not of {members}")
 
 
-def _bring_chunks(op: BringChunks, want: Want) -> None:
+def _bring_chunks(op: CopyAsyncChunks, want: Want) -> None:
     memory, to = op.memory.type, op.to.type
     shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
     want(lies_in(op.memory, "global") and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
@@ -203,19 +203,19 @@ def _bring_chunks(op: BringChunks, want: Want) -> None:
     want(to.shape[-1] % op.shape[1] == 0, f"chunks of {op.shape[1]} do not fit rows of {to}")
 
 
-def _copy(op: Copy | CopyIn | CopyOut | CopyTogether | Bring, want: Want) -> None:
-    shared, indices = (op.source, op.source_at) if isinstance(op, CopyOut) else (op.to, op.to_at)
+def _copy(op: Copy | CopyAsyncSignal | CopyAsyncOut | CopyAsyncCluster | CopyAsync, want: Want) -> None:
+    shared, indices = (op.source, op.source_at) if isinstance(op, CopyAsyncOut) else (op.to, op.to_at)
     memory = op.memory.type
     spaces = lies_in(op.memory, "global") and lies_in(shared, "shared")
     want(spaces and memory.dtype == shared.type.dtype, f"copies between {memory} and {shared.type}")
     want(are_axes(op.axes, len(memory.shape)) and op.axes != (), f"{memory} has no axes {list(op.axes)}")
-    want(not isinstance(op, Bring) or are_axes(op.guard, len(memory.shape)), f"{memory} has no such axes to guard")
+    want(not isinstance(op, CopyAsync) or are_axes(op.guard, len(memory.shape)), f"{memory} has no such axes to guard")
     want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions")
     want(len(indices) + len(op.axes) == len(shared.type.shape), f"{shared.type} needs an index for each leading axis")
     want(prod(shared.type.shape) > 0 and _indices(op.at) and _indices(indices), "positions are of type index")
-    if isinstance(op, (CopyIn, CopyTogether)):
+    if isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)):
         _signal(op.signals, op.signal, want)
-    if isinstance(op, CopyTogether):
+    if isinstance(op, CopyAsyncCluster):
         box = shared.type.shape[len(indices) :]
         want(len(box) > 1 and prod(box[:-2]) == 1 and box[-2] % 2 == 0, f"a box of {list(box)} has no two halves")
         want(op.together.type == Scalar(BOOL), f"is decided by a truth value, not {op.together.type}")

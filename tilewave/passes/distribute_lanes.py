@@ -23,14 +23,14 @@ from tilewave.ir.layouts import Layout, Term
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
-    AwaitBrought,
-    AwaitCopies,
+    AwaitAsync,
+    AwaitAsyncOut,
     Barrier,
-    Bring,
-    BringChunks,
     Broadcast,
     Const,
-    CopyOut,
+    CopyAsync,
+    CopyAsyncChunks,
+    CopyAsyncOut,
     Gather,
     HandOver,
     Iota,
@@ -119,10 +119,10 @@ class _Lanes:
                 self.write_by_groups(op)
             case WriteThrough():
                 self.write_by_waves(op)
-            case Bring():
+            case CopyAsync():
                 self.bring(op)
-            case AwaitBrought(pending):
-                self.out.effect(AwaitBrought, pending // prod(self.spreads.waves))
+            case AwaitAsync(pending):
+                self.out.effect(AwaitAsync, pending // prod(self.spreads.waves))
             case Scatter(tile, memory, where):
                 for x, layout in self.held(tile):
                     at = self.inlined(where, layout)
@@ -228,7 +228,7 @@ class _Lanes:
             where, steps = self.window(op.at, op.axes, layout)
             self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
 
-    def bring(self, op: Bring) -> None:
+    def bring(self, op: CopyAsync) -> None:
         """Each wave brings as many rows; in one round its lanes fill one stretch of shared memory, lane behind lane."""
         to = op.to.type
         assert isinstance(to, Memory)
@@ -239,7 +239,7 @@ class _Lanes:
         for first in range(0, rounds, together):
             self.bring_rounds(op, to, width, first * high, (together, high))
 
-    def bring_rounds(self, op: Bring, to: Memory, width: int, first: int, rounds: tuple[int, int]) -> None:
+    def bring_rounds(self, op: CopyAsync, to: Memory, width: int, first: int, rounds: tuple[int, int]) -> None:
         """So many rounds of so many rows each, from a row of a wave's part on."""
         row, column = self.chunk(to, width, first)
         at = list(op.at)
@@ -252,7 +252,7 @@ class _Lanes:
         zeros = (self.out.const(0) for _ in to.shape[len(op.to_at) : -2])
         steps = (of_round, tuple(int(axis == rank - 1) for axis in range(rank)))
         self.out.effect(
-            BringChunks, op.memory, tuple(at), op.to, (*op.to_at, *zeros, begin), (rounds[0], width), steps, op.guard
+            CopyAsyncChunks, op.memory, tuple(at), op.to, (*op.to_at, *zeros, begin), (rounds[0], width), steps, op.guard
         )
 
     def row_of_wave(self, to: Memory) -> Value:
@@ -315,7 +315,7 @@ class _Lanes:
         chunks = [(block, eight) for block in range(blocks) for eight in range(0, eights, columns // 8)]
         for first in range(0, len(chunks), buffers):
             some = chunks[first : first + buffers]
-            self.out.effect(AwaitCopies, 0)
+            self.out.effect(AwaitAsyncOut, 0)
             self.out.effect(Barrier, GROUP)
             for buffer, (block, eight) in enumerate(some):
                 of_block = self.part(x, len(batch), block, 1)
@@ -324,7 +324,7 @@ class _Lanes:
             for group in range(groups):
                 starts = [((group * blocks + block) * rows, eight * 8) for block, eight in some]
                 self.let_go(op, group, starts)
-        self.last = [AwaitCopies(0, loc=op.loc)]
+        self.last = [AwaitAsyncOut(0, loc=op.loc)]
 
     def part(self, x: Value, axis: int, first: int, count: int) -> Value:
         shape = x.type.shape
@@ -351,7 +351,7 @@ class _Lanes:
                     at[axis] = (Number(self.out, at[axis]) + far).value
                 source_at = (self.out.const(group), self.out.const(buffer))
                 more = buffer < len(starts) - 1
-                self.out.effect(CopyOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:], more)
+                self.out.effect(CopyAsyncOut, op.shared, source_at, op.memory, tuple(at), op.axes[-2:], more)
             body = self.out.block(())
         self.out.effect(Role, group * GROUP, group * GROUP + 1, body)
 

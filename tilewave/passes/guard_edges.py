@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilewave.analysis.positions import Positions
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Bring, Read, Write, WriteThrough
+from tilewave.ir.ops import CopyAsync, Read, Write, WriteThrough
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Memory
 
@@ -24,7 +24,7 @@ def guard_edges(kernel: Kernel) -> Kernel:
     edges = _Edges(kernel)
 
     def guard(op: Op) -> Sequence[Op] | None:
-        if isinstance(op, (Read, Bring, *WRITES)) and op.memory.type.space == "global":  # type: ignore[union-attr]
+        if isinstance(op, (Read, CopyAsync, *WRITES)) and op.memory.type.space == "global":  # type: ignore[union-attr]
             return [replace(op, guard=edges.of(op))]
         return None
 
@@ -40,7 +40,7 @@ class _Edges:
     def begun(self, op: Write | WriteThrough) -> list[Start]:
         return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.shape, strict=True)]
 
-    def of(self, op: Read | Write | WriteThrough | Bring) -> tuple[int, ...]:
+    def of(self, op: Read | Write | WriteThrough | CopyAsync) -> tuple[int, ...]:
         """The memory axes along which this tile may hang over."""
         memory = op.memory.type
         assert isinstance(memory, Memory)
@@ -57,12 +57,12 @@ class _Edges:
         return begins_inside and extent % size == 0 and self.positions.divisor(at) % size == 0
 
 
-def _tile(op: Read | Write | WriteThrough | Bring) -> tuple[int, ...]:
+def _tile(op: Read | Write | WriteThrough | CopyAsync) -> tuple[int, ...]:
     match op:
         case Read():
             shape: tuple[int, ...] = op.result.type.shape
         case Write(tile) | WriteThrough(tile):
             shape = tile.type.shape
-        case Bring(to=to, to_at=to_at):
+        case CopyAsync(to=to, to_at=to_at):
             shape = to.type.shape[len(to_at) :]
     return shape

@@ -36,12 +36,12 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
-    AwaitBrought,
+    AwaitAsync,
     AwaitLoads,
     Barrier,
-    BringChunks,
     Broadcast,
     Const,
+    CopyAsyncChunks,
     KeepOrder,
     Load,
     Loop,
@@ -106,7 +106,7 @@ class InterleaveProducts:
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
-            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitBrought)):
+            if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitAsync)):
                 return []  # whoever took the last turn has met the others since, and awaited what it brought
             step: _Step | None = None
             try:
@@ -127,7 +127,7 @@ class InterleaveProducts:
 def _step(op: Op, used: Mapping[Value, int], waves: int, alone: int) -> _Step | None:
     """The parts of a loop that loads and multiplies; None for other ops."""
     inside = op.body.ops if isinstance(op, Loop) else ()
-    loads = any(isinstance(o, BringChunks) or (isinstance(o, Load) and not _is_shared(o)) for o in inside)
+    loads = any(isinstance(o, CopyAsyncChunks) or (isinstance(o, Load) and not _is_shared(o)) for o in inside)
     if not isinstance(op, Loop) or not loads or not any(isinstance(o, Matrix) for o in inside):
         return None
     in_pairs = 2 * alone
@@ -144,12 +144,12 @@ class _Step:
     """What is computed from neither loads nor the product."""
     rest: tuple[Op, ...]
     """What is."""
-    loads: tuple[Load | BringChunks, ...]
+    loads: tuple[Load | CopyAsyncChunks, ...]
     """Or what is brought instead; then there are no stores."""
     reads: tuple[Load, ...]
     product: Matrix
     stores: tuple[Store, ...]
-    waits: tuple[AwaitBrought, ...]
+    waits: tuple[AwaitAsync, ...]
     ends: Yield
 
     @staticmethod
@@ -158,13 +158,13 @@ class _Step:
         ops = loop.body.ops
         barriers = [op for op in ops if _hands_shared_over(op)]
         products = [op for op in ops if isinstance(op, Matrix)]
-        brings = tuple(op for op in ops if isinstance(op, BringChunks))
-        waits = tuple(op for op in ops if isinstance(op, AwaitBrought))
+        brings = tuple(op for op in ops if isinstance(op, CopyAsyncChunks))
+        waits = tuple(op for op in ops if isinstance(op, AwaitAsync))
         want(len(products) == 1, SEVERAL, loop.loc, count=len(products))
         want(brings or len(barriers) != 1, SEVERAL_BUFFERS, loop.loc)
         handed = len(barriers) == (1 if brings else 2) and len(waits) == bool(brings)
         want(handed, NOT_AHEAD, loop.loc)
-        loads: tuple[Load | BringChunks, ...] = brings
+        loads: tuple[Load | CopyAsyncChunks, ...] = brings
         if not brings:
             loads = tuple(op for op in ops if isinstance(op, Load) and not _is_shared(op))
         reads = tuple(op for op in ops if isinstance(op, Load) and _is_shared(op))
@@ -226,7 +226,7 @@ class _Step:
         return sum(_words(v) for v in held)
 
     def load_instructions(self) -> int:
-        return sum(op.shape[0] if isinstance(op, BringChunks) else _accesses(op.results) for op in self.loads)
+        return sum(op.shape[0] if isinstance(op, CopyAsyncChunks) else _accesses(op.results) for op in self.loads)
 
 
 def _hands_shared_over(op: Op) -> bool:

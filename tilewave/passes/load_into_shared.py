@@ -1,8 +1,8 @@
 """Tiles go from global to shared memory past the registers, where lanes can load them there.
 
-    %x = read(%a, [%m, %k]) {per_lane = 8, spread = linear}      →   bring(%a, [%m, %k], %x_shared, [])
-    write(%x, %x_shared, [%c0, %c0])                                 bring(%b, [%n, %k], %y_shared, [])
-    %y = read(%b, [%n, %k]) {per_lane = 8, spread = linear}          await_brought()
+    %x = read(%a, [%m, %k]) {per_lane = 8, spread = linear}      →   copy_async(%a, [%m, %k], %x_shared, [])
+    write(%x, %x_shared, [%c0, %c0])                                 copy_async(%b, [%n, %k], %y_shared, [])
+    %y = read(%b, [%n, %k]) {per_lane = 8, spread = linear}          await_async()
     write(%y, %y_shared, [%c0, %c0])                                 %x_part = read(%x_shared, [%c0, %c0])
     %x_part = read(%x_shared, [%c0, %c0])
 
@@ -19,7 +19,7 @@ from math import prod
 from tilewave.analysis.positions import Positions
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Allocate, AwaitBrought, Bring, Read, Write, Yield
+from tilewave.ir.ops import Allocate, AwaitAsync, CopyAsync, Read, Write, Yield
 from tilewave.ir.placements import elements, lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, walk
@@ -94,8 +94,8 @@ class Move:
     read: Read
     write: Write
 
-    def bring(self) -> Bring:
-        return Bring(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
+    def bring(self) -> CopyAsync:
+        return CopyAsync(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
 
 
 class _Finder:
@@ -186,7 +186,7 @@ class _Writer:
                 on_the_way = True
                 continue
             if on_the_way and (self.reads(op) or isinstance(op, Yield)):
-                ops.append(AwaitBrought(0, loc=op.loc))
+                ops.append(AwaitAsync(0, loc=op.loc))
                 on_the_way = False
             ops.append(map_blocks(op, self.block))
         return replace(block, ops=tuple(ops))

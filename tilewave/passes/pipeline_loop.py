@@ -1,4 +1,4 @@
-"""Bring the tiles of a later step into shared memory while this step computes.
+"""CopyAsync the tiles of a later step into shared memory while this step computes.
 
                                   one buffer                         two buffers: step s uses slot s % 2
 loop(%trips) {                    loop(min(trips, 1)) {              loop(min(trips, 1)) {
@@ -15,10 +15,10 @@ loop(%trips) {                    loop(min(trips, 1)) {              loop(min(tr
                                   }                                  }
 
 The load stands first, so that it is under way during the products; what it brings waits in registers until the write.
-A tile that is brought past the registers (`bring`) goes to its slot at once, and is awaited before the step that uses
+A tile that is brought past the registers (`copy_async`) goes to its slot at once, and is awaited before the step that uses
 it begins; it needs two buffers at least:
 
-    await_brought(); bring(a, i + 1, sa[(i + 1) % 2]); acc = mma(read(sa[i % 2]), …, acc)
+    await_async(); copy_async(a, i + 1, sa[(i + 1) % 2]); acc = mma(read(sa[i % 2]), …, acc)
 
 More buffers load more steps ahead. The loops in front and behind hold for any number of steps, none included; those
 that go round once are dissolved by simplify.
@@ -37,12 +37,12 @@ from tilewave.ir.ops import (
     ELEMENTWISE,
     Add,
     Allocate,
-    AwaitBrought,
+    AwaitAsync,
     Barrier,
     Binary,
-    Bring,
     Broadcast,
     Const,
+    CopyAsync,
     Gather,
     Iota,
     Loop,
@@ -163,7 +163,7 @@ class Staging:
     @property
     def brought_bytes(self) -> int:
         """Of one step."""
-        brought = (op.to.type for op in self.loads if isinstance(op, Bring))
+        brought = (op.to.type for op in self.loads if isinstance(op, CopyAsync))
         return sum(prod(memory.shape) * memory.dtype.bytes for memory in brought)
 
 
@@ -173,12 +173,12 @@ class _Finder:
         self.ops = loop.body.ops
         self.makers = {v: position for position, op in enumerate(self.ops) for v in op.results}
         self.inside = [(position, op) for position, top in enumerate(self.ops) for op in _within(top)]
-        self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, Bring))}
+        self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, CopyAsync))}
 
     def loads_tiles(self) -> bool:
         """Whether it stages tiles, or does nothing but load and compute: a loop around others is none of ours."""
         innermost = not any(isinstance(op, (Loop, While)) for op in self.ops)
-        loads = any(isinstance(op, (Read, Gather, Bring)) and not _is_shared(op.memory) for op in self.ops)
+        loads = any(isinstance(op, (Read, Gather, CopyAsync)) and not _is_shared(op.memory) for op in self.ops)
         return bool(self.brought()) or (innermost and loads)
 
     def staging(self) -> Staging:
@@ -194,15 +194,15 @@ class _Finder:
         return [m for m in dict.fromkeys(self.stored()) if any(self.brings(w) for w in self.writes_to(m))]
 
     def stored(self) -> Iterable[Value]:
-        return (_target(op) for op in self.ops if isinstance(op, (Write, Bring)) and _is_shared(_target(op)))
+        return (_target(op) for op in self.ops if isinstance(op, (Write, CopyAsync)) and _is_shared(_target(op)))
 
     def writes_to(self, memory: Value) -> list[int]:
-        return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, Bring)) and _target(op) == memory]
+        return [p for p, op in enumerate(self.ops) if isinstance(op, (Write, CopyAsync)) and _target(op) == memory]
 
     def brings(self, position: int) -> bool:
         """Whether this write stores what was loaded, and not what was computed."""
         needed = [self.ops[p] for p in self.needs(position)]
-        if isinstance(self.ops[position], Bring):
+        if isinstance(self.ops[position], CopyAsync):
             return all(isinstance(op, PURE) for op in needed)
         moves = [op for op in needed if isinstance(op, (Read, Gather))]
         can_move = all(isinstance(op, (*PURE, Read, Gather)) for op in needed)
@@ -224,7 +224,7 @@ class _Finder:
         touching = [(p, op) for p, op in self.inside if memory in op.operands]
         reads = [(p, op) for p, op in touching if isinstance(op, Read)]
         loc = self.ops[writes[0]].loc
-        want(all(isinstance(op, (Read, Write, Bring)) for _, op in touching), ONE_BY_ONE, loc)
+        want(all(isinstance(op, (Read, Write, CopyAsync)) for _, op in touching), ONE_BY_ONE, loc)
         want(len(touching) == self.used[memory] == len(reads) + len(writes), USED_ELSEWHERE, loc)
         want(all(p > writes[-1] for p, _ in reads), EARLIER_STEP, loc)
         for w in writes:
@@ -237,7 +237,7 @@ class _Finder:
         carried = set(self.loop.body.args[1:])
         for op in (self.ops[p] for p in (*self.needs(write), write)):
             want(not carried & set(_all_operands(op)), CARRIED, op.loc)
-            loaded = op.memory if isinstance(op, (Read, Gather, Bring)) else None
+            loaded = op.memory if isinstance(op, (Read, Gather, CopyAsync)) else None
             want(loaded not in self.written, WRITTEN, op.loc, memory=loaded.name if loaded else "")
 
     def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
@@ -247,7 +247,7 @@ class _Finder:
         needed = [self.span(read, read.result.type.shape, axis) or (0, extent) for axis, extent in extents]
 
         def covers(write: Op) -> bool:
-            if isinstance(write, Bring):
+            if isinstance(write, CopyAsync):
                 return True
             assert isinstance(write, Write)
             written = [self.span(write, write.tile.type.shape, axis) or (0, 0) for axis in range(len(needed))]
@@ -265,15 +265,15 @@ class _Finder:
         """Where the loop awaits what it brings itself; a loop inside it has waits of its own, which stay."""
         found, brings = set(), False
         for p, op in enumerate(self.ops):
-            brings = isinstance(op, Bring) or (brings and not isinstance(op, (Loop, While)))
-            if brings and isinstance(op, AwaitBrought):
+            brings = isinstance(op, CopyAsync) or (brings and not isinstance(op, (Loop, While)))
+            if brings and isinstance(op, AwaitAsync):
                 found.add(p)
         return found
 
     def parted(self, memories: list[Value]) -> Staging:
         writes = {p for m in memories for p in self.writes_to(m)}
         bring = {p for w in writes for p in self.needs(w)}
-        begins = [p for p in (*bring, *writes) if isinstance(self.ops[p], (Read, Gather, Bring))]
+        begins = [p for p in (*bring, *writes) if isinstance(self.ops[p], (Read, Gather, CopyAsync))]
         loads = {p for m in begins for p in (m, *self.needs(m))}
         own = set(range(len(self.ops))) - writes - bring - self.own_waits()
         compute = {p for o in own for p in (o, *self.needs(o))}
@@ -281,9 +281,9 @@ class _Finder:
         return Staging(self.loop, tuple(memories), *parts)
 
 
-def _target(op: Write | Scatter | Bring) -> Value:
+def _target(op: Write | Scatter | CopyAsync) -> Value:
     """The memory that an op writes."""
-    return op.to if isinstance(op, Bring) else op.memory
+    return op.to if isinstance(op, CopyAsync) else op.memory
 
 
 def _within(op: Op) -> Iterable[Op]:
@@ -339,7 +339,7 @@ class _Writer:
         return self.access_in_slot(inner)
 
     def access_in_slot(self, op: Op) -> Op:
-        if isinstance(op, Bring) and op.to in self.grown:
+        if isinstance(op, CopyAsync) and op.to in self.grown:
             return replace(op, to=self.grown[op.to], to_at=(self.slot[0].result, *op.to_at))
         if not isinstance(op, (Read, Write)) or op.memory not in self.grown:
             return op
@@ -348,7 +348,7 @@ class _Writer:
         return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
 
     def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
-        """Bring the tiles of the first steps."""
+        """CopyAsync the tiles of the first steps."""
         copier = _Copier(self.builder, "first")
         step = copier.fresh(self.index)
         body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))
@@ -372,7 +372,7 @@ class _Writer:
         return results
 
     def awaiting(self, pending: int) -> tuple[Op, ...]:
-        return (AwaitBrought(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
+        return (AwaitAsync(pending, loc=self.loop.loc),) if self.staging.brought_bytes else ()
 
     def lasting(self) -> list[Op]:
         """Arithmetic of the loads and writes that is the same in every step: both parts use it as it is."""

@@ -45,10 +45,10 @@ from tilewave.analysis.ways import (
 )
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
-    AwaitBrought,
+    AwaitAsync,
     Barrier,
-    Bring,
     Copy,
+    CopyAsync,
     Gather,
     Loop,
     Mma,
@@ -142,7 +142,7 @@ class _Watched:
         """The memory of an access, and whether it writes it."""
         found: list[tuple[Value, bool]] = []
         match op:
-            case Copy(memory, to=to) | Bring(memory, to=to):
+            case Copy(memory, to=to) | CopyAsync(memory, to=to):
                 found = [(to, True), (memory, False)]
             case WriteThrough(memory=memory, shared=shared):
                 found = [(shared, True), (memory, True)]
@@ -182,7 +182,7 @@ class _Reader:
                 case Barrier():
                     gap = self.gap(around, new=0) if self.watched.has_gap(op) else NO_GAP
                     found.append(Meeting(op, gap))
-                case AwaitBrought(pending):
+                case AwaitAsync(pending):
                     found.append(Arrival(not pending))
                 case Loop() | While() if self.watched.is_round(op):
                     found.append(self.round(op, around))
@@ -199,7 +199,7 @@ class _Reader:
         return tuple(found)
 
     def comes_later(self, op: Op) -> bool:
-        return isinstance(op, Bring) and self.watched.space == "shared"
+        return isinstance(op, CopyAsync) and self.watched.space == "shared"
 
     def gap(self, around: tuple[int, ...], among: int = 0, new: int = 1) -> int:
         number = len(self.costs)
@@ -208,7 +208,7 @@ class _Reader:
 
     def slot(self, op: Op) -> Place:
         """Which part along the first axis is touched; a position outside the memory touches nothing."""
-        if isinstance(op, Bring):
+        if isinstance(op, CopyAsync):
             return self.residues.of(op.to_at[0], op.to.type.shape[0]) if op.to_at else None
         if not isinstance(op, (Read, Write)) or 0 in op.axes:
             return None

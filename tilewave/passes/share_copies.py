@@ -2,8 +2,8 @@
 
     await(%empty, …)                        %same = equal(‹this one's column›, ‹the other one's column›)
     arrive(%full, …) {expect = 49152}  →    …
-    copy_in(%a, [%m, %k], …)                copy_in(%a, [%m, %k], …)
-    copy_in(%b, [%n, %k], …)                copy_together(%b, [%n, %k], …, %same)
+    copy_async_signal(%a, [%m, %k], …)                copy_async_signal(%a, [%m, %k], …)
+    copy_async_signal(%b, [%n, %k], …)                copy_async_cluster(%b, [%n, %k], …, %same)
 
     arrive(%empty, %slot) {waves = 4}  →    arrive(%empty, %slot) {waves = 4, members = 2}
 
@@ -32,9 +32,9 @@ from tilewave.ir.ops import (
     Barrier,
     ClusterBarrier,
     Const,
-    CopyIn,
-    CopyOut,
-    CopyTogether,
+    CopyAsyncCluster,
+    CopyAsyncOut,
+    CopyAsyncSignal,
     Equal,
     Loop,
     MakeSignals,
@@ -119,7 +119,7 @@ class ShareCopies:
 class _Shared:
     """Copies of one operand that workgroups can share, and what tells whether two want the same."""
 
-    copies: tuple[CopyIn, ...]
+    copies: tuple[CopyAsyncSignal, ...]
     positions: tuple[Value, ...]
     pairs: Pairs
 
@@ -142,8 +142,8 @@ class _Program:
     pattern_bytes: int
 
     @property
-    def copies(self) -> list[CopyIn]:
-        return [op for op in walk(self.producer.body) if isinstance(op, CopyIn)]
+    def copies(self) -> list[CopyAsyncSignal]:
+        return [op for op in walk(self.producer.body) if isinstance(op, CopyAsyncSignal)]
 
     @property
     def memories(self) -> list[Value]:
@@ -170,7 +170,7 @@ class _Program:
         self.check(pairs, copies[0], least_part)
         return _Shared(copies, positions, pairs)
 
-    def check(self, pairs: Pairs, copy: CopyIn, least_part: float) -> None:
+    def check(self, pairs: Pairs, copy: CopyAsyncSignal, least_part: float) -> None:
         workgroups, loc = self.kernel.workgroups, copy.loc
         want(workgroups % MEMBERS == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
         enough = pairs.both and pairs.agree >= least_part * pairs.both
@@ -196,7 +196,7 @@ class _Program:
 
 
 def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
-    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyIn))
+    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
 
 
 def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
@@ -224,8 +224,8 @@ def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
 
 def _path(block: Block) -> list[Op] | None:
     """The loops around the copies, from the outermost on; None where copies stand in several places."""
-    found = [op for op in block.ops if any(isinstance(inner, CopyIn) for b in op.blocks for inner in walk(b))]
-    here = any(isinstance(op, CopyIn) for op in block.ops)
+    found = [op for op in block.ops if any(isinstance(inner, CopyAsyncSignal) for b in op.blocks for inner in walk(b))]
+    here = any(isinstance(op, CopyAsyncSignal) for op in block.ops)
     if here or not found:
         return [] if here and not found else None
     inner = _path(found[0].blocks[-1]) if len(found) == 1 else None
@@ -258,12 +258,12 @@ def _computed(values: Sequence[Value], made: dict[Value, Op], differs: frozenset
     )
 
 
-def _box(op: CopyIn) -> tuple[int, ...]:
+def _box(op: CopyAsyncSignal) -> tuple[int, ...]:
     shape: tuple[int, ...] = op.to.type.shape[len(op.to_at) :]
     return shape
 
 
-def _has_halves(op: CopyIn, pattern_bytes: int) -> bool:
+def _has_halves(op: CopyAsyncSignal, pattern_bytes: int) -> bool:
     """Whether each half is a whole number of patterns, in which chunks change places."""
     box, memory = _box(op), op.to.type
     assert isinstance(memory, Memory)
@@ -392,7 +392,7 @@ class _Sharing:
 
         def clip(op: Op) -> Sequence[Op] | None:
             match op:
-                case CopyOut(at=at, axes=axes):
+                case CopyAsyncOut(at=at, axes=axes):
                     return self.outside(op, at, axes[0], writes)
                 case Store(memory=memory, mask=mask) | StoreEach(memory=memory, mask=mask) if lies_in(memory, "global"):
                     with self.builder.region():
@@ -403,7 +403,7 @@ class _Sharing:
 
         return rewrite_block(body, clip)
 
-    def outside(self, op: CopyOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
+    def outside(self, op: CopyAsyncOut, at: tuple[Value, ...], axis: int, writes: Value) -> list[Op]:
         """The copy, or where nothing may be written, one whose box lies outside the memory."""
         with self.builder.region():
             self.builder.locate = lambda: op.loc
@@ -429,7 +429,7 @@ class _Sharing:
         return replace(body, ops=(*body.ops[:where], *decided, step, *body.ops[where + 1 :]))
 
     def brings(self, op: Op) -> bool:
-        return any(isinstance(inner, CopyIn) for block in op.blocks for inner in walk(block))
+        return any(isinstance(inner, CopyAsyncSignal) for block in op.blocks for inner in walk(block))
 
     def together(self, other: Value) -> Value:
         """Whether the partner wants the same."""
@@ -441,9 +441,9 @@ class _Sharing:
         return found
 
     def shared_copy(self, op: Op, together: Value) -> Sequence[Op] | None:
-        if not isinstance(op, CopyIn) or op.memory != self.shared.copies[0].memory:
+        if not isinstance(op, CopyAsyncSignal) or op.memory != self.shared.copies[0].memory:
             return None
-        return [CopyTogether(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)]
+        return [CopyAsyncCluster(op.memory, op.at, op.to, op.to_at, op.signals, op.signal, together, op.axes, loc=op.loc)]
 
 
 Change = Callable[[Block, _Members | None], Block]

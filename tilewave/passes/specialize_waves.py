@@ -4,8 +4,8 @@
       copy(%a, …, %x)                    loop(%steps) {                         loop(%steps) {
       copy(%b, …, %y)                      await(%full, %slot, %phase)            await(%empty, %slot, 1 - %phase)
       barrier()                            matrix_shared(%x, [%slot, …])          arrive(%full, %slot) {expect = …}
-      matrix_shared(%x, %y)                arrive(%empty, %slot)                  copy_in(%a, …, %x, [%slot], %full)
-      barrier()                          }                                        copy_in(%b, …, %y, [%slot], %full)
+      matrix_shared(%x, %y)                arrive(%empty, %slot)                  copy_async_signal(%a, …, %x, [%slot], %full)
+      barrier()                          }                                        copy_async_signal(%b, …, %y, [%slot], %full)
     }                                  }                                        } }
 
 Step s uses slot s % stages in phase s // stages % 2. Steps are counted through all loops, so that phases go on from
@@ -33,7 +33,7 @@ from tilewave.ir.ops import (
     Barrier,
     Const,
     Copy,
-    CopyIn,
+    CopyAsyncSignal,
     Lane,
     Loop,
     MakeExchange,
@@ -159,7 +159,7 @@ class _Split:
 
     def producer(self, body: Block) -> Block:
         ops, _ = self.threaded(body, self.zero.result, self.bring)
-        part = excerpt(Block((), tuple(ops)), (Await, Arrive, CopyIn))
+        part = excerpt(Block((), tuple(ops)), (Await, Arrive, CopyAsyncSignal))
         return renamed(part, lambda v: self.builder.fresh(f"{v.name}_ahead", v.type))
 
     def threaded(self, block: Block, step: Value, make: Step) -> tuple[list[Op], Value]:
@@ -225,7 +225,7 @@ class _Split:
                 found += [*before, Await(self.empty, slot, last, loc=op.loc)]
                 found.append(Arrive(self.full, slot, expect=expected, loc=op.loc))
             to = self.rings[op.to]
-            found.append(CopyIn(op.memory, op.at, to, (slot, *op.to_at), self.full, slot, op.axes, loc=op.loc))
+            found.append(CopyAsyncSignal(op.memory, op.at, to, (slot, *op.to_at), self.full, slot, op.axes, loc=op.loc))
         return self.counted(found, step)
 
     def on_slot(self, op: MatrixShared, slot: Value) -> MatrixShared:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewave.ir.core import Block, Kernel, Op
-from tilewave.ir.ops import AwaitEarlier, CopyIn, LetNextStart, Loop, Role, While
+from tilewave.ir.ops import AwaitEarlier, CopyAsyncSignal, LetNextStart, Loop, Role, While
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
@@ -40,7 +40,7 @@ def start_early(kernel: Kernel) -> Kernel:
 
 def _loops_around_copies(block: Block) -> int | None:
     """At most; None where nothing is copied."""
-    found = [0] if any(isinstance(op, CopyIn) for op in block.ops) else []
+    found = [0] if any(isinstance(op, CopyAsyncSignal) for op in block.ops) else []
     for op in block.ops:
         inside = [n for inner in op.blocks if (n := _loops_around_copies(inner)) is not None]
         found += [n + isinstance(op, (Loop, While)) for n in inside]
@@ -49,7 +49,7 @@ def _loops_around_copies(block: Block) -> int | None:
 
 def _waits(where: Op, behind: Block) -> list[Op]:
     """Those who copy also let the next kernel start: not before this one has memory to itself."""
-    copies = any(isinstance(op, CopyIn) for op in walk(behind))
+    copies = any(isinstance(op, CopyAsyncSignal) for op in walk(behind))
     return [AwaitEarlier(loc=where.loc), *([LetNextStart(loc=where.loc)] if copies else [])]
 
 

@@ -1,10 +1,10 @@
 """Steps that take turns in the slots of a memory are written out, one for each slot.
 
     loop(15) {                                       loop(7) {
-      bring_chunks(…, sa[(i + 1) % 2])          →      bring_chunks(…, sa[1]);  acc = matrix(load(sa[0]), …, acc)
-      acc = matrix(load(sa[i % 2]), …, acc)            bring_chunks(…, sa[0]);  acc = matrix(load(sa[1]), …, acc)
+      copy_async_chunks(…, sa[(i + 1) % 2])          →      copy_async_chunks(…, sa[1]);  acc = matrix(load(sa[0]), …, acc)
+      acc = matrix(load(sa[i % 2]), …, acc)            copy_async_chunks(…, sa[0]);  acc = matrix(load(sa[1]), …, acc)
     }                                                }
-                                                     bring_chunks(…, sa[1]);    acc = matrix(load(sa[0]), …, acc)
+                                                     copy_async_chunks(…, sa[1]);    acc = matrix(load(sa[0]), …, acc)
 
 Where a slot lies is then a number that the instruction says, and no arithmetic of addresses is left in the loop. Loops
 that bring tiles are written out where it is known how often they go round.
@@ -19,7 +19,7 @@ from math import prod
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Add, BringChunks, Const, Loop, Mod, Mul, Yield
+from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod, Mul, Yield
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
 from tilewave.ir.types import INDEX_SCALAR
@@ -56,7 +56,7 @@ class UnrollSlots:
         declined: list[Declined] = []
 
         def unroll(op: Op) -> Sequence[Op] | None:
-            if not isinstance(op, Loop) or not any(isinstance(o, BringChunks) for o in op.body.ops):
+            if not isinstance(op, Loop) or not any(isinstance(o, CopyAsyncChunks) for o in op.body.ops):
                 return None
             slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
             counts = {count for _, count in slots.values()}

@@ -23,7 +23,7 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.fragments import NEIGHBOURS, Fragment
 from tilewave.ir.layouts import LANES, Layout
-from tilewave.ir.ops import Allocate, Bring, Mma, Overlay, Write, WriteThrough
+from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteThrough
 from tilewave.ir.overlays import size_bytes
 from tilewave.ir.placements import lies_in, offset
 from tilewave.ir.reasons import Declined, Left, Reason, want
@@ -147,7 +147,7 @@ class _Widening:
     def free(self, block: Block, position: int) -> Value | None:
         """The largest staged memory that is used in front of this write alone, and first of all staged there."""
         before, all_uses = _uses(block.ops[:position]), _uses(self.old.body.ops)
-        filled = [m for m in self.staged if isinstance(next(iter(before[m]), None), (Write, Bring))]
+        filled = [m for m in self.staged if isinstance(next(iter(before[m]), None), (Write, CopyAsync))]
         free = [m for m in filled if before[m] == all_uses[m]]
         return max(free, key=_bytes, default=None)
 

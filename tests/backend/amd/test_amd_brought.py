@@ -12,7 +12,7 @@ from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
-from tilewave.ir.ops import AwaitBrought, Barrier, BringChunks, Load, Loop, Matrix
+from tilewave.ir.ops import AwaitAsync, Barrier, CopyAsyncChunks, Load, Loop, Matrix
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
@@ -97,7 +97,7 @@ def test_more_buffers_leave_later_tiles_on_their_way(buffers):
     shape = (64, 64, 448)
     found = compiled(shape, (64, 64, 64), (2, 2), buffers=buffers)
     check_emulated(found, shape)
-    waits = [op.pending for op in walk(found.build.lanes.body) if isinstance(op, AwaitBrought)]
+    waits = [op.pending for op in walk(found.build.lanes.body) if isinstance(op, AwaitAsync)]
     assert max(waits) == (buffers - 2) * 2 * 64 * 64 * 2 // 4
     assert f"s_waitcnt vmcnt({4 * (buffers - 2)})" in found.asm
 
@@ -137,7 +137,7 @@ def test_without_the_pass_tiles_go_through_registers():
     found = compiled((64, 64, 256), (64, 64, 64), (2, 2))
     passes = lists.lanes(GFX950, Places(), lists.prefetch(1))
     lanes, _ = run(found.build.tiles, [p for p in passes if not isinstance(p, LoadIntoShared)])
-    assert not any(isinstance(op, (BringChunks, AwaitBrought)) for op in walk(lanes.body))
+    assert not any(isinstance(op, (CopyAsyncChunks, AwaitAsync)) for op in walk(lanes.body))
     a, b = operands((64, 64, 256))
     c = poisoned((64, 64), f32)
     MachineCode(lanes, "gfx950").run(a, b, c)
@@ -191,7 +191,7 @@ def test_every_await_is_needed(schedule, waves):
         c = poisoned(shape[:2], f32)
         interpret_lanes(lanes, [a, b, c], {}, order, seed)
         check_product(c, a, b)
-    awaits = [op for op in walk(lanes.body) if isinstance(op, AwaitBrought)]
+    awaits = [op for op in walk(lanes.body) if isinstance(op, AwaitAsync)]
     assert awaits
     for gone in awaits:
         less = rewrite(lanes, lambda op, gone=gone: [] if op is gone else None)
@@ -235,8 +235,8 @@ BROUGHT = (
   %chunk = xor(%place, %turn) : index
   %column = mul(%chunk, %c8) : index
   %s = allocate() : memory<8x16xf16, shared, xor(8, 2, 1)>
-  bring_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}
-  await_brought() {pending = 0}
+  copy_async_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}
+  await_async() {pending = 0}
   barrier()
   %last = sub(%c8, %c1) : index
   %other = sub(%last, %row) : index
@@ -269,8 +269,8 @@ def test_lanes_that_take_the_wrong_chunk_are_seen():
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("  await_brought() {pending = 0}\n", "", r"reads s\[\d, \d\] before the copy of wave \d has arrived"),
-        ("await_brought() {pending = 0}\n  barrier()", "barrier()\n  await_brought() {pending = 0}", "before the copy"),
+        ("  await_async() {pending = 0}\n", "", r"reads s\[\d, \d\] before the copy of wave \d has arrived"),
+        ("await_async() {pending = 0}\n  barrier()", "barrier()\n  await_async() {pending = 0}", "before the copy"),
         ("pending = 0", "pending = 128", "before the copy of wave"),
         ("  barrier()\n", "", "before the copy of wave"),
         ("[%first]) {shape", "[%c8]) {shape", r"brings 64 elements to s\[8\], outside memory<8x16xf16, shared, xor"),
@@ -289,7 +289,7 @@ def test_too_little_memory_between_two_steps_is_a_race():
     """A tile that is brought while others still read the one before."""
     twice = BROUGHT.replace(
         "  store(%x",
-        "  bring_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}\n  store(%x",
+        "  copy_async_chunks(%a, [%row, %column], %s, [%first]) {shape = [2, 8], steps = [[2, 0], [0, 1]]}\n  store(%x",
     )
     for order, seed in ORDERS:
         with pytest.raises(InterpreterError, match=r"the copy of wave . writes s|before the copy"):
@@ -320,12 +320,12 @@ kernel @k {workgroups = 1} (%a: memory<8x8xf32, global>, %c: memory<8x8xf32, glo
   %c4 = const() {value = 4} : index
   %s = allocate() : memory<2x4x8xf32, shared>
   %c1 = const() {value = 1} : index
-  bring(%a, [%c0, %c4], %s, [%c0]) {axes = [0, 1]}
-  bring(%a, [%c4, %c0], %s, [%c1]) {axes = [0, 1]}
-  await_brought() {pending = 128}
+  copy_async(%a, [%c0, %c4], %s, [%c0]) {axes = [0, 1]}
+  copy_async(%a, [%c4, %c0], %s, [%c1]) {axes = [0, 1]}
+  await_async() {pending = 128}
   %x = read(%s, [%c0, %c0, %c0]) {axes = [1, 2]} : tile<4x8xf32>
   write(%x, %c, [%c0, %c0]) {axes = [0, 1]}
-  await_brought() {pending = 0}
+  await_async() {pending = 0}
   %y = read(%s, [%c1, %c0, %c0]) {axes = [1, 2]} : tile<4x8xf32>
   write(%y, %c, [%c4, %c0]) {axes = [0, 1]}
 }
@@ -361,7 +361,7 @@ def test_a_step_meets_once_and_takes_turns_in_slots():
     lanes = compiled((64, 64, 512), (64, 64, 64), (2, 2)).build.lanes
     (loop,) = (op for op in walk(lanes.body) if isinstance(op, Loop))
     kinds = [type(op) for op in loop.body.ops]
-    assert [kinds.count(kind) for kind in (AwaitBrought, Barrier, BringChunks, Matrix)] == [2, 2, 4, 4]
+    assert [kinds.count(kind) for kind in (AwaitAsync, Barrier, CopyAsyncChunks, Matrix)] == [2, 2, 4, 4]
     constants = {op.result: op.value for op in walk(lanes.body) if hasattr(op, "value")}
     slots = [constants[op.at[0]] for op in loop.body.ops if isinstance(op, Load)]
     assert slots == [0] * 4 + [1] * 4

@@ -6,14 +6,14 @@ from machine_code import deletions, finding
 from seeds import SEEDS
 
 from tilewave import *
-from tilewave.ir.ops import BringChunks, Meet, Priority
+from tilewave.ir.ops import CopyAsyncChunks, Meet, Priority
 from tilewave.ir.rewrite import walk
 
 
 def turns(compiled):
     """How many barriers only keep turns: where tiles are brought past the registers, half of those that waves take."""
     ops = list(walk(compiled.build.lanes.body))
-    brings = any(isinstance(op, BringChunks) for op in ops)
+    brings = any(isinstance(op, CopyAsyncChunks) for op in ops)
     outside = 2  # one half of the waves comes to one more in front, the other to one more behind
     return (sum(isinstance(op, Meet) for op in ops) - outside) // 2 if brings and Priority in map(type, ops) else 0
 

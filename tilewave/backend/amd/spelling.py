@@ -220,7 +220,7 @@ class Amdgcn:
         offsets = [("i32", lane_offset), ("i32", offset), ("i32", str(far)), ("i32", "0")]
         call(f, "raw.ptr.buffer.load.lds", *where, *offsets, note=", !alias.scope !8, !noalias !9")
 
-    def await_brought(self, f: Function, pending: int) -> None:
+    def await_async(self, f: Function, pending: int) -> None:
         few = min(pending, MOST_LOADS)
         f.do(IN_ORDER)
         call(f, "s.waitcnt", ("i32", str(NO_LOADS | few & 15 | few >> 4 << 14)))

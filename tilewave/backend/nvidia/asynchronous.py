@@ -130,11 +130,11 @@ class Hopper:
         chosen = f.at_first("%first.thread.alone", f"zext i1 {chosen} to i32")
         asm_at_first(f, when(0, "prefetch.tensormap [$1];"), [("i32", chosen), ("ptr", map_)])
 
-    def copy_in(self, f: Function, box: Box, signal: str) -> None:
+    def copy_async_signal(self, f: Function, box: Box, signal: str) -> None:
         text, operands = copy_in_text(box, 2)
         asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
 
-    def copy_together(self, f: Function, copy: SharedCopy) -> None:
+    def copy_async_cluster(self, f: Function, copy: SharedCopy) -> None:
         """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and a second follows."""
         itself = f.value(f"shl i16 1, {f.value(f'trunc i32 {copy.rank} to i16')}")
         those = f.value(f"select i1 {copy.together}, i16 3, i16 {itself}")
@@ -159,13 +159,13 @@ class Hopper:
         skip = "{\n.reg .pred p, q;\nsetp.eq.b32 p, $0, 0;\n@p bra rest_${:uid};\n"
         asm(f, f"{skip}{body}\nrest_${{:uid}}:\n{WAVE_MEETS}\n}}", [("i32", chosen), ("i32", signal), *operands])
 
-    def copy_out(self, f: Function, box: Box, more: bool) -> None:
+    def copy_async_out(self, f: Function, box: Box, more: bool) -> None:
         place, operands = _place(box, 2)
         text = f"cp.async.bulk.tensor.{len(box.at)}d.global.shared::cta.bulk_group {place}, [$1];"
         all_of_it = text if more else f"{text}\ncp.async.bulk.commit_group;"
         asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
 
-    def await_copies(self, f: Function, pending: int) -> None:
+    def await_async_out(self, f: Function, pending: int) -> None:
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
 
     def await_earlier(self, f: Function) -> None:

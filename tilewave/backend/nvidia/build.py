@@ -13,7 +13,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.protocol import Build, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Allocate, CopyIn, CopyTogether, Mma
+from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
@@ -193,7 +193,7 @@ def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> Nv
 
 
 def _copies(build: NvidiaBuild) -> bool:
-    return any(isinstance(op, (CopyIn, CopyTogether)) for op in walk(build.lanes.body))
+    return any(isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)) for op in walk(build.lanes.body))
 
 
 def _saying(name: str, declined: Declined, build: NvidiaBuild) -> NvidiaBuild:

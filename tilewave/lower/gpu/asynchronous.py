@@ -45,8 +45,8 @@ class Later:
         self.waves = prod(kernel.waves)
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
-        self.reads_later = any(isinstance(op, (ir.MatrixShared, ir.CopyOut)) for op in ops)
-        self.sends = any(isinstance(op, ir.CopyOut) for op in ops)
+        self.reads_later = any(isinstance(op, (ir.MatrixShared, ir.CopyAsyncOut)) for op in ops)
+        self.sends = any(isinstance(op, ir.CopyAsyncOut) for op in ops)
         self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
         self.signals: dict[Value, str] = {}
         self.maps: dict[MapArgument, str] = {}
@@ -68,18 +68,18 @@ class Later:
                     self.target.arrive(self.f, self.signal(signals, at), expect)
             case ir.Await(signals, at, parity):
                 self.target.await_phase(self.f, self.signal(signals, at), self.number(parity))
-            case ir.CopyIn(signals=signals, signal=signal):
-                self.target.copy_in(self.f, self.box(op, op.to, op.to_at), self.signal(signals, signal))
-            case ir.CopyTogether():
-                self.copy_together(op)
+            case ir.CopyAsyncSignal(signals=signals, signal=signal):
+                self.target.copy_async_signal(self.f, self.box(op, op.to, op.to_at), self.signal(signals, signal))
+            case ir.CopyAsyncCluster():
+                self.copy_async_cluster(op)
             case ir.ClusterBarrier():
                 self.target.cluster_barrier(self.f)
             case ir.Copy():
                 self.copy(op)
-            case ir.CopyOut(source, source_at, more=more):
-                self.target.copy_out(self.f, self.box(op, source, source_at), more)
-            case ir.AwaitCopies(pending):
-                self.target.await_copies(self.f, pending)
+            case ir.CopyAsyncOut(source, source_at, more=more):
+                self.target.copy_async_out(self.f, self.box(op, source, source_at), more)
+            case ir.AwaitAsyncOut(pending):
+                self.target.await_async_out(self.f, pending)
             case ir.AwaitEarlier():
                 self.target.await_earlier(self.f)
             case ir.LetNextStart():
@@ -180,7 +180,7 @@ class Later:
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
         self.target.copy_now(self.f, self.box(op, op.to, op.to_at), signal, size)
 
-    def copy_together(self, op: ir.CopyTogether) -> None:
+    def copy_async_cluster(self, op: ir.CopyAsyncCluster) -> None:
         """Its half goes to both workgroups; or to this one alone, as does the other half."""
         whole = self.box(op, op.to, op.to_at, parts=2)
         place = self.shared(op.to)
@@ -190,7 +190,7 @@ class Later:
         rest = self.f.value(f"sub i32 1, {rank}")
         mine, other = (self.further(whole, which, rows, size) for which in (rank, rest))
         signal, together = self.signal(op.signals, op.signal), self.n.truth(op.together)
-        self.target.copy_together(self.f, SharedCopy(mine, other, signal, rank, together))
+        self.target.copy_async_cluster(self.f, SharedCopy(mine, other, signal, rank, together))
 
     def further(self, box: Box, which: str, rows: int, size: int) -> Box:
         """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""
@@ -202,7 +202,7 @@ class Later:
 
     def box(
         self,
-        op: ir.Copy | ir.CopyIn | ir.CopyTogether | ir.CopyOut,
+        op: ir.Copy | ir.CopyAsyncSignal | ir.CopyAsyncCluster | ir.CopyAsyncOut,
         shared: Value,
         shared_at: tuple[Value, ...],
         parts: int = 1,

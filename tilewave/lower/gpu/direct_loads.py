@@ -9,7 +9,7 @@ An array that lies otherwise than windows allow goes through registers, an eleme
 
 from __future__ import annotations
 
-from tilewave.ir.ops import AwaitBrought, BringChunks
+from tilewave.ir.ops import AwaitAsync, CopyAsyncChunks
 from tilewave.ir.placements import row_elements
 from tilewave.lower.gpu.memory import Chunks, GlobalMemory, GlobalPlace, Window
 from tilewave.lower.gpu.numbers import Number, numbers_of
@@ -25,7 +25,7 @@ class Brought:
     def __init__(self, memory: GlobalMemory, brings: Brings, lanes: int) -> None:
         self.m, self.n, self.f, self.brings, self.lanes = memory, memory.n, memory.f, brings, lanes
 
-    def bring(self, op: BringChunks, place: GlobalPlace, to: SharedPlace) -> None:
+    def bring(self, op: CopyAsyncChunks, place: GlobalPlace, to: SharedPlace) -> None:
         if place.anyhow:
             self._by_hand(op, place, to)
             return
@@ -40,10 +40,10 @@ class Brought:
             near = self.f.value(f"add i32 {window.lane_offset(_round(op, r))}, {window.in_front - far}")
             self.brings.bring(self.f, where, chunk, window.token, near, window.offset, far)
 
-    def wait(self, op: AwaitBrought) -> None:
-        self.brings.await_brought(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
+    def wait(self, op: AwaitAsync) -> None:
+        self.brings.await_async(self.f, op.pending // (self.lanes * self.n.target.widest_bytes))
 
-    def _place(self, op: BringChunks, to: SharedPlace, behind: int) -> str:
+    def _place(self, op: CopyAsyncChunks, to: SharedPlace, behind: int) -> str:
         """Where a row begins, and so many bytes behind that."""
         row: Number | int = 0
         for extent, at in zip(to.memory.shape[:-1], numbers_of(self.n, op.to_at, [0] * len(op.to_at)), strict=True):
@@ -52,7 +52,7 @@ class Brought:
         number = row * (row_elements(to.memory) * to.bytes) + behind
         return self.f.value(f"getelementptr i8, {self.n.target.shared_pointer} {to.pointer}, i32 {number.whole()}")
 
-    def _by_hand(self, op: BringChunks, place: GlobalPlace, to: SharedPlace) -> None:
+    def _by_hand(self, op: CopyAsyncChunks, place: GlobalPlace, to: SharedPlace) -> None:
         f, kind, width = self.f, in_memory(place.memory.dtype), op.shape[1]
         chunk = width * place.bytes
         pointer = self.n.target.shared_pointer
@@ -64,18 +64,18 @@ class Brought:
             f.do(f"store {held(kind, width)} {x}, {pointer} {where}, align {chunk}")
 
 
-def _round(op: BringChunks, r: int) -> tuple[int, ...]:
+def _round(op: CopyAsyncChunks, r: int) -> tuple[int, ...]:
     return tuple(r * step for step in op.steps[0])
 
 
-def _every(op: BringChunks) -> Chunks:
+def _every(op: CopyAsyncChunks) -> Chunks:
     return Chunks.of(op.shape, op.steps, 1)
 
 
 class _WindowInFront(Window):
     """A window that begins `in_front` bytes before what is touched; nobody touches what lies there."""
 
-    def __init__(self, memory: GlobalMemory, op: BringChunks, place: GlobalPlace, in_front: int) -> None:
+    def __init__(self, memory: GlobalMemory, op: CopyAsyncChunks, place: GlobalPlace, in_front: int) -> None:
         self.in_front = in_front
         super().__init__(memory, op, place)
 

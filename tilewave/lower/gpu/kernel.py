@@ -31,7 +31,7 @@ from tilewave.lower.llvm import Module, Typed
 from tilewave.lower.numbers import in_memory, literal
 
 SHARED_ALIGNMENT = 16
-LOADS = (ir.Load, ir.LoadEach, ir.BringChunks, ir.Copy, ir.CopyIn, ir.CopyTogether)
+LOADS = (ir.Load, ir.LoadEach, ir.CopyAsyncChunks, ir.Copy, ir.CopyAsyncSignal, ir.CopyAsyncCluster)
 IN_FRONT: tuple[type[Op], ...] = (ir.Const, ir.Broadcast, *ir.ELEMENTWISE)
 """What may be computed earlier than where it stands."""
 
@@ -120,7 +120,7 @@ class _Body:
     def bringing(self) -> Brought | None:
         """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
         brings = self.target.brings
-        if brings is None or not any(isinstance(op, ir.BringChunks) for op in walk(self.kernel.body)):
+        if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
         self.shared_memory.note = brings.read_note
         return Brought(self.global_memory, brings, self.kernel.lanes)
@@ -195,7 +195,7 @@ class _Body:
                 under = self.places[memory]
                 assert isinstance(under, SharedPlace) and isinstance(op.result.type, Memory)
                 self.places[op.result] = SharedPlace(op.result.type, under.pointer)
-            case ir.BringChunks() | ir.AwaitBrought():
+            case ir.CopyAsyncChunks() | ir.AwaitAsync():
                 self.bring(op)
             case ir.MatrixShared() | ir.Copy() if self.later:
                 self.later.op(op, self.leader)
@@ -285,9 +285,9 @@ class _Body:
             case ir.StoreEach(x):
                 memory.store_each(op, self.to_memory(x), place)  # type: ignore[arg-type]
 
-    def bring(self, op: ir.BringChunks | ir.AwaitBrought) -> None:
+    def bring(self, op: ir.CopyAsyncChunks | ir.AwaitAsync) -> None:
         assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
-        if isinstance(op, ir.AwaitBrought):
+        if isinstance(op, ir.AwaitAsync):
             self.brought.wait(op)
             return
         place, to = self.places[op.memory], self.places[op.to]
@@ -416,7 +416,7 @@ def _parameter_kind(v: Value) -> str:
 
 def _stored(kernel: Kernel) -> set[Value]:
     """The memories that some lane, or the copy engine, writes."""
-    return {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyOut))}
+    return {op.memory for op in walk(kernel.body) if isinstance(op, (ir.Store, ir.StoreEach, ir.CopyAsyncOut))}
 
 
 def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:

@@ -17,7 +17,7 @@ from math import gcd, prod
 from typing import Protocol
 
 from tilewave.ir.core import Value
-from tilewave.ir.ops import BringChunks, Load, LoadEach, Store, StoreEach
+from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Store, StoreEach
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.positions import Affine, Positions
 from tilewave.lower.gpu.ranges import INT32, within
@@ -169,7 +169,7 @@ class GlobalMemory:
 
     # -- arrays that lie anyhow: an element at a time
 
-    def each_of(self, op: Load | Store | BringChunks, place: GlobalPlace, chunks: Chunks) -> Iterator[tuple[str, str]]:
+    def each_of(self, op: Load | Store | CopyAsyncChunks, place: GlobalPlace, chunks: Chunks) -> Iterator[tuple[str, str]]:
         """The offset in elements of each register, and whether it may be touched."""
         f = self.f
         sums = [self.n.positions.of(v) for v in op.at]
@@ -247,7 +247,7 @@ class GlobalMemory:
 class Window:
     """The part of an array that one load or store of a wave touches."""
 
-    def __init__(self, memory: GlobalMemory, op: Load | Store | BringChunks, place: GlobalPlace) -> None:
+    def __init__(self, memory: GlobalMemory, op: Load | Store | CopyAsyncChunks, place: GlobalPlace) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
         self.sums = [self.n.positions.of(v) for v in op.at]
         self.lane = [self._lane_part(s) for s in self.sums]
@@ -286,7 +286,7 @@ class Window:
         ]
         known = self.m.reaches.get(self.place.name)
         steps = tuple(map(max, far, known.steps)) if known else tuple(far)
-        grain = shape[-1] * self.place.bytes if isinstance(self.op, BringChunks) else 1
+        grain = shape[-1] * self.place.bytes if isinstance(self.op, CopyAsyncChunks) else 1
         grain = max(grain, known.grain) if known else grain
         self.m.reaches[self.place.name] = Reach(self.place.name, self.place.bytes, steps, grain)
 
@@ -371,10 +371,10 @@ class Window:
         return gcd(chunks.width, self.place.memory.shape[-1], self.sums[self.inner].divisor(), *begins)
 
 
-def _shape(op: Load | Store | BringChunks) -> tuple[int, ...]:
+def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:
     """Of what a lane moves."""
     match op:
-        case BringChunks(shape=shape):
+        case CopyAsyncChunks(shape=shape):
             return shape
         case Store(x):
             stored: tuple[int, ...] = x.type.shape

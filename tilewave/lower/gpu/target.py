@@ -80,7 +80,7 @@ class Brings(Protocol):
         """A chunk per lane, `far` bytes further in the window and behind `place`."""
         ...
 
-    def await_brought(self, f: Function, pending: int) -> None:
+    def await_async(self, f: Function, pending: int) -> None:
         """At most so many instructions are still on their way."""
         ...
 
