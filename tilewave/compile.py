@@ -24,6 +24,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
+from tilewave.pipeline.why import Why
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
 
 if TYPE_CHECKING:
@@ -251,6 +252,14 @@ class Compiled:
         if self.file:
             self._has_no("steps")
         return numbered(self.tile_steps + self.build.steps)
+
+    def why(self, *arrays: Any) -> Why:
+        """Where passes could have helped and did not, and why; it prints as a table.
+
+        With arrays, also what these keep the machine code of a GPU from.
+        """
+        found = Why.of(self.steps)
+        return found.of_a_call(self.build.declined_for(arrays, self.parameters)) if arrays else found
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""

@@ -13,15 +13,16 @@ import tilewave.passes
 from tilewave.interp.tiles import interpret
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import verify
-from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
+from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.simplify import simplify
 from tilewave.pipeline import lists, tile_level
+from tilewave.pipeline.runner import pass_name
 
-PASSES = [multiply_by_reciprocals, orient_reads, simplify]
+PASSES = [MultiplyByReciprocals(), orient_reads, simplify]
 
 
-@pytest.mark.parametrize("p", PASSES, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("p", PASSES, ids=pass_name)
 @given(kernel=kernels())
 @settings(max_examples=200)
 def test_a_pass_keeps_the_meaning(p, kernel):
@@ -29,7 +30,7 @@ def test_a_pass_keeps_the_meaning(p, kernel):
     np.testing.assert_array_equal(outcome(after), outcome(kernel))
 
 
-@pytest.mark.parametrize("p", PASSES, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("p", PASSES, ids=pass_name)
 @given(kernel=kernels())
 @settings(max_examples=100)
 def test_a_pass_has_nothing_left_to_do_the_second_time(p, kernel):

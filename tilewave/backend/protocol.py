@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
+from tilewave.ir.reasons import Declined
 from tilewave.pipeline.runner import Pass, Step
 
 if TYPE_CHECKING:
@@ -97,6 +98,10 @@ class Build(Protocol):
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """What a person may want to look at, by the suffix of a file's name."""
+
+    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+        """What these arrays keep its code from, and why."""
+        return ()
 
     @property
     def figures(self) -> Mapping[str, Any]:

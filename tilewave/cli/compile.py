@@ -18,6 +18,7 @@ from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.errors import TilewaveError
+from tilewave.pipeline.why import Why
 
 COUNTED = ", ".join(target.name for target in TARGETS.values() if target.is_emulated)
 """The targets whose machine code can be counted."""
@@ -58,8 +59,10 @@ def compile_command(
     if as_json:
         print(json.dumps(records, indent=2))
         return
-    for name, record in records.items():
-        _print(name, record)
+    for name, c in found.items():
+        _print(name, records[name])
+        if why := _why(c):
+            print(f"{why}\n")
         if stats:
             Console().print(statistics_table(counted[name]))
 
@@ -73,7 +76,13 @@ def _schedule(text: str) -> SchedulingType:
 
 def _record(c: Compiled) -> dict[str, Any]:
     code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
-    return {"target": c.target, "workgroups": c.kernel.workgroups, **code, **c.build.figures}
+    declined = [row.record for row in _why(c)]
+    return {"target": c.target, "workgroups": c.kernel.workgroups, **code, **c.build.figures, "declined": declined}
+
+
+def _why(c: Compiled) -> Why:
+    """Nothing of a kernel that was loaded from a file, which does not hold how it was made."""
+    return Why(()) if c.file else c.why()
 
 
 def _write(c: Compiled, name: str, folder: Path) -> list[str]:
@@ -90,7 +99,7 @@ def _write(c: Compiled, name: str, folder: Path) -> list[str]:
 def _print(name: str, record: dict[str, Any]) -> None:
     table = Table(box=SQUARE, title=name, show_header=False)
     for key, value in record.items():
-        if key not in ("loop", "machine") and (key != "not_as_asked" or value):
+        if key not in ("loop", "machine", "declined") and (key != "not_as_asked" or value):
             table.add_row(key.replace("_", " "), "\n".join(value) if key == "not_as_asked" else _text(value))
     Console().print(table)
 

@@ -25,6 +25,7 @@ from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.pipeline.runner import Step, pass_name, told_apart
 from tilewave.pipeline.tile_level import tile_level
+from tilewave.pipeline.why import Why
 
 T = TypeVar("T")
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
@@ -93,6 +94,8 @@ def _print(steps: dict[str, list[Step]], context: int) -> None:
         for step in chosen:
             console.print(f"[bold]{step.name}[/bold]  {escape(step.decision)}  [dim]{step.seconds * 1e3:.1f} ms[/dim]")
             console.print(Syntax(step.diff(context), "diff", background_color="default", word_wrap=True))
+            for declined in step.declined:
+                console.print(f"[yellow]declined[/yellow]  {escape(str(declined))}", highlight=False)
             console.print()
 
 
@@ -103,6 +106,7 @@ def _record(step: Step, context: int) -> dict[str, Any]:
         "seconds": step.seconds,
         "changed": step.changed,
         "diff": step.diff(context) if step.changed else "",
+        "declined": [row.record for row in Why.of([step])],
     }
 
 

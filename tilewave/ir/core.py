@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from tilewave.errors import NOWHERE, Loc
 from tilewave.forks import cached_property
+from tilewave.ir.reasons import Declined
 from tilewave.ir.types import Type
 
 INDENT = "  "
@@ -269,12 +270,24 @@ class Kernel:
     matrix: str = ""
     cluster: int = 1
     """Neighbouring workgroups that run side by side and see each other's shared memory."""
+    declined: tuple[Declined, ...] = field(default=(), compare=False)
+    """What the pass that made it left as it was, and why: like locations no part of its text."""
+
+    def declining(self, *reasons: Declined) -> Kernel:
+        """The same kernel, from a pass that left these as they were; each is said once."""
+        return replace(self, declined=tuple(dict.fromkeys((*self.declined, *reasons)))) if reasons else self
+
+    @staticmethod
+    def attribute_names() -> tuple[str, ...]:
+        """What stands in braces behind a kernel's name."""
+        return tuple(f.name for f in fields(Kernel) if f.compare and f.name not in ("name", "body"))
 
     def __str__(self) -> str:
+        defaults = {f.name: f.default for f in fields(self)}
         attributes = ", ".join(
-            f"{f.name} = {attribute_text(getattr(self, f.name))}"
-            for f in fields(self)
-            if f.name not in ("name", "body") and getattr(self, f.name) != f.default
+            f"{name} = {attribute_text(getattr(self, name))}"
+            for name in self.attribute_names()
+            if getattr(self, name) != defaults[name]
         )
         return f"kernel @{self.name} {{{attributes}}} {self.body}\n"
 

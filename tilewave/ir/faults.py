@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewave.errors import NOWHERE, TilewaveError
+from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Kernel, Op
 
 UNFORESEEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, RuntimeError)
@@ -15,6 +15,11 @@ UNFORESEEN = (ArithmeticError, AssertionError, AttributeError, LookupError, Recu
 
 class CannotCompile(TilewaveError):
     """A kernel says what it may say, and what this stage of the compiler has no answer to."""
+
+
+def lacking(needed: str, what: str, loc: Loc = NOWHERE) -> CannotCompile:
+    """The error of a stage that takes for granted what a pass does which the list has left out."""
+    return CannotCompile(f"{what}: the list of passes lacks {needed}", loc=loc, remedy=f"put {needed} in front")
 
 
 @contextmanager

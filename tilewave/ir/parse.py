@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from tilewave.ir.core import OPERANDS, Block, Kernel, Op, Value, field_type, has_default, is_operand_list, part_names
@@ -68,7 +67,7 @@ class _Parser:
         name = self.named("@", "a kernel's name")
         at = self.tokens.now.at
         attributes = self.attributes()
-        known = {f.name for f in fields(Kernel)} - {"name", "body"}
+        known = set(Kernel.attribute_names())
         if wrong := sorted(attributes.keys() - known):
             self.fail(f"a kernel has no attribute {wrong[0]!r}; it has {', '.join(sorted(known))}", at)
         if "workgroups" not in attributes:

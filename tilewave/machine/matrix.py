@@ -53,11 +53,13 @@ class MatrixInstruction:
         """Rows and columns that are computed at once, by one wave or by those that work together."""
         return self.fragment().shape[:2]
 
-    def waves(self, tile: tuple[int, int], wished: Waves | None) -> Waves:
-        """How the tile is cut: as the author wishes, else two waves each way where each gets whole blocks."""
+    def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
+        """How the tile is cut: as the author wishes, else `each_way` so many where each gets whole blocks, or one."""
         if wished:
             return wished
-        rows, cols = (2 if extent % (2 * size) == 0 else 1 for extent, size in zip(tile, self.block, strict=True))
+        rows, cols = (
+            each_way if extent % (each_way * size) == 0 else 1 for extent, size in zip(tile, self.block, strict=True)
+        )
         return rows, cols
 
     def parts(self, waves: Waves) -> Waves:
@@ -76,7 +78,6 @@ class GroupInstruction(MatrixInstruction):
     """The tile has a multiple of these."""
 
     waves_together: ClassVar[int] = 4
-    most_groups: ClassVar[int] = 2
     most_columns: ClassVar[int] = 256
     most_sums: ClassVar[int] = 192
     """That a lane can hold: of its 255 registers some are needed for the rest."""
@@ -87,9 +88,9 @@ class GroupInstruction(MatrixInstruction):
     def block(self) -> tuple[int, int]:
         return self.rows, self.columns
 
-    def waves(self, tile: tuple[int, int], wished: Waves | None) -> Waves:
+    def waves(self, tile: tuple[int, int], wished: Waves | None, each_way: int) -> Waves:
         """Whole groups, one below the other; the author's wish is for waves that compute alone."""
-        groups = self.most_groups
+        groups = each_way
         while tile[0] % (groups * self.rows) and groups > 1:
             groups //= 2
         return groups * self.waves_together, 1

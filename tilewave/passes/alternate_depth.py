@@ -16,24 +16,34 @@ from dataclasses import replace
 from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Const, Loop, While, Yield
+from tilewave.ir.ops import Const, Loop, Mma, While, Yield
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import map_blocks, names, substitute_block
 from tilewave.ir.types import INDEX_SCALAR
 
+DOES_MORE = Reason(
+    "this loop does more than add products up, so every tile walks it from the begin, and not each second one backwards"
+)
+
 
 def alternate_depth(kernel: Kernel) -> Kernel:
-    return replace(kernel, body=_Alternation(kernel).outside(kernel.body))
+    alternation = _Alternation(kernel)
+    body = alternation.outside(kernel.body)
+    return replace(kernel, body=body).declining(*alternation.declined)
 
 
 class _Alternation:
     def __init__(self, kernel: Kernel) -> None:
         self.builder = Builder(names(kernel))
+        self.declined: list[Declined] = []
 
     def outside(self, block: Block) -> Block:
         """Looks for loops around loops over the depth."""
         ops: list[Op] = []
         for op in block.ops:
-            if isinstance(op, (Loop, While)) and any(only_adds_up(inner) for inner in op.body.ops):
+            inside = op.body.ops if isinstance(op, (Loop, While)) else ()
+            self.declined += [DOES_MORE.at(o.loc) for o in inside if _multiplies(o) and not only_adds_up(o)]
+            if isinstance(op, (Loop, While)) and any(only_adds_up(inner) for inner in inside):
                 ops += self.turning(op)
             else:
                 ops.append(map_blocks(op, self.outside) if isinstance(op, (Loop, While)) else op)
@@ -75,3 +85,8 @@ class _Alternation:
             start = list(self.builder.ops)
         body = substitute_block(op.body, {index: there})
         return replace(op, body=replace(body, ops=(*start, *body.ops)))
+
+
+def _multiplies(op: Op) -> bool:
+    """Whether it is a loop with products of its own."""
+    return isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)

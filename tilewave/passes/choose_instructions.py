@@ -31,8 +31,11 @@ SIDES = ("rows", "columns")
 
 @dataclass(frozen=True)
 class ChooseInstructions:
+    """`each_way`: waves, or groups of them, among which rows and columns are cut where the author does not say."""
+
     machine: Chip
     places: Places
+    each_way: int = 2
 
     def __repr__(self) -> str:
         return f"ChooseInstructions({self.machine.name})"
@@ -46,7 +49,7 @@ class ChooseInstructions:
         waves: Waves | None = None
         for op in products:
             chosen[op] = self.instruction(op, kernel.matrix, waves or wished)
-            waves = waves or chosen[op].waves(_tile(op), wished)
+            waves = waves or self.waves(op, chosen[op], wished)
             self.check_fits(op, chosen[op], waves, bool(wished))
             self.check_holds(op, chosen[op], waves)
 
@@ -62,7 +65,10 @@ class ChooseInstructions:
     def instruction(self, op: Mma, wish: str, waves: Waves | None) -> MatrixInstruction:
         """The author's, or the first that fits the wave's tile; where none fits, the first in the order of choice."""
         found = self.in_order_of_choice(op, wish)
-        return next((i for i in found if self.misfit(op, i, i.waves(_tile(op), waves)) is None), found[0])
+        return next((i for i in found if self.misfit(op, i, self.waves(op, i, waves)) is None), found[0])
+
+    def waves(self, op: Mma, instruction: MatrixInstruction, wished: Waves | None) -> Waves:
+        return instruction.waves(_tile(op), wished, self.each_way)
 
     def in_order_of_choice(self, op: Mma, wish: str) -> list[MatrixInstruction]:
         chip = self.machine.matrix

@@ -18,6 +18,7 @@ from tilewave.analysis.ties import Spread
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.faults import lacking
 from tilewave.ir.ops import (
     Add,
     AwaitAsync,
@@ -58,7 +59,7 @@ from tilewave.ir.ops import (
     WriteThrough,
     Yield,
 )
-from tilewave.ir.placements import in_its_place
+from tilewave.ir.placements import in_its_place, lies_in
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
 from tilewave.layouts.bits import identity
@@ -227,8 +228,9 @@ class _Lanes:
     def staged(self, op: Mma, operand: Value) -> tuple[Value, tuple[Value, ...]]:
         """The shared memory of an operand, and where in it the operand begins."""
         read = self.spreads.maker(operand)
-        whole = isinstance(read, Read) and tuple(sorted(read.axes)) == read.axes
-        assert isinstance(read, Read) and whole, f"{op.loc}: {operand} was not staged"
+        if not isinstance(read, Read) or not lies_in(read.memory, "shared"):
+            raise lacking("stage_shared", "an operand of this product does not lie in shared memory", op.loc)
+        assert tuple(sorted(read.axes)) == read.axes, f"{op.loc}: {operand} is not read along its rows"
         return read.memory, read.at
 
     def held(self, tile: Value) -> list[tuple[Value, Layout]]:

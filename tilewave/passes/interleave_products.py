@@ -51,22 +51,45 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.placements import lies_in
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite, substitute, uses
 from tilewave.ir.types import INDEX_SCALAR, Vector
 from tilewave.machine.chips import MatrixUnits
 
-SPARE = 40
-"""Registers that addresses and the like take."""
-MARGIN = 64
-"""With fewer free ones, sums are copied between ordinary and accumulation registers."""
+OTHER_WAVES = Reason(
+    "loads are laid out between products for workgroups of {alone} or {together} waves, and this one has {waves}",
+    "cut the tile among {alone} or {together} waves",
+)
+SEVERAL = Reason(
+    "this loop has {count} products, and loads are laid out between those of one", "give each its own loop"
+)
+SEVERAL_BUFFERS = Reason(
+    "shared memory holds several steps of this loop at once, and loads are laid out between products for one",
+    "leave buffers out",
+)
+NOT_AHEAD = Reason(
+    "this loop does not load a step ahead, so its loads do not stand between its products",
+    "SchedulingType.PREFETCH loads ahead, where pipeline_loop says nothing else",
+)
+DOES_MORE = Reason("this loop does more than load, multiply and store, so its loads do not stand between its products")
+NO_HALVES = Reason(
+    "neither the depth of this product nor a wave's rows have halves, so loads do not stand between products",
+    "make the step, or each wave's part of the rows, twice as large",
+)
 
 
 @dataclass(frozen=True)
 class InterleaveProducts:
-    """`depths`: of each matrix instruction; `units`: what waves share their processor's registers on."""
+    """`depths`: of each matrix instruction; `units`: what waves share their processor's registers on.
+
+    `spare`: registers that addresses and the like take. `margin`: with fewer free ones, sums are copied between
+    ordinary and accumulation registers.
+    """
 
     depths: dict[str, int]
     units: MatrixUnits
+    spare: int = 40
+    margin: int = 64
 
     def __repr__(self) -> str:
         return "InterleaveProducts()"
@@ -74,22 +97,40 @@ class InterleaveProducts:
     def __call__(self, kernel: Kernel) -> Kernel:
         waves, taken, used = prod(kernel.waves), names(kernel), uses(kernel)
         alone, in_pairs = self.units.count, 2 * self.units.count
-
         follows_turns = False
+        declined: list[Declined] = []
 
         def lay_out(op: Op) -> Sequence[Op] | None:
             nonlocal follows_turns
             if follows_turns and (_hands_shared_over(op) or isinstance(op, AwaitAsync)):
                 return []  # whoever took the last turn has met the others since, and awaited what it brought
-            step = _Step.of(op, used) if isinstance(op, Loop) else None
+            step: _Step | None = None
+            try:
+                step = _step(op, used, waves, alone)
+            except Left as left:
+                declined.append(left.declined)
             follows_turns = step is not None and waves == in_pairs and not step.pending
-            if step and waves == in_pairs:
-                return _PingPong(step, taken, self.units).ops()
-            if step and waves == alone:
-                return _Alone(step, taken, self.units, self.depths[step.product.instruction]).ops()
-            return None
+            if step is None:
+                return None
+            if waves == alone:
+                spare, depth = self.spare + self.margin, self.depths[step.product.instruction]
+                return _Alone(step, taken, self.units, spare, depth).ops()
+            return _PingPong(step, taken, self.units, self.spare).ops()
 
-        return rewrite(kernel, lay_out)
+        return rewrite(kernel, lay_out).declining(*declined)
+
+
+def _step(op: Op, used: Mapping[Value, int], waves: int, alone: int) -> _Step | None:
+    """The parts of a loop that loads and multiplies; None for other ops."""
+    inside = op.body.ops if isinstance(op, Loop) else ()
+    loads = any(
+        isinstance(o, CopyAsyncChunks) or (isinstance(o, Load) and not lies_in(o.memory, "shared")) for o in inside
+    )
+    if not isinstance(op, Loop) or not loads or not any(isinstance(o, Matrix) for o in inside):
+        return None
+    in_pairs = 2 * alone
+    want(waves in (alone, in_pairs), OTHER_WAVES, op.loc, waves=waves, alone=alone, together=in_pairs)
+    return _Step.of(op, used)
 
 
 @dataclass(frozen=True)
@@ -110,15 +151,17 @@ class _Step:
     ends: Yield
 
     @staticmethod
-    def of(loop: Loop, used: Mapping[Value, int]) -> _Step | None:
-        """None where the loop does anything else, or in another order."""
+    def of(loop: Loop, used: Mapping[Value, int]) -> _Step:
+        """Raises `Left` where the loop does anything else, or in another order."""
         ops = loop.body.ops
         barriers = [op for op in ops if _hands_shared_over(op)]
         products = [op for op in ops if isinstance(op, Matrix)]
         brings = tuple(op for op in ops if isinstance(op, CopyAsyncChunks))
         waits = tuple(op for op in ops if isinstance(op, AwaitAsync))
-        if len(barriers) != (1 if brings else 2) or len(products) != 1 or len(waits) != bool(brings):
-            return None
+        want(len(products) == 1, SEVERAL, loop.loc, count=len(products))
+        want(brings or len(barriers) != 1, SEVERAL_BUFFERS, loop.loc)
+        handed = len(barriers) == (1 if brings else 2) and len(waits) == bool(brings)
+        want(handed, NOT_AHEAD, loop.loc)
         loads: tuple[Load | CopyAsyncChunks, ...] = brings
         if not brings:
             loads = tuple(op for op in ops if isinstance(op, Load) and not lies_in(op.memory, "shared"))
@@ -137,21 +180,23 @@ class _Step:
         rest = tuple(op for op in others if made.intersection(op.results))
         numbers = tuple(op for op in others if not made.intersection(op.results))
         places = [next(i for i, other in enumerate(ops) if other is op) for op in order]
+        want(places == sorted(places), NOT_AHEAD, loop.loc)
         step = _Step(loop, numbers, rest, loads, reads, products[0], stores, waits, ends)
-        return step if places == sorted(places) and step.fits(used) else None
+        step.check(used)
+        return step
 
-    def fits(self, used: Mapping[Value, int]) -> bool:
-        a, b = self.product.a, self.product.b
-        return (
-            bool(self.loads)
-            and bool(self.stores) != bool(self.waits)
-            and all(op.is_pure for op in (*self.numbers, *self.rest))
+    def check(self, used: Mapping[Value, int]) -> None:
+        a, b, loc = self.product.a, self.product.b, self.loop.loc
+        want(self.loads and bool(self.stores) != bool(self.waits), NOT_AHEAD, loc)
+        simple = (
+            all(op.is_pure for op in (*self.numbers, *self.rest))
             and not self.late().intersection((self.product.acc, *(v for op in self.stores for v in op.operands)))
             and all(lies_in(op.memory, "shared") for op in self.stores)
             and {op.result for op in self.reads} == {a, b}
             and used[a] == used[b] == 1
-            and (self.depths % 2 == 0 or self.rows % 2 == 0)
         )
+        want(simple, DOES_MORE, loc)
+        want(self.depths % 2 == 0 or self.rows % 2 == 0, NO_HALVES, loc)
 
     def late(self) -> set[Value]:
         """What is computed from loads or the product, and must not be needed before."""
@@ -194,8 +239,8 @@ def _words(v: Value) -> int:
 class _Layout:
     """Writes the body anew."""
 
-    def __init__(self, step: _Step, taken: set[str], units: MatrixUnits) -> None:
-        self.step, self.units = step, units
+    def __init__(self, step: _Step, taken: set[str], units: MatrixUnits, spare: int) -> None:
+        self.step, self.units, self.spare = step, units, spare
         self.out = Builder(taken)
         self.sums = step.product.acc
         self.out.ops += step.numbers
@@ -249,7 +294,7 @@ class _PingPong(_Layout):
         elif step.depths % 2:
             self.read_and_load(0, step.depths, step.loads)
             self.in_two()
-        elif step.registers() + SPARE <= self.units.registers // 2:
+        elif step.registers() + self.spare <= self.units.registers // 2:
             self.both_halves()
         else:
             half, middle = step.depths // 2, len(step.loads) // 2
@@ -329,8 +374,8 @@ class _PingPong(_Layout):
 class _Alone(_Layout):
     """A wave has its unit to itself: memory instructions stand between its own products."""
 
-    def __init__(self, step: _Step, taken: set[str], units: MatrixUnits, instruction_depth: int) -> None:
-        super().__init__(step, taken, units)
+    def __init__(self, step: _Step, taken: set[str], units: MatrixUnits, spare: int, instruction_depth: int) -> None:
+        super().__init__(step, taken, units, spare)
         blocks = prod(step.product.acc.type.shape[:-2]) * step.depths
         self.products = blocks * (step.product.shape[2] // instruction_depth) // 2
         """Matrix instructions of one half."""
@@ -342,7 +387,7 @@ class _Alone(_Layout):
             whole = self.read(0, step.depths)
             self.first(whole, (0, step.rows // 2), _accesses(whole), 0)
             self.second(whole, (step.rows // 2, step.rows))
-        elif step.registers() + SPARE > self.units.registers - MARGIN:
+        elif step.registers() + self.spare > self.units.registers:
             first = self.read(0, half)
             self.first(first, (), _accesses(first), 0)
             self.second(self.read(half, step.depths), ())

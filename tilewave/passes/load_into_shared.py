@@ -21,9 +21,36 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, AwaitAsync, CopyAsync, Read, Write, Yield
 from tilewave.ir.placements import elements, lies_in
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, walk
 from tilewave.ir.types import Memory, Padded, Swizzled
 from tilewave.machine.chips import Chip
+
+COMPUTED = Reason(
+    "this operand is computed from what is read, so tiles pass through registers on their way to shared memory",
+    "cast or scale behind the product, or in a kernel of its own",
+)
+USED_TWICE = Reason("what is read of {memory} here is used by more than one product's memory, so it passes registers")
+WRITTEN = Reason("the kernel writes {memory}, so its tiles pass through registers on their way to shared memory")
+ACROSS_ROWS = Reason(
+    "{memory} is read across its rows, and only what lies along them can go past the registers",
+    "declare it with the depth last",
+)
+GRAINS = Reason(
+    "rows and steps of {memory} are no whole numbers of {bytes} bytes, which lanes load at once past the registers",
+    "let both be multiples of {elements} elements",
+)
+STRETCHES = Reason(
+    "a tile of {memory} has {tile_bytes:,} bytes in rows of {row_bytes}, and past the registers {waves} waves load "
+    "{round_bytes:,} each at a time",
+    "take larger tiles, or fewer waves",
+)
+APART = Reason("rows of this tile lie apart or in narrow chunks in shared memory, so it passes through registers")
+NO_ROOM = Reason(
+    "{slots} steps of these tiles need {bytes:,} bytes of shared memory, and {machine} has {room:,}: they pass through "
+    "registers, which needs one step at a time",
+    "take smaller tiles or shorter steps",
+)
 
 
 @dataclass(frozen=True)
@@ -41,9 +68,13 @@ class LoadIntoShared:
             return kernel
         finder = _Finder(kernel, self.machine)
         moves = [move for found in finder.blocks(kernel.body) for move in found]
-        if not moves or self._bytes(kernel, {move.write.memory for move in moves}) > self.machine.shared.bytes:
-            return kernel
-        return replace(kernel, body=_Writer(moves).block(kernel.body))
+        if not moves:
+            return kernel.declining(*finder.declined)
+        needed, room = self._bytes(kernel, {move.write.memory for move in moves}), self.machine.shared.bytes
+        if needed > room:
+            facts = {"slots": self.slots, "bytes": needed, "machine": self.machine.name, "room": room}
+            return kernel.declining(*finder.declined, NO_ROOM.at(moves[0].read.loc, **facts))
+        return replace(kernel, body=_Writer(moves).block(kernel.body)).declining(*finder.declined)
 
     def _bytes(self, kernel: Kernel, brought: set[Value]) -> int:
         """What shared memory must hold; what is brought, once for every step."""
@@ -74,6 +105,7 @@ class _Finder:
         self.waves = prod(kernel.waves)
         self.positions = Positions(kernel.body)
         self.written, _ = touched(kernel)
+        self.declined: list[Declined] = []
         self.users: dict[Value, list[Op]] = {}
         for op in walk(kernel.body):
             for v in op.operands:
@@ -83,33 +115,46 @@ class _Finder:
         """The moves of each block all of whose staging can be done so."""
         staging = [op for op in block.ops if isinstance(op, Write) and lies_in(op.memory, "shared")]
         reads = {op.result: op for op in block.ops if isinstance(op, Read)}
-        moves = [Move(reads[op.tile], op) for op in staging if op.tile in reads]
-        if len(moves) == len(staging) and all(self.is_alone(m) and self.suits(m) for m in moves):
-            yield moves
+        try:
+            yield [self.move(reads.get(op.tile), op) for op in staging]
+        except Left as left:
+            self.declined.append(left.declined)
         for op in block.ops:
             for inner in op.blocks:
                 yield from self.blocks(inner)
 
-    def is_alone(self, move: Move) -> bool:
-        """Whether nobody else wants the tile, or writes to either memory."""
-        read, write = move.read, move.write
+    def move(self, read: Read | None, write: Write) -> Move:
+        """Raises `Left` where the tile cannot be brought."""
+        if read is None:
+            raise Left(COMPUTED.at(write.loc))
+        self.check_alone(read, write)
+        self.check_suits(read, write)
+        return Move(read, write)
+
+    def check_alone(self, read: Read, write: Write) -> None:
+        """Nobody else wants the tile, or writes to either memory."""
         others = [op for op in self.users[write.memory] if op != write]
         inputs = lies_in(read.memory, "global") and read.memory not in self.written
-        return inputs and self.users[read.result] == [write] and all(isinstance(op, Read) for op in others)
+        want(inputs, WRITTEN, read.loc, memory=read.memory.name)
+        alone = self.users[read.result] == [write] and all(isinstance(op, Read) for op in others)
+        want(alone, USED_TWICE, read.loc, memory=read.memory.name)
 
-    def suits(self, move: Move) -> bool:
-        memory, to = move.read.memory.type, move.write.memory.type
+    def check_suits(self, read: Read, write: Write) -> None:
+        memory, to, name = read.memory.type, write.memory.type, read.memory.name
         assert isinstance(memory, Memory) and isinstance(to, Memory)
         *batch, rows, columns = (1, *to.shape) if len(to.shape) == 1 else to.shape
         width, size = self.chunk_bytes // memory.dtype.bytes, memory.dtype.bytes
-        whole = to.shape == move.write.tile.type.shape and move.write.axes == tuple(range(len(to.shape)))
-        in_rows = move.read.axes == tuple(sorted(move.read.axes)) and move.read.axes[-1:] == (len(memory.shape) - 1,)
+        in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (len(memory.shape) - 1,)
+        want(in_rows, ACROSS_ROWS, read.loc, memory=name)
         grains = columns % width == 0 and memory.shape[-1] % width == 0
-        grains = grains and self.positions.divisor(move.read.at[-1]) % width == 0
-        stretches = (
-            self.round_bytes % (columns * size) == 0 and rows * columns * size % (self.waves * self.round_bytes) == 0
-        )
-        return whole and in_rows and grains and stretches and prod(batch) == 1 and _keeps_chunks(to, width)
+        grains = grains and self.positions.divisor(read.at[-1]) % width == 0
+        want(grains, GRAINS, read.loc, memory=name, bytes=self.chunk_bytes, elements=width)
+        whole = to.shape == write.tile.type.shape and write.axes == tuple(range(len(to.shape)))
+        want(whole and prod(batch) == 1 and _keeps_chunks(to, width), APART, read.loc)
+        row_bytes, tile_bytes = columns * size, rows * columns * size
+        stretches = self.round_bytes % row_bytes == 0 and tile_bytes % (self.waves * self.round_bytes) == 0
+        facts = {"tile_bytes": tile_bytes, "row_bytes": row_bytes, "round_bytes": self.round_bytes}
+        want(stretches, STRETCHES, read.loc, memory=name, waves=self.waves, **facts)
 
 
 def _keeps_chunks(to: Memory, width: int) -> bool:

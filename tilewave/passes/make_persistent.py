@@ -16,9 +16,15 @@ from dataclasses import dataclass, replace
 from tilewave.analysis.tile_programs import computes_one_tile
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
-from tilewave.ir.ops import Loop, Workgroup, Yield
-from tilewave.ir.rewrite import names, substitute_block
+from tilewave.ir.ops import Loop, Mma, Workgroup, Yield
+from tilewave.ir.reasons import Reason
+from tilewave.ir.rewrite import names, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR
+
+OWN_LOOP = Reason(
+    "a loop stands around the one over the depth, so each of {tiles} workgroups computes what it is given and ends, "
+    "where {at_once} run at once"
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,12 @@ class MakePersistent:
     workgroups: int
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        if kernel.workgroups <= self.workgroups or not computes_one_tile(kernel):
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        if kernel.workgroups <= self.workgroups or not products:
             return kernel
+        if not computes_one_tile(kernel):
+            facts = {"tiles": kernel.workgroups, "at_once": self.workgroups}
+            return kernel.declining(OWN_LOOP.at(products[0].loc, **facts))
         first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         builder = Builder(names(kernel), locate=lambda: first.loc)
         own = builder.emit(Workgroup, type=INDEX_SCALAR, name="own")

@@ -8,14 +8,28 @@ The matrix instruction finds its elements in shared memory, whoever brought them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.loads import memory_order, widest_chunk
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Elementwise, Read, Write
 from tilewave.ir.placements import lies_in
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import rewrite, walk
+
+USED_BESIDE = Reason(
+    "what is read of {memory} here is also used beside shared memory, so each wave loads its own part",
+    "read it a second time for that",
+)
+OTHER_ORDER = Reason(
+    "{memory} is read in another order than what it is combined with, so each wave loads its own part of it",
+    "declare both memories with their dimensions in one order",
+)
+NARROW = Reason(
+    "lanes load {bytes} bytes of {memory} at a time, and could load {widest}: the tile's rows are no multiple of that",
+    "let the tile have a multiple of {elements} elements along the last dimension of {memory}",
+)
 
 
 @dataclass(frozen=True)
@@ -28,16 +42,31 @@ class MinimizeGlobalLoads:
             for v in dict.fromkeys(op.operands):
                 users.setdefault(v, []).append(op)
         groups: dict[Op, list[Read]] = {}
+        declined: list[Declined] = []
         for op in walk(kernel.body):
             if isinstance(op, Read) and lies_in(op.memory, "global"):
-                for write in _stagings(op.result, users) or ():
-                    groups.setdefault(write, []).append(op)
+                ends = _ends(op.result, users)
+                staging = [end for end in ends if isinstance(end, Write) and lies_in(end.memory, "shared")]
+                if len(staging) == len(ends):
+                    for write in staging:
+                        groups.setdefault(write, []).append(op)
+                elif staging:
+                    declined.append(USED_BESIDE.at(op.loc, memory=op.memory.name))
         linear = {op.result: op for reads in groups.values() for op in self.linear(reads)}
+        declined += [OTHER_ORDER.at(op.loc, memory=op.memory.name) for op in _others(groups, linear)]
+        declined += self.narrow(linear.values())
 
         def minimize(op: Op) -> Sequence[Op] | None:
             return [linear[op.result]] if isinstance(op, Read) and op.result in linear else None
 
-        return rewrite(kernel, minimize)
+        return rewrite(kernel, minimize).declining(*declined)
+
+    def narrow(self, reads: Iterable[Read]) -> Iterator[Declined]:
+        for op in reads:
+            size = op.memory.type.dtype.bytes
+            if op.per_lane * size < self.widest_bytes:
+                facts = {"memory": op.memory.name, "widest": self.widest_bytes, "elements": self.widest_bytes // size}
+                yield NARROW.at(op.loc, bytes=op.per_lane * size, **facts)
 
     def linear(self, reads: Sequence[Read]) -> list[Read]:
         """Reads that meet in one tile are held alike: in the order of the first, and in chunks that fit them all."""
@@ -47,18 +76,13 @@ class MinimizeGlobalLoads:
         return [replace(op, per_lane=width, spread="linear") for op in alike]
 
 
-def _stagings(v: Value, users: dict[Value, list[Op]]) -> list[Op] | None:
-    """The writes to shared memory that v ends in, element by element; None where it goes anywhere else."""
+def _others(groups: dict[Op, list[Read]], linear: dict[Value, Read]) -> Iterator[Read]:
+    return (op for reads in groups.values() for op in reads if op.result not in linear)
+
+
+def _ends(v: Value, users: dict[Value, list[Op]]) -> list[Op]:
+    """What v is used for in the end, element by element."""
     found: list[Op] = []
     for op in users.get(v, ()):
-        match op:
-            case Write(memory=memory) if lies_in(memory, "shared"):
-                found.append(op)
-            case Elementwise():
-                further = _stagings(op.result, users)
-                if further is None:
-                    return None
-                found += further
-            case _:
-                return None
+        found += _ends(op.result, users) if isinstance(op, Elementwise) else [op]
     return found

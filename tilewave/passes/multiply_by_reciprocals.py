@@ -14,6 +14,7 @@ with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from tilewave.analysis.ranges import Ranges
@@ -22,34 +23,53 @@ from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Arithmetic, Binary, Const, Div, Equal, FloorDiv, Mul, Select
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
-MOST_DIVISORS = 4
+UNKNOWN_DIVISOR = Reason(
+    "the order of tiles divides by a number that is not one of a few known ones, and waves stand still meanwhile",
+    "give it a value in subs, or take a mapping of the library",
+)
+LARGE_NUMBERS = Reason(
+    "the order of tiles divides numbers up to {high:,}, too large to multiply in their place, and waves stand still "
+    "meanwhile"
+)
 MOST_VALUES = 64
 """Of which sets are kept."""
 LARGEST = (1 << 31) - 1
 """Products stay in 32 bits."""
 
 
-def multiply_by_reciprocals(kernel: Kernel) -> Kernel:
-    values, ranges, builder = _Values(kernel), Ranges(kernel), Builder(names(kernel))
+@dataclass(frozen=True)
+class MultiplyByReciprocals:
+    """`most_divisors`: with more, to find out which one it is takes as long as to divide."""
 
-    def divide(op: Op) -> Sequence[Op] | None:
-        if not isinstance(op, FloorDiv) or op.result.type != INDEX_SCALAR:
-            return None
-        divisors = sorted(values.of(op.b) or ())
-        if not 1 < len(divisors) <= MOST_DIVISORS or divisors[0] < 1:
-            return None
-        low, high = ranges.of(op.a)
-        power = (max(0, high) + 1) * divisors[-1] - 1
-        unit = 1 << power.bit_length()
-        factors = [-(-unit // d) for d in divisors]
-        if low < 0 or high * max(factors) > LARGEST:
-            return None
-        return _product(op, divisors, factors, unit, builder)
+    most_divisors: int = 4
 
-    return rewrite(kernel, divide)
+    def __call__(self, kernel: Kernel) -> Kernel:
+        values, ranges, builder = _Values(kernel), Ranges(kernel), Builder(names(kernel))
+        declined: list[Declined] = []
+
+        def divide(op: Op) -> Sequence[Op] | None:
+            if not isinstance(op, FloorDiv) or op.result.type != INDEX_SCALAR:
+                return None
+            divisors = sorted(values.of(op.b) or ())
+            if len(divisors) == 1:
+                return None  # the machine's own compiler multiplies
+            if not 1 < len(divisors) <= self.most_divisors or divisors[0] < 1:
+                declined.append(UNKNOWN_DIVISOR.at(op.loc))
+                return None
+            low, high = ranges.of(op.a)
+            power = (max(0, high) + 1) * divisors[-1] - 1
+            unit = 1 << power.bit_length()
+            factors = [-(-unit // d) for d in divisors]
+            if low < 0 or high * max(factors) > LARGEST:
+                declined.append(LARGE_NUMBERS.at(op.loc, high=high))
+                return None
+            return _product(op, divisors, factors, unit, builder)
+
+        return rewrite(kernel, divide).declining(*declined)
 
 
 def _product(op: FloorDiv, divisors: Sequence[int], factors: Sequence[int], unit: int, out: Builder) -> list[Op]:

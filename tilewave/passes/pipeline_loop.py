@@ -1,4 +1,4 @@
-"""Bring the tiles of a later step into shared memory while this step computes.
+"""CopyAsync the tiles of a later step into shared memory while this step computes.
 
                                   one buffer                         two buffers: step s uses slot s % 2
 loop(%trips) {                    loop(min(trips, 1)) {              loop(min(trips, 1)) {
@@ -54,10 +54,32 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.placements import lies_in
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, substitute, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
 Span = tuple[int, int]
+
+NOTHING_STAGED = Reason(
+    "no tile of this loop goes through shared memory, so nothing is loaded a step ahead",
+    "declare what it reads in SHARED_ADDRESS_SPACE, or cut its tile among several waves",
+)
+WAVES_MEET = Reason(
+    "waves wait for each other in this loop already, so nothing is loaded a step ahead",
+    "let the list pipeline the loop before it places barriers",
+)
+ONE_BY_ONE = Reason("elements of this staged tile are taken one by one, so it is not loaded a step ahead")
+USED_ELSEWHERE = Reason("this staged tile is used outside its loop too, so it is not loaded a step ahead")
+EARLIER_STEP = Reason("a step uses what an earlier one staged here, so this tile is not loaded a step ahead")
+COMPUTED = Reason("what is staged here is computed in the loop, not loaded, so it cannot be there a step ahead")
+CARRIED = Reason(
+    "what is loaded here depends on what the step before computes, so it is not loaded a step ahead",
+    "compute it from the number of the step",
+)
+WRITTEN = Reason(
+    "the loop writes {memory}, which it loads here, so it is not loaded a step ahead",
+    "write to a memory of its own",
+)
 
 
 @dataclass(frozen=True)
@@ -83,10 +105,15 @@ class PipelineLoop:
         numbers = (op for op in walk(kernel.body) if isinstance(op, Const))
         constants = {op.result: int(op.value) for op in numbers if op.result.type == INDEX_SCALAR}
         grown: dict[Value, Value] = {}
+        declined: list[Declined] = []
 
         def pipeline(op: Op) -> Sequence[Op] | None:
-            staging = _Finder(op, used, constants, self.buffers).staging() if isinstance(op, Loop) else None
-            if staging is None:
+            if not isinstance(op, Loop) or not (finder := _Finder(op, used, constants, self.buffers)).loads_tiles():
+                return None
+            try:
+                staging = finder.staging()
+            except Left as left:
+                declined.append(left.declined)
                 return None
             slots = self.slots_of_brought if staging.brought_bytes else self.buffers
             if slots > 1:
@@ -97,7 +124,7 @@ class PipelineLoop:
             is_grown = isinstance(op, Allocate) and op.result in grown
             return [replace(op, results=(grown[op.result],))] if is_grown else None
 
-        after = rewrite(kernel, pipeline)
+        after = rewrite(kernel, pipeline).declining(*declined)
         return rewrite(after, grow) if grown else after
 
 
@@ -128,10 +155,6 @@ class Staging:
         return sum(prod(memory.shape) * memory.dtype.bytes for memory in brought)
 
 
-class Stuck(Exception):
-    """Why a loop cannot load ahead."""
-
-
 class _Finder:
     def __init__(self, loop: Loop, used: Counter[Value], constants: dict[Value, int], buffers: int) -> None:
         self.loop, self.used, self.constants, self.buffers = loop, used, constants, buffers
@@ -140,16 +163,23 @@ class _Finder:
         self.inside = [(position, op) for position, top in enumerate(self.ops) for op in _within(top)]
         self.written = {_target(op) for _, op in self.inside if isinstance(op, (Write, Scatter, CopyAsync))}
 
-    def staging(self) -> Staging | None:
-        memories = [m for m in dict.fromkeys(self.stored()) if any(self.brings(w) for w in self.writes_to(m))]
-        try:
-            _want(bool(memories), "nothing is staged")
-            _want(not any(isinstance(op, Barrier) for _, op in self.inside), "waves wait for each other already")
-            for memory in memories:
-                self.check_memory(memory)
-        except Stuck:
-            return None
+    def loads_tiles(self) -> bool:
+        """Whether it stages tiles, or does nothing but load and compute: a loop around others is none of ours."""
+        innermost = not any(isinstance(op, (Loop, While)) for op in self.ops)
+        loads = any(isinstance(op, (Read, Gather, CopyAsync)) and not lies_in(op.memory, "shared") for op in self.ops)
+        return bool(self.brought()) or (innermost and loads)
+
+    def staging(self) -> Staging:
+        """Raises `Left` where the loop cannot load ahead."""
+        memories, loc = self.brought(), self.loop.loc
+        want(memories, NOTHING_STAGED, loc)
+        want(not any(isinstance(op, Barrier) for _, op in self.inside), WAVES_MEET, loc)
+        for memory in memories:
+            self.check_memory(memory)
         return self.parted(memories)
+
+    def brought(self) -> list[Value]:
+        return [m for m in dict.fromkeys(self.stored()) if any(self.brings(w) for w in self.writes_to(m))]
 
     def stored(self) -> Iterable[Value]:
         return (_target(op) for op in self.ops if isinstance(op, (Write, CopyAsync)) and lies_in(_target(op), "shared"))
@@ -181,22 +211,22 @@ class _Finder:
         writes = self.writes_to(memory)
         touching = [(p, op) for p, op in self.inside if memory in op.operands]
         reads = [(p, op) for p, op in touching if isinstance(op, Read)]
-        _want(memory not in self.makers, "the memory is another one in every step")
-        _want(all(isinstance(op, (Read, Write, CopyAsync)) for _, op in touching), "elements move one by one")
-        _want(len(touching) == self.used[memory] == len(reads) + len(writes), "it is used elsewhere")
-        _want(all(p > writes[-1] for p, _ in reads), "a step reads what an earlier one wrote")
+        loc = self.ops[writes[0]].loc
+        want(all(isinstance(op, (Read, Write, CopyAsync)) for _, op in touching), ONE_BY_ONE, loc)
+        want(len(touching) == self.used[memory] == len(reads) + len(writes), USED_ELSEWHERE, loc)
+        want(all(p > writes[-1] for p, _ in reads), EARLIER_STEP, loc)
         for w in writes:
-            _want(self.brings(w), "what is stored was computed")
+            want(self.brings(w), COMPUTED, self.ops[w].loc)
             self.check_load(w)
         if self.buffers > 1:
-            _want(all(self.wrote_all_of(op, writes) for _, op in reads), "a step reads what an earlier one wrote")
+            want(all(self.wrote_all_of(op, writes) for _, op in reads), EARLIER_STEP, loc)
 
     def check_load(self, write: int) -> None:
         carried = set(self.loop.body.args[1:])
         for op in (self.ops[p] for p in (*self.needs(write), write)):
-            _want(not carried & set(_all_operands(op)), "where to load from, or what to do with it, is carried")
+            want(not carried & set(_all_operands(op)), CARRIED, op.loc)
             loaded = op.memory if isinstance(op, (Read, Gather, CopyAsync)) else None
-            _want(loaded not in self.written, "the loop writes what it loads")
+            want(loaded not in self.written, WRITTEN, op.loc, memory=loaded.name if loaded else "")
 
     def wrote_all_of(self, read: Op, writes: list[int]) -> bool:
         """Whether one of the writes of a step covers what this reads; with slots, an earlier step's is elsewhere."""
@@ -237,11 +267,6 @@ class _Finder:
         compute = {p for o in own for p in (o, *self.needs(o))}
         parts = (tuple(self.ops[p] for p in sorted(part)) for part in (loads, (bring | writes) - loads, compute))
         return Staging(self.loop, tuple(memories), *parts)
-
-
-def _want(holds: bool, why: str) -> None:
-    if not holds:
-        raise Stuck(why)
 
 
 def _target(op: Write | Scatter | CopyAsync) -> Value:
@@ -311,7 +336,7 @@ class _Writer:
         return replace(op, memory=self.grown[op.memory], at=at, axes=axes, guard=guard)
 
     def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
-        """Bring the tiles of the first steps."""
+        """CopyAsync the tiles of the first steps."""
         copier = _Copier(self.builder, "first")
         step = copier.fresh(self.index)
         body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))

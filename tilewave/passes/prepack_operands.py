@@ -11,7 +11,7 @@ does not divide wastes less than a unit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -23,8 +23,31 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
 from tilewave.ir.types import DTYPES, DType, Memory, Scalar, Tile
+
+NO_LOOP = Reason(
+    "this product stands in no loop over its depth, so its operands are not packed",
+    "walk the depth with iterate",
+)
+UNKNOWN_STEPS = Reason(
+    "how many steps this loop takes is known at the call only, so operands of its products are not packed",
+    "give the depth a value in subs",
+)
+NO_FORMAT = Reason("products of {a} and {b} have no packed form here, so their operands are not packed")
+COMPUTED = Reason(
+    "an operand of this product is not read as it is, so neither operand is packed",
+    "compute it in a kernel of its own, and read what that writes",
+)
+USED_TWICE = Reason("what is read of {memory} here is used by more than this product, so it is not packed")
+WRITTEN = Reason("the kernel writes {memory}, so it cannot be packed before the launch", "write to another memory")
+ROUNDED = Reason("{memory} is rounded from {stored} to {taken} on its way to the product, so it is not packed")
+PANELS_BEGIN = Reason(
+    "tiles of {memory} are not known to begin at a multiple of {rows} rows, as packed ones do, so it is not packed"
+)
+OUTSIDE = Reason("a tile of {memory} may begin outside it, where nothing is packed, so it is not packed")
+NOT_BY_STEPS = Reason("the loop does not walk {memory} by whole steps from its begin, so it is not packed")
 
 
 @dataclass(frozen=True)
@@ -64,9 +87,25 @@ class PrepackOperands:
     def __call__(self, kernel: Kernel) -> Kernel:
         packer = _Packer(self, kernel)
         packed = rewrite(kernel, packer.loop)
+        declined = [*_without_loop(kernel.body), *packer.declined]
         if not packer.packs:
-            return kernel
-        return replace(packed, body=Block(packed.body.args, (*packer.packs.values(), *packed.body.ops)))
+            return kernel.declining(*declined)
+        whole = replace(packed, body=Block(packed.body.args, (*packer.packs.values(), *packed.body.ops)))
+        return whole.declining(*declined)
+
+
+def _without_loop(block: Block) -> Iterator[Declined]:
+    """Products outside all loops that count steps."""
+    for op in block.ops:
+        if isinstance(op, Mma):
+            yield NO_LOOP.at(op.loc)
+        for inner in op.blocks if not isinstance(op, Loop) else _around_loops(op):
+            yield from _without_loop(inner)
+
+
+def _around_loops(loop: Loop) -> tuple[Block, ...]:
+    """The body of a loop over blocks of a tile, which is no loop over the depth."""
+    return () if loop.init else (loop.body,)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -121,6 +160,7 @@ class _Packer:
         self.packable = set(kernel.body.args) - written
         self.ends = self.known_ends(kernel)
         self.packs: dict[object, Prepack] = {}
+        self.declined: list[Declined] = []
         self.builder = Builder(names(kernel))
 
     def known_ends(self, kernel: Kernel) -> dict[int, int]:
@@ -145,47 +185,67 @@ class _Packer:
     # -- what can be packed
 
     def loop(self, op: Op) -> Sequence[Op] | None:
-        if not isinstance(op, Loop) or not self.positions.constant(op.trips):
+        if not isinstance(op, Loop):
             return None
-        products = {p: operands for p in op.body.ops if isinstance(p, Mma) and (operands := self.operands(p, op))}
+        panels = {inner.result for inner in op.body.ops if isinstance(inner, ReadPanel)}
+        products = [p for p in op.body.ops if isinstance(p, Mma) and self.is_block(p) and not panels & {p.a, p.b}]
         if not products:
             return None
-        return _LoopPacker(self, op, list(products), [x for pair in products.values() for x in pair]).ops()
+        if not self.positions.constant(op.trips):
+            self.declined.append(UNKNOWN_STEPS.at(op.loc))
+            return None
+        packed = {p: operands for p in products if (operands := self.operands(p, op))}
+        if not packed:
+            return None
+        return _LoopPacker(self, op, list(packed), [x for pair in packed.values() for x in pair]).ops()
+
+    def is_block(self, product: Mma) -> bool:
+        *_, rows, cols = product.acc.type.shape
+        return rows <= self.wish.rows and cols <= self.wish.cols
 
     def operands(self, product: Mma, loop: Loop) -> tuple[Operand, Operand] | None:
         """Both operands of a product, if both can be packed in one way."""
-        *_, rows, cols = product.acc.type.shape
-        if rows > self.wish.rows or cols > self.wish.cols:
+        names = [x.type.dtype.name for x in (product.a, product.b)]
+        left, right = (self.wish.formats.get(name) for name in names)
+        try:
+            if not left or not right or left.group != right.group:
+                raise Left(NO_FORMAT.at(product.loc, a=names[0], b=names[1]))
+            return self.operand(product, 0, loop, left.left), self.operand(product, 1, loop, right)
+        except Left as why:
+            self.declined.append(why.declined)
             return None
-        formats = [self.wish.formats.get(x.type.dtype.name) for x in (product.a, product.b)]
-        if not formats[0] or not formats[1] or formats[0].group != formats[1].group:
-            return None
-        a, b = self.operand(product.a, loop, formats[0].left), self.operand(product.b, loop, formats[1])
-        return (a, b) if a and b else None
 
-    def operand(self, v: Value, loop: Loop, panel: PanelFormat) -> Operand | None:
+    def operand(self, product: Mma, side: int, loop: Loop, panel: PanelFormat) -> Operand:
         made = {op.result: op for op in loop.body.ops if len(op.results) == 1}
+        v = (product.a, product.b)[side]
         read = made.get(v)
         if isinstance(read, Cast) and self.used[read.x] == 1:
             read = made.get(read.x)
-        if not isinstance(read, Read) or self.used[v] != 1 or read.memory not in self.packable:
-            return None
+        if not isinstance(read, Read):
+            raise Left(COMPUTED.at(product.loc))
+        facts = {"memory": read.memory.name, "stored": read.memory.type.dtype, "taken": v.type.dtype}
+        want(self.used[v] == 1, USED_TWICE, read.loc, **facts)
+        want(read.memory in self.packable, WRITTEN, read.loc, **facts)
         found = Operand(read, v, panel)
-        return found if self.is_exact(found) and self.is_in_panels(found, loop) else None
+        want(self.is_exact(found), ROUNDED, read.loc, **facts)
+        self.check_panels(found, loop)
+        return found
 
     def is_exact(self, x: Operand) -> bool:
         """Whether one conversion into the panel gives what the cast on the way there gave."""
         stored, taken = x.read.memory.type.dtype, x.value.type.dtype
         return x.panel.dtype == taken.name or _holds(taken, stored)
 
-    def is_in_panels(self, x: Operand, loop: Loop) -> bool:
+    def check_panels(self, x: Operand, loop: Loop) -> None:
         """Whether a tile is one panel's, at a depth that the loop's index counts."""
         *batch, rows, _ = x.value.type.shape
-        if any(extent > 1 for extent in batch) or self.positions.divisor(x.row) % rows:
-            return False
-        if not all(self.is_inside(x.read, axis) for axis in (*x.batch, x.read.axes[-2])):
-            return False
-        return x.step % x.panel.group == 0 and self.steps_by(x.depth, x.step, loop)
+        name, loc = x.read.memory.name, x.read.loc
+        begins = all(extent == 1 for extent in batch) and self.positions.divisor(x.row) % rows == 0
+        want(begins, PANELS_BEGIN, loc, memory=name, rows=rows)
+        inside = all(self.is_inside(x.read, axis) for axis in (*x.batch, x.read.axes[-2]))
+        want(inside, OUTSIDE, loc, memory=name)
+        steps = x.step % x.panel.group == 0 and self.steps_by(x.depth, x.step, loop)
+        want(steps, NOT_BY_STEPS, loc, memory=name)
 
     def is_inside(self, read: Read, axis: int) -> bool:
         """Whether a read begins inside its memory: it gives zeros elsewhere, where there are no panels."""

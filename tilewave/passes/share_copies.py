@@ -45,20 +45,47 @@ from tilewave.ir.ops import (
     Workgroup,
 )
 from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
-from tilewave.ir.types import BOOL, Memory, Scalar
+from tilewave.ir.types import BOOL, Memory, Scalar, dims
 from tilewave.machine.chips import Chip
 
 MEMBERS = 2
-LEAST_PART = 0.5
-"""Of the pairs, those that must agree."""
+
+OPEN_SIZES = Reason(
+    "{symbol} is known at the call only, so it is not known which neighbours want the same, and copies are not shared",
+    "give {symbol} a value in subs",
+)
+OTHER_FORM = Reason(
+    "tiles are not brought in one loop that is equally long for all workgroups, so neighbours do not share copies"
+)
+ELSEWHERE = Reason(
+    "where {memory} is read depends on more than the workgroup's number and the step, so its copies are not shared"
+)
+NO_HALVES = Reason(
+    "a tile of {memory}, {box}, has no halves of whole {bytes:,} bytes, so its copies are not shared",
+    "take larger tiles",
+)
+ODD = Reason(
+    "{workgroups} workgroups go from tile to tile, and one of them has no neighbour, so copies are not shared",
+    "let them be an even number",
+)
+FEW = Reason(
+    "neighbouring workgroups want the same tile of {memory} {agree} times in {both}, so its copies are not shared",
+    "let neighbours have tiles of one row or column: WorkgroupMapping(grouped(…))",
+)
+UNEVEN = Reason(
+    "one neighbour has a tile more than the other, and nobody can compute it twice, so copies are not shared",
+    "let two divide the number of tiles",
+)
 
 
 @dataclass(frozen=True)
 class ShareCopies:
-    """`machine` says how long a cache line is."""
+    """`machine` says how long a cache line is; of the pairs of neighbours, at least `least_part` must agree."""
 
     machine: Chip
+    least_part: float = 0.5
 
     def __repr__(self) -> str:
         return f"ShareCopies({self.machine.name})"
@@ -67,12 +94,25 @@ class ShareCopies:
         engine = self.machine.copy_engine
         if engine is None or engine.largest_cluster < MEMBERS or not _crosses_lines(kernel, self.machine.line_bytes):
             return kernel
-        program = _program(kernel, engine.pattern_bytes)
-        if program is None:
+        if not any(isinstance(op, Role) for op in kernel.body.ops):
             return kernel
-        found = [shared for memory in program.memories if (shared := program.shared(memory)) is not None]
-        best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes, default=None)
-        return kernel if best is None else _Sharing(program, best).kernel()
+        declined: list[Declined] = []
+        try:
+            program = _program(kernel, engine.pattern_bytes)
+            found = [shared for memory in program.memories if (shared := self.shared(program, memory, declined))]
+        except Left as left:
+            return kernel.declining(left.declined)
+        if not found:
+            return kernel.declining(*declined)
+        best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes)
+        return _Sharing(program, best).kernel()
+
+    def shared(self, program: _Program, memory: Value, declined: list[Declined]) -> _Shared | None:
+        try:
+            return program.shared(memory, self.least_part)
+        except Left as left:
+            declined.append(left.declined)
+            return None
 
 
 @dataclass(frozen=True)
@@ -113,25 +153,29 @@ class _Program:
     def tops(self) -> tuple[Op, ...]:
         return self.kernel.body.ops
 
-    def shared(self, memory: Value) -> _Shared | None:
-        """None where copies of this operand cannot be shared, or too few workgroups would."""
+    def shared(self, memory: Value, least_part: float) -> _Shared:
+        """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
         copies = tuple(op for op in self.copies if op.memory == memory)
         inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
         outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
         made: dict[Value, Op] = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
         positions = self.decisive([v for op in copies for v in op.at], made)
-        if positions is None or not all(_has_halves(op, self.pattern_bytes) for op in copies):
-            return None
-        if not _computed(positions, made, self.differs):
-            return None
+        if positions is None or not _computed(positions, made, self.differs):
+            raise Left(ELSEWHERE.at(copies[0].loc, memory=memory.name))
+        facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": self.pattern_bytes}
+        want(all(_has_halves(op, self.pattern_bytes) for op in copies), NO_HALVES, copies[0].loc, **facts)
         numbers = [op for op in made.values() if op in self.tops or op in self.producer.body.ops]
         turn = [op for op in made.values() if self.turns and op in self.turns.body.ops]
         pairs = compare(self.kernel, numbers, self.turns, turn, positions)
-        odd = self.kernel.workgroups % MEMBERS and self.turns is not None
-        few = not pairs.both or pairs.agree < LEAST_PART * pairs.both
-        if odd or few or pairs.backwards or (pairs.uneven and not _is_repeatable(self)):
-            return None
+        self.check(pairs, copies[0], least_part)
         return _Shared(copies, positions, pairs)
+
+    def check(self, pairs: Pairs, copy: CopyAsyncSignal, least_part: float) -> None:
+        workgroups, loc = self.kernel.workgroups, copy.loc
+        want(workgroups % MEMBERS == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
+        enough = pairs.both and pairs.agree >= least_part * pairs.both
+        want(enough, FEW, loc, memory=copy.memory.name, agree=pairs.agree, both=pairs.both)
+        want(not pairs.backwards and (not pairs.uneven or _is_repeatable(self)), UNEVEN, loc)
 
     def decisive(self, values: Sequence[Value], made: dict[Value, Op]) -> tuple[Value, ...] | None:
         """What is `made` in front of the steps, differs, and with the step alone decides `values`; None if more does.
@@ -155,23 +199,25 @@ def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
     return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
 
 
-def _program(kernel: Kernel, pattern_bytes: int) -> _Program | None:
-    """The parts of a kernel that can be shared; None where it has others."""
+def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
+    """The parts of a kernel that can be shared; `Left` where it has others."""
     roles = [op for op in kernel.body.ops if isinstance(op, Role)]
     owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
     barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
-    known = all(isinstance(v.type, Memory) for v in kernel.body.args)  # sizes that a launch decides are not
-    if len(roles) != 2 or len(owns) != 1 or owns[0] not in kernel.body.ops or len(barriers) != 1 or not known:
-        return None
+    for v in kernel.body.args:
+        want(isinstance(v.type, Memory), OPEN_SIZES, roles[0].loc, symbol=v.name)
+    loc = roles[0].loc
+    one = len(roles) == 2 and len(owns) == 1 and owns[0] in kernel.body.ops and len(barriers) == 1
+    want(one, OTHER_FORM, loc)
     consumer, producer = roles
     differs = frozenset(following(kernel))
     path = _path(producer.body)
-    if not path or not all(isinstance(op, Loop) for op in path):
-        return None
+    if not path:
+        raise Left(OTHER_FORM.at(loc))
+    want(all(isinstance(op, Loop) for op in path), OTHER_FORM, loc)
     *around, steps = path
     turns = around[0] if around else None
-    if any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)):
-        return None
+    want(not any(isinstance(op, Loop) and op.trips in differs for op in (*around[1:], steps)), OTHER_FORM, loc)
     assert turns is None or isinstance(turns, Loop)
     return _Program(kernel, owns[0], consumer, producer, turns, differs, pattern_bytes)
 

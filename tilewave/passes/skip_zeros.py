@@ -19,24 +19,37 @@ from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, MatrixShared, NotEqual, Unset
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import names, rewrite, uses, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Vector
+
+MAYBE_NEVER = Reason(
+    "this loop may take no step at all, and its zeros are wanted then, so lanes write them",
+    "give the depth a value in subs",
+)
+SUMS_USED = Reason("this loop looks at its sums before it adds to them, so lanes write the zeros they begin with")
 
 
 def skip_zeros(kernel: Kernel) -> Kernel:
     """In loops that go round at least once, and where nothing but one product looks at what they begin with."""
     zeros = {op.result for op in walk(kernel.body) if _is_zeros(op)}
     ranges, used, builder = Ranges(kernel), uses(kernel), Builder(names(kernel))
+    declined: list[Declined] = []
 
     def begin(op: Op) -> Sequence[Op] | None:
-        if not isinstance(op, Loop) or ranges.of(op.trips)[0] < 1:
+        if not isinstance(op, Loop):
             return None
         counter, *carried = op.body.args
-        sums = [
+        added = [
             arg
             for first, arg in zip(op.init, carried, strict=True)
-            if first in zeros and used[arg] == 1 and any(_adds_to(arg, inner) for inner in op.body.ops)
+            if first in zeros and any(_adds_to(arg, inner) for inner in op.body.ops)
         ]
+        if added and ranges.of(op.trips)[0] < 1:
+            declined.append(MAYBE_NEVER.at(op.loc))
+            return None
+        sums = [arg for arg in added if used[arg] == 1]
+        declined.extend(SUMS_USED.at(op.loc) for _ in added[len(sums) :])
         if not sums:
             return None
         unset = {arg: Unset(results=(builder.fresh(arg.name, arg.type),), loc=op.loc) for arg in sums}
@@ -44,7 +57,7 @@ def skip_zeros(kernel: Kernel) -> Kernel:
         body = _telling(op.body, counter, sums, builder)
         return [*unset.values(), replace(op, init=tuple(init), body=body)]
 
-    return rewrite(kernel, begin)
+    return rewrite(kernel, begin).declining(*declined)
 
 
 def _is_zeros(op: Op) -> bool:

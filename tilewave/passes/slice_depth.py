@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tilewave.analysis.instructions import instruction_of
 from tilewave.errors import ConstraintError
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, Broadcast, Const, Elementwise, Iota, Mma, Permute, Read
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
-from tilewave.machine.matrix import BY_NAME, GroupInstruction
+from tilewave.machine.matrix import GroupInstruction
 
 Cut = tuple[int, int]
 """Where a slice begins, and how deep it is."""
@@ -30,7 +31,7 @@ def slice_depth(kernel: Kernel) -> Kernel:
 
 def _cuts(op: Mma) -> Iterator[Cut]:
     """The longest rows first; one cut where the instruction takes its operands from lanes, or all of them at once."""
-    instruction, depth, size = BY_NAME[op.instruction], op.a.type.shape[-1], op.a.type.dtype.bytes
+    instruction, depth, size = instruction_of(op), op.a.type.shape[-1], op.a.type.dtype.bytes
     if not isinstance(instruction, GroupInstruction):
         yield 0, depth
         return
@@ -122,7 +123,7 @@ class _Slicing:
                 raise self.refused(product)
 
     def refused(self, op: Mma) -> ConstraintError:
-        instruction, size = BY_NAME[op.instruction], op.a.type.dtype.bytes
+        instruction, size = instruction_of(op), op.a.type.dtype.bytes
         assert isinstance(instruction, GroupInstruction)
         most = max(instruction.row_bytes) // size
         return ConstraintError(

@@ -42,6 +42,7 @@ from tilewave.ir.ops import (
     Workgroup,
 )
 from tilewave.ir.placements import lies_on_lines
+from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import names, substitute, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 
@@ -49,6 +50,32 @@ HAND_OVER_BYTES = 512
 """Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
 added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
 SUM_BITS = 32
+NOT_ONE_LOOP = Reason(
+    "a tile is not computed by one loop over its depth alone, so tiles of the last round are not shared"
+)
+DOES_MORE = Reason("this loop does more than add products up, so tiles of the last round are not shared")
+UNKNOWN_STEPS = Reason(
+    "how many steps this loop takes is known at the call only, so tiles of the last round are not shared",
+    "give the depth a value in subs",
+)
+NOT_FROM_ZERO = Reason(
+    "this loop does not begin with one tile of zeros, of {bits} bits each, so tiles of the last round are not shared",
+    "add what it begins with behind the loop",
+)
+WRITES_BEFORE = Reason("this is written in front of the loop, so tiles of the last round are not shared")
+READS_WRITTEN = Reason(
+    "{memory} is read in front of the loop and written behind it, so tiles of the last round are not shared",
+    "read it behind the loop",
+)
+AS_QUICK = Reason(
+    "the last round has {left} of {at_once} tiles, and to hand parts of {steps} steps over would take as long as whole "
+    "tiles do"
+)
+BEYOND = Reason(
+    "equal parts of {steps} steps run beyond the end of a tile, where this loop adds more than zeros, so tiles of the "
+    "last round are not shared",
+    "let the depth have an even number of steps",
+)
 AnySplit = TypeVar("AnySplit", Split, Cut)
 
 
@@ -67,16 +94,23 @@ class SplitLastRound:
         return f"SplitLastRound({self.workgroups})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        found, left = _Tile.of(kernel), kernel.workgroups % self.workgroups
-        if found is None or not left:
+        left = kernel.workgroups % self.workgroups
+        if not left or not any(isinstance(op, Mma) for op in walk(kernel.body)):
             return kernel
-        rounds: _Rounds | None = None
+        try:
+            return self.rounds(kernel, _Tile.of(kernel), left).kernel()
+        except Left as why:
+            return kernel.declining(why.declined)
+
+    def rounds(self, kernel: Kernel, found: _Tile, left: int) -> _Rounds:
         if all(lies_on_lines(memory, self.line_bytes) for memory in found.memories):
             if (split := self.best(left, found.steps, found.step_bytes)) is not None:
-                rounds = _Ranges(kernel, found, split, self.workgroups)
+                return _Ranges(kernel, found, split, self.workgroups)
         elif (cut := self.best_cut(left, found.steps, found.step_bytes, found.ends_in_zeros)) is not None:
-            rounds = _Parts(kernel, found, cut, self.workgroups)
-        return kernel if rounds is None else rounds.kernel()
+            return _Parts(kernel, found, cut, self.workgroups)
+        elif self.best_cut(left, found.steps, found.step_bytes, ends_in_zeros=True) is not None:
+            raise Left(BEYOND.at(found.loop.loc, steps=found.steps))
+        raise Left(AS_QUICK.at(found.loop.loc, left=left, at_once=self.workgroups, steps=found.steps))
 
     def best(self, tiles: int, steps: int, step_bytes: int) -> Split | None:
         return self.quickest(self.splits(tiles, steps), step_bytes)
@@ -152,26 +186,34 @@ class _Tile:
         return replace(self, loop=replace(self.loop, body=replace(self.loop.body, ops=tuple(ops))))
 
     @staticmethod
-    def of(kernel: Kernel) -> _Tile | None:
-        """None where it is not sure that sums of parts make the sums."""
+    def of(kernel: Kernel) -> _Tile:
+        """Raises `Left` where it is not sure that sums of parts make the sums."""
         ops = kernel.body.ops
         loops = [op for op in walk(kernel.body) if isinstance(op, (Loop, While))]
-        if not computes_one_tile(kernel) or len(loops) != 1 or not only_adds_up(loops[0]):
-            return None
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        want(computes_one_tile(kernel) and len(loops) == 1, NOT_ONE_LOOP, products[0].loc)
         (loop,) = loops
+        want(only_adds_up(loop), DOES_MORE, loop.loc)
         assert isinstance(loop, Loop)
-        place = ops.index(loop)
         made = {op.results[0]: op for op in ops if isinstance(op, Const)}
-        trips, products = made.get(loop.trips), [op for op in loop.body.ops if isinstance(op, Mma)]
-        if trips is None or not _begins_with_zero(loop, made):
-            return None
-        if any(op.has_effect for op in ops[:place]):
-            return None
-        written, _ = touched(kernel)
-        if any(not written.isdisjoint(op.read) for op in ops[:place]):
-            return None  # whoever has a part of the tile would read what the one who ends it writes
-        step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in products)
-        return _Tile(ops[:place], loop, ops[place + 1 :], int(trips.value), step_bytes)
+        trips = made.get(loop.trips)
+        if trips is None:
+            raise Left(UNKNOWN_STEPS.at(loop.loc))
+        want(_begins_with_zero(loop, made), NOT_FROM_ZERO, loop.loc, bits=SUM_BITS)
+        before = ops[: ops.index(loop)]
+        _check_before(kernel, before)
+        own = [op for op in loop.body.ops if isinstance(op, Mma)]
+        step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in own)
+        return _Tile(before, loop, ops[len(before) + 1 :], int(trips.value), step_bytes)
+
+
+def _check_before(kernel: Kernel, before: tuple[Op, ...]) -> None:
+    """Whoever has a part of a tile does this too: it must write nothing, nor read what the one who ends it writes."""
+    written, _ = touched(kernel)
+    for op in before:
+        want(not op.has_effect, WRITES_BEFORE, op.loc)
+        for memory in op.read:
+            want(memory not in written, READS_WRITTEN, op.loc, memory=memory.name)
 
 
 def _begins_with_zero(loop: Loop, made: dict[Value, Const]) -> bool:

@@ -40,6 +40,7 @@ from tilewave.ir.ops import (
     Write,
     Yield,
 )
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 
@@ -48,8 +49,30 @@ CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)
 """What this pass cuts itself; the others say which of their axes go together, or cannot be cut."""
 
 
-class Whole(Exception):
-    """Why a block's tiles cannot be cut."""
+CANNOT_BE_CUT = Reason("{op} cannot be computed block by block, so tiles stay whole")
+LOOP_DECIDES = Reason("what a tile's own loop computes decides which tile is next, so tiles stay whole")
+ALONG_ITSELF = Reason("two axes of what is written here count the same thing, so the tile stays whole")
+ADDED_UP = Reason("what is written here is added up along an axis of its own elsewhere, so the tile stays whole")
+OTHER_AXES = Reason(
+    "this tile has other axes than the one written at {first}, so neither is cut into blocks",
+    "write them in kernels of their own",
+)
+PRODUCT_OF_PRODUCTS = Reason(
+    "this product is an operand of another, and would be computed again for every block of that, so tiles stay whole",
+    "write it to a memory, and read that in a kernel of its own",
+)
+SCATTERED_AGAIN = Reason("{memory} is written element by element and touched again, so tiles stay whole")
+TWO_PLACES = Reason("{memory} is touched at two places, one of them written, so tiles stay whole")
+MOVING = Reason("a loop over a tile moves where {memory} is written, so tiles stay whole")
+RAGGED_SCATTER = Reason(
+    "a tile that may hang over the edge is written element by element, so it stays whole",
+    "let the tile divide the size",
+)
+OUTSIDE = Reason(
+    "a block of {memory} might lie outside it where the tile does not, so tiles stay whole",
+    "let the tile divide the size",
+)
+TWO_LENGTHS = Reason("memories of two lengths are written along one axis, so tiles stay whole")
 
 
 @dataclass(frozen=True)
@@ -68,6 +91,7 @@ class SplitTiles:
         loose = own_leaves(kernel)
         positions, taken = Positions(loose.body), names(loose)
         done: list[Block] = []
+        declined: list[Declined] = []
 
         def split(block: Block) -> Block:
             """The block that holds the tiles, cut; the loops around it, which carry none, as they are."""
@@ -75,13 +99,16 @@ class SplitTiles:
                 return replace(block, ops=tuple(map_blocks(op, split) for op in block.ops))
             try:
                 plan = _Plan(block, positions, (self.rows, self.cols))
-            except Whole:
+            except Left as left:
+                declined.append(left.declined)
+                return block
+            if not plan.cuts:  # every tile is small
                 return block
             done.append(block)
             return _Splitter(plan, Builder(taken)).block()
 
         body = split(loose.body)
-        return replace(kernel, body=body) if done else kernel
+        return (replace(kernel, body=body) if done else kernel).declining(*declined)
 
 
 def _touches_tiles(op: Op) -> bool:
@@ -118,7 +145,7 @@ class Cut:
 
 
 class _Plan:
-    """How a block's tiles are cut; raises Whole where they cannot be."""
+    """How a block's tiles are cut, if at all; raises `Left` where they cannot be."""
 
     def __init__(self, block: Block, positions: Positions, wishes: tuple[int, int]) -> None:
         self.block, self.positions = block, positions
@@ -126,25 +153,28 @@ class _Plan:
         self.made_inside = set(_made(self.inside))
         self.axes = Axes(self.inside)
         self.all = [inner for op in self.inside for inner in (op, *(o for b in op.blocks for o in walk(b)))]
-        _want(all(_can_be_cut(op) for op in self.all), "an op that cannot be cut")
-        _want(not self.made_inside & set(self.end.operands if self.end else ()), "a tile's loop decides what is next")
         self.moves = [op for op in self.all if isinstance(op, MOVES)]
         self.writes = [op for op in self.moves if isinstance(op, (Write, Scatter))]
-        _want(bool(self.writes), "nothing is written")
+        self.cuts: list[Cut] = []
+        if not self.writes or _is_small(self.writes[0].tile, wishes):
+            return
+        for op in self.all:
+            want(_can_be_cut(op), CANNOT_BE_CUT, op.loc, op=op.name)
+        decided = self.end is not None and self.made_inside & set(self.end.operands)
+        want(not decided, LOOP_DECIDES, self.writes[0].loc)
         self.cuts = self.find_cuts(wishes)
-        _want(bool(self.cuts), "every tile is small")
         self.check_products()
         self.check_order()
 
     def find_cuts(self, wishes: tuple[int, int]) -> list[Cut]:
         """The cuts in the order of their loops: batches, columns, rows."""
-        tile = self.writes[0].tile
+        tile, loc = self.writes[0].tile, self.writes[0].loc
         labels, shape = self.axes.of(tile), tile.type.shape
-        _want(len(set(labels)) == len(labels), "an axis runs along itself")
-        _want(not self.axes.contracted() & set(labels), "what is written is added up elsewhere")
-        same = all(set(self.axes.of(op.tile)) == set(labels) for op in self.writes)
-        _want(same, "tiles of different axes are written")
-        most = [*[1] * (len(shape) - 2), *wishes][-len(shape) :]
+        want(len(set(labels)) == len(labels), ALONG_ITSELF, loc)
+        want(not self.axes.contracted() & set(labels), ADDED_UP, loc)
+        for op in self.writes:
+            want(set(self.axes.of(op.tile)) == set(labels), OTHER_AXES, op.loc, first=loc)
+        most = _most(shape, wishes)
         kinds = [*["batch_block"] * (len(shape) - 2), "row_block", "column_block"][-len(shape) :]
         cuts = []
         for label, name, whole, wish in zip(labels, kinds, shape, most, strict=True):
@@ -156,8 +186,9 @@ class _Plan:
     def check_products(self) -> None:
         """A product that lacks one of the axes would be computed again for each of its blocks."""
         cut = {c.label for c in self.cuts}
-        products = [op for op in self.all if isinstance(op, Mma)]
-        _want(all(cut <= set(self.axes.of(op.acc)) for op in products), "a product of products")
+        for op in self.all:
+            if isinstance(op, Mma):
+                want(cut <= set(self.axes.of(op.acc)), PRODUCT_OF_PRODUCTS, op.loc)
 
     def check_order(self) -> None:
         """Each block touches its own part of a written memory, so that blocks may come one after the other."""
@@ -165,11 +196,11 @@ class _Plan:
             touching = [op for op in self.moves if memory in op.operands]
             if any(isinstance(op, (Gather, Scatter)) for op in touching):
                 alone = len(touching) == 1 and any(touching[0] is op for op in self.inside)
-                _want(alone, "a memory scattered to is touched again")
+                want(alone, SCATTERED_AGAIN, touching[0].loc, memory=memory.name)
             else:
-                _want(len({self.place(op) for op in touching}) == 1, "a memory is touched at two places")
+                want(len({self.place(op) for op in touching}) == 1, TWO_PLACES, touching[-1].loc, memory=memory.name)
                 written = [v for op in touching if isinstance(op, Write) for v in op.at]
-                _want(not self.made_inside & set(written), "a loop of the tile's moves what is written")
+                want(not self.made_inside & set(written), MOVING, touching[-1].loc, memory=memory.name)
 
     def place(self, op: Op) -> tuple[object, ...]:
         """For each axis of the memory, where a window begins and which label runs along it."""
@@ -192,13 +223,14 @@ class _Plan:
         if not ragged:
             return None
         writes = [w for w in windows if isinstance(w.op, Write)]
-        _want(len(writes) == len(self.writes), "a ragged tile is scattered")
+        want(len(writes) == len(self.writes), RAGGED_SCATTER, self.writes[0].loc)
         first = writes[0]
         same = [w for w in windows if self.positions.formula(w.at) == self.positions.formula(first.at)]
-        _want(all(w in same for w in ragged), "a block might lie outside what it reads")
-        _want(all(w.length == first.length for w in writes), "two lengths of what is written")
-        _want(all(w.length >= first.length for w in ragged), "a block might lie outside what it reads")
-        _want(first.at not in self.made_inside, "a loop of the tile's moves what is written")
+        for w in ragged:
+            inside = w in same and (w.length >= first.length or isinstance(w.op, Write))
+            want(inside, OUTSIDE, w.op.loc, memory=w.op.memory.name)
+        want(all(w.length == first.length for w in writes), TWO_LENGTHS, writes[-1].op.loc)
+        want(first.at not in self.made_inside, MOVING, first.op.loc, memory=first.op.memory.name)
         return first
 
 
@@ -242,9 +274,14 @@ def _largest_divisor(n: int, most: int) -> int:
     return next(d for d in range(min(n, max(most, 1)), 0, -1) if n % d == 0)
 
 
-def _want(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Whole(otherwise)
+def _most(shape: tuple[int, ...], wishes: tuple[int, int]) -> list[int]:
+    """The largest extents of a block: of batches one."""
+    return [*[1] * (len(shape) - 2), *wishes][-len(shape) :]
+
+
+def _is_small(tile: Value, wishes: tuple[int, int]) -> bool:
+    shape = tile.type.shape
+    return all(whole <= max(most, 1) for whole, most in zip(shape, _most(shape, wishes), strict=True))
 
 
 class _Splitter:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.instructions import instruction_of
 from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
 from tilewave.analysis.shared_rows import (
     REPEATING_ROWS,
@@ -35,7 +36,7 @@ from tilewave.layouts.formulas import linear
 from tilewave.layouts.fragments import Fragment
 from tilewave.machine.banks import ports
 from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import BY_NAME, NAMED, GroupInstruction
+from tilewave.machine.matrix import NAMED, GroupInstruction
 
 SPREADS = ("rows", "columns")
 
@@ -104,7 +105,7 @@ class _Staging:
 
     def look_at_rows(self, op: Mma, side: int) -> None:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
-        x, instruction = (op.a, op.b)[side], BY_NAME[op.instruction]
+        x, instruction = (op.a, op.b)[side], instruction_of(op)
         assert isinstance(instruction, GroupInstruction)
         for read in self.reads_of(x):
             self.reads[read.result] = replace(read, through="", per_lane=0)
@@ -210,7 +211,7 @@ def _axes(v: Value) -> tuple[int, ...]:
 
 def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
-    instruction = BY_NAME[op.instruction]
+    instruction = instruction_of(op)
     return None if isinstance(instruction, GroupInstruction) else instruction.fragment(op.depth)
 
 

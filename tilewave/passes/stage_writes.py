@@ -4,7 +4,7 @@
                                      write_through(%sums, %c, [%m, %n], %c_shared)
 
 Lanes hold a few neighbours of many rows, and would store them one by one; a chunk leaves in whole rows of 128 bytes.
-Every group of waves has chunks of its own, `BUFFERS` of them, and fills them again when they have been read.
+Every group of waves has chunks of its own, `buffers` of them, and fills them again when they have been read.
 
 Copies arrive in any order, and nobody waits until they have: what is read again, or written twice, is stored by lanes.
 """
@@ -23,19 +23,47 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import Memory, Swizzled
 from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine.chips import Chip, CopyEngine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
-BUFFERS = 2
-"""Chunks that a group fills before it lets them go together."""
+READ_AGAIN = Reason(
+    "{memory} is read, or written at other times too, and copies arrive in any order, so lanes store it themselves",
+    "write what is read back to a memory of its own",
+)
+ACROSS_ROWS = Reason(
+    "{memory} is written across its rows, and the copy engine goes along them, so lanes store it themselves",
+    "declare it with the columns of the product last",
+)
+ROWS_APART = Reason(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs a multiple of {grain}, so lanes store it "
+    "themselves",
+    "give it rows of a multiple of {elements} elements",
+)
+ODD_BEGIN = Reason(
+    "tiles of {memory} are not known to begin at a multiple of {grain} bytes in its rows, so lanes store it themselves",
+    "let them begin at multiples of {elements} elements",
+)
+MANY_AXES = Reason(
+    "{memory} has {axes} axes, of which the copy engine takes {most} at most, or its tile several batches, so lanes "
+    "store it themselves"
+)
+NARROW_TILE = Reason(
+    "the tile has {bytes} bytes in a row, and copies take multiples of {shortest}, so lanes store {memory} themselves",
+    "make its columns a multiple of {columns}",
+)
+NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so they store {memory} themselves")
 
 
 @dataclass(frozen=True)
 class StageWrites:
+    """`buffers`: chunks that a group fills before it lets them go together."""
+
     machine: Chip
+    buffers: int = 2
 
     def __repr__(self) -> str:
         return f"StageWrites({self.machine.name})"
@@ -49,16 +77,21 @@ class StageWrites:
         builder = Builder(names(kernel))
         memories: dict[Memory, Value] = {}
         allocations: list[Op] = []
+        declined: list[Declined] = []
 
         def stage(op: Op) -> Sequence[Op] | None:
-            if not isinstance(op, Write) or not lies_in(op.memory, "global") or op.memory in again:
+            if not isinstance(op, Write) or not lies_in(op.memory, "global"):
                 return None
-            chunk = _chunk(op, engine, positions)
-            if not chunk or not _is_held_by_groups(op, spreads):
+            try:
+                want(op.memory not in again, READ_AGAIN, op.loc, memory=op.memory.name)
+                chunk = _chunk(op, engine, positions)
+                want(_is_held_by_groups(op, spreads), NOT_SUMS, op.loc, memory=op.memory.name)
+            except Left as left:
+                declined.append(left.declined)
                 return None
             size = op.tile.type.dtype.bytes
             rows = _ROWS.swizzle(chunk * size)
-            shape = (prod(kernel.waves) // GROUP, BUFFERS, GROUP_ROWS, chunk)
+            shape = (prod(kernel.waves) // GROUP, self.buffers, GROUP_ROWS, chunk)
             kind = Memory(shape, op.tile.type.dtype, "shared", Swizzled(rows[0] // size, *rows[1:]))
             if kind not in memories:
                 memories[kind] = builder.fresh(f"{op.memory.name}_shared", kind)
@@ -66,7 +99,8 @@ class StageWrites:
             return [WriteThrough(op.tile, op.memory, op.at, memories[kind], op.axes, loc=op.loc)]
 
         staged = rewrite(kernel, stage)
-        return replace(staged, body=replace(staged.body, ops=(*allocations, *staged.body.ops)))
+        made = replace(staged, body=replace(staged.body, ops=(*allocations, *staged.body.ops)))
+        return made.declining(*declined)
 
 
 _ROWS = GROUP_INSTRUCTIONS[0]
@@ -74,14 +108,21 @@ _ROWS = GROUP_INSTRUCTIONS[0]
 
 
 def _chunk(op: Write, engine: CopyEngine, positions: Positions) -> int:
-    """Columns of a chunk: the longest rows that divide the tile; 0 where the engine cannot write this memory."""
+    """Columns of a chunk: the longest rows that divide the tile; `Left` where the engine cannot write this memory."""
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
-    rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == len(memory.shape) - 1 and len(op.axes) > 1
-    begins = positions.divisor(op.at[-1])
-    grains = memory.shape[-1] * size % engine.grain_bytes == 0 and begins * size % engine.grain_bytes == 0
-    if not rows or not grains or len(memory.shape) > engine.most_axes or prod(op.tile.type.shape[:-2]) != 1:
-        return 0
-    return next((row // size for row in _ROWS.row_bytes if columns * size % row == 0), 0)
+    grain, axes, loc = engine.grain_bytes, len(memory.shape), op.loc
+    facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
+    rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
+    want(rows, ACROSS_ROWS, loc, **facts)
+    want(memory.shape[-1] * size % grain == 0, ROWS_APART, loc, **facts, bytes=memory.shape[-1] * size)
+    want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
+    few = axes <= engine.most_axes and prod(op.tile.type.shape[:-2]) == 1
+    want(few, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
+    found = next((row // size for row in _ROWS.row_bytes if columns * size % row == 0), 0)
+    shortest = min(_ROWS.row_bytes)
+    more = {"bytes": columns * size, "shortest": shortest, "columns": shortest // size}
+    want(found, NARROW_TILE, loc, **facts, **more)
+    return found
 
 
 def _is_held_by_groups(op: Write, spreads: Spreads) -> bool:

@@ -15,19 +15,32 @@ from dataclasses import replace
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Part
+from tilewave.ir.ops import Broadcast, Elementwise, Part
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import Vector
 
 Made = dict[tuple[Value, int, int, int], Value]
 """Parts by what they are of, the axis, where they begin and how many they are."""
 
+WANTED_WHOLE = Reason(
+    "this is written in parts and also needed as a whole, so a lane holds all of it at once",
+    "compute it a second time for one of the two",
+)
+
 
 def take_parts_first(kernel: Kernel) -> Kernel:
     divided = _only_wanted_in_parts(kernel)
+    declined = _wanted_whole(kernel, divided)
     if not any(isinstance(op, Part) and op.x in divided for op in walk(kernel.body)):
-        return kernel
-    return replace(kernel, body=_Parts(kernel, divided).block(kernel.body))
+        return kernel.declining(*declined)
+    return replace(kernel, body=_Parts(kernel, divided).block(kernel.body)).declining(*declined)
+
+
+def _wanted_whole(kernel: Kernel, divided: dict[Value, Op]) -> list[Declined]:
+    makers = {op.result: op for op in walk(kernel.body) if isinstance(op, (Elementwise, Broadcast))}
+    parts = [op for op in walk(kernel.body) if isinstance(op, Part) and op.x not in divided]
+    return [WANTED_WHOLE.at(makers[op.x].loc) for op in parts if op.x in makers]
 
 
 def _only_wanted_in_parts(kernel: Kernel) -> dict[Value, Op]:

@@ -13,43 +13,72 @@ that bring tiles are written out where it is known how often they go round.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod, Mul, Yield
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
 from tilewave.ir.types import INDEX_SCALAR
 
-MOST_SLOTS = 4
-"""More steps than this are too long a loop."""
-MOST_CARRIED_BITS = 192 * 32
-"""Where a lane carries more from step to step, LLVM copies it between ordinary and accumulation registers."""
+UNKNOWN_STEPS = Reason(
+    "how many steps this loop takes is known at the call only, so its steps are not written out slot by slot",
+    "give the depth a value in subs",
+)
+MANY_SLOTS = Reason(
+    "{slots} steps lie in shared memory at once, and no more than {most} are written out slot by slot",
+    "ask for fewer buffers",
+)
+SLOTS_DIFFER = Reason("tiles of this loop take turns in {counts} slots, so its steps are not written out slot by slot")
+MANY_SUMS = Reason(
+    "a lane carries {words} registers of sums from step to step, and with more than {most} steps are not written out",
+    "cut the tile among more waves",
+)
 
 
-def unroll_slots(kernel: Kernel) -> Kernel:
-    ranges, taken = Ranges(kernel), names(kernel)
-    results: dict[Value, Value] = {}
+@dataclass(frozen=True)
+class UnrollSlots:
+    """`most_slots`: more steps than this are too long a loop.
 
-    def unroll(op: Op) -> Sequence[Op] | None:
-        if not isinstance(op, Loop) or not any(isinstance(o, CopyAsyncChunks) for o in op.body.ops):
-            return None
-        slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
-        counts = {count for _, count in slots.values()}
-        if (
-            len(counts) != 1
-            or not 1 < min(counts) <= MOST_SLOTS
-            or least != most
-            or _carried_bits(op) > MOST_CARRIED_BITS
-        ):
-            return None
-        writer = _Writer(op, slots, taken)
-        results.update(zip(op.results, writer.steps(most, min(counts)), strict=True))
-        return writer.builder.ops
+    `most_carried_words`: where a lane carries more registers from step to step, LLVM copies sums between ordinary and
+    accumulation registers.
+    """
 
-    return replace_values(rewrite(kernel, unroll), results)
+    most_slots: int = 4
+    most_carried_words: int = 192
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        ranges, taken = Ranges(kernel), names(kernel)
+        results: dict[Value, Value] = {}
+        declined: list[Declined] = []
+
+        def unroll(op: Op) -> Sequence[Op] | None:
+            if not isinstance(op, Loop) or not any(isinstance(o, CopyAsyncChunks) for o in op.body.ops):
+                return None
+            slots, (least, most) = _slots(op, ranges), ranges.of(op.trips)
+            counts = {count for _, count in slots.values()}
+            if counts <= {1}:
+                return None  # nothing takes turns
+            try:
+                self.check(op, counts, least == most)
+            except Left as left:
+                declined.append(left.declined)
+                return None
+            writer = _Writer(op, slots, taken)
+            results.update(zip(op.results, writer.steps(most, min(counts)), strict=True))
+            return writer.builder.ops
+
+        return replace_values(rewrite(kernel, unroll), results).declining(*declined)
+
+    def check(self, op: Loop, counts: set[int], is_known: bool) -> None:
+        words = -(-_carried_bits(op) // 32)
+        want(len(counts) == 1, SLOTS_DIFFER, op.loc, counts=" and ".join(map(str, sorted(counts))))
+        want(max(counts) <= self.most_slots, MANY_SLOTS, op.loc, slots=max(counts), most=self.most_slots)
+        want(is_known, UNKNOWN_STEPS, op.loc)
+        want(words <= self.most_carried_words, MANY_SUMS, op.loc, words=words, most=self.most_carried_words)
 
 
 def _slots(loop: Loop, ranges: Ranges) -> dict[Value, tuple[int, int]]:

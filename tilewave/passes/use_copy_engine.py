@@ -16,8 +16,48 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import lies_in
+from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import Chip, CopyEngine
+
+ACROSS_ROWS = Reason(
+    "{memory} is read across its rows, and the copy engine goes along them, so lanes load all tiles",
+    "declare it with the depth last",
+)
+ROWS_APART = Reason(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so lanes load all tiles",
+    "give it rows of a multiple of {elements} elements",
+)
+ODD_STEP = Reason(
+    "a step of {memory} has {bytes} bytes of a row, and the copy engine takes multiples of {grain} up to {widest}, so "
+    "lanes load all tiles",
+    "make the step a multiple of {elements}",
+)
+ODD_BEGIN = Reason(
+    "tiles of {memory} are not known to begin at a multiple of {grain} bytes in its rows, so lanes load all tiles",
+    "let them begin at multiples of {elements} elements",
+)
+LONG_SIDE = Reason(
+    "a tile of {memory} has {rows} rows, and the copy engine takes {most} at most, so lanes load all tiles",
+    "cut smaller tiles",
+)
+MANY_AXES = Reason("{memory} has {axes} axes, and the copy engine takes {most} at most, so lanes load all tiles")
+COMPUTED = Reason(
+    "this operand is computed from what is read, or gathered, so lanes must have it first, and load all tiles",
+    "compute it in a kernel of its own, and read what that writes",
+)
+WRITTEN = Reason(
+    "the kernel writes {memory}, and what the copy engine brings might be older, so lanes load all tiles",
+    "write to another memory",
+)
+USED_TWICE = Reason(
+    "what is read of {memory} here is used by more than the products of its loop, so lanes load all tiles",
+    "read it a second time for that",
+)
+SEVERAL_LOOPS = Reason(
+    "tiles are staged here and at {first}, and the copy engine serves one place, so lanes load all tiles",
+    "give each loop a kernel of its own",
+)
 
 
 @dataclass(frozen=True)
@@ -29,13 +69,13 @@ class UseCopyEngine:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         staged = {op.result for op in walk(kernel.body) if isinstance(op, Allocate) and lies_in(op.result, "shared")}
-        homes = [found for block in _blocks(kernel.body) if (found := tuple(_moves(block, kernel, staged)))]
-        engine, positions = self.machine.copy_engine, Positions(kernel.body)
-        if engine is None or not homes or not all(move.suits(engine, positions) for move in homes[0]):
+        engine = self.machine.copy_engine
+        if engine is None or not staged:
             return kernel
-        moves = {move.write: move for move in homes[0]}
-        if [op.memory for op in moves] != [*_order(kernel, staged)]:
-            return kernel
+        try:
+            moves = {move.write: move for move in self.moves(kernel, staged, engine)}
+        except Left as left:
+            return kernel.declining(left.declined)
         gone = {move.read.result for move in moves.values()}
 
         def copy(op: Op) -> Sequence[Op] | None:
@@ -45,6 +85,20 @@ class UseCopyEngine:
 
         return rewrite(kernel, copy)
 
+    def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[Move]:
+        """Everything that is staged, in one block; raises `Left` where the engine cannot bring it."""
+        finder, positions = _Finder(kernel, staged), Positions(kernel.body)
+        homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
+        if not homes:
+            return []
+        found = [finder.move(op, homes[0]) for op in homes[0].ops if isinstance(op, Write) and finder.stages(op)]
+        for move in found:
+            move.check(engine, positions)
+        if len(homes) > 1:
+            other = next(op for op in homes[1].ops if finder.stages(op))
+            raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
+        return found
+
 
 @dataclass(frozen=True)
 class Move:
@@ -53,15 +107,21 @@ class Move:
     read: Read
     write: Write
 
-    def suits(self, engine: CopyEngine, positions: Positions) -> bool:
-        memory, box = self.read.memory.type, self.read.result.type.shape
-        size = memory.dtype.bytes
+    def check(self, engine: CopyEngine, positions: Positions) -> None:
+        memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
+        size, loc = memory.dtype.bytes, self.read.loc
+        facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
         rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == len(memory.shape) - 1
+        want(rows, ACROSS_ROWS, loc, **facts)
         row_bytes, apart = box[-1] * size, memory.shape[-1] * size
-        sides = row_bytes <= engine.widest_row_bytes and max(box) <= engine.longest_side
-        grains = row_bytes % engine.grain_bytes == 0 and (apart % engine.grain_bytes == 0 or len(memory.shape) == 1)
-        grains = grains and positions.divisor(self.read.at[-1]) * size % engine.grain_bytes == 0
-        return rows and sides and grains and len(memory.shape) <= engine.most_axes
+        widest = engine.widest_row_bytes
+        step = row_bytes <= widest and row_bytes % grain == 0
+        want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
+        want(apart % grain == 0 or len(memory.shape) == 1, ROWS_APART, loc, **facts, bytes=apart)
+        want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
+        want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
+        axes = len(memory.shape)
+        want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
 
     def copy(self) -> Copy:
         return Copy(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
@@ -74,26 +134,28 @@ def _blocks(block: Block) -> Iterator[Block]:
             yield from _blocks(inner)
 
 
-def _moves(block: Block, kernel: Kernel, staged: set[Value]) -> Iterator[Move]:
-    """The tiles that this block moves for its own products."""
-    reads = {op.result: op for op in block.ops if isinstance(op, Read)}
-    users: dict[Value, list[Op]] = {}
-    for op in walk(kernel.body):
-        for v in op.operands:
-            users.setdefault(v, []).append(op)
-    written, _ = touched(kernel)
-    factors = {v for op in block.ops if isinstance(op, Mma) for v in (op.a, op.b)}
-    for op in block.ops:
-        if not isinstance(op, Write) or op.memory not in staged or op.tile not in reads:
-            continue
-        read = reads[op.tile]
+class _Finder:
+    def __init__(self, kernel: Kernel, staged: set[Value]) -> None:
+        self.staged = staged
+        self.users: dict[Value, list[Op]] = {}
+        for op in walk(kernel.body):
+            for v in op.operands:
+                self.users.setdefault(v, []).append(op)
+        self.written, _ = touched(kernel)
+
+    def stages(self, op: Op) -> bool:
+        return isinstance(op, Write) and op.memory in self.staged
+
+    def move(self, op: Write, block: Block) -> Move:
+        """A tile that this block moves for its own products."""
+        read = next((r for r in block.ops if isinstance(r, Read) and r.result == op.tile), None)
+        if read is None:
+            raise Left(COMPUTED.at(op.loc))
+        name = read.memory.name
+        want(read.memory not in self.written and lies_in(read.memory, "global"), WRITTEN, read.loc, memory=name)
         whole = op.memory.type.shape == op.tile.type.shape and op.axes == tuple(range(len(op.axes)))
-        alone = users[op.tile] == [op] and read.memory not in written and lies_in(read.memory, "global")
-        others = [user for user in users[op.memory] if user != op]
-        if whole and alone and all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others):
-            yield Move(read, op)
-
-
-def _order(kernel: Kernel, staged: set[Value]) -> Iterator[Value]:
-    """The staged memories, as often as something is written to them."""
-    return (op.memory for op in walk(kernel.body) if isinstance(op, Write) and op.memory in staged)
+        factors = {v for o in block.ops if isinstance(o, Mma) for v in (o.a, o.b)}
+        others = [user for user in self.users[op.memory] if user != op]
+        own = all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others)
+        want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
+        return Move(read, op)

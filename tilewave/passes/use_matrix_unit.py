@@ -26,14 +26,25 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import names, rewrite, substitute_block, uses, walk
 from tilewave.ir.types import Accumulator, Tile
+
+SUMS_USED = Reason(
+    "the loop uses these sums in every step, so they go in and out of the matrix unit each time",
+    "use them behind the loop",
+)
+SEVERAL = Reason(
+    "the loop adds up {count} products, and the matrix unit holds one set of sums: they go in and out in every step",
+    "give each product a loop of its own",
+)
 
 
 def use_matrix_unit(kernel: Kernel) -> Kernel:
     panels = {op.result for op in walk(kernel.body) if isinstance(op, ReadPanel)}
     zeros = {op.result for op in walk(kernel.body) if isinstance(op, Const) and op.value == 0}
     used, builder = uses(kernel), Builder(names(kernel))
+    declined: list[Declined] = []
 
     def packed(op: Op) -> bool:
         return isinstance(op, Mma) and op.a in panels and op.b in panels
@@ -44,12 +55,15 @@ def use_matrix_unit(kernel: Kernel) -> Kernel:
         products = [p for p in walk(op.body) if packed(p)]
         if len(products) == 1 and (place := _carried(op, products[0], used)) is not None:
             return _keep(op, products[0], place, op.init[place] in zeros, builder)
+        here = [p for p in products if p in op.body.ops]
+        reason = SEVERAL if len(products) > 1 else SUMS_USED
+        declined.extend(reason.at(p.loc, count=len(products)) for p in here)
         return None
 
     def around(op: Op) -> Sequence[Op] | None:
         return _in_and_out(op, builder) if isinstance(op, Mma) and packed(op) else None
 
-    return rewrite(rewrite(kernel, kept), around)
+    return rewrite(rewrite(kernel, kept), around).declining(*declined)
 
 
 def _carried(loop: Loop, product: Op, used: object) -> int | None:

@@ -21,8 +21,9 @@ from tilewave.analysis.layouts_needed import Spreads
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Allocate, CopyAsync, Overlay, Write, WriteThrough
+from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteThrough
 from tilewave.ir.placements import lies_in, offset, size_bytes
+from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
 from tilewave.layouts.formulas import Layout
@@ -34,6 +35,26 @@ from tilewave.machine.matrix import NAMED
 ROW_BYTES = (128, 64)
 """How long the rows of a chunk may be; shorter ones are no better than what lanes hold."""
 PAD_BYTES, CHUNK_BYTES, PERIODS = (8, 4, 16), (16, 8, 4), (16, 8, 4, 2)
+
+ACROSS_ROWS = Reason(
+    "{memory} is written across its rows, so lanes store {bytes} bytes at a time or less",
+    "declare it with the columns of the product last",
+)
+RAGGED_ROWS = Reason(
+    "rows of {memory} have {row_bytes} bytes, no multiple of {widest}, so lanes store what they hold, {bytes} bytes at "
+    "a time",
+    "give it rows of a multiple of {elements} elements",
+)
+NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so they store what they hold")
+NO_BYTES = Reason(
+    "every staged operand is still needed when this is written, so there is no shared memory to bring it into rows",
+    "write it behind the loop",
+)
+SHORT_ROWS = Reason(
+    "a wave's part of this tile has no whole rows of {shortest} bytes, or shared memory no room for them, so lanes "
+    "store {bytes} bytes at a time",
+    "give each wave more columns",
+)
 
 
 @dataclass(frozen=True)
@@ -56,12 +77,15 @@ class _Widening:
         self.builder = Builder(names(kernel))
         self.staged = [op.result for op in walk(kernel.body) if isinstance(op, Allocate)]
         self.made: dict[tuple[Value | None, Memory], Op] = {}
+        self.multiplies = any(isinstance(op, Mma) for op in walk(kernel.body))
+        self.declined: list[Declined] = []
 
     def kernel(self) -> Kernel:
         body = self.block(self.old.body)
         front = max((i + 1 for i, op in enumerate(body.ops) if isinstance(op, Allocate)), default=0)
         ops = (*body.ops[:front], *self.made.values(), *body.ops[front:])
-        return replace(self.old, body=replace(body, ops=ops)) if self.made else self.old
+        made = replace(self.old, body=replace(body, ops=ops)) if self.made else self.old
+        return made.declining(*self.declined)
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
@@ -71,23 +95,45 @@ class _Widening:
         return replace(block, ops=tuple(ops))
 
     def widened(self, op: Write, block: Block, position: int) -> Op:
-        layout = self.sums(op) if self.is_narrow(op) else None
-        if layout is None:
+        if not self.is_narrow(op):
             return op
-        under = self.free(block, position)
-        waves = prod(self.old.waves)
-        if under is None and self.staged:
+        try:
+            return self.through(op, *self.chunk(op, block, position))
+        except Left as left:
+            self.declined += [left.declined] if self.multiplies else []
             return op
-        room = _bytes(under) if under else self.machine.shared.bytes // self.machine.resident_waves * waves
-        kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
-        return op if kind is None else self.through(op, under, kind)
 
     def is_narrow(self, op: Write) -> bool:
-        """Whether a lane's four neighbours are less than it can store, and the memory has rows for more."""
-        memory, dtype, widest = op.memory.type, op.tile.type.dtype, self.machine.widest_load_bytes
-        rows = op.axes == tuple(sorted(op.axes)) and len(op.axes) > 1 and op.axes[-1] == len(memory.shape) - 1
-        fits = NEIGHBOURS * dtype.bytes < widest and memory.shape[-1] * dtype.bytes % widest == 0
-        return lies_in(op.memory, "global") and rows and fits and dtype != BOOL
+        """Whether a lane's four neighbours are less than it can store."""
+        dtype = op.tile.type.dtype
+        narrow = NEIGHBOURS * dtype.bytes < self.machine.widest_load_bytes and dtype != BOOL
+        return narrow and len(op.axes) > 1 and lies_in(op.memory, "global")
+
+    def chunk(self, op: Write, block: Block, position: int) -> tuple[Value | None, Memory]:
+        """Where a wave brings its part into rows: the memory whose bytes it takes, and what it makes of them."""
+        layout = self.checked_layout(op)
+        under = self.free(block, position)
+        waves = prod(self.old.waves)
+        want(under is not None or not self.staged, NO_BYTES, op.loc)
+        room = _bytes(under) if under else self.machine.shared.bytes // self.machine.resident_waves * waves
+        kind = chunk_memory(self.machine, layout, op.tile.type.dtype, waves, room)
+        if kind is None:
+            raise Left(SHORT_ROWS.at(op.loc, shortest=min(ROW_BYTES), bytes=NEIGHBOURS * op.tile.type.dtype.bytes))
+        return under, kind
+
+    def checked_layout(self, op: Write) -> Layout:
+        """How lanes hold the tile; the memory must have rows for more than they hold side by side."""
+        memory, size, widest = op.memory.type, op.tile.type.dtype.bytes, self.machine.widest_load_bytes
+        facts = {"memory": op.memory.name, "bytes": NEIGHBOURS * size}
+        rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == len(memory.shape) - 1
+        want(rows, ACROSS_ROWS, op.loc, **facts)
+        row_bytes = memory.shape[-1] * size
+        more = {"row_bytes": row_bytes, "widest": widest, "elements": widest // size}
+        want(row_bytes % widest == 0, RAGGED_ROWS, op.loc, **facts, **more)
+        layout = self.sums(op)
+        if layout is None:
+            raise Left(NOT_SUMS.at(op.loc))
+        return layout
 
     def sums(self, op: Write) -> Layout | None:
         """How lanes hold the tile, if as a matrix instruction leaves its sums."""

@@ -18,7 +18,7 @@ from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
-from tilewave.passes.multiply_by_reciprocals import multiply_by_reciprocals
+from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
@@ -33,7 +33,7 @@ from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_parts_first import take_parts_first
-from tilewave.passes.unroll_slots import unroll_slots
+from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 from tilewave.passes.widen_writes import WidenWrites
@@ -63,9 +63,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
-        ConvertLayouts(
-            machine
-        ),  # before barriers: what waves exchange goes through memories; behind: it moves no loads
+        ConvertLayouts(machine),  # before barriers: what waves exchange goes through memories
         WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
@@ -74,7 +72,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
-        unroll_slots,  # last: it repeats what was ordered
+        UnrollSlots(),  # last: it repeats what was ordered
         simplify,
     )
 
@@ -111,12 +109,13 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
     )
 
 
-def hopper(machine: Chip, places: Places, stages: int, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
+def hopper(machine: Chip, places: Places, stages: int | None, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
-    Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`. `workgroups` run at once; where
-    there are more, each of those computes several tiles.
+    Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`; unsaid, the pass decides.
+    `workgroups` run at once; where there are more, each of those computes several tiles.
     """
+    specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     return (
         SplitLastRound(workgroups, line_bytes=machine.line_bytes),  # first: it makes rounds, or leaves it to the next
         MakePersistent(workgroups),
@@ -132,11 +131,11 @@ def hopper(machine: Chip, places: Places, stages: int, workgroups: int, fewest: 
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
-        SpecializeWaves(machine, stages, fewest),  # on lanes: each role is a program of its own
+        specialize,  # on lanes: each role is a program of its own
         ShareCopies(machine),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
-        multiply_by_reciprocals,  # last: whatever computes positions is there
+        MultiplyByReciprocals(),  # last: whatever computes positions is there
         simplify,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.faults import telling
+from tilewave.ir.reasons import Declined
 from tilewave.ir.verify import verify
 
 Pass = Callable[[Kernel], Kernel]
@@ -23,6 +24,8 @@ class Step:
     before: Kernel
     after: Kernel
     seconds: float
+    declined: tuple[Declined, ...] = ()
+    """Where it could have helped and did not, and why."""
 
     @property
     def changed(self) -> bool:
@@ -41,9 +44,10 @@ def run(kernel: Kernel, passes: Sequence[Pass]) -> tuple[Kernel, tuple[Step, ...
     for p in passes:
         start = time.perf_counter()
         with telling(pass_name(p), kernel):
-            after = p(kernel)
+            said = p(kernel)
+        after = replace(said, declined=())  # each step has its own
         verify(after)
-        steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start))
+        steps.append(Step(pass_name(p), decision(p), kernel, after, time.perf_counter() - start, said.declined))
         kernel = after
     return kernel, tuple(steps)
 
@@ -57,6 +61,16 @@ def pass_name(p: Pass) -> str:
 def decision(p: Pass) -> str:
     """The pass with its parameters."""
     return p.__name__ if hasattr(p, "__name__") else repr(p)
+
+
+def after(steps: Iterable[Step], name: str, otherwise: Kernel) -> Kernel:
+    """The kernel behind a pass; where the list leaves it out, another."""
+    return next((step.after for step in steps if step.name == name), otherwise)
+
+
+def last_on_tiles(steps: Sequence[Step], start: Kernel) -> Kernel:
+    """The last kernel that still speaks of whole tiles."""
+    return next((step.after for step in reversed(steps) if step.after.level == "tile"), start)
 
 
 def numbered(steps: Iterable[Step]) -> tuple[Step, ...]:

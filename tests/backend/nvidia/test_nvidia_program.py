@@ -70,6 +70,18 @@ def test_arrays_that_it_cannot_take_are_loaded_by_lanes(gemm, a, variant):
     assert "wgmma" in ptx
 
 
+def test_why_tells_what_arrays_keep_the_code_from(gemm, torch):
+    well = tensors(torch)
+    assert gemm.why(*well) == gemm.why()
+    (*before, narrow, other) = gemm.why(*tensors(torch, at=(0x10002, 0x40000, 0x90000)))
+    assert tuple(before) == gemm.why().rows
+    assert {narrow.step, other.step} == {"call"}
+    assert narrow.what == (
+        "a begins at 0x10002, and the copy engine needs a multiple of 16 bytes, so lanes load all tiles in this call"
+    )
+    assert other.what.startswith("a, or its rows, begin at multiples of 2 bytes, and not of 16")
+
+
 def test_a_call_launches_every_workgroup_with_maps_of_its_arrays(gemm, fake, torch):
     gemm(*tensors(torch))
     (seen,) = fake.launches

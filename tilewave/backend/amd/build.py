@@ -15,10 +15,11 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Allocate, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
+from tilewave.ir.reasons import Declined
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
-from tilewave.pipeline.runner import Pass, Step, run
+from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key
 
@@ -92,6 +93,9 @@ class AmdBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
 
+    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+        return self.program.declined_for(arrays, parameters)
+
     def stored(self) -> Stored:
         with IMPORTING:
             from tilewave.backend.amd.saved import stored_amd  # noqa: PLC0415  few save
@@ -127,8 +131,9 @@ class AmdBuild(Build):
     def resources(self) -> LaneResources:
         if self.counted is not None:
             return self.counted
-        after = {step.name: step.after for step in self.steps}
-        whole = after["guard_edges"]
+        whole = last_on_tiles(self.steps, self.tiles)
+        staged = after(self.steps, "stage_shared", self.tiles)
+        chosen = after(self.steps, "choose_instructions", self.tiles)
         allocated = [op.result.type for op in walk(whole.body) if isinstance(op, Allocate)]
         products = tuple(dict.fromkeys(op.instruction for op in walk(whole.body) if isinstance(op, Mma)))
         return LaneResources(
@@ -137,10 +142,10 @@ class AmdBuild(Build):
             self.lanes.lanes,
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
-            loads_per_lane(after["stage_shared"]),
-            loads_per_lane(after["minimize_global_loads"]),
+            loads_per_lane(staged),
+            loads_per_lane(after(self.steps, "minimize_global_loads", staged)),
             *self.program.registers,
-            not_as_asked(self.tiles, after["choose_instructions"], self.lanes, products, self.chip.name),
+            not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )
 
 

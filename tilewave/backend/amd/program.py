@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.amd.code import AmdCode, keep, kept
 from tilewave.backend.amd.code_object_metadata import kernels
-from tilewave.errors import SpillWarning, TargetError, here
+from tilewave.errors import NOWHERE, SpillWarning, TargetError, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
 from tilewave.machine.chips import Chip
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 Make = Callable[[frozenset[str]], AmdCode]
 """Code for arrays of which some do not lie in rows."""
+
+NOT_IN_ROWS = Reason(
+    "{array} does not lie in rows without gaps, from an address that loads can begin at, so lanes move single elements",
+    "copy it into rows without gaps",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +135,13 @@ class AmdProgram:
         strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
         addresses = dict(zip(strides, (v.pointer for v in views), strict=True))
         return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], addresses[r.name]))
+
+    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+        """What these arrays keep its code from, and why."""
+        return self.declined(check_call(self.tiles.name, parameters, arrays, "rocm", here()))
+
+    def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
+        return tuple(NOT_IN_ROWS.at(NOWHERE, array=name) for name in sorted(self._anyhow(views)))
 
     def _memories(self) -> list[Any]:
         return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]

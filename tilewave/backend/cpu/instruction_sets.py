@@ -15,6 +15,7 @@ from tilewave.backend.cpu.soft_half import SOFT_HALF
 from tilewave.backend.llvm_child import Machine
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
+from tilewave.ir.faults import lacking
 from tilewave.ir.ops import Mma
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType
@@ -51,6 +52,8 @@ class InstructionSet:
     def multiply_panels(
         self, f: Function, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
     ) -> list[str]:
+        if self.matrix_unit:
+            raise lacking("use_matrix_unit", f"panels of {self.name} are multiplied by its matrix unit alone")
         formats = {(p.dtype, p.group) for p in self.panel_formats().values()}
         told = (a.dtype.name, a.group), (b.dtype.name, b.group)
         assert told[0] == told[1] in formats, f"{self.name} multiplies no panels of {told[0]} by {told[1]}"

@@ -37,8 +37,8 @@ setp.eq.b32 p, x, 0;
 FENCE = "fence.proxy.async.shared::cta;"
 """What lanes stored in shared memory is seen by copies and products behind it."""
 GROUP = 4
-MOST_REGISTERS, FEWEST_REGISTERS = 240, 40
-"""Of a lane: the most that it can be given, and enough to ask for copies."""
+MOST_REGISTERS = 240
+"""That a lane can be given."""
 WAVE_MEETS = "bar.warp.sync -1;"
 # Without `.release.cluster`, which would flush all of a wave's stores in every step: only reads stand in front of it.
 ARRIVE_EVERYWHERE = """{{
@@ -74,17 +74,19 @@ class Hopper:
         else:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
 
-    def share_registers(self, f: Function, waves: int, of: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    def share_registers(
+        self, f: Function, waves: int, of: int, fewest: int
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
         units = self.chip.matrix_units
         all_of_a_lane, grain = units.count * units.registers, units.register_grain
         at_first = min(MOST_REGISTERS, all_of_a_lane // of // grain * grain)
-        given = (at_first - FEWEST_REGISTERS) * (of - waves) // waves // grain * grain
+        given = (at_first - fewest) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
         if more <= at_first or waves % GROUP or of % GROUP:
             return (lambda: None), (lambda: None)
         return (
             lambda: asm(f, f"setmaxnreg.inc.sync.aligned.u32 {more};"),
-            lambda: asm(f, f"setmaxnreg.dec.sync.aligned.u32 {FEWEST_REGISTERS};"),
+            lambda: asm(f, f"setmaxnreg.dec.sync.aligned.u32 {fewest};"),
         )
 
     def multiply(self, f: Function, product: SharedProduct) -> list[str]:

@@ -16,10 +16,11 @@ from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
-from tilewave.pipeline.runner import Pass, Step, run
+from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
 from tilewave.runtime.arrays import Parameter
 from tilewave.runtime.cache import compile_key, key_of
 
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 Passed = tuple[Kernel, tuple[Step, ...]]
 """What each lane does, and how passes came to it."""
 
-DEFAULT_STAGES = 4
-"""Steps that the copy engine is ahead at most; three cost one percent on the shapes measured, two a third."""
+TWO_FIT = Reason(
+    "two workgroups of {bytes:,} bytes fit on one processor and overlap there, so each computes one tile and ends",
+    "with larger tiles a workgroup has a processor to itself, and goes from tile to tile",
+)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ class NvidiaBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
 
+    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+        return self.program.declined_for(arrays, parameters)
+
     def stored(self) -> Stored:
         with IMPORTING:
             from tilewave.backend.nvidia.saved import stored_nvidia  # noqa: PLC0415  few save
@@ -133,9 +139,8 @@ class NvidiaBuild(Build):
     def resources(self) -> NvidiaResources:
         if self.counted is not None:
             return replace(self.counted, assemble=lambda: self.program.assembled)
-        after = {step.name: step.after for step in self.steps}
         allocated = [op.result.type for op in walk(self.lanes.body) if isinstance(op, Allocate)]
-        chosen = after["choose_instructions"]
+        chosen = after(self.steps, "choose_instructions", self.tiles)
         products = tuple(dict.fromkeys(op.instruction for op in walk(chosen.body) if isinstance(op, Mma)))
         return NvidiaResources(
             self.chip.name,
@@ -143,7 +148,7 @@ class NvidiaBuild(Build):
             self.lanes.lanes,
             products,
             sum(elements(m) * m.dtype.bytes for m in allocated if isinstance(m, Memory)),
-            loads_per_lane(after["guard_edges"]),
+            loads_per_lane(last_on_tiles(self.steps, self.tiles)),
             lambda: self.program.assembled,
             not_as_asked(self.tiles, chosen, self.lanes, products, self.chip.name),
         )
@@ -163,7 +168,9 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
 
     def chosen() -> NvidiaBuild:
         copying = _chosen(tiles, chip, places, stages)
-        return replace(copying, key=key, otherwise=plain) if copying else replace(plain(), key=key)
+        if _copies(copying):
+            return replace(copying, key=key, otherwise=plain)
+        return replace(_tried(copying, plain()), key=key)
 
     code = kept(key, Variant())
     if code is None:
@@ -171,15 +178,37 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     return NvidiaBuild(tiles, chip, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
 
 
-def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> NvidiaBuild | None:
-    """With copies, if they bring anything; as many workgroups as run at once, if each has a processor to itself."""
+def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> NvidiaBuild:
+    """With copies; as many workgroups as run at once, if each has a processor to itself."""
     built = build_copying(tiles, chip, places, stages, chip.processors)
-    if not any(isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)) for op in walk(built.lanes.body)):
-        return None
-    alone = built.resources.shared_bytes > chip.shared.bytes // 2  # no two workgroups fit on one processor
-    if not alone and built.lanes.workgroups != tiles.workgroups:
-        return build_copying(tiles, chip, places, stages, tiles.workgroups)
-    return built
+    if not _copies(built):
+        return built
+    needed = built.resources.shared_bytes
+    alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one processor
+    if alone or built.lanes.workgroups == tiles.workgroups:
+        return built
+    loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
+    one_each = build_copying(tiles, chip, places, stages, tiles.workgroups)
+    return _saying("make_persistent", TWO_FIT.at(loc, bytes=needed), one_each)
+
+
+def _copies(build: NvidiaBuild) -> bool:
+    return any(isinstance(op, (CopyAsyncSignal, CopyAsyncCluster)) for op in walk(build.lanes.body))
+
+
+def _saying(name: str, declined: Declined, build: NvidiaBuild) -> NvidiaBuild:
+    """The same, where a pass was not let do what it could have done."""
+    lanes, steps = build.passed
+    said = tuple(replace(s, declined=(*s.declined, declined)) if s.name == name else s for s in steps)
+    return replace(build, passing=lambda: (lanes, said))
+
+
+def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
+    """The plain build, whose steps begin with those that were to copy and say why they could not."""
+    lanes, steps = plain.passed
+    tried = [s for s in copying.steps if s.name in ("use_copy_engine", "specialize_waves") and s.declined]
+    unchanged = [replace(s, before=plain.tiles, after=plain.tiles) for s in tried]
+    return replace(plain, passing=lambda: (lanes, (*unchanged, *steps)))
 
 
 def build_copying(tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
@@ -191,8 +220,7 @@ def copying_passes(
     chip: Chip, places: Places, stages: int | None = None, workgroups: int | None = None
 ) -> tuple[Pass, ...]:
     """`workgroups`: as many as the chip has processors, where it is not said."""
-    most, fewest = (stages, stages) if stages else (DEFAULT_STAGES, 1)
-    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, most, workgroups or chip.processors, fewest)
+    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, workgroups or chip.processors, stages or 1)
     return passes
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.errors import SlowCodeWarning, SpillWarning
+from tilewave.errors import NOWHERE, SlowCodeWarning, SpillWarning, here
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import Chip
-from tilewave.runtime.arrays import ArrayView, Parameter
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
 from tilewave.runtime.gpu_launch import (
@@ -39,6 +40,16 @@ Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 
 AUTHOR = 8
 """How far the author's call stands above `warn_of_slow_code`, seen by `warnings`."""
+
+NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
+ONE_BY_ONE = Reason(
+    "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
+    "copy it into rows without gaps",
+)
+NARROW = Reason(
+    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move {bytes} at a time",
+    "let it begin, and its rows lie, at multiples of {widest} bytes",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +136,33 @@ class NvidiaProgram:
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
-        named = dict(zip((v.name for v in self.memories), views, strict=True))
-        widest = self.chip.widest_load_bytes
+        named, widest = self._named(views), self.chip.widest_load_bytes
         anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
         narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
-        slots = ((_tiled(m, list(named)), named[m.name]) for m in self.code_for(Variant()).maps)
-        is_plain = any(tensor_map(slot, v).problem(v.pointer) for slot, v in slots)
-        return Variant(is_plain and self.otherwise is not None, anyhow, narrow)
+        return Variant(bool(self._not_copied(named)) and self.otherwise is not None, anyhow, narrow)
+
+    def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
+        """What these arrays keep its code from, and why."""
+        return self.declined(check_call(self.name, parameters, arrays, "cuda", here()))
+
+    def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
+        named, variant = self._named(views), self._variant_for(views)
+        copied = self._not_copied(named) if variant.is_plain else {}
+        found = [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
+        found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.anyhow]
+        widest = self.chip.widest_load_bytes
+        found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in variant.narrow]
+        return tuple(found)
+
+    def _named(self, views: Sequence[ArrayView]) -> dict[str, ArrayView]:
+        return dict(zip((v.name for v in self.memories), views, strict=True))
+
+    def _not_copied(self, named: dict[str, ArrayView]) -> dict[str, str]:
+        """The arrays that the copy engine cannot take, and why."""
+        slots = [(_tiled(m, list(named)), m.name) for m in self.code_for(Variant()).maps]
+        problems = {name: tensor_map(slot, named[name]).problem(named[name].pointer) for slot, name in slots}
+        return {name: problem for name, problem in problems.items() if problem}
 
     def kernel_of(self, variant: Variant) -> Kernel:
         return self.otherwise() if variant.is_plain and self.otherwise else self.lanes()

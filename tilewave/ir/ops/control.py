@@ -62,18 +62,23 @@ def _want_carried(op: Loop | While, want: Want) -> None:
 
 @dataclass(frozen=True)
 class Role(Op):
-    """Only waves `first` to `last` - 1 run this block; the others go on behind it."""
+    """Only waves `first` to `last` - 1 run this block; the others go on behind it.
+
+    Lanes of the others may be left `others_keep` registers, so that these have more; 0 leaves them what they have.
+    """
 
     levels = ON_LANES
 
     first: int
     last: int
     body: Block
+    others_keep: int = 0
 
     def check(self, want: Want) -> None:
         fits = 0 <= self.first < self.last <= MOST_WAVES and not self.body.args
         want(fits, "takes waves first to last - 1")
         want(not self.body.ops or not isinstance(self.body.ops[-1], Yield), "yields nothing")
+        want(self.others_keep >= 0, "leaves the other waves some registers")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from math import prod
 from tilewave.analysis.barriers import Handovers
 from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Signals, Swizzled
@@ -94,11 +94,11 @@ class Later:
     def number(self, v: Value) -> str:
         return self.n.sum(self.n.positions.of(v), 32)
 
-    def registers(self, first: int, last: int, body: Block) -> tuple[Callable[[], None], Callable[[], None]]:
+    def registers(self, role: ir.Role) -> tuple[Callable[[], None], Callable[[], None]]:
         """What waves do where a role begins, those that play it and the others, so that products have registers."""
-        if first or not any(isinstance(op, ir.MatrixShared) for op in walk(body)):
+        if role.first or not role.others_keep:
             return (lambda: None), (lambda: None)
-        return self.target.share_registers(self.f, last, self.waves)
+        return self.target.share_registers(self.f, role.last, self.waves, role.others_keep)
 
     # -- barriers
 

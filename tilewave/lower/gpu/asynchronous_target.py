@@ -85,8 +85,10 @@ class LaterTarget(Protocol):
 
     def barrier(self, f: Function, gathering: Gathering) -> None: ...
 
-    def share_registers(self, f: Function, waves: int, of: int) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What `waves` that multiply do first, and what the rest `of` all of them do, so that these leave registers."""
+    def share_registers(
+        self, f: Function, waves: int, of: int, fewest: int
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers."""
         ...
 
     def multiply(self, f: Function, product: SharedProduct) -> list[str]:
@@ -118,7 +120,7 @@ class LaterTarget(Protocol):
     def await_phase(self, f: Function, signal: str, parity: str) -> None: ...
 
     def expect_map(self, f: Function, map_: str) -> None:
-        """Bring a map near when the kernel begins, so that the first copy does not wait for it."""
+        """CopyAsync a map near when the kernel begins, so that the first copy does not wait for it."""
         ...
 
     def copy_async_signal(self, f: Function, box: Box, signal: str) -> None: ...

@@ -12,7 +12,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
-from tilewave.ir.faults import telling
+from tilewave.ir.faults import lacking, telling
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -62,7 +62,8 @@ def lower_lanes(
     `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
     """
     with telling("the lowering of lanes", kernel):
-        assert kernel.level == "lane", f"{kernel.name} is on the {kernel.level} level"
+        if kernel.level != "lane":
+            raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
         body = _Body(kernel, target, anyhow, alignments or {})
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
@@ -360,19 +361,18 @@ class _Body:
         return yielded
 
     def role(self, op: ir.Role) -> None:
-        first, last, body = op.first, op.last, op.body
         wave = self.target.wave(self.f)
-        after_first = self.f.value(f"icmp uge i32 {wave}, {first}")
-        before_last = self.f.value(f"icmp ult i32 {wave}, {last}")
+        after_first = self.f.value(f"icmp uge i32 {wave}, {op.first}")
+        before_last = self.f.value(f"icmp ult i32 {wave}, {op.last}")
         mine = self.f.value(f"and i1 {after_first}, {before_last}")
 
-        more, fewer = self.later.registers(first, last, body) if self.later else (_nothing, _nothing)
+        more, fewer = self.later.registers(op) if self.later else (_nothing, _nothing)
 
         def write() -> None:
             more()
-            self.block(body)
+            self.block(op.body)
 
-        before, self.leader = self.leader, first
+        before, self.leader = self.leader, op.first
         self.f.when(mine, write, fewer)
         self.leader = before
 

@@ -1,0 +1,71 @@
+"""What the first line of a check test may name: each pass, made from the words in its parentheses."""
+
+from kernels import FORMATS
+
+from tilewave.ir.places import Places
+from tilewave.machine.chips import CHIPS, SM_90A
+from tilewave.mapping import as_mapping
+from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.convert_layouts import ConvertLayouts
+from tilewave.passes.dissolve_loops import dissolve_loops
+from tilewave.passes.fit_shared import FitShared
+from tilewave.passes.guard_edges import guard_edges
+from tilewave.passes.load_into_shared import LoadIntoShared
+from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
+from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.pipeline_loop import PipelineLoop
+from tilewave.passes.place_barriers import place_barriers
+from tilewave.passes.prepack_operands import PrepackOperands
+from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_zeros import skip_zeros
+from tilewave.passes.slice_depth import slice_depth
+from tilewave.passes.specialize_waves import SpecializeWaves
+from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.split_tiles import SplitTiles
+from tilewave.passes.stage_shared import StageShared
+from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.start_early import start_early
+from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.unroll_slots import UnrollSlots
+from tilewave.passes.use_copy_engine import UseCopyEngine
+from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_writes import WidenWrites
+
+PASSES = {
+    "alternate_depth": lambda text: alternate_depth,
+    "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
+    "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
+    "dissolve_loops": lambda text: dissolve_loops,
+    "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
+    "guard_edges": lambda text: guard_edges,
+    "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
+    "make_persistent": lambda text: MakePersistent(int(text)),
+    "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
+    "orient_reads": lambda text: orient_reads,
+    "pipeline_loop": lambda text: PipelineLoop(int(text)),
+    "place_barriers": lambda text: place_barriers,
+    "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
+    "share_copies": lambda text: ShareCopies(CHIPS[text]),
+    "simplify": lambda text: simplify,
+    "slice_depth": lambda text: slice_depth,
+    "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
+    "use_matrix_unit": lambda text: use_matrix_unit,
+    "split_last_round": lambda text: SplitLastRound(int(text), 0),
+    "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
+    "stage_shared": lambda text: StageShared(CHIPS[text]),
+    "stage_writes": lambda text: StageWrites(CHIPS[text]),
+    "take_parts_first": lambda text: take_parts_first,
+    "skip_zeros": lambda text: skip_zeros,
+    "start_early": lambda text: start_early,
+    "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
+    "unroll_slots": lambda text: UnrollSlots(),
+    "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),
+    "widen_writes": lambda text: WidenWrites(CHIPS[text]),
+}
+SEPARATOR = "// -----\n"

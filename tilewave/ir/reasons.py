@@ -1,0 +1,52 @@
+"""Why a pass left something as it was: a sentence for the author, the line it is about, and what to write instead.
+
+    ACROSS_ROWS = Reason("{memory} is read across its rows, and the copy engine goes along them", "declare it …")
+    …
+    return kernel.declining(ACROSS_ROWS.at(read.loc, memory=read.memory.name))
+
+The sentences stand at the top of each pass, so that a reader sees what it may decline, and a test that each is shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.errors import NOWHERE, Loc
+
+
+@dataclass(frozen=True)
+class Declined:
+    """One thing that a pass could have helped with and did not."""
+
+    what: str
+    loc: Loc = NOWHERE
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.loc}: " if self.loc.line else ""
+        return f"{where}{self.what}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A kind of `Declined`; names in braces are filled in."""
+
+    what: str
+    remedy: str = ""
+
+    def at(self, loc: Loc, **facts: object) -> Declined:
+        return Declined(self.what.format(**facts), loc, self.remedy.format(**facts))
+
+
+class Left(Exception):
+    """Raised within a pass, and caught there, where it finds that it has to leave something as it is."""
+
+    def __init__(self, declined: Declined) -> None:
+        super().__init__(str(declined))
+        self.declined = declined
+
+
+def want(holds: object, otherwise: Reason, loc: Loc, **facts: object) -> None:
+    """Go on where this holds; else it is declined, for that reason."""
+    if not holds:
+        raise Left(otherwise.at(loc, **facts))

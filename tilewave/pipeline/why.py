@@ -1,0 +1,77 @@
+"""What the passes of a kernel left as it was, and why: for people a table of lines, for programs a tuple of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tilewave.errors import Loc
+from tilewave.ir.reasons import Declined
+from tilewave.pipeline.runner import Step
+
+NOTHING = "no pass declined anything"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that one pass left as it was."""
+
+    step: str
+    """The pass, by the name of its step."""
+    declined: Declined
+
+    @property
+    def loc(self) -> Loc:
+        return self.declined.loc
+
+    @property
+    def what(self) -> str:
+        return self.declined.what
+
+    @property
+    def remedy(self) -> str:
+        return self.declined.remedy
+
+    @property
+    def line(self) -> str:
+        """`gemm.py:21`, or nothing where no line is to blame."""
+        return str(self.loc) if self.loc.line else ""
+
+    @property
+    def record(self) -> dict[str, str]:
+        """For JSON."""
+        return {"pass": self.step, "line": self.line, "what": self.what, "remedy": self.remedy}
+
+
+@dataclass(frozen=True)
+class Why:
+    """Rows in the order of the passes; prints as a table."""
+
+    rows: tuple[Row, ...]
+
+    @staticmethod
+    def of(steps: Iterable[Step]) -> Why:
+        return Why(tuple(Row(step.name, declined) for step in steps for declined in step.declined))
+
+    def of_a_call(self, declined: Iterable[Declined]) -> Why:
+        """With what the arrays of a call keep the code from."""
+        return Why((*self.rows, *(Row("call", d) for d in declined)))
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return NOTHING
+        widths = [max(len(getattr(row, column)) for row in self.rows) for column in ("step", "line")]
+        return "\n".join(_text(row, *widths) for row in self.rows)
+
+    __repr__ = __str__
+
+
+def _text(row: Row, step: int, line: int) -> str:
+    front = f"{row.step:{step}}  {row.line:{line}}  "
+    return front + row.what + (f"\n{' ' * len(front)}{row.remedy}" if row.remedy else "")
