@@ -6,7 +6,8 @@ import pytest
 
 from tilewave.analysis.axes import Axes
 from tilewave.analysis.positions import Positions
-from tilewave.analysis.schedule import Covered
+from tilewave.analysis.reads import judged_schedule
+from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import Loc
 from tilewave.ir import ops
 from tilewave.ir.core import Block, Kernel, Op, Value, field_type, part_names
@@ -175,21 +176,27 @@ def test_a_part_of_what_is_computed_element_by_element_is_computed_from_parts():
     assert (2, 2) in shapes
 
 
-def test_an_op_that_touches_an_array_nobody_knows_where_is_refused():
-    """What a workgroup writes decides whether tiles are lost; an op that cannot be followed is named."""
+@dataclass(frozen=True)
+class Poke(Op):
+    levels = ON_TILES
+    writes = places(memory=GLOBAL)
 
-    @dataclass(frozen=True)
-    class Poke(Op):
-        levels = ON_TILES
-        writes = places(memory=GLOBAL)
+    memory: Value
 
-        memory: Value
+    def check(self, want):
+        pass
 
-        def check(self, want):
-            pass
 
-    kernel = verify(kernel_of(Poke(ARRAY, loc=Loc("<text>", 5))))
+@dataclass(frozen=True)
+class Peek(Poke):
+    reads, writes = places(memory=GLOBAL), places()
+
+
+@pytest.mark.parametrize("asked, kind", [(checked_schedule, Poke), (judged_schedule, Poke), (judged_schedule, Peek)])
+def test_an_op_that_touches_an_array_nobody_knows_where_is_refused(asked, kind):
+    """What workgroups write decides whether tiles are lost, what they read whether they may: such an op is named."""
+    kernel = verify(kernel_of(kind(ARRAY, loc=Loc("<text>", 5))))
     with pytest.raises(CannotCompile) as raised:
-        Covered.by(kernel, {}, "")
-    assert raised.value.what == "k: it is not known which elements poke touches"
+        asked(kernel, {})
+    assert raised.value.what == f"k: it is not known which elements {kind.word()} touches"
     assert raised.value.loc.line == 5

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewave.analysis.ranges import Range, Ranges, range_of
 from tilewave.analysis.schedule import OUTSIDE, Cover, Covered, Schedule
-from tilewave.analysis.visits import Visit, WholeRun, element_places, needed_values, tile_shape
+from tilewave.analysis.visits import Visit, WholeRun, element_places, needed_values, tile_shape, want_followed
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Value
@@ -31,6 +31,7 @@ MOST_PLACES = 1 << 24
 
 def judged_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "") -> Schedule:
     """The schedule, as `checked_schedule` has it, if no workgroup reads what it may not; else a counterexample."""
+    want_followed(kernel, lambda op: op.read)
     reads, ranges = _reads(kernel), Ranges(kernel)
     doubtful = [op for op in reads if _doubtful_axes(op, ranges.of)]
     watched = {op.at[a] for op in doubtful if isinstance(op, Read) for a in _doubtful_axes(op, ranges.of)}

@@ -89,7 +89,7 @@ class Covered:
 
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
-        want_followed(kernel)
+        want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
         if not writes:
             raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")

@@ -60,10 +60,10 @@ FOLLOWED: tuple[type[Op], ...] = (Read, Gather, Write, Scatter)
 """Ops of which it is known where in their memory each workgroup goes."""
 
 
-def want_followed(kernel: Kernel) -> None:
-    """Refuse an op that touches one of the kernel's arrays, nobody knows where."""
+def want_followed(kernel: Kernel, touched: Callable[[Op], tuple[Value, ...]]) -> None:
+    """Refuse an op by which one of the kernel's arrays is `touched`, nobody knows where."""
     for op in walk(kernel.body):
-        if not isinstance(op, FOLLOWED) and any(v in kernel.body.args for v in (*op.read, *op.written)):
+        if not isinstance(op, FOLLOWED) and any(v in kernel.body.args for v in touched(op)):
             raise CannotCompile(f"{kernel.name}: it is not known which elements {op.name} touches", loc=op.loc)
 
 

@@ -72,7 +72,7 @@ def _segments(kernel: Kernel, symbols: Mapping[str, int]) -> Iterator[Segment]:
     """Cut the visits after every write that a read follows, and where the next workgroups begin."""
     own = {v for op in walk(kernel.body) if isinstance(op, Allocate) for v in op.results}
     now, count, last = Segment(), 0, -1
-    want_followed(kernel)
+    want_followed(kernel, lambda op: (*op.read, *op.written))
     for visit in visits(kernel, symbols, FOLLOWED):
         if visit.op.memory in own or not len(visit.workgroups):
             continue
