@@ -13,9 +13,9 @@ from dataclasses import astuple, dataclass
 from statistics import fmean
 
 from tilewave.machine import find
-from tilewave.sim.measured import Counters
+from tilewave.sim.measured import ProfilerCounters
 from tilewave.sim.requests import SharedReads, Sync, shared_reads
-from tilewave.sim.simulate import Run
+from tilewave.sim.simulate import SimulatedRun
 from tilewave.sim.validation import h200_runs, short_runs, unseen_runs
 
 SEED, FOLDS, TRIES = 20261115, 4, 1000
@@ -49,7 +49,7 @@ def launches() -> list[Launch]:
     return [_launch(file, row, made) for file, runs in FILES.items() for row, made in runs()]
 
 
-def _launch(file: str, row: Counters, made: Run) -> Launch:
+def _launch(file: str, row: ProfilerCounters, made: SimulatedRun) -> Launch:
     merging = find("H200").merging
     assert merging is not None
     return Launch(

@@ -29,9 +29,9 @@ def kernel_of(text):
 class MachineCode:
     """A kernel compiled for a chip."""
 
-    def __init__(self, kernel, chip="gfx942", anyhow=()):
+    def __init__(self, kernel, chip="gfx942", any_strides=()):
         self.kernel = kernel
-        self.lowered = lower_lanes(kernel, Amdgcn(CHIPS[chip]), frozenset(anyhow))
+        self.lowered = lower_lanes(kernel, Amdgcn(CHIPS[chip]), frozenset(any_strides))
         # In this process: starting another for each of the many small kernels takes longer than compiling them.
         self.asm = compile_here(self.lowered.llvm_ir, replace(Amdgcn(CHIPS[chip]).machine, gives="text")).asm
         self.emulator = Emulator.from_assembly(self.asm)

@@ -20,7 +20,7 @@ from tilewave import WaveCompileOptions, f32, wave_compile
 from tilewave.backend.assembler import assemble
 from tilewave.backend.cpu.instruction_sets import host_instruction_set
 from tilewave.forks import cached_property
-from tilewave.runtime.cpu import Launch, Program
+from tilewave.runtime.cpu import CpuLaunch, CpuProgram
 
 # Python's own, about any fork with threads.
 pytestmark = [pytest.mark.llvm_child, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -54,7 +54,7 @@ def code():
 
 
 def link(code):
-    Program(code, Launch(2, (), (), 0, 0, ()))
+    CpuProgram(code, CpuLaunch(2, (), (), 0, 0, ()))
     return True
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
-    from tilewave.passes.map_workgroups import Order
+    from tilewave.passes.map_workgroups import TileOrder
 
 T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
@@ -435,7 +435,7 @@ def grid_of(kernel: Kernel) -> tuple[int, ...]:
     return next(Cut.by(op).grid for op in walk(kernel.body) if isinstance(op, (Write, Scatter)))
 
 
-def _tile_level(order: Order) -> tuple[Pass, ...]:
+def _tile_level(order: TileOrder) -> tuple[Pass, ...]:
     with IMPORTING:
         from tilewave.pipeline.tile_level import tile_level  # noqa: PLC0415  `import tilewave` does not wait for passes
 

@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Gemm:
+class GemmKernel:
     """C[M, N] = A[M, K] · B[N, K]ᵀ: a kernel and the sizes to compile it with."""
 
     m: int
@@ -56,7 +56,7 @@ def gemm(
     mapping: str = "linear()",
     workgroups: int | None = None,
     mma_type: MMAType | None = None,
-) -> Gemm:
+) -> GemmKernel:
     """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent."""
     acc = accumulator(dtype)
     written = out or acc
@@ -75,7 +75,7 @@ def gemm(
         "b": MemoryType((N, K), SHARED_ADDRESS_SPACE, dtype),
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, written),
     }
-    return Gemm(*shape, tile, wave(_constraints(mapping, workgroups, mma_type))(gemm))
+    return GemmKernel(*shape, tile, wave(_constraints(mapping, workgroups, mma_type))(gemm))
 
 
 def gemm_bias_gelu(
@@ -84,7 +84,7 @@ def gemm_bias_gelu(
     out: DType,
     tile: tuple[int, int, int] = (128, 256, 64),
     mapping: str = "linear()",
-) -> Gemm:
+) -> GemmKernel:
     """C = gelu(A · Bᵀ + bias) of floats; bias[N] is of C's dtype, sums and epilogue are f32, and only C is written."""
 
     def gemm_bias_gelu(a: Any, b: Any, bias: Any, c: Any) -> None:
@@ -102,7 +102,7 @@ def gemm_bias_gelu(
         "bias": MemoryType((N,), GLOBAL_ADDRESS_SPACE, out),
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, out),
     }
-    return Gemm(*shape, tile, wave(_constraints(mapping))(gemm_bias_gelu))
+    return GemmKernel(*shape, tile, wave(_constraints(mapping))(gemm_bias_gelu))
 
 
 def gelu(x: Any) -> Any:

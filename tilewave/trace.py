@@ -26,7 +26,7 @@ ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::[^=]*)?=\s*$")
 
 
 @dataclass(frozen=True)
-class Window:
+class DimensionWindow:
     """The part of a dimension that a tile spans here: its first index and how many."""
 
     start: Index
@@ -34,7 +34,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Walk:
+class WalkedDimension:
     """A dimension that `iterate` walks: its whole length, and the length of one step."""
 
     length: int
@@ -47,8 +47,8 @@ class Trace(Builder):
 
     locate: Callable[[], Loc] = here
     symbols: dict[Any, Index] = field(default_factory=dict)
-    windows: dict[Any, Window] = field(default_factory=dict)
-    walks: Mapping[Any, Walk] = field(default_factory=dict)
+    windows: dict[Any, DimensionWindow] = field(default_factory=dict)
+    walks: Mapping[Any, WalkedDimension] = field(default_factory=dict)
     driven: frozenset[Any] = frozenset()
     """Dimensions whose loops go on as long as a condition holds; the kernel sets them itself."""
     settable: dict[Any, Number] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from tilewave.bench import baselines, measure, problem, trial
 from tilewave.bench.contestant import Contestant, LeftOut
 from tilewave.bench.measure import CallTimes
 from tilewave.bench.problem import Problem, Reference, drawn_rows
-from tilewave.bench.trial import Comparison
+from tilewave.bench.trial import TimedInTurn
 from tilewave.cli import main, run
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, here
@@ -379,12 +379,12 @@ SENTENCES = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_difference_is_called_one_only_beyond_the_spread(case):
     seconds, sentence = SENTENCES[case]
-    comparison = Comparison({"linear()": timing(*BASE), "x": timing(*seconds)}, 10)
+    comparison = TimedInTurn({"linear()": timing(*BASE), "x": timing(*seconds)}, 10)
     assert comparison.conclusion == f"In this run, beside linear(): {sentence}"
 
 
 def test_few_repeats_conclude_nothing():
-    comparison = Comparison({"linear()": timing(1.0, 1.1), "x": timing(5.0, 5.0)}, 10)
+    comparison = TimedInTurn({"linear()": timing(1.0, 1.1), "x": timing(5.0, 5.0)}, 10)
     assert comparison.conclusion == "Fewer than 5 repeats cannot tell a difference from chance."
 
 

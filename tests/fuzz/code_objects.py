@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewave.emulator import Emulator
-from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.metadata import read_msgpack
 from tilewave.errors import TilewaveError
 
@@ -86,7 +86,7 @@ def _other_number(rng: random.Random, line: str) -> str:
     return line[:at] + rng.choice(NUMBERS) + line[at + 1 :]
 
 
-def _launch(emulator: Emulator, kernel: Kernel, rng: random.Random) -> None:
+def _launch(emulator: Emulator, kernel: LoadedKernel, rng: random.Random) -> None:
     given = [np.zeros(1024, np.uint32) if a.is_pointer else 64 for a in kernel.arguments if not a.is_hidden]
     order = rng.choice(("barrier", "random"))
     block = (min(1024, max(64, kernel.resources.largest_workgroup)),)

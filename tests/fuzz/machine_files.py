@@ -45,19 +45,30 @@ f8e4m3fn = 1000e12
 [sources]
 l2 = "data sheet"
 
-[[seats]]
+[[dispatch_order]]
 units = 4
 partition = 1
 xcd = 0
 
-[[seats]]
+[[dispatch_order]]
 units = 4
 xcd = 1
 """
 WORDS = (
     *("true", "false", "nan", "inf", "-inf", "[]", "{}", "[[", "]]", '"', '"""', "'", "=", ".", "#", "1979-05-27"),
     *("9" * 5000, "9" * 4000, "[" * 3000, "{a=" * 3000, "0x7fffffffffffffff", "1e308", "1e400", "\0", "\u202e", "٣"),
-    *("../../x", "[rates]", "[l2]", "[[seats]]", "xcds", "seats", "l2.bytes = 1", "a.b.c.d = 1", "f17", '"\\u0007"'),
+    *(
+        "../../x",
+        "[rates]",
+        "[l2]",
+        "[[dispatch_order]]",
+        "xcds",
+        "dispatch_order",
+        "l2.bytes = 1",
+        "a.b.c.d = 1",
+        "f17",
+        '"\\u0007"',
+    ),
 )
 
 

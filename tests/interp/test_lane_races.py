@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from lane_texts import ORDERS, line_of, run_text, text_of
 
 from tilewave.errors import InterpreterError
-from tilewave.interp.memory import Access, Ledger
-from tilewave.interp.tiles import Buffer
+from tilewave.interp.memory import Ledger, WaveAccess
+from tilewave.interp.tiles import TrackedMemory
 from tilewave.interp.workgroup import argument_memory
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier
@@ -169,10 +169,12 @@ def test_a_write_that_its_own_wave_covers_again_still_counts(order, seed):
 
 
 def test_stamps_of_a_global_memory_are_gone_after_a_workgroup():
-    memory = argument_memory(Buffer(Value("c", Memory((4,), F32, "global")), np.zeros(4, np.float32), np.zeros(4)), 2)
+    memory = argument_memory(
+        TrackedMemory(Value("c", Memory((4,), F32, "global")), np.zeros(4, np.float32), np.zeros(4)), 2
+    )
     ledger, flat = Ledger(2), np.array([1, 3])
-    memory.note_write(ledger, Access(Barrier(), 0, (0,), 1, "write"), flat, np.ones(2, np.float32))
-    memory.note_read(ledger, Access(Barrier(), 0, (1,), 1, "read"), flat)
+    memory.note_write(ledger, WaveAccess(Barrier(), 0, (0,), 1, "write"), flat, np.ones(2, np.float32))
+    memory.note_read(ledger, WaveAccess(Barrier(), 0, (1,), 1, "read"), flat)
     assert all(table.any() for table in memory.tables.values()) and set(memory.tables) == {"writer", "readers"}
     memory.forget()
     assert not any(table.any() for table in memory.tables.values())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from tilewave.analysis.axes import Axes
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.reads import judged_schedule
 from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import Loc
@@ -152,7 +152,7 @@ def shifted():
 
 
 def test_ops_that_differ_in_an_attribute_alone_are_two():
-    positions = Positions(Block((NUMBER,), tuple(shifted())))
+    positions = BlockScalars(Block((NUMBER,), tuple(shifted())))
     one, two = (positions.formula(op.result) for op in shifted())
     assert one != two
     sums = ops.Add(*(op.result for op in shifted()), results=(Value("z", INDEX_SCALAR),))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_linear import layouts, table
 
 from tilewave.layouts.bits import applied, identity
-from tilewave.layouts.conversions import Conversion, Exchange, Rearrangement, conversion, together
+from tilewave.layouts.conversions import Conversion, LaneExchange, Rearrangement, conversion, together
 from tilewave.layouts.formulas import as_linear
 from tilewave.layouts.fragments import mfma
 from tilewave.layouts.linear import LinearLayout
@@ -39,7 +39,7 @@ def test_a_wave_converts_what_it_holds_whole(pair):
 @given(pairs())
 def test_no_register_is_exchanged_twice(pair):
     held, needed = pair
-    exchanges = [step for step in conversion(held, needed).steps if isinstance(step, Exchange)]
+    exchanges = [step for step in conversion(held, needed).steps if isinstance(step, LaneExchange)]
     assert len(exchanges) <= 1
     assert all(len(step.of_register) <= len(needed.registers) for step in exchanges)
 
@@ -49,7 +49,7 @@ def test_lanes_exchange_only_what_they_do_not_hold(pair):
     """Where each lane holds all that it needs, none asks another."""
     held, needed = pair
     inside = all(set(n) <= set(h) for h, n in zip(table(held)[0], table(needed)[0], strict=True))
-    assert inside == (not any(isinstance(step, Exchange) for step in conversion(held, needed).steps))
+    assert inside == (not any(isinstance(step, LaneExchange) for step in conversion(held, needed).steps))
 
 
 @given(layouts(), st.data())
@@ -85,7 +85,7 @@ def test_sums_become_a_deeper_operand_with_one_exchange_a_word():
     sums = as_linear(mfma(16, 32).sums((16, 32), (1, 1), True), (16, 32), 1, 64)
     operand = as_linear(mfma(16, 32).operand((16, 32), (1, 1), 0), (16, 32), 1, 64)
     found = conversion(sums, operand)
-    assert [type(step) for step in found.steps] == [Rearrangement, Exchange, Rearrangement]
+    assert [type(step) for step in found.steps] == [Rearrangement, LaneExchange, Rearrangement]
     assert (found.exchanged(4), found.exchanged(2), found.exchanged(1), found.exchanged(8)) == (8, 4, 2, 16)
 
 
@@ -96,9 +96,9 @@ def test_registers_that_lanes_keep_are_not_exchanged():
 
 
 def test_neighbours_that_part_do_not_move_as_one_word():
-    apart = Exchange((1, 0), identity(3))
+    apart = LaneExchange((1, 0), identity(3))
     assert [together(apart, size) for size in (1, 2, 4)] == [1, 1, 1]
-    assert [together(Exchange((0, 1), identity(3)), size) for size in (1, 2, 4)] == [2, 2, 1]
+    assert [together(LaneExchange((0, 1), identity(3)), size) for size in (1, 2, 4)] == [2, 2, 1]
     assert together(Rearrangement((2, 1), (0, 0)), 2) == 1
     assert together(Rearrangement((1, 2), (1, 0)), 2) == 1
     assert together(Rearrangement((1, 2), (2, 0)), 2) == 2

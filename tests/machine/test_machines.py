@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from launches import chip
 
-from tilewave.machine import L2, MACHINES, Hbm, Machine, MachineError, Merging, Seats, find, find_or_load, load
+from tilewave.machine import L2, MACHINES, Hbm, Machine, MachineError, Merging, UnitRun, find, find_or_load, load
 from tilewave.sim import Gemm, simulate
 
 TOML = """
@@ -41,7 +41,7 @@ l2 = "a data sheet"
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_every_number_of_a_machine_has_a_source(machine):
-    numbers = {f.name for f in fields(Machine)} - {"name", "target", "sources", "seats"}
+    numbers = {f.name for f in fields(Machine)} - {"name", "target", "sources", "dispatch_order"}
     missing = {name for name in numbers if getattr(machine, name) not in (None, ()) and not machine.source(name)}
     assert not missing
     assert len({s.field for s in machine.sources}) == len(machine.sources)
@@ -144,18 +144,18 @@ def test_what_is_no_plain_file_is_no_description(tmp_path):
 
 
 def test_seats_must_fit_the_machine():
-    good = chip(xcds=2, units_per_xcd=2, seats=(Seats(2, xcd=1), Seats(2, xcd=0)))
+    good = chip(xcds=2, units_per_xcd=2, dispatch_order=(UnitRun(2, xcd=1), UnitRun(2, xcd=0)))
     assert good.places()[0].tolist() == [1, 1, 0, 0]
-    for seats, said in {
-        (Seats(3),): "its seats hold 3 units, but there are 4",
-        (Seats(4),): "each of 2 xcds 2 units",
-        (Seats(2, xcd=5), Seats(2)): r"seats\[0\].xcd is from 0 to 1, not 5",
-        (Seats(2, xcd="a"), Seats(2)): r"seats\[0\].xcd is from 0 to 1, not 'a'",
-        (Seats(1 << 59), Seats(2)): "its seats hold 576460752303423490 units, but there are 4",
-        (Seats(2, partition=3), Seats(2, xcd=1)): "a seat's partition is from 0 to 0",
+    for dispatch_order, said in {
+        (UnitRun(3),): "its dispatch_order holds 3 units, but there are 4",
+        (UnitRun(4),): "each of 2 xcds 2 units",
+        (UnitRun(2, xcd=5), UnitRun(2)): r"dispatch_order\[0\].xcd is from 0 to 1, not 5",
+        (UnitRun(2, xcd="a"), UnitRun(2)): r"dispatch_order\[0\].xcd is from 0 to 1, not 'a'",
+        (UnitRun(1 << 59), UnitRun(2)): "its dispatch_order holds 576460752303423490 units, but there are 4",
+        (UnitRun(2, partition=3), UnitRun(2, xcd=1)): "a run's partition is from 0 to 0",
     }.items():
         with pytest.raises(MachineError, match=said):
-            chip(xcds=2, units_per_xcd=2, seats=seats)
+            chip(xcds=2, units_per_xcd=2, dispatch_order=dispatch_order)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_a_merge_group_is_a_run_of_units_of_one_xcd():
     """Two xcds dealt in turn, five units each, two in a group: the last of an xcd is alone."""
     machine = chip(xcds=2, units_per_xcd=5, merging=Merging(4, units=2))
     assert machine.places()[2].tolist() == [0, 3, 0, 3, 1, 4, 1, 4, 2, 5]
-    seated = replace(machine, seats=(Seats(5, xcd=1), Seats(5, xcd=0)))
-    assert seated.places()[2].tolist() == [3, 3, 4, 4, 5, 0, 0, 1, 1, 2]
-    assert replace(seated, merging=None).places()[2].tolist() == [1] * 5 + [0] * 5
+    ordered = replace(machine, dispatch_order=(UnitRun(5, xcd=1), UnitRun(5, xcd=0)))
+    assert ordered.places()[2].tolist() == [3, 3, 4, 4, 5, 0, 0, 1, 1, 2]
+    assert replace(ordered, merging=None).places()[2].tolist() == [1] * 5 + [0] * 5
 
 
 def test_merging_less_means_more_requests():

@@ -11,7 +11,7 @@ from seeds import SEEDS
 from strategies import kernels, outcome
 
 import tilewave as tw
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.schedule import checked_schedule
 from tilewave.errors import InterpreterError, Loc
 from tilewave.interp.arithmetic import elementwise
@@ -490,7 +490,7 @@ NUMBERS += [ops.Neg, ops.Cast, ops.Select]
 @settings(max_examples=150)
 def test_what_is_said_about_numbers_before_they_are_known_holds(drawn):
     body, known = drawn
-    positions, by_formula = Positions(body), {}
+    positions, by_formula = BlockScalars(body), {}
     for v, value in known.items():
         divisor = positions.divisor(v)
         assert value == 0 if divisor == 0 else value % divisor == 0, f"{divisor} does not divide {v} = {value}"
@@ -502,5 +502,5 @@ def test_a_number_that_may_not_fit_keeps_only_powers_of_two_as_divisors():
     builder, n = Builder({"n"}), Value("n", INDEX_SCALAR)
     big = builder.binary(ops.Mul, n, builder.const(24))
     narrow = builder.cast(big, I8)
-    positions = Positions(Block((n,), tuple(builder.ops)))
+    positions = BlockScalars(Block((n,), tuple(builder.ops)))
     assert (positions.divisor(big), positions.divisor(narrow)) == (24, 8)

@@ -25,7 +25,7 @@ from lane_runs import ORDERS, operands
 from seeds import SEEDS
 
 from tilewave import *
-from tilewave.interp.copies import LaterOps
+from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.wave import AT_ONCE
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.ops import (
@@ -309,7 +309,7 @@ def test_the_depth_is_walked_to_and_fro(seed, monkeypatch):
     shape = (192, 64, 72)
     more = {"num_ctas": 1} if "persistent" in repr(seed) else {}
     kernel, _ = run(tiles(seed, shape, **more), lists.hopper(SM_90A, Places(), 2, 1))
-    brought, copy_async_signal = [], LaterOps.copy_async_signal
+    brought, copy_async_signal = [], AsynchronousMeaning.copy_async_signal
 
     def noted(self, op):
         if op.memory.name == "a":

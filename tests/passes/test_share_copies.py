@@ -14,7 +14,7 @@ from seeds import SEEDS
 
 from tilewave import *
 from tilewave.errors import InterpreterError
-from tilewave.interp.copies import LaterOps
+from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import AT_ONCE
 from tilewave.ir.ops import (
@@ -131,7 +131,7 @@ def test_a_workgroup_without_a_tile_takes_its_partners(monkeypatch):
 
     def noted(self, op):
         brought.setdefault(self.state.number, []).append(int(self.env[op.at[0]]))
-        return LaterOps.copy_async_signal(self, op)
+        return AsynchronousMeaning.copy_async_signal(self, op)
 
     monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncSignal: noted})
     check(whole(), MUTATED, ["random"])

@@ -13,10 +13,10 @@ from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
 from lane_runs import ORDERS, operands
 
 from tilewave import *
-from tilewave.analysis.splits import Cut
+from tilewave.analysis.splits import EqualParts
 from tilewave.analysis.visits import visits
 from tilewave.errors import InterpreterError
-from tilewave.interp.copies import LaterOps
+from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
 from tilewave.interp.wave import AT_ONCE
@@ -74,9 +74,9 @@ def test_every_step_is_in_one_part_and_all_parts_are_equally_long(tiles, steps):
 
 
 BEST = {
-    (33, 129): Cut(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 behind it
-    (44, 129): Cut(44, 129, 3),
-    (43, 129): Cut(43, 129, 2),  # three for each would be 129 workgroups, and one of a pair without a part
+    (33, 129): EqualParts(33, 129, 4),  # 8200 x 8200 x 8200: the last part has 30 steps of its tile and 3 behind it
+    (44, 129): EqualParts(44, 129, 3),
+    (43, 129): EqualParts(43, 129, 2),  # three for each would be 129 workgroups, and one of a pair without a part
     (67, 129): None,  # more than half the workgroups have a tile
     (33, 8): None,  # handing over would take longer than what it saves
 }
@@ -88,8 +88,8 @@ def test_how_many_parts_pay(left, steps):
 
 
 def test_parts_that_may_not_run_beyond_a_tile_divide_it():
-    assert anyway(8).best_cut(2, 6, 128, ends_in_zeros=False) == Cut(2, 6, 3)
-    assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=True) == Cut(2, 7, 4)
+    assert anyway(8).best_cut(2, 6, 128, ends_in_zeros=False) == EqualParts(2, 6, 3)
+    assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=True) == EqualParts(2, 7, 4)
     assert anyway(8).best_cut(2, 7, 128, ends_in_zeros=False) is None
 
 
@@ -182,7 +182,7 @@ def test_neighbours_share_in_the_last_round_too_but_not_what_lies_at_another_dep
 
     def noted(self, op):
         shared.setdefault(self.state.number, []).append(bool(self.env[op.together]))
-        return LaterOps.copy_async_cluster(self, op)
+        return AsynchronousMeaning.copy_async_cluster(self, op)
 
     monkeypatch.setattr("tilewave.interp.wave.AT_ONCE", {**AT_ONCE, CopyAsyncCluster: noted})
     shape = FORMS[PAIR][0]
@@ -258,7 +258,7 @@ def test_memories_that_go_on_behind_the_last_step_are_not_read_there():
 
 class WithOddParts(SplitLastRound):
     def cuts(self, tiles, steps):
-        yield Cut(tiles, steps, 3)
+        yield EqualParts(tiles, steps, 3)
 
 
 def test_a_pair_of_which_only_one_has_a_part_shares_nothing():

@@ -35,7 +35,7 @@ from tilewave.analysis.schedule import checked_schedule
 from tilewave.analysis.splits import Split
 from tilewave.analysis.visits import visits
 from tilewave.errors import InterpreterError
-from tilewave.interp.exchanges import Slots
+from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
 from tilewave.ir.ops import HandOver, Loop, MakeExchange, Read, TakeOver, Write
@@ -264,13 +264,13 @@ def test_what_is_handed_over_comes_before_what_is_waited_for(monkeypatch):
     happened = []
 
     def noted(name):
-        true = getattr(Slots, name)
+        true = getattr(ExchangeSlots, name)
 
         def method(self, op, workgroup, slot, *rest):
             happened.append((workgroup, name, slot))
             return true(self, op, workgroup, slot, *rest)
 
-        monkeypatch.setattr(Slots, name, method)
+        monkeypatch.setattr(ExchangeSlots, name, method)
 
     noted("put")
     noted("take")

@@ -29,9 +29,9 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    Number,
     ScratchMemory,
     Stride,
+    SymbolArgument,
     Table,
     TiledArray,
     packed,
@@ -298,7 +298,7 @@ def test_a_launch_that_fails_names_the_kernel(driver, fake):
 
 
 def adder(driver: CudaDriver, number: int = 0) -> Launcher:
-    slots = (Address(0), Address(1), Address(2), Number(0))
+    slots = (Address(0), Address(1), Address(2), SymbolArgument(0))
     return Launcher(CudaModule(driver, number, ADD, "add").function("add"), GpuLaunch(slots, (4, 1, 1), (128, 1, 1)))
 
 
@@ -344,7 +344,7 @@ def tiled(driver: CudaDriver) -> Launcher:
         TiledArray(1, (1, 0), (256, 32), swizzle_bytes=64, l2_promotion_bytes=256),
         Address(2),
         Stride(2, 0),
-        Number(0),
+        SymbolArgument(0),
         Table(0),
         ScratchMemory(256),
     )
@@ -482,7 +482,14 @@ def test_clusters_divide_the_grid():
 
 
 def test_a_launch_survives_json():
-    slots = (Address(0), Stride(1, 0), Number(2), Table(0), ScratchMemory(64), TiledArray(1, (1, 0), (8, 64), 32, 0))
+    slots = (
+        Address(0),
+        Stride(1, 0),
+        SymbolArgument(2),
+        Table(0),
+        ScratchMemory(64),
+        TiledArray(1, (1, 0), (8, 64), 32, 0),
+    )
     attributes = (Cluster((2, 1, 1)), EarlyStart())
     description = GpuLaunch(slots, (4, 2, 1), (128, 1, 1), 1000, attributes, (b"\x00order\xff",))
     assert unpacked(json.loads(json.dumps(packed(description)))) == description
@@ -549,7 +556,11 @@ def test_a_box_that_the_compiler_got_wrong(driver, fake, box, swizzle, promotion
 
 PARAMETERS = tuple(Parameter(name, (64,), F32, name == "c") for name in "abc")
 ADD_CODE = CudaCode(
-    "add", "sm_90", ADD, GpuLaunch((Address(0), Address(1), Address(2), Number(0)), (1, 1, 1), (64, 1, 1)), PARAMETERS
+    "add",
+    "sm_90",
+    ADD,
+    GpuLaunch((Address(0), Address(1), Address(2), SymbolArgument(0)), (1, 1, 1), (64, 1, 1)),
+    PARAMETERS,
 )
 
 

@@ -19,12 +19,12 @@ from tilewave.ir.types import F32
 from tilewave.runtime import driver as driver_module
 from tilewave.runtime import hip as hip_module
 from tilewave.runtime.arrays import Parameter
-from tilewave.runtime.gpu_launch import Address, Cluster, GpuLaunch, Number, Stride, Table
+from tilewave.runtime.gpu_launch import Address, Cluster, GpuLaunch, Stride, SymbolArgument, Table
 from tilewave.runtime.hip import HipCode, HipDevice, HipDriver, HipProgram, files_in_use, hip_driver
 
 MI350 = AmdGpu("AMD Instinct MI350X", "gfx950:sramecc+:xnack-")
 PARAMETERS = (Parameter("x", (8, 4), F32, False), Parameter("y", (8, 4), F32, True))
-SLOTS = (Address(0), Address(1), Stride(0, 0), Number(0), Number(1))
+SLOTS = (Address(0), Address(1), Stride(0, 0), SymbolArgument(0), SymbolArgument(1))
 FIELDS = ((0, 8), (8, 8), (16, 8), (24, 4), (28, 2))
 LAUNCH = GpuLaunch(SLOTS, (3, 2, 1), (64, 4, 1), 4096)
 SCALE = HipCode("scale", "gfx942", b"\x7fELF code", LAUNCH, PARAMETERS, FIELDS)

@@ -372,7 +372,12 @@ def tensors(torch, k, a_strides=None):
 
 @pytest.mark.parametrize(
     ("k", "strides", "member"),
-    [(64, None, "code"), (64, (1, 128), "code_anyhow"), (70, None, "code_rows"), (70, (80, 1), "code_anyhow")],
+    [
+        (64, None, "code"),
+        (64, (1, 128), "code_any_strides"),
+        (70, None, "code_rows"),
+        (70, (80, 1), "code_any_strides"),
+    ],
 )
 def test_ptx_is_launched_without_compiling(here, card, monkeypatch, k, strides, member):
     torch = install_torch(monkeypatch)
@@ -388,7 +393,10 @@ def test_ptx_is_launched_without_compiling(here, card, monkeypatch, k, strides, 
     about = json.loads(members_of("gemm.tilewave")["kernel.json"])
     (code,) = [code for code in about["codes"] if code["member"] == member]
     variant = loaded.build.program.variant_for([view(t) for t in tensors(torch, k, strides)])
-    assert (list(variant.anyhow), dict(variant.narrow)) == (code["variant"]["anyhow"], code["variant"]["narrow"])
+    assert (list(variant.any_strides), dict(variant.narrow)) == (
+        code["variant"]["any_strides"],
+        code["variant"]["narrow"],
+    )
     assert loaded.build.program.code_for(variant).ptx.encode() == members_of("gemm.tilewave")[f"{member}.ptx"]
 
 
@@ -504,7 +512,7 @@ def test_a_member_that_was_exchanged_is_named(file, member):
     assert refused(file) == f"gemm.tilewave: {member} is damaged\n{AGAIN}"
 
 
-@pytest.mark.parametrize("member", ["kernel.ir", "lanes.ir", "code.s", "code_anyhow.hsaco"])
+@pytest.mark.parametrize("member", ["kernel.ir", "lanes.ir", "code.s", "code_any_strides.hsaco"])
 def test_a_missing_member_is_named(amd_file, member):
     found = members_of(amd_file)
     del found[member]

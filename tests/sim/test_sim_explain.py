@@ -8,7 +8,7 @@ import pytest
 
 from tilewave.sim import Gemm, explain, simulate
 from tilewave.sim.explain import WORDS, compare, duration, size
-from tilewave.sim.report import ArrayTraffic, Beat, Share
+from tilewave.sim.report import ArrayTraffic, Beat, TimeShare
 
 PLAIN = replace(
     simulate(Gemm(256, 256, 256), "MI300X"),
@@ -22,7 +22,7 @@ PLAIN = replace(
     distinct_bytes=2e6,
     seconds=2e-3,
     seconds_error=0.127,
-    breakdown=(Share("matrix", 0.5e-3, 0.25), Share("HBM", 1.5e-3, 0.75)),
+    breakdown=(TimeShare("matrix", 0.5e-3, 0.25), TimeShare("HBM", 1.5e-3, 0.75)),
     arrays=(ArrayTraffic("a", 1e6, 3e6, 0, 1.5e6, 0), ArrayTraffic("b", 1e6, 3e6, 0, 2e6, 0)),
     over_time=(Beat(8, 0, 0, 0), Beat(3, 0, 0, 0)),
     fitted_on="a card",
@@ -81,7 +81,9 @@ def test_an_explanation_word_for_word():
 
 @pytest.mark.parametrize("name", WORDS)
 def test_every_limit_has_its_words(name):
-    assert explain(replace(PLAIN, breakdown=(Share(name, 1, 0.5),)))[0] == f"Limited by {WORDS[name]}, 50 % of 2 ms."
+    assert (
+        explain(replace(PLAIN, breakdown=(TimeShare(name, 1, 0.5),)))[0] == f"Limited by {WORDS[name]}, 50 % of 2 ms."
+    )
 
 
 def test_a_cliff_is_said_with_its_interval():

@@ -55,7 +55,9 @@ def test_a_kernel_is_simulated_as_a_target_runs_it(shape, engine):
     tile, mapping = (128, 256, 64), "grouped(4)"
     written = kernels.gemm(shape, F16, F16, tile, mapping)
     kernel = alternate_depth(MakePersistent(3)(compiled(written.kernel, written.subs).kernel))
-    small = replace(find("H200"), l2=L2(1 << 20, partitions=2), seats=(), xcds=1, units_per_xcd=3, merging=None)
+    small = replace(
+        find("H200"), l2=L2(1 << 20, partitions=2), dispatch_order=(), xcds=1, units_per_xcd=3, merging=None
+    )
     run = simulate(kernel, small, engine=engine)
     gemm = Gemm(*shape, tile, "f16", workgroups=3, walk="to-and-fro")
     plain = simulate(gemm, small, mapping, engine=engine)

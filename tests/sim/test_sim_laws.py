@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launches import ENGINES, Launch, chip, launches, machines
 
-from tilewave.machine import L2, Seats
+from tilewave.machine import L2, UnitRun
 from tilewave.sim import Gemm, Residency, simulate
 from tilewave.sim.dispatch import place
 
@@ -96,8 +96,8 @@ def test_one_workgroup_with_an_infinite_cache_misses_its_footprint(engine, launc
 def test_renaming_xcds_changes_nothing(engine, launch, names, runs):
     reports = []
     for renamed in (range(4), names):
-        seats = tuple(Seats(2, xcd=renamed[x]) for x in runs)
-        machine = chip(xcds=4, units_per_xcd=4, seats=seats, l2=L2(1 << 15))
+        order = tuple(UnitRun(2, xcd=renamed[x]) for x in runs)
+        machine = chip(xcds=4, units_per_xcd=4, dispatch_order=order, l2=L2(1 << 15))
         reports.append(simulate(launch.gemm, machine, launch.mapping, engine=engine))
     one, other = reports
     for name in ("l2_hit", "hbm_read_bytes", "l2_request_bytes", "seconds", "beats"):
@@ -110,9 +110,9 @@ def test_renaming_xcds_changes_nothing(engine, launch, names, runs):
 @given(launch=launches())
 def test_every_task_has_a_seat_of_its_own_in_its_beat(launch):
     accesses, placed = launch.placed()
-    held = placed.beat * placed.seats + placed.seat
+    held = placed.beat * placed.slots + placed.slot
     assert len(np.unique(held)) == accesses.tasks
-    if launch.gemm.workgroups is None and not launch.machine.seats:
+    if launch.gemm.workgroups is None and not launch.machine.dispatch_order:
         assert (placed.xcd == accesses.workgroup % launch.machine.xcds).all()
 
 
@@ -130,7 +130,7 @@ def test_workgroups_of_unequal_length_go_to_the_seat_that_is_free_first():
     accesses, placed = launch.placed()
     first = [int(placed.beat[accesses.workgroup == w].min()) for w in range(4)]
     assert first == [0, 0, 2, 3]
-    assert [int(placed.seat[accesses.workgroup == w][0]) for w in range(4)] == [0, 1, 1, 0]
+    assert [int(placed.slot[accesses.workgroup == w][0]) for w in range(4)] == [0, 1, 1, 0]
 
 
 def test_two_workgroups_on_a_unit_halve_the_beats():

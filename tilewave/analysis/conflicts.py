@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewave.analysis.layouts_needed import Spreads
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.residues import Residue, Residues
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -65,7 +65,7 @@ class Meets(IntEnum):
 
 
 @dataclass(frozen=True)
-class Visit:
+class AccessOnTheWay:
     """An access as a way through the program comes to it, seen from where the way has got to."""
 
     op: Op
@@ -94,7 +94,7 @@ class Footprint:
     lanes: Array
     places: Array
 
-    def based(self, visit: Visit) -> tuple[Residue, ...]:
+    def based(self, visit: AccessOnTheWay) -> tuple[Residue, ...]:
         """The bases with indices that are known, and under names of their own those values that are others now."""
         found = []
         for base in self.base:
@@ -132,23 +132,23 @@ class Conflicts:
     Where that is not decided yet, each access shares its tile in the same way every time, and no two do so alike.
     """
 
-    def __init__(self, kernel: Kernel, spreads: Spreads | None) -> None:
+    def __init__(self, kernel: Kernel, spreads: LayoutsNeeded | None) -> None:
         self.spreads, self.residues = spreads, Residues(kernel)
         self.wave_lanes, self.waves = kernel.lanes, prod(kernel.waves)
         self.worst = Meets.LANES if self.waves == 1 and kernel.waves else Meets.WAVES
         self._footprints: dict[int, Footprint | None] = {}
-        self._known: dict[tuple[Visit, Visit], Meets] = {}
-        positions = Positions(kernel.body)
+        self._known: dict[tuple[AccessOnTheWay, AccessOnTheWay], Meets] = {}
+        positions = BlockScalars(kernel.body)
         self._divisors = {v.name: positions.divisor(v) for op in walk(kernel.body) for v in op.results}
 
-    def meet(self, first: Visit, second: Visit) -> Meets:
+    def meet(self, first: AccessOnTheWay, second: AccessOnTheWay) -> Meets:
         """Who may touch in the second access what another one touched in the first."""
         key = first, second
         if key not in self._known:
             self._known[key] = self._meet(first, second)
         return self._known[key]
 
-    def _meet(self, first: Visit, second: Visit) -> Meets:
+    def _meet(self, first: AccessOnTheWay, second: AccessOnTheWay) -> Meets:
         one, other = self.footprint(first.op), self.footprint(second.op)
         if one is None or other is None:
             return self.worst

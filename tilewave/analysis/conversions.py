@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewave.analysis.layouts_needed import Spreads
-from tilewave.analysis.ties import Spread
+from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.analysis.ties import TileLayouts
 from tilewave.ir.ops import Convert
 from tilewave.layouts.conversions import WORD_BYTES, Conversion, conversion
 from tilewave.layouts.formulas import Layout, as_linear
 
 
-def conversion_of(spreads: Spreads, op: Convert, needed: Spread) -> Conversion | None:
+def conversion_of(spreads: LayoutsNeeded, op: Convert, needed: TileLayouts) -> Conversion | None:
     """None where waves must exchange something, or a layout is no matrix over bits."""
     held, shape = spreads.held(op.x), op.x.type.shape
     if held == needed:
@@ -23,7 +23,7 @@ def conversion_of(spreads: Spreads, op: Convert, needed: Spread) -> Conversion |
     return conversion(a, b) if a and b else None
 
 
-def stays_in_waves(spreads: Spreads, op: Convert) -> bool:
+def stays_in_waves(spreads: LayoutsNeeded, op: Convert) -> bool:
     """Whether each wave can convert by itself, and lanes exchange no more words than shared memory would move.
 
     Both go through the same banks at the same rate, and shared memory costs barriers besides.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewave.analysis.ties import Spread, Ties, bodies, carried, carried_args
+from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Broadcast,
@@ -41,7 +41,7 @@ from tilewave.machine.matrix import BY_NAME, GroupInstruction
 WIDEST_BYTES = 16
 
 
-class Spreads:
+class LayoutsNeeded:
     """`needed[v]` are the spreads in which tile v is used, in no order that matters.
 
     `misfits[v]` are the ops that use v as it cannot be had.
@@ -50,9 +50,9 @@ class Spreads:
     def __init__(self, kernel: Kernel) -> None:
         self.waves = kernel.waves if len(kernel.waves) == 2 else (prod(kernel.waves), 1)
         self.lanes = kernel.lanes * prod(kernel.waves)
-        self.needed: dict[Value, list[Spread]] = {}
+        self.needed: dict[Value, list[TileLayouts]] = {}
         self.misfits: dict[Value, list[Op]] = {}
-        self._had: dict[tuple[Value, Spread], bool] = {}
+        self._had: dict[tuple[Value, TileLayouts], bool] = {}
         self._makers: dict[Value, Op] = {}
         for op in walk(kernel.body):
             self._makers.update(dict.fromkeys(op.results, op))
@@ -63,11 +63,11 @@ class Spreads:
 
     # -- how a tile is held where it is made
 
-    def held(self, v: Value) -> Spread:
+    def held(self, v: Value) -> TileLayouts:
         """As what it is tied to, or, where it can be had in any layout, as suits it best."""
         return self._tied[v] if v in self._tied else self._wish(v)
 
-    def _wish(self, v: Value) -> Spread:
+    def _wish(self, v: Value) -> TileLayouts:
         """As what it is made of was read, or, where nobody has a wish, in the widest chunks."""
         return self._as_read(v) or self._plain(v.type.shape, v.type.dtype.bytes)
 
@@ -81,18 +81,18 @@ class Spreads:
     def fragment(self, op: Mma) -> Fragment:
         return BY_NAME[op.instruction].fragment(op.depth)
 
-    def sums(self, op: Mma) -> Spread:
+    def sums(self, op: Mma) -> TileLayouts:
         fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
         return (fragment.sums(op.acc.type.shape, self.waves, turned=True),)
 
-    def operand(self, op: Mma, side: int) -> Spread:
+    def operand(self, op: Mma, side: int) -> TileLayouts:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
 
-    def _operands(self, op: Mma) -> list[tuple[Value, Spread]]:
+    def _operands(self, op: Mma) -> list[tuple[Value, TileLayouts]]:
         """Both, and how lanes hold them; none where they lie in shared memory."""
         return [] if self.is_group(op) else [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
 
-    def _as_read(self, v: Value) -> Spread | None:
+    def _as_read(self, v: Value) -> TileLayouts | None:
         op = self._makers.get(v)
         match op:
             case Read(spread=spread) if spread:
@@ -105,7 +105,7 @@ class Spreads:
             case _:
                 return None
 
-    def _read(self, op: Read) -> Spread:
+    def _read(self, op: Read) -> TileLayouts:
         shape = op.result.type.shape
         match op.spread:
             case "linear":  # chunks run along the memory's last axis, wherever that is in the tile
@@ -122,7 +122,7 @@ class Spreads:
         assert self._reading is not None, f"{op.loc}: {op.spread} of what product?"
         return self._reading.fragment().with_neighbours(op.per_lane)
 
-    def _plain(self, shape: tuple[int, ...], element_bytes: int) -> Spread:
+    def _plain(self, shape: tuple[int, ...], element_bytes: int) -> TileLayouts:
         width = max(1, WIDEST_BYTES // element_bytes)
         while shape[-1] % width or (width > 1 and prod(shape) // width < self.lanes):
             width //= 2
@@ -153,7 +153,7 @@ class Spreads:
                     for x, passed in self._made_of(op, spread):
                         self._need(op, x, passed)
 
-    def _made_of(self, op: Op, spread: Spread) -> list[tuple[Value, Spread]]:
+    def _made_of(self, op: Op, spread: TileLayouts) -> list[tuple[Value, TileLayouts]]:
         """The tiles from which lanes make a result one by one, and how they hold these if they are to make it so."""
         match op:
             case Broadcast(x, axes) if _is_tile(x):
@@ -178,7 +178,7 @@ class Spreads:
                 if _is_tile(v):
                     self._held_as(v, self.held(v))
 
-    def _need(self, op: Op, v: Value, spread: Spread) -> None:
+    def _need(self, op: Op, v: Value, spread: TileLayouts) -> None:
         """That `op` takes `v` so."""
         if not _is_tile(v):
             return
@@ -187,7 +187,7 @@ class Spreads:
         elif spread not in self.needed.setdefault(v, []):
             self.needed[v].append(spread)
 
-    def _can_be_had(self, v: Value, spread: Spread) -> bool:
+    def _can_be_had(self, v: Value, spread: TileLayouts) -> bool:
         """Whether lanes hold it so, or can make it so of what they hold."""
         if v not in self._tied or self._tied[v] == spread:
             return True
@@ -200,13 +200,13 @@ class Spreads:
         """Whether it can be had in one spread only."""
         return v in self._tied
 
-    def _is_smaller_before(self, v: Value, spread: Spread) -> bool:
+    def _is_smaller_before(self, v: Value, spread: TileLayouts) -> bool:
         """Whether fewer bytes need converting if that is done to what `v` is made of."""
         parts = self._made_of(self._makers[v], spread) if v in self._makers else []
         wrong = {x for x, passed in parts if not self._can_be_had(x, passed)}
         return bool(parts) and sum(map(_bytes, wrong)) < _bytes(v)
 
-    def _held_as(self, v: Value, spread: Spread) -> None:
+    def _held_as(self, v: Value, spread: TileLayouts) -> None:
         """`v` can be had in this spread only."""
         assert all(other == spread for other in self.needed.get(v, ())), f"{v} is needed as it cannot be had"
         self.needed[v] = [spread]

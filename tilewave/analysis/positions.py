@@ -15,7 +15,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 
 
-class Positions:
+class BlockScalars:
     """The scalars of a block and of those inside it."""
 
     def __init__(self, body: Block) -> None:

@@ -30,7 +30,7 @@ _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
 
 
 @dataclass(frozen=True)
-class Access:
+class StagedAccess:
     """How lanes write a tile to shared memory and read it back; all that a placement's cost depends on."""
 
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class Cost:
 
 
 @lru_cache(maxsize=256)
-def cheapest(ports: Ports, access: Access) -> Cost:
+def cheapest(ports: Ports, access: StagedAccess) -> Cost:
     """The one without conflicts that wastes the fewest bytes; where all have some, the one that takes the least time.
 
     Narrow padding only where nothing else serves.
@@ -75,7 +75,7 @@ def cheapest(ports: Ports, access: Access) -> Cost:
     return min(found, key=lambda c: (c.conflicts, c.write[1] + c.read[1]))
 
 
-def swizzles(access: Access, widest_bytes: int) -> Iterator[Swizzled]:
+def swizzles(access: StagedAccess, widest_bytes: int) -> Iterator[Swizzled]:
     """Chunks as wide as an access; narrower ones only where lanes read less at once."""
     per_lane = max(_neighbours(layout) for layout in access.read)
     for chunk in dict.fromkeys((max(per_lane, widest_bytes // access.element_bytes), per_lane)):
@@ -85,11 +85,11 @@ def swizzles(access: Access, widest_bytes: int) -> Iterator[Swizzled]:
                 yield from (Swizzled(chunk, period, every) for every in EVERY)
 
 
-def paddings(bytes: tuple[int, ...], access: Access) -> Iterator[Padded]:
+def paddings(bytes: tuple[int, ...], access: StagedAccess) -> Iterator[Padded]:
     return (Padded(n // access.element_bytes) for n in bytes if n >= access.element_bytes)
 
 
-def cost(ports: Ports, access: Access, placement: Placement | None) -> Cost:
+def cost(ports: Ports, access: StagedAccess, placement: Placement | None) -> Cost:
     memory, size = access.memory(placement), access.element_bytes
     most = gcd(max(1, ports.widest_bytes // size), row_elements(memory) if len(access.shape) > 1 else 0)
     if isinstance(placement, Swizzled):

@@ -44,7 +44,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Cut:
+class EqualParts:
     """Each of `tiles` in `parts` of equally many steps, a part for a workgroup; its formulas take numbers of any kind.
 
     Those that have the same part of neighbouring tiles are neighbours.

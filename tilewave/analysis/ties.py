@@ -23,10 +23,10 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import Layout
 
-Spread = tuple[Layout, ...]
+TileLayouts = tuple[Layout, ...]
 """Layouts that cover a tile together; one, unless its lanes do not divide it."""
 
-Passed = Callable[[Spread], Spread]
+Passed = Callable[[TileLayouts], TileLayouts]
 """What a spread at one end of a tie becomes at the other."""
 
 
@@ -40,11 +40,11 @@ class Ties:
     def __init__(
         self,
         kernel: Kernel,
-        sums: Callable[[Mma], Spread],
-        operands: Callable[[Mma], list[tuple[Value, Spread]]],
-        wish: Callable[[Value], Spread],
+        sums: Callable[[Mma], TileLayouts],
+        operands: Callable[[Mma], list[tuple[Value, TileLayouts]]],
+        wish: Callable[[Value], TileLayouts],
     ) -> None:
-        self.spread: dict[Value, Spread] = {}
+        self.spread: dict[Value, TileLayouts] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
         """From a tile to those that it decides."""
         self.one: dict[Value, tuple[Value, ...]] = {}
@@ -68,7 +68,7 @@ class Ties:
             if v not in self.spread:
                 self.hold(v, wish(v))
 
-    def claim(self, v: Value, spread: Spread) -> tuple[Value, ...]:
+    def claim(self, v: Value, spread: TileLayouts) -> tuple[Value, ...]:
         """`v` and its other names, if nothing decided them before: a loop that adds products up holds their sums."""
         if v not in self.bound or v in self.spread:
             return ()
@@ -76,14 +76,14 @@ class Ties:
         self.spread.update(dict.fromkeys(names, spread))
         return names
 
-    def hold(self, v: Value, spread: Spread) -> None:
+    def hold(self, v: Value, spread: TileLayouts) -> None:
         """`v` and what is tied to it; what was decided before stays."""
         waiting = [(v, spread)]
         while waiting:
             for name in self.claim(*waiting.pop()):
                 waiting += self.pulled(name)
 
-    def pulled(self, v: Value) -> list[tuple[Value, Spread]]:
+    def pulled(self, v: Value) -> list[tuple[Value, TileLayouts]]:
         """What is tied to a tile that has been decided, and how it had best be held."""
         return [(other, passed(self.spread[v])) for other, passed in self.ties.get(v, ())]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewave.analysis.conflicts import Conflicts, Meets, Visit
+from tilewave.analysis.conflicts import AccessOnTheWay, Conflicts, Meets
 from tilewave.analysis.residues import Residue, Residues
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Barrier
@@ -47,7 +47,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class StandingBarrier:
     """A barrier that stands already; `gap` is one where it can be made to hand over more."""
 
     barrier: Barrier
@@ -73,8 +73,8 @@ class Round:
         return self.most <= (1 if self.index is None or any(isinstance(s, Round) for s in self.body) else FEW_ROUNDS)
 
 
-Place = Residue | Visit | None
-Step = Access | Arrival | Meeting | Round
+Place = Residue | AccessOnTheWay | None
+Step = Access | Arrival | StandingBarrier | Round
 Gaps = int
 """A set of gaps, one bit each."""
 READ, WRITTEN, COMING = "read", "written", "coming"
@@ -100,9 +100,9 @@ class Walker:
     def run(self, steps: Sequence[Step], pending: Pending) -> Pending:
         for step in steps:
             match step:
-                case Meeting(barrier) if self.is_enough(barrier):
+                case StandingBarrier(barrier) if self.is_enough(barrier):
                     pending = {touched: ways for touched, ways in pending.items() if touched[1] == COMING}
-                case Meeting(gap=gap):
+                case StandingBarrier(gap=gap):
                     pending = self.past(gap, pending)
                 case Access(gap):
                     pending = self.touch(step, self.past(gap, pending))
@@ -146,7 +146,7 @@ class Walker:
 
     def now(self, place: Place) -> Place:
         """A place, with the indices of loops that are followed round by round."""
-        if isinstance(place, Visit):
+        if isinstance(place, AccessOnTheWay):
             return replace(place, known=tuple(sorted(self.rounds.items())))
         for index, i in self.rounds.items():
             place = place and place.replaced(index, partial(Residue.of, {}, i))
@@ -156,7 +156,7 @@ class Walker:
         match first, second:
             case Residue(), Residue():
                 return second.differs(first)
-            case Visit(), Visit():
+            case AccessOnTheWay(), AccessOnTheWay():
                 return self.conflicts is None or self.conflicts.meet(first, second) is not self.who
         return False
 
@@ -223,7 +223,7 @@ def _renamed(pending: Pending, change: Callable[[Place], Place]) -> Pending:
 
 def _a_round_later(step: Round, place: Place) -> Place:
     """A place that was touched in a round, seen from the next one: a smaller index, and other values."""
-    if isinstance(place, Visit):
+    if isinstance(place, AccessOnTheWay):
         own = frozenset((step.index,)) if step.index else frozenset()
         changed = place.changed | step.made
         return replace(place, changed=changed, before=(place.before | own) - changed)
@@ -232,7 +232,7 @@ def _a_round_later(step: Round, place: Place) -> Place:
 
 def _behind(step: Round, index: Callable[[int], Residue] | None, place: Place) -> Place:
     """The same, seen from behind the loop: `index` says which round was the last, where that is known."""
-    if isinstance(place, Visit):
+    if isinstance(place, AccessOnTheWay):
         changed = place.changed | step.made | {step.index or ""}
         return replace(place, changed=changed, before=place.before - changed)
     return _with_index(place, step, index)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import llvmlite
 
-from tilewave.backend.llvm_child import Machine, ObjectCode
+from tilewave.backend.llvm_child import LlvmMachine, ObjectCode
 from tilewave.children import ChildFailed, run_child
 from tilewave.errors import TargetError, here
 
@@ -30,7 +30,7 @@ class AssemblyFailed(Exception):
         self.remedy = remedy
 
 
-def assembled(kernel: str, target: str, llvm_ir: str, machine: Machine) -> ObjectCode:
+def assembled(kernel: str, target: str, llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """The same as `assemble`, for a named kernel: what goes wrong is told to its author."""
     try:
         return assemble(llvm_ir, machine)
@@ -39,7 +39,7 @@ def assembled(kernel: str, target: str, llvm_ir: str, machine: Machine) -> Objec
         raise TargetError(what, loc=here(), remedy=failed.remedy) from None
 
 
-def assemble(llvm_ir: str, machine: Machine) -> ObjectCode:
+def assemble(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Optimise LLVM IR and make object code of it, in a child process."""
     if not sys.executable:
         raise AssemblyFailed(f"sys.executable is {sys.executable!r}, so there is no Python to run it in", NO_PYTHON)

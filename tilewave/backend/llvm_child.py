@@ -22,7 +22,7 @@ REDUCES_STRENGTH = "-amdgpu-scalar-ir-passes"
 
 
 @dataclass(frozen=True)
-class Machine:
+class LlvmMachine:
     """What LLVM is told of the machine to compile for."""
 
     triple: str
@@ -46,13 +46,13 @@ def _serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
     request = json.loads(stdin.readline())
     # Not up to the end: the pipe stays open as long as any process forked meanwhile lives.
     text = stdin.read(request["ir_bytes"]).decode()
-    made = compile_here(text, Machine(**request["machine"]))
+    made = compile_here(text, LlvmMachine(**request["machine"]))
     asm = made.asm.encode()
     sizes = json.dumps({"code_bytes": len(made.code), "asm_bytes": len(asm)})
     stdout.write(request["mark"].encode() + sizes.encode() + b"\n" + made.code + asm)
 
 
-def compile_here(llvm_ir: str, machine: Machine) -> ObjectCode:
+def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Optimise LLVM IR and make object code of it, in this process, which LLVM may end."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

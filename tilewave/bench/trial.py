@@ -119,14 +119,14 @@ class Trial:
             return LeftOut(name, why, is_ours=False)
         return found
 
-    def times(self, found: Sequence[Contestant | LeftOut], advance: Advance) -> Comparison:
+    def times(self, found: Sequence[Contestant | LeftOut], advance: Advance) -> TimedInTurn:
         """All orders and those libraries that take part, timed in turns."""
         runs: dict[str, Launch] = {
             str(mapping): partial(kernel, self.a, self.b, self.c)
             for mapping, kernel in zip(self.setup.mappings, self.kernels, strict=True)
         }
         runs.update({library.name: library.launch for library in found if isinstance(library, Contestant)})
-        return Comparison(measure(runs, self.setup.repeats, self.setup.seed, advance), self.setup.problem.operations)
+        return TimedInTurn(measure(runs, self.setup.repeats, self.setup.seed, advance), self.setup.problem.operations)
 
     def notes(self, found: Sequence[Contestant | LeftOut]) -> list[str]:
         """What a reader must know of the machine, of the libraries, and of those that are not there."""
@@ -154,7 +154,7 @@ def _compile(setup: Setup, mapping: Mapping, advance: Advance) -> Compiled:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TimedInTurn:
     """Who took how long; the first is what the others are compared with."""
 
     timings: dict[str, CallTimes]
@@ -213,7 +213,7 @@ class TrialReport:
     trial: Trial
     checks: tuple[Check, ...]
     found: tuple[Contestant | LeftOut, ...] = ()
-    comparison: Comparison | None = None
+    comparison: TimedInTurn | None = None
     """Nothing where a result is wrong, which has no speed."""
 
     @staticmethod

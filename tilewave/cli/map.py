@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from tilewave.cli.asked import refuse_given
-from tilewave.view import Launch, Picture, Placement, parse_grid
+from tilewave.view import Picture, PicturedLaunch, Placement, parse_grid
 from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
 
@@ -62,7 +62,7 @@ def map_command(
     """
     if svg is None:
         refuse_given(context, ("xcd",), "has no effect without --svg", "add --svg FILE, or leave it out")
-    launch = Launch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent)
+    launch = PicturedLaunch(parse_grid(grid), xcds, k_blocks, workgroups, concurrent)
     picture = Picture(tuple(Placement.of(text, launch) for text in (mapping, *(compare or ()))))
     written = _write(picture, svg, html, xcd)
     _print_json(picture) if as_json else _print(picture, written)

@@ -7,7 +7,7 @@ import numpy as np
 from tilewave.emulator.flight import SCALAR, VECTOR
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.machine import Convoy
-from tilewave.emulator.memory import Buffer, Outside
+from tilewave.emulator.memory import Buffer, OutsideBuffers
 from tilewave.emulator.numbers import I16, I32, U8, U16, U32, U64, Array
 from tilewave.emulator.races import Touch
 
@@ -80,7 +80,9 @@ def _is_atomic(instruction: Instruction) -> bool:
     return "sc0" in instruction.modifiers or "sc1" in instruction.modifiers
 
 
-def _report_outside(c: Convoy, instruction: Instruction, outside: Outside, waves: Array, size: int, verb: str) -> None:
+def _report_outside(
+    c: Convoy, instruction: Instruction, outside: OutsideBuffers, waves: Array, size: int, verb: str
+) -> None:
     if not c.machine.checking:
         return
     near = outside.nearest

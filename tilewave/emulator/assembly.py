@@ -11,7 +11,7 @@ from typing import Any
 from tilewave.emulator.chips import CHIP_NAMES, ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import INTEGER, Instruction, split_text
-from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
+from tilewave.emulator.kernel import USER_SCALARS, KernelDescriptor, LoadedKernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, read_yaml, resources_of
 from tilewave.errors import NOWHERE, Loc
 
@@ -27,12 +27,12 @@ BRANCH = re.compile(r"s_(?:cbranch_\w+|branch)\s+(\S+)")
 
 
 @dataclass(frozen=True)
-class Module:
+class MachineCode:
     """Everything that one file of machine code holds."""
 
     chip: ChipName
     instructions: tuple[Instruction, ...]
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, LoadedKernel]
     segments: tuple[tuple[int, bytes], ...] = ()
     """Bytes of a code object that a kernel may read, by address; assembly text has none."""
 
@@ -44,7 +44,7 @@ def known_chip(name: str) -> ChipName:
     raise UnsupportedCode(f"the emulator does not know {name}", remedy=f"it knows {' and '.join(CHIP_NAMES)}")
 
 
-def read_assembly(text: str, chip: str | None = None) -> Module:
+def read_assembly(text: str, chip: str | None = None) -> MachineCode:
     """The module in LLVM's assembly text; its chip is the one named there, unless another is given."""
     found = TARGET.search(text)
     name = chip or (found[1] if found else None)
@@ -62,7 +62,7 @@ def read_assembly(text: str, chip: str | None = None) -> Module:
         for name, directives in reader.directives.items()
         if name in reader.labels
     }
-    return Module(known_chip(name), instructions, kernels)
+    return MachineCode(known_chip(name), instructions, kernels)
 
 
 @dataclass
@@ -159,7 +159,7 @@ def _number(kernel: str, directives: Mapping[str, str], key: str) -> int:
     return value
 
 
-def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapping[str, Any]) -> Kernel:
+def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapping[str, Any]) -> LoadedKernel:
     def number(key: str) -> int:
         return _number(name, directives, key)
 
@@ -170,7 +170,7 @@ def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapp
         | number("float_denorm_mode_16_64") << 6
     )
     mode = mode_register(float_mode, number("dx10_clamp"), number("ieee_mode"), number("fp16_overflow"))
-    descriptor = Descriptor(
+    descriptor = KernelDescriptor(
         number("group_segment_fixed_size"),
         number("private_segment_fixed_size") + (16384 if number("uses_dynamic_stack") else 0),
         number("kernarg_size"),
@@ -186,4 +186,4 @@ def _kernel(name: str, entry: int, directives: Mapping[str, str], metadata: Mapp
         mode,
         number("next_free_vgpr"),
     )
-    return Kernel(name, entry, descriptor, arguments_of(metadata), resources_of(metadata))
+    return LoadedKernel(name, entry, descriptor, arguments_of(metadata), resources_of(metadata))

@@ -6,13 +6,13 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from tilewave.emulator.assembly import Module, known_chip
+from tilewave.emulator.assembly import MachineCode, known_chip
 from tilewave.emulator.chips import OPINIONS
 from tilewave.emulator.disassembly import disassemble, read_disassembly
 from tilewave.emulator.elf import Elf
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import CODE_BASE
-from tilewave.emulator.kernel import USER_SCALARS, Descriptor, Kernel, mode_register
+from tilewave.emulator.kernel import USER_SCALARS, KernelDescriptor, LoadedKernel, mode_register
 from tilewave.emulator.metadata import arguments_of, by_name, resources_of
 
 MACHINES = {0x3F: "gfx90a", **{has.elf_machine: chip for chip, has in OPINIONS.items()}}
@@ -20,7 +20,7 @@ AFTER_PRELOAD = 256
 """Kernels with preloaded arguments begin with code for firmware that cannot preload; others jump over it."""
 
 
-def read_code_object(data: bytes) -> Module:
+def read_code_object(data: bytes) -> MachineCode:
     """The module in a code object, decoded by llvm-objdump."""
     elf = Elf.of(data)
     chip = known_chip(MACHINES.get(elf.machine, f"machine {elf.machine:#x}"))
@@ -31,16 +31,16 @@ def read_code_object(data: bytes) -> Module:
     for name in sorted(symbol[:-3] for symbol in elf.symbols if symbol.endswith(".kd")):
         kernels[name] = _kernel(name, elf, metadata.get(name, {}), positions)
     segments = tuple((CODE_BASE + address, content) for address, content in elf.segments)
-    return Module(chip, instructions, kernels, segments)
+    return MachineCode(chip, instructions, kernels, segments)
 
 
-def _kernel(name: str, elf: Elf, metadata: Mapping[str, Any], positions: Mapping[int, int]) -> Kernel:
+def _kernel(name: str, elf: Elf, metadata: Mapping[str, Any], positions: Mapping[int, int]) -> LoadedKernel:
     at = elf.symbols[f"{name}.kd"]
     raw = elf.read(at, 64)
     shared, private, arguments, _, entry = struct.unpack_from("<IIIIq", raw, 0)
     _, first, second = struct.unpack_from("<III", raw, 44)
     properties, preload = struct.unpack_from("<HH", raw, 56)
-    descriptor = Descriptor(
+    descriptor = KernelDescriptor(
         shared,
         private + (16384 if metadata.get(".uses_dynamic_stack") else 0),
         arguments,
@@ -55,7 +55,7 @@ def _kernel(name: str, elf: Elf, metadata: Mapping[str, Any], positions: Mapping
     start = CODE_BASE + at + entry + (AFTER_PRELOAD if descriptor.preloaded else 0)
     if start not in positions:
         raise UnsupportedCode(f"the code of {name} is not where its descriptor says", remedy="build it again")
-    return Kernel(name, positions[start], descriptor, arguments_of(metadata), resources_of(metadata))
+    return LoadedKernel(name, positions[start], descriptor, arguments_of(metadata), resources_of(metadata))
 
 
 def mode_at_start(resources: int) -> int:

@@ -11,7 +11,7 @@ from tilewave.emulator.instruction import M0
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, U8, U32
 from tilewave.emulator.shared import report_race
-from tilewave.emulator.shared_state import Access
+from tilewave.emulator.shared_state import TouchedGranules
 from tilewave.emulator.step import Draft, Execute, Traffic
 
 
@@ -45,6 +45,6 @@ def build_direct(draft: Draft, size: int, lanes: Lanes) -> Execute:
             granules = shared.granules(places, step)
             report_race(c, instruction, waves, "overwrites", shared.write(granules, waves))
             shared.will_arrive(granules, waves)
-            shared.remember(c.members, Access(granules, waves, "write"), direct=True)
+            shared.remember(c.members, TouchedGranules(granules, waves, "write"), direct=True)
 
     return execute

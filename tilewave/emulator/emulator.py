@@ -11,19 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.assembly import MachineCode, read_assembly
 from tilewave.emulator.chips import OPINIONS, ChipName
 from tilewave.emulator.code_object import read_code_object
 from tilewave.emulator.findings import Check, Finding, Findings, UnsupportedCode
-from tilewave.emulator.kernel import Kernel, is_usual
+from tilewave.emulator.kernel import LoadedKernel, is_usual
 from tilewave.emulator.launch import Extent, Given, known_at_start, make_machine, prepare
 from tilewave.emulator.machine import LANES
 from tilewave.emulator.memory import GlobalMemory
 from tilewave.emulator.numbers import MASK32
 from tilewave.emulator.paths import Paths
-from tilewave.emulator.program import Program
+from tilewave.emulator.program import DecodedProgram
 from tilewave.emulator.races import Races
-from tilewave.emulator.run import Order, Run
+from tilewave.emulator.run import EmulatedWaves, Order
 from tilewave.errors import CallError
 
 WAVES_AT_A_TIME = 128
@@ -56,9 +56,9 @@ class EmulationReport:
 class Emulator:
     """Machine code of one chip, ready to be launched any number of times."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: MachineCode) -> None:
         self.module = module
-        self._program = Program(module.instructions, module.chip)
+        self._program = DecodedProgram(module.instructions, module.chip)
 
     @staticmethod
     def from_assembly(text: str, chip: str | None = None) -> Emulator:
@@ -78,7 +78,7 @@ class Emulator:
     def kernels(self) -> tuple[str, ...]:
         return tuple(self.module.kernels)
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> LoadedKernel:
         if name not in self.module.kernels:
             raise CallError(f"no kernel is called {name!r}", remedy=f"there are: {', '.join(self.kernels) or 'none'}")
         return self.module.kernels[name]
@@ -114,7 +114,7 @@ class Emulator:
                 running = range(first, min(first + together, len(workgroups)))
                 machine = make_machine(launch, self._program, workgroups, running, races, findings)
                 paths = paths or Paths(known_at_start(launch, machine))
-                run = Run(machine, self._program, kernel.entry, paths, limit)
+                run = EmulatedWaves(machine, self._program, kernel.entry, paths, limit)
                 run.finish(order, rng)
                 executed += int(run.executed.sum())
         memory.write_back()
@@ -124,7 +124,7 @@ class Emulator:
             kernel_name, self.chip, order, seed, len(workgroups), waves, executed, seconds, tuple(findings.found)
         )
 
-    def _check_needs(self, kernel: Kernel, dynamic_shared: int) -> None:
+    def _check_needs(self, kernel: LoadedKernel, dynamic_shared: int) -> None:
         limit, private = OPINIONS[self.chip].shared_bytes, kernel.descriptor.private_bytes
         shared = kernel.descriptor.shared_bytes + dynamic_shared
         if dynamic_shared < 0:

@@ -18,7 +18,7 @@ from tilewave.emulator.numbers import I32, I64, Array
 from tilewave.emulator.races import Touch, stamps_of, told
 
 if TYPE_CHECKING:
-    from tilewave.emulator.machine import Convoy, Machine
+    from tilewave.emulator.machine import Convoy, MachineState
 
 VECTOR, SCALAR = 0, 1
 """The two queues: vmcnt counts vector memory, lgkmcnt scalar loads, which come in any order."""
@@ -26,7 +26,7 @@ MOST_OUTSTANDING = 63
 """What vmcnt can count: six bits."""
 
 
-class Counters:
+class WaitCounters:
     """How many operations of each queue a wave has issued, and how many of them it knows to be over."""
 
     def __init__(self, waves: int) -> None:
@@ -51,7 +51,7 @@ class Underway:
 class Flight:
     """The operations of each wave, counted, and those among them that are not over."""
 
-    def __init__(self, machine: Machine, first_workgroup: int) -> None:
+    def __init__(self, machine: MachineState, first_workgroup: int) -> None:
         self.machine, self.epoch = machine, machine.shared.epoch
         self.counters = machine.shared.counters
         self._workgroups = machine.workgroup_of.astype(I64) + first_workgroup

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewave.emulator.instruction import M0, register_name
-from tilewave.emulator.step import SCALAR_ROWS, MatrixTiming, Step, Unit
+from tilewave.emulator.step import SCALAR_ROWS, MatrixTiming, ReadyInstruction, Unit
 
 REACH = 24
 """No rule asks for more wait states."""
@@ -24,7 +24,7 @@ DOUBLE_TO_VECTOR, DOUBLE_TO_MEMORY, DOUBLE_TO_C = {4: 6, 8: 11}, {4: 9, 8: 18}, 
 """By passes, for products in float64; gfx950 adds to all but those of memory."""
 C_TO_VECTOR = {2: 1, 4: 3, 8: 7, 16: 15}
 
-History = tuple[tuple[int, Step], ...]
+History = tuple[tuple[int, ReadyInstruction], ...]
 """Steps that wrote registers lately, each with its age in wait states."""
 Said = tuple[str, str]
 
@@ -36,22 +36,22 @@ class WaitStates:
         self._now = 0
         self._matrix: dict[int, tuple[int, MatrixTiming]] = {}
         self._read_as_c: dict[int, tuple[int, MatrixTiming]] = {}
-        self._vector: dict[int, tuple[int, Step]] = {}
+        self._vector: dict[int, tuple[int, ReadyInstruction]] = {}
         self._stored: dict[int, int] = {}
         self._scalar: dict[int, int] = {}
         self._m0 = -REACH
-        self._recent: list[tuple[int, Step]] = []
+        self._recent: list[tuple[int, ReadyInstruction]] = []
         for age, step in history:
             self._note(step, -age)
 
     def history(self) -> History:
         return tuple((self._now - at, step) for at, step in self._recent if self._now - at <= REACH)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: ReadyInstruction) -> None:
         self._note(step, self._now)
         self._now += step.wait_states
 
-    def _note(self, step: Step, at: int) -> None:
+    def _note(self, step: ReadyInstruction, at: int) -> None:
         if step.matrix is not None:
             for row in step.matrix.d:
                 self._matrix[row] = (at, step.matrix)
@@ -73,7 +73,7 @@ class WaitStates:
             return
         self._recent.append((at, step))
 
-    def check(self, step: Step) -> Iterator[Said]:
+    def check(self, step: ReadyInstruction) -> Iterator[Said]:
         """What comes too early if this step is taken now; the first rule that is broken."""
         for rule in (self._after_matrix, self._after_vector, self._after_store, self._after_scalar):
             said = next(rule(step), None)
@@ -83,7 +83,7 @@ class WaitStates:
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
-    def _after_matrix(self, step: Step) -> Iterator[Said]:
+    def _after_matrix(self, step: ReadyInstruction) -> Iterator[Said]:
         if not self._matrix and not self._read_as_c:
             return
         if step.matrix is not None:
@@ -118,7 +118,7 @@ class WaitStates:
                     row, "comes from a small matrix instruction and is C of this one", before.passes, at
                 )
 
-    def _after_vector(self, step: Step) -> Iterator[Said]:
+    def _after_vector(self, step: ReadyInstruction) -> Iterator[Said]:
         for early in step.early:
             if early.row in self._vector:
                 yield from self._say(early.row, early.why, early.wait_states, self._vector[early.row][0])
@@ -135,13 +135,13 @@ class WaitStates:
             elif before.shifts_result:
                 yield from self._say(row, "was written in part", PART_TO_VECTOR, at)
 
-    def _after_store(self, step: Step) -> Iterator[Said]:
+    def _after_store(self, step: ReadyInstruction) -> Iterator[Said]:
         if self._stored and step.unit in ("vector", "transcendental", "matrix"):
             for row in step.vector_writes:
                 if row in self._stored:
                     yield from self._say(row, "is still read by a wide store", STORED_TO_VECTOR, self._stored[row])
 
-    def _after_scalar(self, step: Step) -> Iterator[Said]:
+    def _after_scalar(self, step: ReadyInstruction) -> Iterator[Said]:
         for early in step.early:
             if early.row >= SCALAR_ROWS:
                 yield from self._say_scalar(early.row - SCALAR_ROWS, early.why, early.wait_states)

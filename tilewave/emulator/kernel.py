@@ -35,7 +35,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Resources:
+class DeclaredResources:
     """What the compiler says that a kernel needs; `vector_registers` counts accumulation registers too."""
 
     vector_registers: int
@@ -64,7 +64,7 @@ def is_usual(mode: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Descriptor:
+class KernelDescriptor:
     """How the hardware starts a wave."""
 
     shared_bytes: int
@@ -81,11 +81,11 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LoadedKernel:
     """A kernel that can be launched; `entry` is the position of its first instruction."""
 
     name: str
     entry: int
-    descriptor: Descriptor
+    descriptor: KernelDescriptor
     arguments: tuple[Argument, ...]
-    resources: Resources
+    resources: DeclaredResources

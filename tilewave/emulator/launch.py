@@ -9,16 +9,16 @@ from typing import Any, Union
 
 import numpy as np
 
-from tilewave.emulator.assembly import Module
+from tilewave.emulator.assembly import MachineCode
 from tilewave.emulator.findings import Findings, UnsupportedCode
-from tilewave.emulator.flight import Counters
+from tilewave.emulator.flight import WaitCounters
 from tilewave.emulator.instruction import EXEC, FLAT_SCRATCH, TRAP, XNACK_MASK
-from tilewave.emulator.kernel import USER_SCALARS, Argument, Kernel
-from tilewave.emulator.machine import LANES, Machine, Workgroup, lanes_of
+from tilewave.emulator.kernel import USER_SCALARS, Argument, LoadedKernel
+from tilewave.emulator.machine import LANES, MachineState, Workgroup, lanes_of
 from tilewave.emulator.memory import Buffer, GlobalMemory, spans
 from tilewave.emulator.metadata import MOST_ARGUMENT_BYTES
 from tilewave.emulator.numbers import MASK32, MASK64, U32, U64, Array
-from tilewave.emulator.program import Program
+from tilewave.emulator.program import DecodedProgram
 from tilewave.emulator.races import Races
 from tilewave.emulator.shared_state import SharedState
 from tilewave.emulator.step import SCALAR_ROWS
@@ -36,8 +36,8 @@ ARGUMENT_PADDING = 64
 class Launch:
     """A kernel, its grid of workgroups, its arguments in memory."""
 
-    module: Module
-    kernel: Kernel
+    module: MachineCode
+    kernel: LoadedKernel
     grid: Extent
     block: Extent
     shared_bytes: int
@@ -59,7 +59,7 @@ class Launch:
 
 
 def prepare(
-    module: Module, kernel: Kernel, grid: Extent, block: Extent, given: Sequence[Given], dynamic_shared: int,
+    module: MachineCode, kernel: LoadedKernel, grid: Extent, block: Extent, given: Sequence[Given], dynamic_shared: int,
     memory: GlobalMemory,
 ) -> Launch:  # fmt: skip
     """Lay out the arguments' arrays, the argument buffer and the dispatch packet."""
@@ -80,7 +80,7 @@ def prepare(
     return Launch(module, kernel, grid, block, shared, memory, arguments, packet)
 
 
-def _name(kernel: Kernel, given: Sequence[Given], start: int) -> str:
+def _name(kernel: LoadedKernel, given: Sequence[Given], start: int) -> str:
     """What findings call a buffer: the arguments that lie in it."""
     visible = [a for a in kernel.arguments if not a.is_hidden]
     for argument, value in zip(visible, given, strict=False):
@@ -93,7 +93,7 @@ def _name(kernel: Kernel, given: Sequence[Given], start: int) -> str:
 
 
 def _argument_buffer(
-    kernel: Kernel, given: Sequence[Given], buffers: Sequence[Buffer], grid: Extent, block: Extent, shared: int
+    kernel: LoadedKernel, given: Sequence[Given], buffers: Sequence[Buffer], grid: Extent, block: Extent, shared: int
 ) -> bytes:
     visible = [a for a in kernel.arguments if not a.is_hidden]
     if len(visible) != len(given):
@@ -114,7 +114,7 @@ def _argument_buffer(
     return bytes(raw)
 
 
-def _packed(kernel: Kernel, argument: Argument, value: Given, buffers: Sequence[Buffer]) -> bytes:
+def _packed(kernel: LoadedKernel, argument: Argument, value: Given, buffers: Sequence[Buffer]) -> bytes:
     """The bytes of an argument; the metadata gives its size, and Python's type what it means."""
     if isinstance(value, np.ndarray):
         raw = _address(value, buffers).to_bytes(8, "little")
@@ -158,7 +158,7 @@ def _hidden(kind: str, grid: Extent, block: Extent, dynamic: int) -> int:
             return 0
 
 
-def _packet(kernel: Kernel, grid: Extent, block: Extent, shared: int, arguments: Buffer) -> bytes:
+def _packet(kernel: LoadedKernel, grid: Extent, block: Extent, shared: int, arguments: Buffer) -> bytes:
     """A dispatch packet as the runtime would write it."""
     lanes = [g * b for g, b in zip(grid, block, strict=True)]
     private = kernel.descriptor.private_bytes
@@ -169,8 +169,13 @@ def _packet(kernel: Kernel, grid: Extent, block: Extent, shared: int, arguments:
 
 
 def make_machine(
-    launch: Launch, program: Program, launched: Sequence[Workgroup], running: range, races: Races, findings: Findings
-) -> Machine:
+    launch: Launch,
+    program: DecodedProgram,
+    launched: Sequence[Workgroup],
+    running: range,
+    races: Races,
+    findings: Findings,
+) -> MachineState:
     """Waves as they stand when their kernel begins, of some of the workgroups that are launched."""
     count = launch.waves_each * len(running)
     shared = SharedState(
@@ -178,10 +183,10 @@ def make_machine(
         len(running),
         count,
         program.shared_granule(),
-        Counters(count),
+        WaitCounters(count),
         loads_directly=program.loads_directly(),
     )
-    machine = Machine(
+    machine = MachineState(
         launched, running, launch.waves_each, program.vector_rows(), launch.memory, races, shared, findings,
         -(-launch.kernel.descriptor.private_bytes // 4) * 4,
     )  # fmt: skip
@@ -192,7 +197,7 @@ def make_machine(
     return machine
 
 
-def _fill_lanes(launch: Launch, machine: Machine) -> None:
+def _fill_lanes(launch: Launch, machine: MachineState) -> None:
     """v0 holds the lane's coordinates in its workgroup, ten bits each; lanes behind the last are off."""
     lane = machine.wave_of[:, None] * LANES + np.arange(LANES)
     x, y, _ = launch.block
@@ -203,7 +208,7 @@ def _fill_lanes(launch: Launch, machine: Machine) -> None:
     machine.lanes[:] = lanes_of(masks)
 
 
-def _scalars(launch: Launch, machine: Machine) -> list[tuple[int, Any]]:
+def _scalars(launch: Launch, machine: MachineState) -> list[tuple[int, Any]]:
     """What the hardware writes into scalar registers, in its order."""
     descriptor = launch.kernel.descriptor
     rows: list[tuple[int, Any]] = []
@@ -234,7 +239,7 @@ def _scalars(launch: Launch, machine: Machine) -> list[tuple[int, Any]]:
     return rows
 
 
-def known_at_start(launch: Launch, machine: Machine) -> int:
+def known_at_start(launch: Launch, machine: MachineState) -> int:
     """One bit per register that holds something before the first instruction."""
     scalars = {row for row, _ in _scalars(launch, machine)}
     scalars |= {EXEC, EXEC + 1, FLAT_SCRATCH, FLAT_SCRATCH + 1, XNACK_MASK, XNACK_MASK + 1, *range(TRAP, TRAP + 16)}

@@ -16,7 +16,7 @@ from tilewave.emulator.program import ending_of
 
 
 @dataclass(frozen=True)
-class Loop:
+class MachineLoop:
     """Positions of a loop's instructions, in the order of a round."""
 
     body: tuple[int, ...]
@@ -26,7 +26,7 @@ class Loop:
     """What may run when the loop is over."""
 
 
-def find_loops(instructions: Sequence[Instruction], entry: int, end: int) -> list[Loop]:
+def find_loops(instructions: Sequence[Instruction], entry: int, end: int) -> list[MachineLoop]:
     """The loops among the instructions from `entry` to `end`."""
     flow = _Flow(instructions, entry, end)
     dominators = flow.dominators()
@@ -85,7 +85,7 @@ class _Flow:
                 found[head] = now
         return found
 
-    def loop(self, head: int, ends: Sequence[int]) -> Loop:
+    def loop(self, head: int, ends: Sequence[int]) -> MachineLoop:
         blocks, waiting = {head}, [block for block in ends if block != head]
         while waiting:
             block = waiting.pop()
@@ -96,7 +96,7 @@ class _Flow:
         in_text = sorted(blocks)
         at = in_text.index(head)
         behind = sorted(self._reached(sorted(exits), blocks))
-        return Loop(
+        return MachineLoop(
             self._positions(in_text[at:] + in_text[:at]), tuple(self.last[b] for b in ends), self._positions(behind)
         )
 

@@ -26,7 +26,7 @@ POISON = 0x7FC0BEEF
 Workgroup = tuple[int, int, int]
 
 
-class Machine:
+class MachineState:
     """Registers, memories and findings of the workgroups that run at a time."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Machine:
 class Convoy:
     """Waves that stand at the same instruction and take it together."""
 
-    def __init__(self, machine: Machine, indices: Array) -> None:
+    def __init__(self, machine: MachineState, indices: Array) -> None:
         self.machine, self.indices = machine, indices
         self.count, self.members = len(indices), indices.tolist()
         first = int(indices[0])

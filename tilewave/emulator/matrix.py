@@ -56,7 +56,7 @@ CODES = ("fp8", "bf8", "fp6", "bf6", "fp4")
 
 
 @dataclass(frozen=True)
-class Shape:
+class MatrixShape:
     """v_mfma_f32_32x32x8_f16: m, n, k, how many such products at once, and the formats."""
 
     m: int
@@ -71,7 +71,7 @@ class Shape:
     passes: int
 
 
-def shape_of(mnemonic: str, cbsz: int = 0, blgp: int = 0) -> Shape | None:
+def shape_of(mnemonic: str, cbsz: int = 0, blgp: int = 0) -> MatrixShape | None:
     """What a matrix instruction's name says."""
     found = NAME.fullmatch(mnemonic)
     entry = INSTRUCTIONS.get(found[2]) if found else None
@@ -87,11 +87,11 @@ def shape_of(mnemonic: str, cbsz: int = 0, blgp: int = 0) -> Shape | None:
     if source == "f8f6f4" and BITS[a] < 8 and BITS[b] < 8:
         passes //= 2
     m, n, k, blocks = (int(found[group] or 1) for group in (4, 5, 6, 7))
-    return Shape(m, n, k, blocks, found[3], a, b, source, passes)
+    return MatrixShape(m, n, k, blocks, found[3], a, b, source, passes)
 
 
 @dataclass(frozen=True)
-class Layout:
+class MatrixLayout:
     """Where the elements lie: [blocks, m, k], [blocks, n, k] and [blocks, m, n] of lanes and elements."""
 
     a_lane: Array
@@ -103,10 +103,10 @@ class Layout:
 
 
 @lru_cache(maxsize=256)
-def layout_of(shape: Shape) -> Layout:
+def layout_of(shape: MatrixShape) -> MatrixLayout:
     a = _input_places(shape.m, shape.k, shape.blocks, BITS[shape.a_format])
     b = _input_places(shape.n, shape.k, shape.blocks, BITS[shape.b_format])
-    return Layout(*a, *b, *_result_places(shape))
+    return MatrixLayout(*a, *b, *_result_places(shape))
 
 
 def _input_places(extent: int, k: int, blocks: int, bits: int) -> tuple[Array, Array]:
@@ -121,7 +121,7 @@ def _input_places(extent: int, k: int, blocks: int, bits: int) -> tuple[Array, A
     return (group * blocks + block) * extent + row, element
 
 
-def _result_places(shape: Shape) -> tuple[Array, Array]:
+def _result_places(shape: MatrixShape) -> tuple[Array, Array]:
     """Four rows in successive registers of a lane, the next four in the next group of lanes; f64: one row."""
     block, row, column = np.meshgrid(np.arange(shape.blocks), np.arange(shape.m), np.arange(shape.n), indexing="ij")
     rows, area = LANES // shape.n, shape.m * shape.n
@@ -223,7 +223,7 @@ def _places(lane: Array, element: Array, words: int, format_name: str) -> Array:
     return lane * (words * 32 // BITS[format_name]) + element
 
 
-def _broadcast_lanes(shape: Shape, layout: Layout, cbsz: int, abid: int, blgp: int) -> tuple[Array, Array]:
+def _broadcast_lanes(shape: MatrixShape, layout: MatrixLayout, cbsz: int, abid: int, blgp: int) -> tuple[Array, Array]:
     """cbsz and abid let several blocks read one block of A; blgp turns the lanes of B."""
     a, b = layout.a_lane, layout.b_lane
     if shape.source == "f8f6f4" or shape.result == "f64":
@@ -235,14 +235,14 @@ def _broadcast_lanes(shape: Shape, layout: Layout, cbsz: int, abid: int, blgp: i
     return a, turned[blgp] if blgp in turned else b % 16 + 16 * (blgp - 4)
 
 
-def _sign(draft: Draft, shape: Shape, blgp: int) -> int:
+def _sign(draft: Draft, shape: MatrixShape, blgp: int) -> int:
     negative = draft.instruction.flags("neg", (0, 0))[:2]
     flips = sum(negative) + (bin(blgp & 3).count("1") if shape.result == "f64" else 0)
     return -1 if flips % 2 else 1
 
 
 def _note_registers(
-    draft: Draft, shape: Shape, a: tuple[int, int], b: tuple[int, int], c: tuple[Operand, int], d: int
+    draft: Draft, shape: MatrixShape, a: tuple[int, int], b: tuple[int, int], c: tuple[Operand, int], d: int
 ) -> None:
     a_and_b = (*range(a[0], a[0] + a[1]), *range(b[0], b[0] + b[1]))
     c_rows = tuple(range(c[0].row, c[0].row + c[1])) if c[0].kind == "vector" else ()
@@ -255,14 +255,14 @@ def _note_registers(
     draft.matrix = MatrixTiming(shape.passes, a_and_b, c_rows, d_rows, is_xdl, delay, shape.result == "f64")
 
 
-def _delay(shape: Shape, is_xdl: bool) -> int:
+def _delay(shape: MatrixShape, is_xdl: bool) -> int:
     """Wait states that gfx950 adds: one to most, eight to the large product of float64, which takes longer there."""
     if shape.result == "f64":
         return 8 if shape.passes == 8 else 0
     return int(is_xdl and shape.passes != 2)
 
 
-def _scales(draft: Draft, shape: Shape, read_a: Reader, read_b: Reader) -> tuple[Reader, Reader]:
+def _scales(draft: Draft, shape: MatrixShape, read_a: Reader, read_b: Reader) -> tuple[Reader, Reader]:
     """v_mfma_scale_*: one power of two per row and 32 elements of K."""
     if not draft.instruction.mnemonic.startswith("v_mfma_scale_"):
         return read_a, read_b
@@ -286,7 +286,7 @@ def _scales(draft: Draft, shape: Shape, read_a: Reader, read_b: Reader) -> tuple
 
 
 def _writer(
-    shape: Shape, layout: Layout, d: int, c_row: int, words: int, constant: Reader | None
+    shape: MatrixShape, layout: MatrixLayout, d: int, c_row: int, words: int, constant: Reader | None
 ) -> Callable[[Convoy, Array], None]:
     """Add C in the order of its registers, round once, and write D."""
     elements = words // 2 if shape.result == "f64" else words

@@ -29,7 +29,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Outside:
+class OutsideBuffers:
     """Lanes that asked for what no buffer holds: one of them, and the buffer that is nearest."""
 
     lane: int
@@ -92,19 +92,21 @@ class GlobalMemory:
 
     # -- access ------------------------------------------------------------------------------------------------------
 
-    def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, Outside | None]:
+    def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, OutsideBuffers | None]:
         """Where each lane's bytes lie in the arena; which lanes are inside, if not all; and the first that is not."""
         low, high = int(addresses.min()), int(addresses.max())
         at = bisect_right(self._starts, low) - 1
         if at >= 0 and high + size <= self.buffers[at].address + self.buffers[at].size:
             buffer = self.buffers[at]
             if stores and not buffer.writable:
-                outside = Outside(0, low, buffer, f"{buffer.name} is read-only")
+                outside = OutsideBuffers(0, low, buffer, f"{buffer.name} is read-only")
                 return addresses - self._shift[at], np.zeros(len(addresses), bool), outside
             return addresses - self._shift[at], None, None
         return self._locate_each(addresses, size, stores)
 
-    def _locate_each(self, addresses: Array, size: int, stores: bool) -> tuple[Array, Array | None, Outside | None]:
+    def _locate_each(
+        self, addresses: Array, size: int, stores: bool
+    ) -> tuple[Array, Array | None, OutsideBuffers | None]:
         at = np.searchsorted(self._start_of, addresses, "right") - 1
         inside = (at >= 0) & (addresses + size <= self._end_of[at])
         if stores:
@@ -116,7 +118,7 @@ class GlobalMemory:
         address = int(addresses[lane])
         nearest = min(self.buffers, key=lambda b: min(abs(address - b.address), abs(address - b.address - b.size)))
         held = nearest.address <= address and address + size <= nearest.address + nearest.size
-        return offsets, inside, Outside(lane, address, nearest, f"{nearest.name} is read-only" if held else "")
+        return offsets, inside, OutsideBuffers(lane, address, nearest, f"{nearest.name} is read-only" if held else "")
 
     def load_words(self, offsets: Array, count: int) -> Array:
         """`count` 32-bit words per lane."""
@@ -144,7 +146,7 @@ class GlobalMemory:
 class ZeroMemory(GlobalMemory):
     """Every address holds zeros and swallows stores: to follow a kernel's addresses without its data."""
 
-    def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, Outside | None]:
+    def locate(self, addresses: Array, size: int, *, stores: bool) -> tuple[Array, Array | None, OutsideBuffers | None]:
         offsets, inside, _ = super().locate(addresses, size, stores=stores)
         return offsets, inside, None
 

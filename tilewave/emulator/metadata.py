@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewave.emulator.findings import UnsupportedCode
-from tilewave.emulator.kernel import Argument, Resources
+from tilewave.emulator.kernel import Argument, DeclaredResources
 
 DEEPEST = 32
 """How far lists and mappings may stand in each other; compilers need five."""
@@ -38,11 +38,11 @@ def arguments_of(metadata: Mapping[str, Any]) -> tuple[Argument, ...]:
     return tuple(arguments)
 
 
-def resources_of(metadata: Mapping[str, Any]) -> Resources:
+def resources_of(metadata: Mapping[str, Any]) -> DeclaredResources:
     def number(name: str) -> int:
         return _number(metadata, name) if metadata.get(name) is not None else 0
 
-    return Resources(
+    return DeclaredResources(
         number(".vgpr_count"),
         number(".agpr_count"),
         number(".sgpr_count"),

@@ -13,16 +13,16 @@ from typing import NamedTuple
 from tilewave.emulator.findings import Kind
 from tilewave.emulator.hazards import History, WaitStates
 from tilewave.emulator.instruction import register_name
-from tilewave.emulator.program import Block
-from tilewave.emulator.step import SCALAR_ROWS, Private, Step
+from tilewave.emulator.program import BasicBlock
+from tilewave.emulator.step import SCALAR_ROWS, Private, ReadyInstruction
 from tilewave.emulator.waits import Outstanding
 
 
 class PathState(NamedTuple):
     """All that the checks remember of a path."""
 
-    vector_memory: tuple[Step, ...]
-    other_memory: tuple[Step, ...]
+    vector_memory: tuple[ReadyInstruction, ...]
+    other_memory: tuple[ReadyInstruction, ...]
     history: History
     known: int
     """One bit per register that holds a value; scalar registers from SCALAR_ROWS on."""
@@ -37,7 +37,7 @@ class PathFinding:
     """A mistake on this path, whatever the data."""
 
     kind: Kind
-    step: Step
+    step: ReadyInstruction
     what: str
     remedy: str
 
@@ -63,7 +63,7 @@ class Paths:
         self._number = {first: 0}
         self._passages: dict[tuple[int, int], Passage] = {}
 
-    def enter(self, state: int, block: Block) -> tuple[Passage, bool]:
+    def enter(self, state: int, block: BasicBlock) -> tuple[Passage, bool]:
         """The passage through a block, and whether it is walked for the first time."""
         key = (state, block.first)
         if key in self._passages:
@@ -71,7 +71,7 @@ class Paths:
         self._passages[key] = self._walk(self._states[state], block)
         return self._passages[key], True
 
-    def _walk(self, state: PathState, block: Block) -> Passage:
+    def _walk(self, state: PathState, block: BasicBlock) -> Passage:
         outstanding = Outstanding(state.vector_memory, state.other_memory)
         wait_states = WaitStates(state.history)
         registers = Known(state.known, dict(state.origins), dict(state.spilled))
@@ -116,13 +116,13 @@ class Known:
     def _is_known(self, row: int) -> bool:
         return bool(self.known >> row & 1)
 
-    def _unknown(self, step: Step) -> list[int]:
+    def _unknown(self, step: ReadyInstruction) -> list[int]:
         rows = [*step.vector_reads, *(SCALAR_ROWS + row for row in step.scalar_reads)]
         if step.keeps_rest:
             rows = [row for row in rows if row not in step.vector_writes]
         return [row for row in rows if not self._is_known(row)]
 
-    def check(self, step: Step) -> tuple[str, str] | None:
+    def check(self, step: ReadyInstruction) -> tuple[str, str] | None:
         """An access whose address or data nobody wrote. Computing with such a value is no mistake yet."""
         if step.traffic is None:
             return None
@@ -135,7 +135,7 @@ class Known:
     def _origin(self, row: int) -> int:
         return self.origins.get(row, row)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: ReadyInstruction) -> None:
         unknown = self._unknown(step) if step.traffic is None else []
         writes = [*step.vector_writes, *(SCALAR_ROWS + row for row in step.scalar_writes)]
         came_from = {row: self._origin(row) for row in unknown}
@@ -176,7 +176,7 @@ class Known:
                 self.spilled |= dict.fromkeys(here, self._origin(row))
         return brought
 
-    def _take_constant(self, step: Step) -> None:
+    def _take_constant(self, step: ReadyInstruction) -> None:
         for row in step.scalar_writes:
             self.constants.pop(row, None)
         if step.instruction.mnemonic in ("s_mov_b32", "s_movk_i32") and step.instruction.operands[1].kind == "integer":

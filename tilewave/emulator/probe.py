@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tilewave.emulator.assembly import Module
+from tilewave.emulator.assembly import MachineCode
 from tilewave.emulator.banks import Direction, access_cycles
 from tilewave.emulator.findings import Findings
 from tilewave.emulator.instruction import Instruction
-from tilewave.emulator.kernel import Kernel
+from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.launch import Given, known_at_start, make_machine, prepare
-from tilewave.emulator.loops import Loop
-from tilewave.emulator.machine import Convoy, Machine
+from tilewave.emulator.loops import MachineLoop
+from tilewave.emulator.machine import Convoy, MachineState
 from tilewave.emulator.memory import ZeroMemory
 from tilewave.emulator.paths import Paths
-from tilewave.emulator.program import Block, Program
+from tilewave.emulator.program import BasicBlock, DecodedProgram
 from tilewave.emulator.races import Races
-from tilewave.emulator.run import RUNNING, Run
+from tilewave.emulator.run import RUNNING, EmulatedWaves
 
 ACCESS = re.compile(r"ds_(read|write)(2?)(st64)?_[bui](8|16|32|64|96|128)")
 UNKNOWN_SIZE = 4096
@@ -27,12 +27,12 @@ UNKNOWN_SIZE = 4096
 LONGEST_RUN = 200_000
 
 
-def bank_conflicts(module: Module, kernel: Kernel, loop: Loop) -> float:
+def bank_conflicts(module: MachineCode, kernel: LoadedKernel, loop: MachineLoop) -> float:
     """Cycles lost to bank conflicts, per wave and round of the loop; memory is all zeros."""
     given: list[Given] = [0 if a.is_pointer else UNKNOWN_SIZE for a in kernel.arguments if not a.is_hidden]
     lanes = max(64, kernel.resources.largest_workgroup)
     launch = prepare(module, kernel, (1, 1, 1), (lanes, 1, 1), given, 0, ZeroMemory())
-    program = Program(module.instructions, module.chip)
+    program = DecodedProgram(module.instructions, module.chip)
     with np.errstate(all="ignore"):
         machine = make_machine(
             launch, program, [(0, 0, 0)], range(1), Races(launch.memory.buffers, launch.memory.places), Findings("off")
@@ -41,10 +41,12 @@ def bank_conflicts(module: Module, kernel: Kernel, loop: Loop) -> float:
         return probe.follow()
 
 
-class _Probe(Run):
+class _Probe(EmulatedWaves):
     """A run that looks at the addresses in a loop and stops behind its first round."""
 
-    def __init__(self, machine: Machine, program: Program, entry: int, paths: Paths, loop: Loop) -> None:
+    def __init__(
+        self, machine: MachineState, program: DecodedProgram, entry: int, paths: Paths, loop: MachineLoop
+    ) -> None:
         super().__init__(machine, program, entry, paths, LONGEST_RUN)
         self.lost = 0
         self.body, self.ends = frozenset(loop.body), frozenset(loop.ends)
@@ -60,7 +62,7 @@ class _Probe(Run):
             self._advance(self._next_convoy(running, turn), 0)
         return self.lost / max(1, int(self.rounds.sum()))
 
-    def _execute(self, convoy: Convoy, block: Block, stop: int) -> None:
+    def _execute(self, convoy: Convoy, block: BasicBlock, stop: int) -> None:
         for position, execute in block.actions:
             if position in self.body:
                 self._look(convoy, self.program.instructions[position])

@@ -15,7 +15,7 @@ from tilewave.emulator.machine import Convoy
 from tilewave.emulator.matrix import build_matrix
 from tilewave.emulator.scalar import build_scalar
 from tilewave.emulator.shared import build_shared
-from tilewave.emulator.step import Draft, Execute, Step, nothing, unsupported
+from tilewave.emulator.step import Draft, Execute, ReadyInstruction, nothing, unsupported
 from tilewave.emulator.vector import build_vector
 from tilewave.emulator.vector_memory import build_buffer, build_flat
 
@@ -34,7 +34,7 @@ NARROW_SHARED = ("b8", "u8", "i8", "b16", "u16", "i16")
 FLOATS = re.compile(r"_b?f(16|32|64)(_|$)")
 
 
-def make_step(instruction: Instruction, chip: ChipName) -> Step:
+def make_step(instruction: Instruction, chip: ChipName) -> ReadyInstruction:
     """The meaning of an instruction, from the table of its family."""
     for operand in instruction.operands:
         if operand.kind == "word" and NO_REGISTER.match(operand.text):
@@ -66,11 +66,11 @@ def _counted(draft: Draft, execute: Execute) -> Execute:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class BasicBlock:
     """Steps that always run one after the other."""
 
     first: int
-    steps: tuple[Step, ...]
+    steps: tuple[ReadyInstruction, ...]
     ending: Ending
     target: int
     actions: tuple[tuple[int, Execute], ...]
@@ -81,7 +81,7 @@ class Block:
         return self.first + len(self.steps)
 
 
-class Program:
+class DecodedProgram:
     """Instructions by position; steps and blocks are made when they are reached."""
 
     def __init__(self, instructions: Sequence[Instruction], chip: ChipName) -> None:
@@ -89,29 +89,29 @@ class Program:
         targets = {i.target for i in self.instructions if i.target is not None}
         behind = {at + 1 for at, i in enumerate(self.instructions) if ending_of(i) != "falls through"}
         self._heads = targets | behind
-        self._steps: dict[int, Step] = {}
-        self._blocks: dict[int, Block] = {}
+        self._steps: dict[int, ReadyInstruction] = {}
+        self._blocks: dict[int, BasicBlock] = {}
         self.position_of = {i.address: at for at, i in enumerate(self.instructions) if i.address >= 0}
 
-    def step(self, position: int) -> Step:
+    def step(self, position: int) -> ReadyInstruction:
         if position not in self._steps:
             if not 0 <= position < len(self.instructions):
                 raise UnsupportedCode("a wave runs out of the code", remedy="every path must come to s_endpgm")
             self._steps[position] = make_step(self.instructions[position], self.chip)
         return self._steps[position]
 
-    def block(self, first: int) -> Block:
+    def block(self, first: int) -> BasicBlock:
         if first not in self._blocks:
             self._blocks[first] = self._make_block(first)
         return self._blocks[first]
 
-    def _make_block(self, first: int) -> Block:
+    def _make_block(self, first: int) -> BasicBlock:
         steps = [self.step(first)]
         while ending_of(steps[-1].instruction) == "falls through" and first + len(steps) not in self._heads:
             steps.append(self.step(first + len(steps)))
         last = steps[-1].instruction
         actions = tuple((first + at, step.execute) for at, step in enumerate(steps) if step.execute is not nothing)
-        return Block(first, tuple(steps), ending_of(last), -1 if last.target is None else last.target, actions)
+        return BasicBlock(first, tuple(steps), ending_of(last), -1 if last.target is None else last.target, actions)
 
     def vector_rows(self) -> int:
         """How many rows of vector registers the instructions name."""

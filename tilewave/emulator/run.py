@@ -11,10 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from tilewave.emulator.machine import Convoy, Machine
+from tilewave.emulator.machine import Convoy, MachineState
 from tilewave.emulator.numbers import I32, I64, U64, Array
 from tilewave.emulator.paths import Passage, Paths
-from tilewave.emulator.program import Block, Program
+from tilewave.emulator.program import BasicBlock, DecodedProgram
 from tilewave.emulator.step import unsupported
 
 Order = Literal["barrier", "random"]
@@ -24,10 +24,10 @@ FAIR_TURNS = 1024
 LONGEST_CHUNK = 40
 
 
-class Run:
+class EmulatedWaves:
     """Positions and states of the waves of one machine."""
 
-    def __init__(self, machine: Machine, program: Program, entry: int, paths: Paths, limit: int) -> None:
+    def __init__(self, machine: MachineState, program: DecodedProgram, entry: int, paths: Paths, limit: int) -> None:
         self.machine, self.program, self.paths, self.limit = machine, program, paths, limit
         count = machine.count
         self.position = np.full(count, entry, I64)
@@ -95,7 +95,7 @@ class Run:
         self.entered[indices] = False
         self._leave(convoy, block)
 
-    def _execute(self, convoy: Convoy, block: Block, stop: int) -> None:
+    def _execute(self, convoy: Convoy, block: BasicBlock, stop: int) -> None:
         for position, execute in block.actions:
             if position >= stop:
                 return
@@ -106,7 +106,7 @@ class Run:
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
                 raise unsupported(self.program.instructions[position], "its operands do not fit") from error
 
-    def _count(self, indices: Array, steps: int, block: Block) -> None:
+    def _count(self, indices: Array, steps: int, block: BasicBlock) -> None:
         self.executed[indices] += steps
         self.machine.clock += steps
         longest = int(indices[np.argmax(self.executed[indices])])
@@ -117,7 +117,7 @@ class Run:
             workgroup, wave = machine.workgroups[int(machine.workgroup_of[longest])], int(machine.wave_of[longest])
             machine.findings.stop("endless run", block.steps[-1].instruction, workgroup, wave, what, remedy)
 
-    def _leave(self, convoy: Convoy, block: Block) -> None:
+    def _leave(self, convoy: Convoy, block: BasicBlock) -> None:
         indices = convoy.indices
         match block.ending:
             case "falls through":
@@ -141,7 +141,7 @@ class Run:
                 self.machine.flight.end(convoy)
                 self._release(block)
 
-    def _jump(self, convoy: Convoy, block: Block) -> None:
+    def _jump(self, convoy: Convoy, block: BasicBlock) -> None:
         jump = block.steps[-1].jump
         assert jump is not None
         # The step itself has run, and a call has saved its return address in other registers than it reads.
@@ -156,7 +156,7 @@ class Run:
         for index in indices.tolist():
             self.machine.shared.arrive(index, int(self.at_barrier[0, index]), int(self.at_barrier[1, index]))
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: BasicBlock) -> None:
         """Let the waves of a workgroup go on when none of them is still on its way."""
         status = self.status.reshape(self.machine.waves_each, -1)
         ready = ~(status == RUNNING).any(axis=0) & (status == WAITING).any(axis=0)
@@ -177,7 +177,7 @@ class Run:
 
     # -- checks that depend on the path ------------------------------------------------------------------------------
 
-    def _check_path(self, indices: Array, block: Block) -> None:
+    def _check_path(self, indices: Array, block: BasicBlock) -> None:
         states = self.path[indices]
         for state in np.unique(states).tolist():
             members = indices[states == state]

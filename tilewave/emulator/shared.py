@@ -12,7 +12,7 @@ from tilewave.emulator.atomics import Change, change, change_in_turn, compare_an
 from tilewave.emulator.instruction import Instruction
 from tilewave.emulator.machine import LANES, Convoy
 from tilewave.emulator.numbers import I64, U8, U16, U32, Array
-from tilewave.emulator.shared_state import SEVERAL, Access, Conflict
+from tilewave.emulator.shared_state import SEVERAL, Conflict, TouchedGranules
 from tilewave.emulator.step import Draft, Execute, Traffic
 from tilewave.emulator.swizzle import swizzled_lanes
 
@@ -87,7 +87,7 @@ def _check_read(c: Convoy, instruction: Instruction, places: Array, waves: Array
     shared = c.machine.shared
     granules = shared.granules(places, size)
     race, unwritten, late = shared.read(granules, waves)
-    shared.remember(c.members, Access(granules, waves, "read"), direct=False)
+    shared.remember(c.members, TouchedGranules(granules, waves, "read"), direct=False)
     report_race(c, instruction, waves, "reads", [race])
     if unwritten is not None:
         what = f"reads byte {unwritten.byte} of shared memory, which nobody has written"
@@ -105,7 +105,7 @@ def store_shared(c: Convoy, instruction: Instruction, at: Array, data: Array) ->
     if c.machine.checking:
         granules = shared.granules(places, size)
         report_race(c, instruction, waves, "overwrites", shared.write(granules, waves))
-        shared.remember(c.members, Access(granules, waves, "write"), direct=False)
+        shared.remember(c.members, TouchedGranules(granules, waves, "write"), direct=False)
     if size % 4 == 0 and not (places & 3).any():
         shared.words[(places >> 2)[:, None] + np.arange(size // 4)] = np.ascontiguousarray(data).view(U32)
     else:
@@ -269,7 +269,7 @@ def _atomic(draft: Draft, found: Match) -> Execute:
         if c.machine.checking:
             granules = shared.granules(places, 4 * words)
             *races, unwritten = shared.touch(granules, waves)
-            shared.remember(c.members, Access(granules, waves, "change"), direct=False)
+            shared.remember(c.members, TouchedGranules(granules, waves, "change"), direct=False)
             report_race(c, instruction, waves, "changes", races)
             if unwritten is not None:
                 what = f"changes byte {unwritten.byte} of shared memory, which nobody has written"

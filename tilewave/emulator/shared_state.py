@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tilewave.emulator.flight import VECTOR, Counters
+from tilewave.emulator.flight import VECTOR, WaitCounters
 from tilewave.emulator.numbers import I32, I64, U8, U32, Array
 
 POISON = 0x7FC0DEAD
@@ -31,7 +31,7 @@ class Conflict(NamedTuple):
     byte: int
 
 
-class Access(NamedTuple):
+class TouchedGranules(NamedTuple):
     """The granules that the lanes of an instruction touched, and each lane's wave."""
 
     granules: Array
@@ -40,14 +40,14 @@ class Access(NamedTuple):
     """A change is atomic."""
 
 
-NO_ACCESS = Access(np.zeros((0, 1), I64), np.zeros(0, I64), "read")
+NO_ACCESS = TouchedGranules(np.zeros((0, 1), I64), np.zeros(0, I64), "read")
 
 
 class SharedState:
     """The bytes of every workgroup's shared memory behind each other, and their stamps."""
 
     def __init__(
-        self, size: int, workgroups: int, waves: int, granule: int, counters: Counters, *, loads_directly: bool
+        self, size: int, workgroups: int, waves: int, granule: int, counters: WaitCounters, *, loads_directly: bool
     ) -> None:
         self.size, self.granule, self.counters = size, granule, counters
         self.stride = -(-size // 16) * 16 + 16
@@ -61,8 +61,8 @@ class SharedState:
         """Of atomic operations, from the first one on."""
         self.arrival = np.zeros(len(self.writer), I32)
         """Of bytes that a direct-to-shared load writes: its number among its wave's vector-memory operations."""
-        self.log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
-        self.direct_log: list[deque[Access]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
+        self.log: list[deque[TouchedGranules]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
+        self.direct_log: list[deque[TouchedGranules]] = [deque(maxlen=LONGEST_LOG) for _ in range(waves)]
         self.workgroups, self.loads_directly = max(workgroups, 1), loads_directly
 
     def granules(self, offsets: Array, size: int) -> Array:
@@ -135,7 +135,7 @@ class SharedState:
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
-    def remember(self, members: list[int], access: Access, *, direct: bool) -> None:
+    def remember(self, members: list[int], access: TouchedGranules, *, direct: bool) -> None:
         """Keep an access until its wave is known to have waited for it."""
         for wave in members:
             (self.direct_log if direct else self.log)[wave].append(access)

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewave.emulator.assembly import Module, read_assembly
+from tilewave.emulator.assembly import MachineCode, read_assembly
 from tilewave.emulator.chips import MOST_WAVES, OPINIONS, REGISTER_PIECE, REGISTERS, UNITS, ChipName
 from tilewave.emulator.findings import UnsupportedCode
 from tilewave.emulator.instruction import Instruction
-from tilewave.emulator.kernel import Kernel
-from tilewave.emulator.loops import Loop, find_loops
+from tilewave.emulator.kernel import LoadedKernel
+from tilewave.emulator.loops import MachineLoop, find_loops
 from tilewave.emulator.matrix import shape_of
 from tilewave.emulator.probe import bank_conflicts
 
@@ -110,7 +110,7 @@ def loop_statistics(assembly: str, kernel_name: str, chip: str | None = None) ->
     return module_statistics(read_assembly(assembly, chip), kernel_name)
 
 
-def module_statistics(module: Module, kernel_name: str) -> LoopStatistics:
+def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
     """The statistics of a kernel of a module, read from assembly or from a code object."""
     if kernel_name not in module.kernels:
         raise UnsupportedCode(f"no kernel is called {kernel_name!r}", remedy=f"there are: {', '.join(module.kernels)}")
@@ -176,10 +176,10 @@ def access_width(instruction: Instruction) -> tuple[int, int]:
     return 4, accesses
 
 
-def find_loop(module: Module, kernel: Kernel) -> Loop:
+def find_loop(module: MachineCode, kernel: LoadedKernel) -> MachineLoop:
     """The K loop."""
 
-    def products(loop: Loop) -> int:
+    def products(loop: MachineLoop) -> int:
         return sum(classify(module.instructions[at]) == "matrix" for at in loop.body)
 
     loops = [loop for loop in find_loops(module.instructions, kernel.entry, _end(module, kernel)) if products(loop)]
@@ -189,7 +189,7 @@ def find_loop(module: Module, kernel: Kernel) -> Loop:
     return max(innermost, key=products)
 
 
-def _end(module: Module, kernel: Kernel) -> int:
+def _end(module: MachineCode, kernel: LoadedKernel) -> int:
     """Behind the kernel's last instruction: where the next kernel begins, less what follows its last s_endpgm."""
     entries = [k.entry for k in module.kernels.values() if k.entry > kernel.entry]
     end = min([len(module.instructions), *entries])
@@ -221,7 +221,7 @@ def _longest_gap(body: Sequence[Instruction]) -> int:
     return min(longest, len(body))
 
 
-def waves_per_unit(chip: ChipName, kernel: Kernel, waves: int) -> int:
+def waves_per_unit(chip: ChipName, kernel: LoadedKernel, waves: int) -> int:
     """How many waves share a matrix unit, as registers and shared memory allow."""
     asked = max(kernel.resources.vector_registers, kernel.descriptor.allocated_registers, 1)
     allocated = -(-asked // REGISTER_PIECE) * REGISTER_PIECE

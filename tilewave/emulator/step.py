@@ -83,7 +83,7 @@ class Private:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class ReadyInstruction:
     """One instruction, ready to run."""
 
     instruction: Instruction
@@ -151,8 +151,8 @@ class Draft:
         self.condition: Condition | None = None
         self.jump: Reader | None = None
 
-    def finish(self, execute: Execute) -> Step:
-        return Step(
+    def finish(self, execute: Execute) -> ReadyInstruction:
+        return ReadyInstruction(
             self.instruction,
             execute,
             self.unit,

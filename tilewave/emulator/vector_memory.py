@@ -18,7 +18,7 @@ from tilewave.emulator.shared_state import NO_ACCESS
 from tilewave.emulator.step import PRIVATE_BASE, SHARED_BASE, Draft, Execute, Private, Reader, Traffic, unsupported
 
 
-class Shape(NamedTuple):
+class AccessShape(NamedTuple):
     """What `load_sbyte_d16_hi` moves: bytes per lane, how they fill a register."""
 
     size: int
@@ -37,11 +37,11 @@ SIZES = {
 }  # fmt: skip
 
 
-def shape_of(draft: Draft, text: str) -> Shape:
+def shape_of(draft: Draft, text: str) -> AccessShape:
     name = text.replace("_d16", "").replace("_hi", "")
     if name not in SIZES:
         raise unsupported(draft.instruction, "this width is not known")
-    return Shape(*SIZES[name], "d16" in text, text.endswith("_hi"))
+    return AccessShape(*SIZES[name], "d16" in text, text.endswith("_hi"))
 
 
 # -- global and flat ---------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _address(draft: Draft, vector: Operand, scalar: Operand | None) -> Reader:
     return lambda c: whole(c) + offset
 
 
-def _load(draft: Draft, address: Reader, target: Operand, shape: Shape, is_flat: bool) -> Execute:
+def _load(draft: Draft, address: Reader, target: Operand, shape: AccessShape, is_flat: bool) -> Execute:
     row, instruction = target.row, draft.instruction
     draft.vector_writes += range(row, row + shape.words)
 
@@ -105,7 +105,7 @@ def _load(draft: Draft, address: Reader, target: Operand, shape: Shape, is_flat:
     return execute
 
 
-def put_loaded(c: Convoy, row: int, shape: Shape, values: Array) -> None:
+def put_loaded(c: Convoy, row: int, shape: AccessShape, values: Array) -> None:
     """Words, or bytes widened to a register, into the lanes that are on."""
     if shape.size >= 4:
         for word in range(shape.words):
@@ -116,13 +116,13 @@ def put_loaded(c: Convoy, row: int, shape: Shape, values: Array) -> None:
         c.put_active(row, widened(values, is_signed=shape.is_signed))
 
 
-def stored_bytes(c: Convoy, row: int, shape: Shape) -> Array:
+def stored_bytes(c: Convoy, row: int, shape: AccessShape) -> Array:
     data = c.active_rows(row, shape.words).view(U8)
     start = 2 if shape.upper else 0
     return data[:, start : start + shape.size]
 
 
-def _store(draft: Draft, address: Reader, source: Operand, shape: Shape, is_flat: bool) -> Execute:
+def _store(draft: Draft, address: Reader, source: Operand, shape: AccessShape, is_flat: bool) -> Execute:
     row, instruction = source.row, draft.instruction
     draft.vector_reads += range(row, row + shape.words)
     draft.held_data = tuple(range(row, row + shape.words)) if shape.words > 2 else ()
@@ -194,7 +194,7 @@ def _scratch(draft: Draft, name: str) -> Execute:
 # -- buffers -----------------------------------------------------------------------------------------------------------
 
 
-class Places(NamedTuple):
+class LaneAddresses(NamedTuple):
     """Addresses per lane, their offset into the buffer, and how far the buffer reaches."""
 
     addresses: Array
@@ -237,7 +237,9 @@ def build_buffer(draft: Draft) -> Execute | None:
     return _buffer_store(draft, places, data.row, shape)
 
 
-def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: Operand) -> Callable[[Convoy], Places]:
+def _buffer_places(
+    draft: Draft, vector: Operand, descriptor: Operand, scalar: Operand
+) -> Callable[[Convoy], LaneAddresses]:
     offset, row = draft.instruction.integer("offset"), descriptor.row
     by_offset, by_index = "offen" in draft.modifiers, "idxen" in draft.modifiers
     draft.scalar_reads += range(row, row + 4)
@@ -245,7 +247,7 @@ def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: O
     index = draft.source(vector, "u") if by_index else None
     lane_offset = draft.source(Operand("", "vector", vector.row + by_index), "u") if by_offset else None
 
-    def places(c: Convoy) -> Places:
+    def places(c: Convoy) -> LaneAddresses:
         words = c.su[row : row + 3, c.sel].astype(I64)
         if (words[1] >> 31).any():
             raise unsupported(draft.instruction, "swizzled buffers are not emulated")
@@ -258,12 +260,14 @@ def _buffer_places(draft: Draft, vector: Operand, descriptor: Operand, scalar: O
             number = index(c).astype(I64)
             total = total + number * stride[:, None]
             indexed = c.active(number < words[2][:, None]) if stride.any() else None
-        return Places(c.active(total), c.active(within + moved[:, None]), c.active(words[2][:, None]), indexed)
+        return LaneAddresses(c.active(total), c.active(within + moved[:, None]), c.active(words[2][:, None]), indexed)
 
     return places
 
 
-def _lanes_inside(places: Callable[[Convoy], Places], size: int) -> Callable[[Convoy], tuple[Array, Array, Array]]:
+def _lanes_inside(
+    places: Callable[[Convoy], LaneAddresses], size: int
+) -> Callable[[Convoy], tuple[Array, Array, Array]]:
     """Of an access that takes place as a whole or not at all."""
 
     def lanes(c: Convoy) -> tuple[Array, Array, Array]:
@@ -274,7 +278,7 @@ def _lanes_inside(places: Callable[[Convoy], Places], size: int) -> Callable[[Co
     return lanes
 
 
-def _buffer_load(draft: Draft, places: Callable[[Convoy], Places], row: int, shape: Shape) -> Execute:
+def _buffer_load(draft: Draft, places: Callable[[Convoy], LaneAddresses], row: int, shape: AccessShape) -> Execute:
     instruction, piece = draft.instruction, min(shape.size, 4)
 
     def execute(c: Convoy) -> None:
@@ -292,7 +296,7 @@ def _buffer_load(draft: Draft, places: Callable[[Convoy], Places], row: int, sha
     return execute
 
 
-def _buffer_store(draft: Draft, places: Callable[[Convoy], Places], row: int, shape: Shape) -> Execute:
+def _buffer_store(draft: Draft, places: Callable[[Convoy], LaneAddresses], row: int, shape: AccessShape) -> Execute:
     instruction, piece = draft.instruction, min(shape.size, 4)
 
     def execute(c: Convoy) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewave.emulator.instruction import register_name
-from tilewave.emulator.step import Step
+from tilewave.emulator.step import ReadyInstruction
 
 MOST_VECTOR, MOST_OTHER = 63, 15
 """What the counters can count: what would overflow its own is not issued before an older operation has ended."""
@@ -19,7 +19,7 @@ MOST_VECTOR, MOST_OTHER = 63, 15
 class Outstanding:
     """The operations that a wave has issued and not waited for, oldest first."""
 
-    def __init__(self, vector_memory: tuple[Step, ...], other_memory: tuple[Step, ...]) -> None:
+    def __init__(self, vector_memory: tuple[ReadyInstruction, ...], other_memory: tuple[ReadyInstruction, ...]) -> None:
         self.vector_memory, self.other_memory = list(vector_memory), list(other_memory)
         self._note()
 
@@ -29,7 +29,7 @@ class Outstanding:
         self._vector = {row: step for step in steps for row in step.vector_writes}
         self._scalar = {row: step for step in steps for row in step.scalar_writes}
 
-    def check(self, step: Step) -> Iterator[tuple[str, str]]:
+    def check(self, step: ReadyInstruction) -> Iterator[tuple[str, str]]:
         """What is wrong with taking this step now, and what should stand before it."""
         if self._vector:
             for row in step.vector_reads:
@@ -50,7 +50,7 @@ class Outstanding:
                     yield self._say(step, "overwrites", f"s{row}", self._scalar[row])
                     return
 
-    def _say(self, step: Step, verb: str, register: str, pending: Step) -> tuple[str, str]:
+    def _say(self, step: ReadyInstruction, verb: str, register: str, pending: ReadyInstruction) -> tuple[str, str]:
         what = f"{verb} {register} before `{pending.instruction.text}` has delivered it"
         wants = []
         for name, queue in (("vmcnt", self.vector_memory), ("lgkmcnt", self.other_memory)):
@@ -60,7 +60,7 @@ class Outstanding:
                 wants.append(f"{name}({len(queue) - 1 - newest if in_order else 0})")
         return what, f"s_waitcnt {' '.join(wants)} must stand between them"
 
-    def take(self, step: Step) -> None:
+    def take(self, step: ReadyInstruction) -> None:
         """Issue an operation, or wait."""
         if step.traffic is not None:
             for counter in step.traffic.counters:
@@ -78,7 +78,7 @@ class Outstanding:
         if vector is not None or other is not None:
             self._note()
 
-    def _issue(self, step: Step, queue: list[Step], most: int) -> None:
+    def _issue(self, step: ReadyInstruction, queue: list[ReadyInstruction], most: int) -> None:
         queue.append(step)
         if len(queue) > most and not any(
             _is_scalar(s) for s in queue
@@ -105,10 +105,10 @@ class Outstanding:
         return plain, direct
 
 
-def _is_scalar(step: Step) -> bool:
+def _is_scalar(step: ReadyInstruction) -> bool:
     return step.traffic is not None and step.traffic.order == "scalar"
 
 
-def _in_order(step: Step, pending: Step) -> bool:
+def _in_order(step: ReadyInstruction, pending: ReadyInstruction) -> bool:
     """A later load of the same kind delivers later."""
     return step.traffic is not None and pending.traffic is not None and step.traffic.order == pending.traffic.order

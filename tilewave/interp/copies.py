@@ -10,12 +10,12 @@ import numpy as np
 
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
-from tilewave.interp.exchanges import Slots
-from tilewave.interp.memory import Access, LaneMemory
+from tilewave.interp.exchanges import ExchangeSlots
+from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, strides
 from tilewave.interp.signals import Signal, SignalArray
 from tilewave.interp.windows import Window
-from tilewave.interp.workgroup import Asked, Copy, Reach, Wait, WorkgroupState
+from tilewave.interp.workgroup import Asked, CopyUnderWay, RemoteAccess, Wait, WorkgroupState
 from tilewave.ir import ops
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import (
@@ -43,7 +43,7 @@ GRAIN_BYTES = 16
 """Copy engines begin a box at a multiple of this in its rows; said here once more, since this judges the passes."""
 
 
-class LaterOps:
+class AsynchronousMeaning:
     """The part of a wave that waits, and asks for what comes later."""
 
     def __init__(self, number: int, state: WorkgroupState) -> None:
@@ -58,11 +58,11 @@ class LaterOps:
         self.leader = 0
         """The first wave of those that run this block."""
         self.wait: Wait | None = None
-        self.sent: list[tuple[Copy, ...]] = []
+        self.sent: list[tuple[CopyUnderWay, ...]] = []
         """Copies out, in the order in which this wave asked for them; those that go together in one."""
-        self.joined: tuple[Copy, ...] = ()
+        self.joined: tuple[CopyUnderWay, ...] = ()
         """Copies out that more will go with."""
-        self.brought: list[tuple[Copy, int]] = []
+        self.brought: list[tuple[CopyUnderWay, int]] = []
         """What this wave brings, in order, and its bytes."""
         self.may_touch = not state.launch.starts_early
         """Global memory; where the kernel starts early, others may still write it."""
@@ -72,11 +72,11 @@ class LaterOps:
         alone = len(self.state.cluster.members) == 1
         return f"wave {self.number}" if alone else f"wave {self.number} of workgroup {self.state.number}"
 
-    def access(self, op: Op, verb: str, segment: int | None = None) -> Access:
+    def access(self, op: Op, verb: str, segment: int | None = None) -> WaveAccess:
         """What this wave does now; with a segment of its own, what the machine will do for it."""
         place, copied = (*self.path, self.place), segment is not None
         when = self.state.ledger.clocks.current[self.index] if segment is None else segment
-        return Access(op, self.index, place, when, verb, copied, self.name)
+        return WaveAccess(op, self.index, place, when, verb, copied, self.name)
 
     def fail(self, op: Op, why: str, remedy: str = "") -> NoReturn:
         raise InterpreterError(why, loc=op.loc, remedy=remedy)
@@ -154,7 +154,7 @@ class LaterOps:
 
     def note_reach(self, op: Op, segment: int, member: WorkgroupState) -> None:
         if member is not self.state:
-            self.state.cluster.reaches.append(Reach(op, self.name, segment, member))
+            self.state.cluster.reaches.append(RemoteAccess(op, self.name, segment, member))
 
     def want_not_overfull(self, op: Op, signal: Signal, name: str) -> None:
         if signal.is_overfull:
@@ -255,7 +255,7 @@ class LaterOps:
             signal.land(segment, tile.nbytes)
             self.want_not_overfull(op, signal, name)
 
-        self.state.cluster.copies.append(Copy(segment, land))
+        self.state.cluster.copies.append(CopyUnderWay(segment, land))
 
     def copy_async_out(self, op: CopyAsyncOut) -> None:
         source: LaneMemory = self.env[op.source]
@@ -274,7 +274,7 @@ class LaterOps:
                 tile = source.data[flat].reshape(box)[window.part]
                 target.data.reshape(target.shape)[window.inside] = window.to_memory(tile)
 
-        copy = Copy(read, land)
+        copy = CopyUnderWay(read, land)
         self.state.cluster.copies.append(copy)
         self.joined = (*self.joined, copy)
         if not op.more:
@@ -295,17 +295,17 @@ class LaterOps:
 
     # -- tiles of other workgroups
 
-    def make_exchange(self, op: MakeExchange) -> Slots:
+    def make_exchange(self, op: MakeExchange) -> ExchangeSlots:
         return self.state.launch.exchange(op.result)
 
     def hand_over(self, op: HandOver) -> None:
-        slots: Slots = self.env[op.exchange]
+        slots: ExchangeSlots = self.env[op.exchange]
         held = np.broadcast_to(self.env[op.tile], (self.state.lanes, *op.tile.type.shape))
         slots.put(op, self.state.number, self.uniform(op, op.slot), self.number, held)
 
     def take_over(self, op: TakeOver) -> Waiting:
         """Workgroups run one after the other: what is not there now never will be, which is told as a deadlock."""
-        slots: Slots = self.env[op.exchange]
+        slots: ExchangeSlots = self.env[op.exchange]
         slot = self.uniform(op, op.slot)
         slots.want_inside(op, self.state.number, slot)
 
@@ -335,7 +335,7 @@ class LaterOps:
                 found = np.where(np.broadcast_to(elements.active, taken), found, np.zeros((), found.dtype))
             target.data[flat] = found.swapaxes(0, 1).reshape(-1)
 
-        copy = Copy(segment, land)
+        copy = CopyUnderWay(segment, land)
         self.state.cluster.copies.append(copy)
         self.brought.append((copy, len(flat) * target.data.itemsize))
 
@@ -354,7 +354,7 @@ class LaterOps:
         return flat
 
     def await_async(self, op: AwaitAsync) -> Waiting:
-        awaited: list[Copy] = []
+        awaited: list[CopyUnderWay] = []
         while self.brought and sum(size for _, size in self.brought) > op.pending:
             awaited.append(self.brought.pop(0)[0])
 

@@ -19,7 +19,7 @@ class Handed:
 
 
 @dataclass
-class Slots:
+class ExchangeSlots:
     """An exchange of one launch; `part` is 0 for whole tiles, and the wave's number for what waves hand over."""
 
     value: Value

@@ -15,8 +15,8 @@ import numpy as np
 from tilewave.errors import CallError, EndlessLoop, InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.memory import LaneMemory, Race
-from tilewave.interp.positions import Registers
-from tilewave.interp.tiles import Buffer, Launch
+from tilewave.interp.positions import RegisterOffsets
+from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.interp.wave import WITHOUT_END, Running, WaveRun
 from tilewave.interp.workgroup import ClusterState, WorkgroupState, argument_memory
 from tilewave.ir.core import Kernel
@@ -40,7 +40,7 @@ def interpret_lanes(
     if order not in ORDERS:
         raise CallError(f"no order of waves is called {order!r}; the orders are {', '.join(ORDERS)}")
     assert kernel.level == "lane" and kernel.waves and kernel.lanes, f"{kernel.name} is not at the lane level"
-    run = _LaneInterpreter(Launch(kernel, arrays, symbols), ORDERS[order], np.random.default_rng(seed))
+    run = _LaneInterpreter(InterpretedCall(kernel, arrays, symbols), ORDERS[order], np.random.default_rng(seed))
     with np.errstate(all="ignore"):
         wanted = range(kernel.workgroups) if workgroups is None else workgroups
         for first in dict.fromkeys(w // kernel.cluster * kernel.cluster for w in wanted):
@@ -71,13 +71,13 @@ ORDERS: dict[str, Pick] = {"in turn": _in_turn, "backwards": _backwards, "random
 class _LaneInterpreter:
     """Runs workgroups one after the other, those of a cluster side by side, and their waves in some order."""
 
-    def __init__(self, launch: Launch, pick: Pick, random: np.random.Generator) -> None:
+    def __init__(self, launch: InterpretedCall, pick: Pick, random: np.random.Generator) -> None:
         self.launch, self.pick, self.random = launch, pick, random
         self.kernel = launch.kernel
         self.waves = prod(self.kernel.waves)
-        self.registers: dict[int, Registers] = {}
+        self.registers: dict[int, RegisterOffsets] = {}
         self.arguments = {
-            value: argument_memory(x, self.waves * self.kernel.cluster) if isinstance(x, Buffer) else x
+            value: argument_memory(x, self.waves * self.kernel.cluster) if isinstance(x, TrackedMemory) else x
             for value, x in launch.env.items()
         }
 

@@ -15,7 +15,7 @@ import numpy as np
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
-from tilewave.interp.tiles import Buffer, poison_of
+from tilewave.interp.tiles import TrackedMemory, poison_of
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import CopyAsyncChunks
 from tilewave.ir.overlays import NONE, meeting
@@ -25,7 +25,7 @@ NO_ACCESS = 0
 PAST = {"read": "read", "write": "wrote"}
 
 
-class Access(NamedTuple):
+class WaveAccess(NamedTuple):
     """One load, store or copy, as one wave came to it."""
 
     op: Op
@@ -54,13 +54,13 @@ class Ledger:
 
     def __init__(self, waves: int) -> None:
         self.clocks = Clocks(waves)
-        self.accesses: list[Access | None] = [None]
+        self.accesses: list[WaveAccess | None] = [None]
         self.segments = np.full(256, BEFORE, np.int32)
         self.copied = np.zeros(256, bool)
         self.suspicion: InterpreterError | None = None
         """A read of memory that nobody had written yet: a race if somebody else does so later, an error if not."""
 
-    def add(self, access: Access) -> int:
+    def add(self, access: WaveAccess) -> int:
         number = len(self.accesses)
         if number == len(self.segments):
             self.segments = np.concatenate([self.segments, np.zeros_like(self.segments)])
@@ -69,7 +69,7 @@ class Ledger:
         self.accesses.append(access)
         return number
 
-    def access(self, number: int) -> Access:
+    def access(self, number: int) -> WaveAccess:
         found = self.accesses[number]
         assert found is not None, "nobody touched this element"
         return found
@@ -93,7 +93,7 @@ class LaneMemory:
     `readers` and `copies` the last read of each wave and of its copies.
     """
 
-    def __init__(self, value: Value, data: Array, waves: int, buffer: Buffer | None = None) -> None:
+    def __init__(self, value: Value, data: Array, waves: int, buffer: TrackedMemory | None = None) -> None:
         self.name, self.buffer = value.name, buffer
         self.shape: tuple[int, ...] = value.type.shape
         self.poison = poison_of(value.type.dtype)
@@ -102,7 +102,7 @@ class LaneMemory:
         self.waves = waves
         self.tables: dict[str, Array] = {}
         self.touched: list[Array] = []
-        self.last_write: Access | None = None
+        self.last_write: WaveAccess | None = None
         self.was_read = False
         self.overlaps: list[tuple[LaneMemory, Array]] = []
         """Memories in the same bytes: for each element the ones there, or NONE."""
@@ -155,19 +155,19 @@ class LaneMemory:
 
     # -- what happens to elements
 
-    def note_read(self, ledger: Ledger, access: Access, flat: Array) -> None:
+    def note_read(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
         self._note_read(ledger, access, flat)
         for other, there in self.met(flat):
             other._note_read(ledger, access, there)
 
-    def note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
+    def note_write(self, ledger: Ledger, access: WaveAccess, flat: Array, new: Array | None) -> None:
         """`new`: what is stored, None where it is not here yet."""
         self._note_write(ledger, access, flat, new)
         for other, there in self.met(flat):
             other._note_write(ledger, access, there, None)
             other.data[there] = other.poison
 
-    def _note_read(self, ledger: Ledger, access: Access, flat: Array) -> None:
+    def _note_read(self, ledger: Ledger, access: WaveAccess, flat: Array) -> None:
         self.was_read = True
         if not self.is_tracked:
             return
@@ -182,7 +182,7 @@ class LaneMemory:
         self.table("copies" if access.copied else "readers", self.waves)[access.wave, flat] = number
         self._touch(flat)
 
-    def _note_write(self, ledger: Ledger, access: Access, flat: Array, new: Array | None) -> None:
+    def _note_write(self, ledger: Ledger, access: WaveAccess, flat: Array, new: Array | None) -> None:
         number = ledger.add(access)
         self.last_write = access
         changes = np.ones(len(flat), bool) if new is None else self.bits.take(flat) != bits_of(new)
@@ -207,7 +207,7 @@ class LaneMemory:
             self.touched.append(flat)
 
     def _want_order(
-        self, ledger: Ledger, access: Access, table: Array, flat: Array, matters: Array | None = None
+        self, ledger: Ledger, access: WaveAccess, table: Array, flat: Array, matters: Array | None = None
     ) -> None:
         """Every stamp met was made before `access`, where it `matters`."""
         stamps = table.take(flat, axis=1)
@@ -221,7 +221,7 @@ class LaneMemory:
             row, column = (int(axis[0]) for axis in np.nonzero(loose))
             raise self._race(ledger.access(stamps[row, column]), access, int(flat[column]))
 
-    def _remember_open(self, ledger: Ledger, access: Access, flat: Array, changes: Array) -> None:
+    def _remember_open(self, ledger: Ledger, access: WaveAccess, flat: Array, changes: Array) -> None:
         """Writes that this one covers, and that some wave does not know to be over, are still to be compared."""
         stamps = self.tables["writer"][0, flat]
         settled = ledger.settled(stamps, self.space)
@@ -236,7 +236,7 @@ class LaneMemory:
             of = np.array([ledger.access(n).wave for n in stamps[twin]], np.int64)
             self.table("twins", self.waves)[of, flat[twin]] = stamps[twin]
 
-    def _race(self, met: Access, access: Access, flat: int) -> Race:
+    def _race(self, met: WaveAccess, access: WaveAccess, flat: int) -> Race:
         """`access` met the stamp of another; told the same whichever ran first."""
         if met.copied or access.copied:
             first, second = met, access

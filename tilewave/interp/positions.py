@@ -24,7 +24,7 @@ class Elements(NamedTuple):
         return in_a_row(self.flat, self.active)
 
 
-class Outside(Exception):
+class OutsideMemory(Exception):
     """A lane touches what is not in the memory."""
 
     def __init__(self, lane: int, position: tuple[int, ...]) -> None:
@@ -33,7 +33,7 @@ class Outside(Exception):
 
 
 @dataclass(frozen=True)
-class Registers:
+class RegisterOffsets:
     """Where the registers of a load or store lie, relative to its first element; the op alone decides it."""
 
     offsets: tuple[Array, ...]
@@ -42,7 +42,7 @@ class Registers:
     high: tuple[int, ...]
 
     @staticmethod
-    def of(registers: tuple[int, ...], steps: tuple[tuple[int, ...], ...], memory: tuple[int, ...]) -> Registers:
+    def of(registers: tuple[int, ...], steps: tuple[tuple[int, ...], ...], memory: tuple[int, ...]) -> RegisterOffsets:
         numbers = np.indices(registers)
         offsets = tuple(
             sum((n * step[axis] for n, step in zip(numbers, steps, strict=True)), np.zeros(registers, np.int64))
@@ -50,7 +50,7 @@ class Registers:
         )
         flat = sum((o * s for o, s in zip(offsets, strides(memory), strict=True)), np.zeros(registers, np.int64))
         low, high = (tuple(int(bound(o)) for o in offsets) for bound in (np.min, np.max))
-        return Registers(offsets, flat, low, high)
+        return RegisterOffsets(offsets, flat, low, high)
 
     def fit(self, at: Sequence[Any], memory: tuple[int, ...]) -> bool:
         """Whether no register of any lane lies outside."""
@@ -90,7 +90,7 @@ def elements_at(
     lost = active & ~inside
     if lost.any():
         where = tuple(int(n[0]) for n in np.nonzero(lost))
-        raise Outside(where[0], tuple(int(np.broadcast_to(p, shape)[where]) for p in positions))
+        raise OutsideMemory(where[0], tuple(int(np.broadcast_to(p, shape)[where]) for p in positions))
     flat = sum((p * s for p, s in zip(positions, strides(memory), strict=True)), np.zeros(shape, np.int64))
     return Elements(np.where(active, flat, 0), active)
 

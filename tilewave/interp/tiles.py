@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewave.errors import EndlessLoop, InterpreterError
 from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
-from tilewave.interp.exchanges import Slots
+from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.windows import Window
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
@@ -78,7 +78,7 @@ def interpret(
 
 
 @dataclass
-class Buffer:
+class TrackedMemory:
     """A memory while a kernel runs: its elements, and who wrote and who read each."""
 
     value: Value
@@ -93,7 +93,7 @@ class Buffer:
         self.writer[...] = NOBODY
 
 
-class Launch:
+class InterpretedCall:
     """The arguments of a call while a kernel runs, and which workgroup touched which element of what it writes."""
 
     def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
@@ -104,26 +104,26 @@ class Launch:
         self.env: Env = {}
         memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         written, read = touched(kernel)
-        self.outputs: list[tuple[Array, Buffer]] = []
-        self.exchanges: dict[Value, Slots] = {}
+        self.outputs: list[tuple[Array, TrackedMemory]] = []
+        self.exchanges: dict[Value, ExchangeSlots] = {}
         for value, array in zip(memories, arrays, strict=True):
             self.env[value] = self.argument(value, array, value in written, value in read)
         for value in kernel.body.args:
             if isinstance(value.type, Scalar):
                 self.env[value] = symbols[value.name]
 
-    def argument(self, value: Value, array: Array, written: bool, read: bool) -> Buffer:
+    def argument(self, value: Value, array: Array, written: bool, read: bool) -> TrackedMemory:
         if not written:
-            return Buffer(value, array)
-        buffer = Buffer(value, array.copy(), np.full(array.shape, NOBODY, np.int32))
+            return TrackedMemory(value, array)
+        buffer = TrackedMemory(value, array.copy(), np.full(array.shape, NOBODY, np.int32))
         if read:
             buffer.reader = np.full(array.shape, NOBODY, np.int32)
         self.outputs.append((array, buffer))
         return buffer
 
-    def exchange(self, value: Value) -> Slots:
+    def exchange(self, value: Value) -> ExchangeSlots:
         """What all workgroups share; made for the first that comes."""
-        return self.exchanges.setdefault(value, Slots(value))
+        return self.exchanges.setdefault(value, ExchangeSlots(value))
 
     def want_all_taken(self) -> None:
         for slots in self.exchanges.values():
@@ -133,7 +133,7 @@ class Launch:
         for array, buffer in self.outputs:
             array[...] = buffer.data
 
-    def note_read(self, op: Op, buffer: Buffer, where: Any) -> None:
+    def note_read(self, op: Op, buffer: TrackedMemory, where: Any) -> None:
         if buffer.writer is None:
             return
         writer = buffer.writer[where]
@@ -152,7 +152,7 @@ class Launch:
         readers = buffer.reader[where]
         buffer.reader[where] = np.where((readers == NOBODY) | (readers == self.workgroup), self.workgroup, SEVERAL)
 
-    def note_write(self, op: Op, buffer: Buffer, where: Any) -> None:
+    def note_write(self, op: Op, buffer: TrackedMemory, where: Any) -> None:
         assert buffer.writer is not None
         writer = buffer.writer[where]
         foreign = (writer != NOBODY) & (writer != self.workgroup)
@@ -171,11 +171,11 @@ class Launch:
         raise InterpreterError(f"workgroup {self.workgroup} {why}", loc=op.loc)
 
 
-class _Interpreter(Launch):
+class _Interpreter(InterpretedCall):
     def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
         super().__init__(kernel, arrays, symbols)
-        self.packed: dict[Value, Buffer] = {}
-        self.on_the_way: list[Brought] = []
+        self.packed: dict[Value, TrackedMemory] = {}
+        self.on_the_way: list[Arriving] = []
 
     def run_workgroup(self, w: int) -> None:
         self.workgroup = w
@@ -274,7 +274,7 @@ class _Interpreter(Launch):
     def allocate(self, op: Allocate) -> tuple[Any, ...]:
         kind = op.result.type
         poison = np.full(kind.shape, poison_of(kind.dtype), kind.dtype.numpy)
-        return (Buffer(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
+        return (TrackedMemory(op.result, poison, np.full(kind.shape, NOBODY, np.int32)),)
 
     def overlay(self, op: Overlay) -> tuple[Any, ...]:
         return (self.env[op.memory],)  # whoever writes here writes all of it: see WriteThrough
@@ -288,7 +288,7 @@ class _Interpreter(Launch):
 
     def prepack(self, op: Prepack) -> tuple[Any, ...]:
         """Panels of a memory; made for the first workgroup and kept for the others."""
-        buffer: Buffer = self.env[op.memory]
+        buffer: TrackedMemory = self.env[op.memory]
         if op.result not in self.packed:
             *batch, panels, groups, rows, depth = op.result.type.shape
             order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
@@ -296,11 +296,11 @@ class _Interpreter(Launch):
             whole = np.zeros((*batch, panels * rows, groups * depth), op.result.type.dtype.numpy)
             whole[..., : turned.shape[-2], : turned.shape[-1]] = turned.astype(whole.dtype)
             split = whole.reshape(*batch, panels, rows, groups, depth)
-            self.packed[op.result] = Buffer(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
+            self.packed[op.result] = TrackedMemory(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
         return (self.packed[op.result],)
 
     def read(self, op: Read) -> tuple[Any, ...]:
-        buffer: Buffer = self.env[op.memory]
+        buffer: TrackedMemory = self.env[op.memory]
         if any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard):
             return (np.zeros(op.result.type.shape, buffer.data.dtype),)
         window = self.window(op, buffer, op.result.type.shape)
@@ -325,7 +325,7 @@ class _Interpreter(Launch):
         return ()
 
     def copy(self, op: Copy) -> tuple[Any, ...]:
-        target: Buffer = self.env[op.to]
+        target: TrackedMemory = self.env[op.to]
         where, tile = self.box(op, self.env[op.memory], target)
         self.note_write(op, target, (*where, ...))
         target.data[where] = tile
@@ -333,13 +333,13 @@ class _Interpreter(Launch):
 
     def bring(self, op: CopyAsync) -> tuple[Any, ...]:
         """What was there is lost at once; what comes is seen when it was awaited."""
-        target: Buffer = self.env[op.to]
+        target: TrackedMemory = self.env[op.to]
         where, tile = self.box(op, self.env[op.memory], target)
         self.note_write(op, target, (*where, ...))
         assert target.writer is not None
         target.writer[where] = LATER
         target.data[where] = poison_of(target.value.type.dtype)
-        self.on_the_way.append(Brought(target, where, tile))
+        self.on_the_way.append(Arriving(target, where, tile))
         return ()
 
     def await_async(self, op: AwaitAsync) -> tuple[Any, ...]:
@@ -350,7 +350,7 @@ class _Interpreter(Launch):
             come.target.data[come.where] = come.tile
         return ()
 
-    def box(self, op: Copy | CopyAsync, source: Buffer, target: Buffer) -> tuple[tuple[int, ...], Array]:
+    def box(self, op: Copy | CopyAsync, source: TrackedMemory, target: TrackedMemory) -> tuple[tuple[int, ...], Array]:
         """Where a copied box goes, and what is in it."""
         box = target.data.shape[len(op.to_at) :]
         window = Window.of([self.env[v] for v in op.at], op.axes, box, source.data.shape)
@@ -360,7 +360,7 @@ class _Interpreter(Launch):
             tile[window.part] = window.to_tile(source.data[window.inside])
         return tuple(self.env[v] for v in op.to_at), tile
 
-    def window(self, op: Read | Write | WriteThrough, buffer: Buffer, shape: tuple[int, ...]) -> Window:
+    def window(self, op: Read | Write | WriteThrough, buffer: TrackedMemory, shape: tuple[int, ...]) -> Window:
         at = [self.env[v] for v in op.at]
         window = Window.of(at, op.axes, shape, buffer.data.shape)
         if window is None:
@@ -369,7 +369,7 @@ class _Interpreter(Launch):
         return window
 
     def gather(self, op: Gather) -> tuple[Any, ...]:
-        buffer: Buffer = self.env[op.memory]
+        buffer: TrackedMemory = self.env[op.memory]
         where, inside = self.positions(op, buffer, op.result.type.shape)
         self.note_read(op, buffer, tuple(p[inside] for p in where))
         return (np.where(inside, buffer.data[where], np.zeros((), buffer.data.dtype)),)
@@ -387,7 +387,9 @@ class _Interpreter(Launch):
         buffer.data[kept] = tile[inside]
         return ()
 
-    def positions(self, op: Gather | Scatter, buffer: Buffer, tile: tuple[int, ...]) -> tuple[tuple[Array, ...], Array]:
+    def positions(
+        self, op: Gather | Scatter, buffer: TrackedMemory, tile: tuple[int, ...]
+    ) -> tuple[tuple[Array, ...], Array]:
         """Where each element of a tile sits, clipped into the memory, and which of them are inside."""
         memory = buffer.data.shape
         where_to = [np.broadcast_to(np.asarray(p), tile) for p in self.block(op.where, *np.indices(tile))]
@@ -437,10 +439,10 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Brought:
+class Arriving:
     """What is on its way to a part of a memory."""
 
-    target: Buffer
+    target: TrackedMemory
     where: tuple[int, ...]
     tile: Array
 
@@ -477,5 +479,5 @@ def first(mask: Array, where: Any) -> tuple[int, ...]:
     return tuple(w.start + next(ahead) if isinstance(w, slice) else int(w) for w in where)
 
 
-def element(buffer: Buffer, position: Iterable[Any]) -> str:
+def element(buffer: TrackedMemory, position: Iterable[Any]) -> str:
     return f"{buffer.value.name}[{', '.join(str(int(p)) for p in position)}]"

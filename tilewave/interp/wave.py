@@ -14,9 +14,9 @@ import numpy as np
 from tilewave.errors import EndlessLoop
 from tilewave.interp import tiles as interp
 from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, without_last_bits
-from tilewave.interp.copies import LaterOps
+from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.memory import LaneMemory
-from tilewave.interp.positions import Elements, Outside, Registers, by_lane, elements_at, in_a_row, strides
+from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, strides
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
@@ -78,10 +78,10 @@ Running = Generator[None, None, tuple[Any, ...]]
 WITHOUT_END = -1
 
 
-class WaveRun(LaterOps):
+class WaveRun(AsynchronousMeaning):
     """One wave of a workgroup: its values, and where it stands."""
 
-    def __init__(self, number: int, state: WorkgroupState, registers: dict[int, Registers]) -> None:
+    def __init__(self, number: int, state: WorkgroupState, registers: dict[int, RegisterOffsets]) -> None:
         super().__init__(number, state)
         self.registers = registers
         """Per op, by its identity: what does not change from wave to wave."""
@@ -273,11 +273,11 @@ class WaveRun(LaterOps):
 
     def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
-            self.registers[id(op)] = Registers.of(shape, op.steps, memory.shape)
+            self.registers[id(op)] = RegisterOffsets.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
         try:
             return self.registers[id(op)].elements(at, memory.shape, op.guard, self.mask(op, len(shape)))
-        except Outside as outside:
+        except OutsideMemory as outside:
             position = ", ".join(map(str, outside.position))
             verb = "writes" if isinstance(op, Store) else "reads"
             self.fail(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tilewave.interp.arithmetic import Array
-from tilewave.interp.memory import Access, LaneMemory, Ledger
+from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.signals import SignalArray
-from tilewave.interp.tiles import Buffer, Launch
+from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import Barrier, ClusterBarrier, Meet
 
@@ -26,7 +26,7 @@ class Wait:
 
 
 @dataclass
-class Copy:
+class CopyUnderWay:
     """A copy under way; it may land at any time."""
 
     segment: int
@@ -36,7 +36,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Reach:
+class RemoteAccess:
     """What a wave did in another workgroup of its cluster."""
 
     op: Op
@@ -59,12 +59,12 @@ class Asked:
 class ClusterState:
     """Workgroups that run side by side: most often one. Who knows what of whom is known for all their waves."""
 
-    def __init__(self, launch: Launch, arguments: dict[Value, Any], first: int, waves: int) -> None:
+    def __init__(self, launch: InterpretedCall, arguments: dict[Value, Any], first: int, waves: int) -> None:
         kernel = launch.kernel
         self.waves = kernel.cluster * waves
         self.ledger = Ledger(self.waves)
-        self.copies: list[Copy] = []
-        self.reaches: list[Reach] = []
+        self.copies: list[CopyUnderWay] = []
+        self.reaches: list[RemoteAccess] = []
         self.asked: dict[tuple[int, ...], Asked] = {}
         """By the place in the program, until the partner has come there too."""
         self.at_barrier: dict[int, ClusterBarrier] = {}
@@ -73,7 +73,7 @@ class ClusterState:
             for rank in range(kernel.cluster)
         ]
 
-    def land(self, copy: Copy) -> None:
+    def land(self, copy: CopyUnderWay) -> None:
         copy.has_landed = True
         self.copies.remove(copy)
         copy.land()
@@ -93,7 +93,7 @@ class ClusterState:
         del self.asked[place]
         return other if other.box != asked.box else None
 
-    def reach_nobody_knows(self) -> Reach | None:
+    def reach_nobody_knows(self) -> RemoteAccess | None:
         """What came to a workgroup that had no wave which knew of it, and so may have ended before."""
         (table, _) = self.ledger.clocks.table
         for reach in self.reaches:
@@ -109,7 +109,7 @@ class WorkgroupState:
     def __init__(
         self,
         cluster: ClusterState,
-        launch: Launch,
+        launch: InterpretedCall,
         arguments: dict[Value, Any],
         number: int,
         rank: int,
@@ -149,13 +149,13 @@ class WorkgroupState:
 
     # -- memory
 
-    def note_read(self, memory: LaneMemory, access: Access, flat: Array) -> None:
+    def note_read(self, memory: LaneMemory, access: WaveAccess, flat: Array) -> None:
         memory.note_read(self.ledger, access, flat)
         if memory.buffer is not None and memory.buffer.writer is not None:
             self.launch.workgroup = self.number
             self.launch.note_read(access.op, memory.buffer, np.unravel_index(flat, memory.shape))
 
-    def note_write(self, memory: LaneMemory, access: Access, flat: Array, new: Array | None) -> None:
+    def note_write(self, memory: LaneMemory, access: WaveAccess, flat: Array, new: Array | None) -> None:
         memory.note_write(self.ledger, access, flat, new)
         if memory.buffer is not None:
             self.launch.workgroup = self.number
@@ -174,7 +174,7 @@ class WorkgroupState:
             self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop), op.over)
 
 
-def argument_memory(buffer: Buffer, waves: int) -> LaneMemory:
+def argument_memory(buffer: TrackedMemory, waves: int) -> LaneMemory:
     """A global memory; only what the kernel writes is stamped."""
     data = np.ascontiguousarray(buffer.data)
     memory = LaneMemory(buffer.value, data, waves, buffer)

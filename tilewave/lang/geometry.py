@@ -24,7 +24,7 @@ from tilewave.lang.constraints import (
 from tilewave.lang.symbols import Expression, Symbol, expression, no_value
 from tilewave.mapping import Grid, MappingError, linear
 from tilewave.mapping import Mapping as TileMapping
-from tilewave.trace import Walk
+from tilewave.trace import WalkedDimension
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
@@ -98,7 +98,7 @@ Order = Named | Reordering
 
 
 @dataclass(frozen=True)
-class Share:
+class GridShare:
     """A dimension cut over the grid: along which of its axes, and how long a tile is."""
 
     axis: int
@@ -118,8 +118,8 @@ class WaveShare:
 @dataclass(frozen=True)
 class Geometry:
     grid: Grid
-    shares: Mapping[Symbol, Share]
-    walks: Mapping[Symbol, Walk]
+    shares: Mapping[Symbol, GridShare]
+    walks: Mapping[Symbol, WalkedDimension]
     driven: frozenset[Symbol]
     workgroups: int
     persistent: bool
@@ -141,7 +141,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     shares, counts = _shares(cuts, subs)
     grid = _grid(counts, cuts)
     walks = {
-        c.dim: Walk(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
+        c.dim: WalkedDimension(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None
     }
@@ -191,8 +191,8 @@ def _grid(counts: list[int], cuts: list[WorkgroupConstraint]) -> Grid:
         raise ConstraintError(error.what, loc=cuts[-1].loc, remedy="cut it into larger tiles") from None
 
 
-def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, Share], list[int]]:
-    shares: dict[Symbol, Share] = {}
+def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, GridShare], list[int]]:
+    shares: dict[Symbol, GridShare] = {}
     counts, taken = [1, 1, 1], dict[int, WorkgroupConstraint]()
     for c in constraints:
         _check_axis(c)
@@ -209,7 +209,7 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
             )
         taken[c.workgroup_dim] = c
         length, tile = positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile")
-        shares[c.dim] = Share(c.workgroup_dim, tile, c.loc)
+        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc)
         counts[c.workgroup_dim] = -(-length // tile)
     return shares, counts
 
@@ -258,7 +258,9 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
             raise no_value(s, otherwise=f"or leave it open until the call: dynamic_symbols=[{s}]").at(order.loc)
 
 
-def _waves(constraints: list[WaveConstraint], shares: Mapping[Symbol, Share], subs: Subs) -> dict[Symbol, WaveShare]:
+def _waves(
+    constraints: list[WaveConstraint], shares: Mapping[Symbol, GridShare], subs: Subs
+) -> dict[Symbol, WaveShare]:
     waves = {}
     for c in constraints:
         tile = positive(c.tile, subs, c.loc, "tile")

@@ -18,7 +18,7 @@ from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, Order, places_of, positive, resolve
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType
-from tilewave.trace import Trace, Window, tracing
+from tilewave.trace import DimensionWindow, Trace, tracing
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
     grid = geometry.grid
     if geometry.author_walks_grid:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
-        trace.windows.update({dim: Window(0, share.tile) for dim, share in geometry.shares.items()})
+        trace.windows.update({dim: DimensionWindow(0, share.tile) for dim, share in geometry.shares.items()})
         run()
     elif geometry.persistent:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
@@ -178,7 +178,7 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     trace.effect(ir.TileOf, *parts, results=(batch, row, col))
     along = {0: row, 1: col, 2: batch}
     for dim, share in geometry.shares.items():
-        trace.windows[dim] = Window(trace.number(along[share.axis]) * share.tile, share.tile)
+        trace.windows[dim] = DimensionWindow(trace.number(along[share.axis]) * share.tile, share.tile)
 
 
 def _parameters(kernel: WaveKernel) -> list[tuple[str, MemoryType]]:

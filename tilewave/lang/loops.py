@@ -13,7 +13,7 @@ from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.values import Traced, describe, index_of, want_number
-from tilewave.trace import Trace, Window, current
+from tilewave.trace import DimensionWindow, Trace, current
 
 
 def iterate(
@@ -122,7 +122,7 @@ class _Walk(_Carrying):
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
         with trace.scope():
             with trace.region():
-                trace.windows[self.axis] = Window(trace.number(count) * self.walk.step, self.walk.step)
+                trace.windows[self.axis] = DimensionWindow(trace.number(count) * self.walk.step, self.walk.step)
                 returned = self.trace_body()
                 changed = self.changed()
                 carried = [*self.args, *(self.stand_ins[s] for s in changed)]

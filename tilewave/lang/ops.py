@@ -20,7 +20,7 @@ from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
 from tilewave.lang.values import Traced, beside, describe, index_of, literal, scalar_of, spread, together, want_number
-from tilewave.trace import Trace, Window, current
+from tilewave.trace import DimensionWindow, Trace, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class _Place:
         self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
         self.steps = [unit_step(p) for p in self.positions]
 
-    def window(self, iterator: Iterator) -> Window:
+    def window(self, iterator: Iterator) -> DimensionWindow:
         return _window(self.trace, self.dim_of[iterator], str(self.memory))
 
     def is_window(self) -> bool:
@@ -134,7 +134,7 @@ def _plus(a: Any, b: Any) -> Any:
     return b if isinstance(a, int) and a == 0 else a if isinstance(b, int) and b == 0 else a + b
 
 
-def _window(trace: Trace, dim: Any, what: str) -> Window:
+def _window(trace: Trace, dim: Any, what: str) -> DimensionWindow:
     return window_of(trace, dim, what)
 
 

@@ -11,7 +11,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import DType, Tile
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.lang.values import Traced, literal
-from tilewave.trace import Trace, Window, current
+from tilewave.trace import DimensionWindow, Trace, current
 
 
 class AddressSpace(Enum):
@@ -111,12 +111,12 @@ class MemoryArgument:
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = _unread
 
 
-def window_of(trace: Trace, dim: Expression, what: str) -> Window:
+def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
     """The part of `dim` that is at hand; a known number is a dimension of its own."""
     if dim in trace.windows:
         return trace.windows[dim]
     if not any(True for _ in dim.symbols()):
-        return Window(0, dim.evaluate({}))
+        return DimensionWindow(0, dim.evaluate({}))
     if dim in trace.walks:
         raise DimensionError(
             f"{what} spans {dim}, which has a tile only inside iterate({dim})",

@@ -39,7 +39,7 @@ class Rearrangement:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class LaneExchange:
     """Between lanes: register r of the result is register r of lane `of_register`·r + `of_lane`·lane."""
 
     of_register: Columns
@@ -50,11 +50,11 @@ class Exchange:
 class Conversion:
     """What the lanes of a wave do, one step after the other."""
 
-    steps: tuple[Rearrangement | Exchange, ...]
+    steps: tuple[Rearrangement | LaneExchange, ...]
 
     def exchanged(self, element_bytes: int) -> int:
         """Words of 32 bits that each lane takes from another."""
-        exchanges = [step for step in self.steps if isinstance(step, Exchange)]
+        exchanges = [step for step in self.steps if isinstance(step, LaneExchange)]
         return sum(_moved(step) // together(step, element_bytes) for step in exchanges) * _words(element_bytes)
 
 
@@ -66,17 +66,17 @@ def _words(element_bytes: int) -> int:
     return max(1, element_bytes // WORD_BYTES)
 
 
-def stays(step: Exchange, register: int) -> bool:
+def stays(step: LaneExchange, register: int) -> bool:
     """Whether every lane takes this register from itself."""
     return step.of_lane == identity(len(step.of_lane)) and not applied(step.of_register, register)
 
 
-def _moved(step: Exchange) -> int:
+def _moved(step: LaneExchange) -> int:
     """Registers that go from lane to lane."""
     return sum(not stays(step, register) for register in range(1 << len(step.of_register)))
 
 
-def together(step: Rearrangement | Exchange, element_bytes: int) -> int:
+def together(step: Rearrangement | LaneExchange, element_bytes: int) -> int:
     """How many neighbouring registers move as one word of 32 bits."""
     most, count = max(1, WORD_BYTES // element_bytes).bit_length() - 1, 0
     inside = isinstance(step, Rearrangement)
@@ -131,9 +131,9 @@ class _Givers:
         both = stacked(give, self.t, self.lane_bits)
         kept = _independent(both)
         take = tuple(_solved(both, kept, i) for i in range(len(both)))
-        steps: list[Rearrangement | Exchange] = [
+        steps: list[Rearrangement | LaneExchange] = [
             Rearrangement(tuple(give[i] for i in kept), x),
-            Exchange(tuple(self.t[i] for i in kept), u),
+            LaneExchange(tuple(self.t[i] for i in kept), u),
             Rearrangement(take, after(take, y)),
         ]
         return Conversion(_needed(steps, self.register_bits))
@@ -208,9 +208,9 @@ def _solved(columns: Columns, kept: list[int], i: int) -> int:
     return found
 
 
-def _needed(steps: list[Rearrangement | Exchange], held_bits: int) -> tuple[Rearrangement | Exchange, ...]:
+def _needed(steps: list[Rearrangement | LaneExchange], held_bits: int) -> tuple[Rearrangement | LaneExchange, ...]:
     """Without those that leave everything where it is."""
-    found: list[Rearrangement | Exchange] = []
+    found: list[Rearrangement | LaneExchange] = []
     for step in steps:
         is_same = isinstance(step, Rearrangement) and step.of_register == identity(held_bits) and not any(step.of_lane)
         if not is_same:

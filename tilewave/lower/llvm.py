@@ -35,7 +35,7 @@ class Module:
         return "\n".join([*self.declarations, *self.helpers.values(), *self.functions]) + "\n"
 
 
-class Function:
+class LlvmFunction:
     """A function being written, block after block."""
 
     def __init__(self, module: Module, name: str, parameters: Sequence[Typed], result: str = "void") -> None:
@@ -171,7 +171,7 @@ def vector(lanes: int, element: str) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
-def splat(f: Function, kind: str, x: str, lanes: int) -> str:
+def splat(f: LlvmFunction, kind: str, x: str, lanes: int) -> str:
     """One value in every lane."""
     if lanes == 1:
         return x

@@ -18,7 +18,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
-from tilewave.lower.llvm import Function, Module, Typed, vector
+from tilewave.lower.llvm import LlvmFunction, Module, Typed, vector
 
 STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
 
@@ -50,7 +50,7 @@ def is_narrow(dtype: DType) -> bool:
     return dtype.is_float and dtype.bits < 32
 
 
-def widened(f: Function, x: str, dtype: DType, lanes: int) -> str:
+def widened(f: LlvmFunction, x: str, dtype: DType, lanes: int) -> str:
     """A narrow float as f32."""
     narrow, wide = vector(lanes, stored(dtype)), vector(lanes, "float")
     if dtype.name == "f16":
@@ -64,7 +64,7 @@ def widened(f: Function, x: str, dtype: DType, lanes: int) -> str:
     return each(f, x, lanes, narrow, "float", lambda one: _look_up(f, table, one))
 
 
-def narrowed(f: Function, x: str, dtype: DType, lanes: int) -> str:
+def narrowed(f: LlvmFunction, x: str, dtype: DType, lanes: int) -> str:
     """An f32 rounded to a narrow float, to nearest even."""
     narrow, wide = vector(lanes, stored(dtype)), vector(lanes, "float")
     if dtype.name == "f16":
@@ -75,7 +75,7 @@ def narrowed(f: Function, x: str, dtype: DType, lanes: int) -> str:
     return each(f, x, lanes, wide, "i8", lambda one: f.value(f"call i8 {function}(float {one})"))
 
 
-def _to_bf16(f: Function, x: str, lanes: int) -> str:
+def _to_bf16(f: LlvmFunction, x: str, lanes: int) -> str:
     wide, ints, narrow = vector(lanes, "float"), vector(lanes, "i32"), vector(lanes, "i16")
 
     def all_of(value: int) -> str:
@@ -97,7 +97,7 @@ def splat_constant(kind: str, value: str, lanes: int) -> str:
     return value if lanes == 1 else f"<{', '.join(f'{kind} {value}' for _ in range(lanes))}>"
 
 
-def each(f: Function, x: str, lanes: int, kind: str, out: str, one: object) -> str:
+def each(f: LlvmFunction, x: str, lanes: int, kind: str, out: str, one: object) -> str:
     """A scalar function on each lane."""
     assert callable(one)
     if lanes == 1:
@@ -109,7 +109,7 @@ def each(f: Function, x: str, lanes: int, kind: str, out: str, one: object) -> s
     return result
 
 
-def _look_up(f: Function, table: str, x: str) -> str:
+def _look_up(f: LlvmFunction, table: str, x: str) -> str:
     at = f.value(f"zext i8 {x} to i64")
     where = f.value(f"getelementptr float, ptr {table}, i64 {at}")
     return f.value(f"load float, ptr {where}, align 4")
@@ -135,7 +135,7 @@ def _float8_rounding(module: Module, dtype: DType) -> str:
     overflow = int(np.asarray(np.float32(top * 2)).astype(dtype.numpy).view(np.uint8))
     not_a_number = int(np.asarray(np.float32(np.nan)).astype(dtype.numpy).view(np.uint8))
     has_negative_zero = int(np.asarray(np.float32(-0.0)).astype(dtype.numpy).view(np.uint8)) == 0x80
-    f = Function(module, f"to_{dtype.name}", [("float", "%x")], "i8")
+    f = LlvmFunction(module, f"to_{dtype.name}", [("float", "%x")], "i8")
     size = f.call("float", "llvm.fabs.f32", [("float", "%x")])
     code = "0"
     for threshold, open_end in zip(between, strict, strict=True):
@@ -182,7 +182,7 @@ def anything(v: Value) -> Range:
     return bounds(v.type.dtype)
 
 
-def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int, known: Known = anything) -> str:
+def elementwise(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: int, known: Known = anything) -> str:
     """An elementwise op on operands of `dtype`; the result as its own dtype is stored."""
     if isinstance(op, ir.Cast):
         return cast(f, operands[0], dtype, op.result.type.dtype, lanes)
@@ -196,7 +196,7 @@ def elementwise(f: Function, op: Op, operands: list[str], dtype: DType, lanes: i
     return _plain(f, op, operands, dtype, lanes)
 
 
-def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
+def _plain(f: LlvmFunction, op: Op, operands: list[str], dtype: DType, lanes: int) -> str:
     return row_of(LOWERINGS, op, "cannot lower")(Written(f, op, operands, dtype, lanes))
 
 
@@ -204,7 +204,7 @@ def _plain(f: Function, op: Op, operands: list[str], dtype: DType, lanes: int) -
 class Written:
     """An op while its elements are written down: `lanes` at once, its operands in `dtype`."""
 
-    f: Function
+    f: LlvmFunction
     op: Op
     operands: Sequence[str]
     dtype: DType
@@ -290,7 +290,7 @@ def suffix(kind: str) -> str:
     return (f"v{lanes}" if lanes else "") + names.get(element, element)
 
 
-def _floor_division(f: Function, op: Op, a: str, b: str, element: str, lanes: int) -> str:
+def _floor_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
     """Python's // and %: the quotient rounded down, the remainder with the divisor's sign."""
     kind, mask = vector(lanes, element), vector(lanes, "i1")
     zero, one = (splat_constant(element, x, lanes) for x in ("0", "1"))
@@ -307,7 +307,7 @@ def _floor_division(f: Function, op: Op, a: str, b: str, element: str, lanes: in
     return f.value(f"select {mask} {adjust}, {kind} {lower}, {kind} {quotient}")
 
 
-def _any_division(f: Function, op: Op, a: str, b: str, element: str, lanes: int) -> str:
+def _any_division(f: LlvmFunction, op: Op, a: str, b: str, element: str, lanes: int) -> str:
     """The same where machines trap: by 0 both are 0, and by -1 what is left is 0 and the quotient wraps."""
     kind, mask = vector(lanes, element), vector(lanes, "i1")
     zero, one, minus_one = (splat_constant(element, x, lanes) for x in ("0", "1", "-1"))
@@ -326,7 +326,7 @@ def _any_division(f: Function, op: Op, a: str, b: str, element: str, lanes: int)
 # -- casts ----------------------------------------------------------------------------------------------------------
 
 
-def cast(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
+def cast(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int) -> str:
     """x in another dtype."""
     if old == new or (old.is_int and new.is_int and stored(old) == stored(new)):
         return x
@@ -353,7 +353,7 @@ def _cast_word(old: DType, new: DType) -> str:
     return "sext" if new.bits > old.bits else "trunc"
 
 
-def before_narrowing(f: Function, x: str, old: DType, new: DType, lanes: int) -> str:
+def before_narrowing(f: LlvmFunction, x: str, old: DType, new: DType, lanes: int) -> str:
     """The f32 that becomes the same narrow float as x does.
 
     To the nearest f32 and from there to the nearest narrow float rounds twice. Integers of 2^24 and more lose digits
@@ -366,7 +366,7 @@ def before_narrowing(f: Function, x: str, old: DType, new: DType, lanes: int) ->
     return cast(f, x, old, F32, lanes)
 
 
-def _to_odd(f: Function, x: str, lanes: int) -> str:
+def _to_odd(f: LlvmFunction, x: str, lanes: int) -> str:
     """An f64 as f32, the last digit odd where some are lost: rounded to fewer digits it is as if rounded once."""
     wide, narrow, ints, mask = (vector(lanes, kind) for kind in ("double", "float", "i32", "i1"))
     near = f.value(f"fptrunc {wide} {x} to {narrow}")
@@ -382,7 +382,7 @@ def _to_odd(f: Function, x: str, lanes: int) -> str:
     return f.value(f"bitcast {ints} {kept} to {narrow}")
 
 
-def _exactly(f: Function, x: str, old: DType, lanes: int) -> str:
+def _exactly(f: LlvmFunction, x: str, old: DType, lanes: int) -> str:
     """An integer as f64; where an i64 has more digits, the last one kept is odd."""
     if old.bits <= 32:
         return cast(f, x, old, F64, lanes)

@@ -5,7 +5,7 @@
 
 from tilewave.machine.cards import MACHINES, find
 from tilewave.machine.custom import find_or_load, load
-from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Source, UnitRun
 
 __all__ = [
     "L2",
@@ -16,8 +16,8 @@ __all__ = [
     "MachineError",
     "Merging",
     "Rate",
-    "Seats",
     "Source",
+    "UnitRun",
     "find",
     "find_or_load",
     "load",

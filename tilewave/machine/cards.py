@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from tilewave.machine.chips import GFX942, GFX950, ROCM_SPECS, SM_90A, Chip
-from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Seats, Source
+from tilewave.machine.description import L2, Hbm, LastLevel, Machine, MachineError, Merging, Rate, Source, UnitRun
 
 MIB = 1 << 20
 GB, TB = 10**9, 1e12
@@ -45,7 +45,7 @@ def _amd_sources(units: str, clock: str, rates: str, hbm: str, last_level: str) 
         Source("hbm", hbm),
         Source("last_level", last_level),
         Source("shared_bytes", "LDS of a compute unit: " + ROCM_SPECS),
-        Source("seats", ROUND_ROBIN),
+        Source("dispatch_order", ROUND_ROBIN),
     )
 
 
@@ -109,17 +109,17 @@ MI355X = Machine(
 
 # A GPC is filled before the next; the one that the dispatcher begins with changes from launch to launch, and the sizes
 # of GPCs from card to card. That moves bytes from memory by under 1 %, crossings by 2 %. Whose requests meet is not
-# read off these seats, which are those of one launch, but off counters of many: sixteen units after sixteen.
-HOPPER_SEATS = (
-    Seats(8, partition=0),
-    Seats(18, partition=1),
-    Seats(8, partition=0),
-    Seats(16, partition=1),
-    Seats(16, partition=1),
-    Seats(16, partition=1),
-    Seats(16, partition=0),
-    Seats(16, partition=0),
-    Seats(18, partition=0),
+# read off these dispatch_order, which are those of one launch, but off counters of many: sixteen units after sixteen.
+HOPPER_DISPATCH_ORDER = (
+    UnitRun(8, partition=0),
+    UnitRun(18, partition=1),
+    UnitRun(8, partition=0),
+    UnitRun(16, partition=1),
+    UnitRun(16, partition=1),
+    UnitRun(16, partition=1),
+    UnitRun(16, partition=0),
+    UnitRun(16, partition=0),
+    UnitRun(18, partition=0),
 )
 
 
@@ -134,7 +134,7 @@ def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: s
         l2=L2(l2_bytes, partitions=2, line_bytes=SM_90A.line_bytes),
         hbm=hbm,
         shared_bytes=SM_90A.shared.bytes,
-        seats=HOPPER_SEATS,
+        dispatch_order=HOPPER_DISPATCH_ORDER,
         merging=Merging(4, units=16),
         sources=(
             Source("xcds", HOPPER),
@@ -144,7 +144,7 @@ def _hopper(name: str, l2_bytes: int, hbm: Hbm, l2_source: str, memory_source: s
             Source("l2", l2_source),
             Source("hbm", memory_source),
             Source("shared_bytes", SM_90A.source("shared")),
-            Source("seats", H200_PROBES),
+            Source("dispatch_order", H200_PROBES),
             Source("merging", H200_MERGING),
         ),
     )

@@ -20,8 +20,8 @@ from tilewave.machine.description import (
     MachineError,
     Merging,
     Rate,
-    Seats,
     Source,
+    UnitRun,
     shown,
 )
 
@@ -71,12 +71,14 @@ def _machine(data: Mapping[str, Any]) -> Machine:
     for name, kind in PARTS.items():
         if name in given:
             given[name] = _record(kind, name, given[name])
-    seats = given.pop("seats", [])
-    if not isinstance(seats, list):
-        raise MachineError("seats is a list of tables", remedy="write [[seats]] and below it units = 16")
+    dispatch_order = given.pop("dispatch_order", [])
+    if not isinstance(dispatch_order, list):
+        raise MachineError(
+            "dispatch_order is a list of tables", remedy="write [[dispatch_order]] and below it units = 16"
+        )
     given["rates"] = tuple(Rate(dtype, flops) for dtype, flops in rates.items())
     given["sources"] = tuple(Source(field, text) for field, text in sources.items())
-    given["seats"] = tuple(_record(Seats, "seats", entry) for entry in seats)
+    given["dispatch_order"] = tuple(_record(UnitRun, "dispatch_order", entry) for entry in dispatch_order)
     return _record(Machine, "", given)
 
 

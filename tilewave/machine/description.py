@@ -62,7 +62,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Seats:
+class UnitRun:
     """Consecutive places of the dispatch order: so many units of one xcd and one L2 partition."""
 
     units: int
@@ -93,7 +93,7 @@ class Source:
 class Machine:
     """One card, whose chip is `target`.
 
-    `seats` lists its units in the order in which the hardware fills them, none: xcd after xcd in turn.
+    `dispatch_order` lists its units in the order in which the hardware fills them, none: xcd after xcd in turn.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Machine:
     hbm: Hbm
     last_level: LastLevel | None = None
     shared_bytes: int | None = None
-    seats: tuple[Seats, ...] = ()
+    dispatch_order: tuple[UnitRun, ...] = ()
     merging: Merging | None = None
     sources: tuple[Source, ...] = ()
 
@@ -126,13 +126,13 @@ class Machine:
 
     def places(self) -> tuple[Array, Array, Array]:
         """(xcd, partition, merge group) of each unit, in dispatch order."""
-        if not self.seats:
+        if not self.dispatch_order:
             at = np.arange(self.units)
             xcd, partition = at % self.xcds, at // self.xcds % self.l2.partitions
         else:
-            counts = [s.units for s in self.seats]
+            counts = [s.units for s in self.dispatch_order]
             xcd, partition = (
-                np.repeat([getattr(s, part) for s in self.seats], counts) for part in ("xcd", "partition")
+                np.repeat([getattr(s, part) for s in self.dispatch_order], counts) for part in ("xcd", "partition")
             )
         return xcd, partition, self._merge_groups(xcd)
 
@@ -185,7 +185,7 @@ def _bad_counts(machine: Machine) -> list[str]:
         **({"merging.most": merging.most, "merging.units": merging.units} if merging else {}),
         **({"l2.ways": machine.l2.ways} if machine.l2.ways is not None else {}),
         **({"shared_bytes": machine.shared_bytes} if machine.shared_bytes is not None else {}),
-        **{f"seats[{at}].units": s.units for at, s in enumerate(machine.seats)},
+        **{f"dispatch_order[{at}].units": s.units for at, s in enumerate(machine.dispatch_order)},
     }
     for name, value in counts.items():
         if type(value) is not int or not 1 <= value <= LARGEST:
@@ -215,18 +215,19 @@ def _bad_numbers(machine: Machine) -> list[str]:
 
 
 def _bad_seats(machine: Machine) -> list[str]:
-    if not machine.seats:
+    if not machine.dispatch_order:
         return []
-    if sum(s.units for s in machine.seats) != machine.units:
-        return [f"its seats hold {sum(s.units for s in machine.seats)} units, but there are {machine.units}"]
-    for at, s in enumerate(machine.seats):
+    if sum(s.units for s in machine.dispatch_order) != machine.units:
+        held = sum(s.units for s in machine.dispatch_order)
+        return [f"its dispatch_order holds {held} units, but there are {machine.units}"]
+    for at, s in enumerate(machine.dispatch_order):
         if type(s.xcd) is not int or not 0 <= s.xcd < machine.xcds:
-            return [f"seats[{at}].xcd is from 0 to {machine.xcds - 1}, not {shown(s.xcd)}"]
+            return [f"dispatch_order[{at}].xcd is from 0 to {machine.xcds - 1}, not {shown(s.xcd)}"]
         if type(s.partition) is not int or not 0 <= s.partition < machine.l2.partitions:
-            return [f"a seat's partition is from 0 to {machine.l2.partitions - 1}"]
+            return [f"a run's partition is from 0 to {machine.l2.partitions - 1}"]
     xcd, _, _ = machine.places()
     if (np.bincount(xcd, minlength=machine.xcds) != machine.units_per_xcd).any():
-        return [f"its seats must give each of {machine.xcds} xcds {machine.units_per_xcd} units"]
+        return [f"its dispatch_order must give each of {machine.xcds} xcds {machine.units_per_xcd} units"]
     return []
 
 

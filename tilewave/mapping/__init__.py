@@ -5,7 +5,7 @@ from tilewave.mapping.coverage import Counterexample, Coverage
 from tilewave.mapping.curves import Hilbert, Morton, hilbert, morton
 from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, ParameterError
 from tilewave.mapping.index import Index, choose, larger, smaller
-from tilewave.mapping.locality import Locality, Share, XcdReads, locality
+from tilewave.mapping.locality import Locality, XcdReads, XcdShare, locality
 from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles, grouped, linear, snake, supertiles
 from tilewave.mapping.proof import PersistentFormula, Proof, find_counterexample, prove
 from tilewave.mapping.renumberings import XcdChunked, XcdContiguous, xcd_chunked, xcd_contiguous
@@ -32,12 +32,12 @@ __all__ = [
     "PersistentFormula",
     "Proof",
     "Renumbering",
-    "Share",
     "Snake",
     "Supertiles",
     "XcdChunked",
     "XcdContiguous",
     "XcdReads",
+    "XcdShare",
     "as_mapping",
     "choose",
     "find_counterexample",

@@ -18,12 +18,12 @@ from tilewave.mapping.coverage import Array, Walk
 from tilewave.mapping.grid import Deal, Grid, MappingError, checked_number, deal_of
 from tilewave.mapping.index import Index
 from tilewave.mapping.orders import Linear, Order
-from tilewave.mapping.steps import Step
+from tilewave.mapping.steps import MappingStep
 
 FreeFormula = Callable[[Index, Grid], tuple[Index, Index]]
 
 
-class Renumbering(Step):
+class Renumbering(MappingStep):
     """A permutation of the numbers below `deal.count`, for every deal."""
 
     def __call__(self, t: Index, deal: Deal) -> Index:

@@ -18,7 +18,7 @@ from tilewave.mapping.text import as_mapping
 
 
 @dataclass(frozen=True)
-class Share:
+class XcdShare:
     """What one XCD computes, in one round or in all: tiles, and the different rows and columns they lie in."""
 
     tiles: int
@@ -35,8 +35,8 @@ class XcdReads:
     """One XCD: its whole share, its share in each round, and the blocks of A and B that this means."""
 
     xcd: int
-    whole: Share
-    rounds: tuple[Share, ...]
+    whole: XcdShare
+    rounds: tuple[XcdShare, ...]
     k_blocks: int
 
     @property
@@ -133,11 +133,11 @@ def locality(
     return Locality(str(coverage), grid, tuple(reads), k_blocks, together)
 
 
-def _shares(owner: Array, rows: Array, cols: Array, owners: int) -> list[Share]:
+def _shares(owner: Array, rows: Array, cols: Array, owners: int) -> list[XcdShare]:
     """For each owner: its tiles, and its different rows and columns."""
     tiles = np.bincount(owner, minlength=owners)
     different = [_different(owner, lines, owners) for lines in (rows, cols)]
-    return [Share(*map(int, three)) for three in zip(tiles, *different, strict=True)]
+    return [XcdShare(*map(int, three)) for three in zip(tiles, *different, strict=True)]
 
 
 def _different(owner: Array, lines: Array, owners: int) -> Array:

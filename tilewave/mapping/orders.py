@@ -56,10 +56,10 @@ from typing import ClassVar, NoReturn
 
 from tilewave.mapping.grid import Grid, MappingError, checked_number
 from tilewave.mapping.index import Index, choose, divide, smaller, total
-from tilewave.mapping.steps import Step
+from tilewave.mapping.steps import MappingStep
 
 
-class Order(Step):
+class Order(MappingStep):
     """A bijection from the numbers below `grid.plane` to the (row, col) of one plane."""
 
     def __call__(self, number: Index, grid: Grid) -> tuple[Index, Index]:

@@ -10,10 +10,10 @@ from tilewave.mapping.coverage import Walk
 from tilewave.mapping.grid import checked_along, checked_parameter
 from tilewave.mapping.index import Index
 
-S = TypeVar("S", bound="Step")
+S = TypeVar("S", bound="MappingStep")
 
 
-class Step(Walk):
+class MappingStep(Walk):
     """One link of a mapping: a frozen dataclass whose fields are its parameters, in the order they are written."""
 
     name: ClassVar[str]

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.conversions import stays_in_waves
-from tilewave.analysis.layouts_needed import Spreads
-from tilewave.analysis.shared_rows import Access, cheapest
+from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.analysis.shared_rows import StagedAccess, cheapest
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -38,7 +38,7 @@ class ConvertLayouts:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         """One conversion may settle where another is needed, so they are found anew until none is missing."""
-        while (spreads := Spreads(kernel)).misfits:
+        while (spreads := LayoutsNeeded(kernel)).misfits:
             kernel = _without_needless(_Inserting(kernel, spreads.misfits).kernel())
         return _through_shared(kernel, spreads, ports(self.machine.shared))
 
@@ -78,7 +78,7 @@ def _taking(op: Op, new: dict[Value, Value]) -> Op:
 
 def _without_needless(kernel: Kernel) -> Kernel:
     """What is made of nothing but conversions can be had in any layout itself."""
-    spreads = Spreads(kernel)
+    spreads = LayoutsNeeded(kernel)
     needless = {op.result: op.x for op in walk(kernel.body) if isinstance(op, Convert) and not spreads.is_tied(op.x)}
     return replace_values(
         rewrite(kernel, lambda op: [] if op.results and op.results[0] in needless else None), needless
@@ -88,7 +88,7 @@ def _without_needless(kernel: Kernel) -> Kernel:
 # -- the way ----------------------------------------------------------------------------------------------------------
 
 
-def _through_shared(kernel: Kernel, spreads: Spreads, ports: Ports) -> Kernel:
+def _through_shared(kernel: Kernel, spreads: LayoutsNeeded, ports: Ports) -> Kernel:
     """With conversions between waves as a write to shared memory and a read."""
     builder = Builder(names(kernel))
     zero = builder.fresh("c0", INDEX_SCALAR)
@@ -111,7 +111,7 @@ def _through_shared(kernel: Kernel, spreads: Spreads, ports: Ports) -> Kernel:
     return replace(moved, body=replace(moved.body, ops=(*allocations, first, *moved.body.ops)))
 
 
-def _access(op: Convert, spreads: Spreads) -> Access:
+def _access(op: Convert, spreads: LayoutsNeeded) -> StagedAccess:
     waves, needed = prod(spreads.waves), spreads.needed.get(op.result, [])
     read = tuple(layout for spread in needed for layout in spread)
-    return Access(op.x.type.shape, op.x.type.dtype.bytes, spreads.held(op.x), read, waves, spreads.lanes // waves)
+    return StagedAccess(op.x.type.shape, op.x.type.dtype.bytes, spreads.held(op.x), read, waves, spreads.lanes // waves)

@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from tilewave.analysis.conversions import conversion_of
-from tilewave.analysis.layouts_needed import WIDEST_BYTES, Spreads
-from tilewave.analysis.ties import Spread
+from tilewave.analysis.layouts_needed import WIDEST_BYTES, LayoutsNeeded
+from tilewave.analysis.ties import TileLayouts
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -63,25 +63,25 @@ from tilewave.ir.placements import in_its_place, lies_in
 from tilewave.ir.rewrite import names, substitute, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
 from tilewave.layouts.bits import identity
-from tilewave.layouts.conversions import Exchange, Rearrangement
+from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.fragments import GROUP, GroupFragment
 from tilewave.machine.matrix import BY_NAME
 
 
 def distribute_lanes(kernel: Kernel) -> Kernel:
-    lanes = _Lanes(kernel, Spreads(kernel))
+    lanes = _Lanes(kernel, LayoutsNeeded(kernel))
     body = lanes.block(kernel.body)
     whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
     return replace(kernel, body=whole, level="lane")
 
 
 class _Lanes:
-    def __init__(self, kernel: Kernel, spreads: Spreads) -> None:
+    def __init__(self, kernel: Kernel, spreads: LayoutsNeeded) -> None:
         self.spreads, self.lanes = spreads, kernel.lanes
         taken = names(kernel) - {v.name for op in walk(kernel.body) for v in _tiles_of(op)}
         self.top, self.out = Builder(taken), Builder(taken)
-        self.pieces: dict[tuple[Value, Spread], tuple[Value, ...]] = {}
+        self.pieces: dict[tuple[Value, TileLayouts], tuple[Value, ...]] = {}
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
@@ -156,7 +156,7 @@ class _Lanes:
 
     # -- tiles
 
-    def tile(self, op: Op, spread: Spread, i: int) -> Value:
+    def tile(self, op: Op, spread: TileLayouts, i: int) -> Value:
         """The part of a tile that one layout covers."""
         layout = spread[i]
         held = Vector(layout.registers, op.result.type.dtype)
@@ -200,7 +200,7 @@ class _Lanes:
             case _:
                 raise NotImplementedError(f"{op.loc}: {op.name} is not cut among lanes")
 
-    def converted(self, op: Convert, spread: Spread, held: Vector) -> Value:
+    def converted(self, op: Convert, spread: TileLayouts, held: Vector) -> Value:
         """What lanes hold otherwise, step by step; between steps registers are numbered and have no axes."""
         (x,), found = self.pieces[op.x, self.spreads.held(op.x)], conversion_of(self.spreads, op, spread)
         assert found is not None, f"{op.loc}: a wave cannot convert {op.x.type} by itself"
@@ -209,7 +209,7 @@ class _Lanes:
         steps = found.steps or ((as_they_are,) if x.type != held else ())  # registers may have other axes
         for i, step in enumerate(steps):
             kind = held if i == len(steps) - 1 else Vector((1 << len(step.of_register),), held.dtype)
-            cls: Callable[..., Op] = Shuffle if isinstance(step, Exchange) else Rearrange
+            cls: Callable[..., Op] = Shuffle if isinstance(step, LaneExchange) else Rearrange
             x = self.out.emit(cls, x, step.of_register, step.of_lane, type=kind, name=op.result.name)
         return x
 

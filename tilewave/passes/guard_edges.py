@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import CopyAsync, Read, Write, WriteThrough
@@ -33,7 +33,7 @@ def guard_edges(kernel: Kernel) -> Kernel:
 
 class _Edges:
     def __init__(self, kernel: Kernel) -> None:
-        self.positions, self.ranges = Positions(kernel.body), Ranges(kernel)
+        self.positions, self.ranges = BlockScalars(kernel.body), Ranges(kernel)
         # Every tile of an output begins inside it: the schedule was checked.
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, AwaitAsync, CopyAsync, Read, Write, Yield
@@ -88,7 +88,7 @@ def _size(v: Value) -> int:
 
 
 @dataclass(frozen=True)
-class Move:
+class LoadedTile:
     """A tile that is read from global memory, and written to shared memory and nowhere else."""
 
     read: Read
@@ -103,7 +103,7 @@ class _Finder:
         self.chunk_bytes = machine.widest_load_bytes
         self.round_bytes = kernel.lanes * self.chunk_bytes
         self.waves = prod(kernel.waves)
-        self.positions = Positions(kernel.body)
+        self.positions = BlockScalars(kernel.body)
         self.written, _ = touched(kernel)
         self.declined: list[Declined] = []
         self.users: dict[Value, list[Op]] = {}
@@ -111,7 +111,7 @@ class _Finder:
             for v in op.operands:
                 self.users.setdefault(v, []).append(op)
 
-    def blocks(self, block: Block) -> Iterator[list[Move]]:
+    def blocks(self, block: Block) -> Iterator[list[LoadedTile]]:
         """The moves of each block all of whose staging can be done so."""
         staging = [op for op in block.ops if isinstance(op, Write) and lies_in(op.memory, "shared")]
         reads = {op.result: op for op in block.ops if isinstance(op, Read)}
@@ -123,13 +123,13 @@ class _Finder:
             for inner in op.blocks:
                 yield from self.blocks(inner)
 
-    def move(self, read: Read | None, write: Write) -> Move:
+    def move(self, read: Read | None, write: Write) -> LoadedTile:
         """Raises `Left` where the tile cannot be brought."""
         if read is None:
             raise Left(COMPUTED.at(write.loc))
         self.check_alone(read, write)
         self.check_suits(read, write)
-        return Move(read, write)
+        return LoadedTile(read, write)
 
     def check_alone(self, read: Read, write: Write) -> None:
         """Nobody else wants the tile, or writes to either memory."""
@@ -169,7 +169,7 @@ def _keeps_chunks(to: Memory, width: int) -> bool:
 
 
 class _Writer:
-    def __init__(self, moves: Sequence[Move]) -> None:
+    def __init__(self, moves: Sequence[LoadedTile]) -> None:
         self.moves = {id(move.write): move for move in moves}
         self.gone = {move.read.result for move in moves}
         self.memories = {move.write.memory for move in moves}

@@ -14,10 +14,10 @@ from tilewave.ir.rewrite import names, rename, replace_values, rewrite
 from tilewave.mapping import Grid
 
 
-class Order(Protocol):
+class TileOrder(Protocol):
     """From the number of a tile, in the order dealt, to its (batch, row, column)."""
 
-    def bind(self, lookup: Callable[[Any], Any]) -> Order:
+    def bind(self, lookup: Callable[[Any], Any]) -> TileOrder:
         """With the parameters that are known only at the call replaced."""
         ...
 
@@ -55,7 +55,7 @@ CHOOSE = "write choose(condition, a, b), smaller(a, b), larger(a, b) of tilewave
 
 @dataclass(frozen=True)
 class MapWorkgroups:
-    order: Order
+    order: TileOrder
 
     def __repr__(self) -> str:
         return f"MapWorkgroups({self.order})"

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 
-from tilewave.analysis.conflicts import Conflicts, Meets, Visit, touched_again
-from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.conflicts import AccessOnTheWay, Conflicts, Meets, touched_again
+from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.residues import Residues
 from tilewave.analysis.ways import (
     FEW_ROUNDS,
@@ -36,9 +36,9 @@ from tilewave.analysis.ways import (
     Access,
     Arrival,
     Gaps,
-    Meeting,
     Place,
     Round,
+    StandingBarrier,
     Step,
     Walker,
     without_needless,
@@ -98,10 +98,10 @@ def _over_global(kernel: Kernel) -> Kernel:
     return _Writer(reader.watched, chosen, kinds).kernel(kernel)
 
 
-def _spreads(kernel: Kernel) -> Spreads | None:
+def _spreads(kernel: Kernel) -> LayoutsNeeded | None:
     """How lanes will share tiles; None where that is not decided yet."""
     decided = all(op.instruction in BY_NAME for op in walk(kernel.body) if isinstance(op, Mma))
-    return Spreads(kernel) if kernel.waves and kernel.lanes and decided else None
+    return LayoutsNeeded(kernel) if kernel.waves and kernel.lanes and decided else None
 
 
 class _Writer:
@@ -166,7 +166,7 @@ class _Reader:
             match op:
                 case Barrier():
                     gap = self.gap(around, new=0) if self.watched.has_gap(op) else NO_GAP
-                    found.append(Meeting(op, gap))
+                    found.append(StandingBarrier(op, gap))
                 case AwaitAsync(pending):
                     found.append(Arrival(not pending))
                 case Loop() | While() if self.watched.is_round(op):
@@ -177,7 +177,7 @@ class _Reader:
                     gap = self.gap(around, int(among))
                     gap = NO_GAP if together.issuperset(op.results) and op.results else gap
                     under = self.lower.get(memory, memory)
-                    place = Visit(op) if lies_in(memory, "global") else self.slot(op)
+                    place = AccessOnTheWay(op) if lies_in(memory, "global") else self.slot(op)
                     found.append(Access(gap, under.name, writes, place, self.comes_later(op)))
                 case _ if any(self.watched.touches(inner) for block in op.blocks for inner in walk(block)):
                     raise NotImplementedError(f"{op.loc}: nobody knows when {op.name} runs what is in it")

@@ -17,7 +17,7 @@ from math import lcm
 
 import numpy as np
 
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.errors import Loc
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
@@ -114,7 +114,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 @dataclass(frozen=True)
-class Operand:
+class ReadOperand:
     """A tile that is read for one product; `value` is what the product takes: the read's result, or its cast."""
 
     read: Read
@@ -155,7 +155,7 @@ class Pace:
 class _Packer:
     def __init__(self, wish: PrepackOperands, kernel: Kernel) -> None:
         self.wish = wish
-        self.positions, self.used = Positions(kernel.body), uses(kernel)
+        self.positions, self.used = BlockScalars(kernel.body), uses(kernel)
         written, _ = touched(kernel)
         self.packable = set(kernel.body.args) - written
         self.ends = self.known_ends(kernel)
@@ -203,7 +203,7 @@ class _Packer:
         *_, rows, cols = product.acc.type.shape
         return rows <= self.wish.rows and cols <= self.wish.cols
 
-    def operands(self, product: Mma, loop: Loop) -> tuple[Operand, Operand] | None:
+    def operands(self, product: Mma, loop: Loop) -> tuple[ReadOperand, ReadOperand] | None:
         """Both operands of a product, if both can be packed in one way."""
         names = [x.type.dtype.name for x in (product.a, product.b)]
         left, right = (self.wish.formats.get(name) for name in names)
@@ -215,7 +215,7 @@ class _Packer:
             self.declined.append(why.declined)
             return None
 
-    def operand(self, product: Mma, side: int, loop: Loop, panel: PanelFormat) -> Operand:
+    def operand(self, product: Mma, side: int, loop: Loop, panel: PanelFormat) -> ReadOperand:
         made = {op.result: op for op in loop.body.ops if len(op.results) == 1}
         v = (product.a, product.b)[side]
         read = made.get(v)
@@ -226,17 +226,17 @@ class _Packer:
         facts = {"memory": read.memory.name, "stored": read.memory.type.dtype, "taken": v.type.dtype}
         want(self.used[v] == 1, USED_TWICE, read.loc, **facts)
         want(read.memory in self.packable, WRITTEN, read.loc, **facts)
-        found = Operand(read, v, panel)
+        found = ReadOperand(read, v, panel)
         want(self.is_exact(found), ROUNDED, read.loc, **facts)
         self.check_panels(found, loop)
         return found
 
-    def is_exact(self, x: Operand) -> bool:
+    def is_exact(self, x: ReadOperand) -> bool:
         """Whether one conversion into the panel gives what the cast on the way there gave."""
         stored, taken = x.read.memory.type.dtype, x.value.type.dtype
         return x.panel.dtype == taken.name or _holds(taken, stored)
 
-    def check_panels(self, x: Operand, loop: Loop) -> None:
+    def check_panels(self, x: ReadOperand, loop: Loop) -> None:
         """Whether a tile is one panel's, at a depth that the loop's index counts."""
         *batch, rows, _ = x.value.type.shape
         name, loc = x.read.memory.name, x.read.loc
@@ -268,7 +268,7 @@ class _Packer:
 
     # -- the panels
 
-    def pack(self, x: Operand, unit: int, end: int) -> Value:
+    def pack(self, x: ReadOperand, unit: int, end: int) -> Value:
         """The panels of an operand, deep enough for a loop that reads up to `end`."""
         memory, rows = x.read.memory.type, x.value.type.shape[-2]
         row_axis, depth_axis = x.read.axes[-2:]
@@ -289,7 +289,7 @@ def _up(n: int, unit: int) -> int:
 class _LoopPacker:
     """One loop over depth, with some of its products packed."""
 
-    def __init__(self, packer: _Packer, loop: Loop, products: list[Mma], operands: list[Operand]) -> None:
+    def __init__(self, packer: _Packer, loop: Loop, products: list[Mma], operands: list[ReadOperand]) -> None:
         self.packer, self.loop, self.products, self.operands = packer, loop, products, operands
         self.front = self.builder(loop.loc)
         self.trips = packer.positions.constant(loop.trips) or 0
@@ -311,7 +311,7 @@ class _LoopPacker:
             body = Block(body.args, (depth, *body.ops))
         return [*self.front.ops, replace(loop, body=body)]
 
-    def read_panel(self, x: Operand, pace: Pace | None, depth: Mul | None) -> list[Op]:
+    def read_panel(self, x: ReadOperand, pace: Pace | None, depth: Mul | None) -> list[Op]:
         """What stands in a read's place; the panel's number is known in front of the loop where the row is."""
         *outer, rows, step = x.value.type.shape
         unit, trips = (pace.unit, pace.trips) if pace else (step, self.trips)

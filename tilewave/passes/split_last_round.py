@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tilewave.analysis.splits import Cut, Split
+from tilewave.analysis.splits import EqualParts, Split
 from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
@@ -76,7 +76,7 @@ BEYOND = Reason(
     "last round are not shared",
     "let the depth have an even number of steps",
 )
-AnySplit = TypeVar("AnySplit", Split, Cut)
+AnySplit = TypeVar("AnySplit", Split, EqualParts)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class SplitLastRound:
     def best(self, tiles: int, steps: int, step_bytes: int) -> Split | None:
         return self.quickest(self.splits(tiles, steps), step_bytes)
 
-    def best_cut(self, tiles: int, steps: int, step_bytes: int, ends_in_zeros: bool) -> Cut | None:
+    def best_cut(self, tiles: int, steps: int, step_bytes: int, ends_in_zeros: bool) -> EqualParts | None:
         """`ends_in_zeros`: whether parts may run beyond the end of a tile."""
         return self.quickest((c for c in self.cuts(tiles, steps) if ends_in_zeros or c.is_exact), step_bytes)
 
@@ -134,10 +134,10 @@ class SplitLastRound:
             if tiles < workgroups <= min(self.workgroups, tiles * steps):
                 yield Split(tiles, steps, workgroups)
 
-    def cuts(self, tiles: int, steps: int) -> Iterator[Cut]:
+    def cuts(self, tiles: int, steps: int) -> Iterator[EqualParts]:
         """Both workgroups of each pair have a part, or none of the two; and no part is empty."""
         for parts in range(2, min(self.workgroups // tiles, steps) + 1):
-            cut = Cut(tiles, steps, parts)
+            cut = EqualParts(tiles, steps, parts)
             if cut.workgroups % 2 == 0 and cut.first(cut.workgroups - 1) < steps:
                 yield cut
 
@@ -235,7 +235,7 @@ class _Turn:
 class _Rounds(ABC):
     """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, split: Split | Cut, at_once: int) -> None:
+    def __init__(self, kernel: Kernel, tile: _Tile, split: Split | EqualParts, at_once: int) -> None:
         self.old, self.tile, self.slots = kernel, tile, split.workgroups
         self.rounds = kernel.workgroups // at_once
         self.workgroups = at_once if self.rounds else split.workgroups
@@ -359,7 +359,7 @@ class _Ranges(_Rounds):
 class _Parts(_Rounds):
     """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, cut: Cut, at_once: int) -> None:
+    def __init__(self, kernel: Kernel, tile: _Tile, cut: EqualParts, at_once: int) -> None:
         super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut, at_once)
         self.cut = cut
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -89,7 +89,7 @@ class SplitTiles:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         loose = own_leaves(kernel)
-        positions, taken = Positions(loose.body), names(loose)
+        positions, taken = BlockScalars(loose.body), names(loose)
         done: list[Block] = []
         declined: list[Declined] = []
 
@@ -124,7 +124,7 @@ def _holds_tiles(op: Op) -> bool:
 
 
 @dataclass(frozen=True)
-class Window:
+class AxisWindow:
     """Where a read or write begins along one axis of its memory, and how long that axis is."""
 
     op: Read | Write
@@ -133,21 +133,21 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Cut:
+class BlockAxis:
     """An axis of what is written: its label, the extent of a block, how many there are, and where they begin."""
 
     label: Label
     name: str
     extent: int
     count: int
-    begin: Window | None
+    begin: AxisWindow | None
     """Where the tile begins, if it may hang over the edge of the memory."""
 
 
 class _Plan:
     """How a block's tiles are cut, if at all; raises `Left` where they cannot be."""
 
-    def __init__(self, block: Block, positions: Positions, wishes: tuple[int, int]) -> None:
+    def __init__(self, block: Block, positions: BlockScalars, wishes: tuple[int, int]) -> None:
         self.block, self.positions = block, positions
         self.front, self.inside, self.end = _parted(block)
         self.made_inside = set(_made(self.inside))
@@ -155,7 +155,7 @@ class _Plan:
         self.all = [inner for op in self.inside for inner in (op, *(o for b in op.blocks for o in walk(b)))]
         self.moves = [op for op in self.all if isinstance(op, MOVES)]
         self.writes = [op for op in self.moves if isinstance(op, (Write, Scatter))]
-        self.cuts: list[Cut] = []
+        self.cuts: list[BlockAxis] = []
         if not self.writes or _is_small(self.writes[0].tile, wishes):
             return
         for op in self.all:
@@ -166,7 +166,7 @@ class _Plan:
         self.check_products()
         self.check_order()
 
-    def find_cuts(self, wishes: tuple[int, int]) -> list[Cut]:
+    def find_cuts(self, wishes: tuple[int, int]) -> list[BlockAxis]:
         """The cuts in the order of their loops: batches, columns, rows."""
         tile, loc = self.writes[0].tile, self.writes[0].loc
         labels, shape = self.axes.of(tile), tile.type.shape
@@ -180,7 +180,7 @@ class _Plan:
         for label, name, whole, wish in zip(labels, kinds, shape, most, strict=True):
             extent = _largest_divisor(whole, wish)
             if extent < whole:
-                cuts.append(Cut(label, name, extent, whole // extent, self.begin(label, whole)))
+                cuts.append(BlockAxis(label, name, extent, whole // extent, self.begin(label, whole)))
         return sorted(cuts, key=lambda cut: ("batch_block", "column_block", "row_block").index(cut.name))
 
     def check_products(self) -> None:
@@ -208,15 +208,15 @@ class _Plan:
         along = dict(zip(op.axes, self.axes.of(_tile(op)), strict=True))
         return tuple((self.positions.formula(v), along.get(axis)) for axis, v in enumerate(op.at))
 
-    def windows(self, label: Label) -> Iterator[Window]:
+    def windows(self, label: Label) -> Iterator[AxisWindow]:
         """Every read and write whose tile runs along `label`."""
         for op in self.moves:
             if isinstance(op, (Read, Write)):
                 for axis, mine in zip(op.axes, self.axes.of(_tile(op)), strict=True):
                     if mine == label:
-                        yield Window(op, op.at[axis], op.memory.type.shape[axis])
+                        yield AxisWindow(op, op.at[axis], op.memory.type.shape[axis])
 
-    def begin(self, label: Label, extent: int) -> Window | None:
+    def begin(self, label: Label, extent: int) -> AxisWindow | None:
         """The window that tells which blocks lie in the memory; None where all of them do."""
         windows = list(self.windows(label))
         ragged = [w for w in windows if w.length % extent or self.positions.divisor(w.at) % extent]
@@ -307,7 +307,7 @@ class _Splitter:
         end = () if plan.end is None else (plan.end,)
         return Block(plan.block.args, (*self.builder.ops, *end))
 
-    def trips(self, cut: Cut) -> Value:
+    def trips(self, cut: BlockAxis) -> Value:
         """As many blocks as begin inside the memory."""
         builder, count = self.builder, self.builder.const(cut.count)
         if cut.begin is None:
@@ -315,7 +315,7 @@ class _Splitter:
         left = builder.binary(Sub, builder.const(cut.begin.length + cut.extent - 1), cut.begin.at)
         return builder.binary(Min, builder.binary(FloorDiv, left, builder.const(cut.extent)), count)
 
-    def nest(self, loops: Sequence[tuple[Cut, Value]]) -> None:
+    def nest(self, loops: Sequence[tuple[BlockAxis, Value]]) -> None:
         if not loops:
             for op in self.plan.inside:
                 self.op(op)

@@ -19,8 +19,8 @@ from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
 from tilewave.analysis.shared_rows import (
     REPEATING_ROWS,
     WIDE_PADS,
-    Access,
     Cost,
+    StagedAccess,
     cheapest,
     cost,
     paddings,
@@ -123,7 +123,7 @@ class _Staging:
             for x in op.operands:
                 yield from self.reads_of(x)
 
-    def access(self, x: Value, reads: list[Read], block: Fragment, readers: int) -> Access:
+    def access(self, x: Value, reads: list[Read], block: Fragment, readers: int) -> StagedAccess:
         """Lanes write what they loaded in the widest chunks, in the order in which it lies in global memory."""
         shape, size, lanes = x.type.shape, x.type.dtype.bytes, self.machine.lanes
         if not reads:
@@ -159,7 +159,7 @@ class _Staging:
 
     def block(self, block: Block) -> Block:
         """Operands are written right behind where they are made, and read before the first product that takes them."""
-        found: dict[Part, Value] = {}
+        found: dict[ProductSide, Value] = {}
         first = block.ops[0].loc if block.ops else NOWHERE
         ops: list[Op] = [self.write(v, first) for v in block.args if v in self.memories]
         for old in block.ops:
@@ -171,21 +171,21 @@ class _Staging:
             ops += [self.write(v, op.loc) for v in op.results if v in self.memories]
         return replace(block, ops=tuple(ops))
 
-    def product(self, op: Mma, found: dict[Part, Value]) -> list[Op]:
+    def product(self, op: Mma, found: dict[ProductSide, Value]) -> list[Op]:
         """The product, and the reads of those operands that no product before it in this block has read."""
         ops: list[Op] = []
         parts = [op.a, op.b]
         for side, x in enumerate((op.a, op.b)):
             if x not in self.memories:
                 continue
-            part = Part(x, side, _fragment(op))
+            part = ProductSide(x, side, _fragment(op))
             if part not in found or part.fragment is None:  # the matrix unit reads when it multiplies: each time anew
                 found[part] = self.builder.fresh(f"{x.name}_part", x.type)
                 ops.append(self.read(part, found[part], op.loc))
             parts[side] = found[part]
         return [*ops, replace(op, a=parts[0], b=parts[1])]
 
-    def read(self, part: Part, result: Value, loc: Loc) -> Read:
+    def read(self, part: ProductSide, result: Value, loc: Loc) -> Read:
         memory, per_lane = self.memories[part.of], part.fragment.per_lane if part.fragment else 0
         return Read(memory, self.start(part.of), _axes(part.of), per_lane=per_lane, results=(result,), loc=loc)
 
@@ -197,7 +197,7 @@ class _Staging:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProductSide:
     """An operand as the lanes take it for one side of a product."""
 
     of: Value
@@ -247,7 +247,7 @@ def _access(
     width: int,
     block: Fragment,
     readers: int,
-) -> Access:
+) -> StagedAccess:
     """Lanes walk the axes in some order when they write, the last one in chunks; waves then read it in blocks."""
     *batch, rows, _ = shape
     if order[-1] == len(shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
@@ -255,4 +255,4 @@ def _access(
     back = tuple(order.index(axis) for axis in range(len(order)))
     walked = linear(tuple(shape[axis] for axis in order), width, lanes)
     written = tuple(layout.permuted(back) for layout in walked)
-    return Access(shape, element_bytes, written, (block.operand(shape, (1, 1), 0),), 1, lanes, readers)
+    return StagedAccess(shape, element_bytes, written, (block.operand(shape, (1, 1), 0),), 1, lanes, readers)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewave.analysis.layouts_needed import Spreads
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.visits import written_again
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
@@ -72,7 +72,7 @@ class StageWrites:
         engine = self.machine.copy_engine
         if engine is None or len(kernel.waves) != 2 or prod(kernel.waves) % GROUP:
             return kernel
-        spreads, positions = Spreads(kernel), Positions(kernel.body)
+        spreads, positions = LayoutsNeeded(kernel), BlockScalars(kernel.body)
         again = touched(kernel)[1] | written_again(kernel)
         builder = Builder(names(kernel))
         memories: dict[Memory, Value] = {}
@@ -107,7 +107,7 @@ _ROWS = GROUP_INSTRUCTIONS[0]
 """Rows of a chunk lie as those of an operand do: the engine has the same words for both."""
 
 
-def _chunk(op: Write, engine: CopyEngine, positions: Positions) -> int:
+def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     """Columns of a chunk: the longest rows that divide the tile; `Left` where the engine cannot write this memory."""
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
     grain, axes, loc = engine.grain_bytes, len(memory.shape), op.loc
@@ -125,7 +125,7 @@ def _chunk(op: Write, engine: CopyEngine, positions: Positions) -> int:
     return found
 
 
-def _is_held_by_groups(op: Write, spreads: Spreads) -> bool:
+def _is_held_by_groups(op: Write, spreads: LayoutsNeeded) -> bool:
     shape, waves = op.tile.type.shape, spreads.waves
     if shape[-2] % (GROUP_ROWS * waves[0] // GROUP) or shape[-1] % 8 or waves[1] != 1:
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewave.analysis.positions import Positions
+from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
@@ -85,9 +85,9 @@ class UseCopyEngine:
 
         return rewrite(kernel, copy)
 
-    def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[Move]:
+    def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[CopiedTile]:
         """Everything that is staged, in one block; raises `Left` where the engine cannot bring it."""
-        finder, positions = _Finder(kernel, staged), Positions(kernel.body)
+        finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
         homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
         if not homes:
             return []
@@ -101,13 +101,13 @@ class UseCopyEngine:
 
 
 @dataclass(frozen=True)
-class Move:
+class CopiedTile:
     """A tile that is read from global memory, and written to shared memory and nowhere else."""
 
     read: Read
     write: Write
 
-    def check(self, engine: CopyEngine, positions: Positions) -> None:
+    def check(self, engine: CopyEngine, positions: BlockScalars) -> None:
         memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
@@ -146,7 +146,7 @@ class _Finder:
     def stages(self, op: Op) -> bool:
         return isinstance(op, Write) and op.memory in self.staged
 
-    def move(self, op: Write, block: Block) -> Move:
+    def move(self, op: Write, block: Block) -> CopiedTile:
         """A tile that this block moves for its own products."""
         read = next((r for r in block.ops if isinstance(r, Read) and r.result == op.tile), None)
         if read is None:
@@ -158,4 +158,4 @@ class _Finder:
         others = [user for user in self.users[op.memory] if user != op]
         own = all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others)
         want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
-        return Move(read, op)
+        return CopiedTile(read, op)

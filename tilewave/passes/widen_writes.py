@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
-from tilewave.analysis.layouts_needed import Spreads
+from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -71,7 +71,7 @@ class WidenWrites:
 class _Widening:
     def __init__(self, kernel: Kernel, machine: Chip) -> None:
         self.old, self.machine = kernel, machine
-        self.spreads = Spreads(kernel)
+        self.spreads = LayoutsNeeded(kernel)
         blocks = (instruction.fragment() for instruction in NAMED.values() if machine.matrix in instruction.chips)
         self.blocks = tuple({block.acc: block for block in blocks}.values())
         self.builder = Builder(names(kernel))
@@ -201,7 +201,7 @@ def _paddings(dtype: DType) -> Iterator[Padded]:
 
 
 def _swizzles(columns: int, dtype: DType) -> Iterator[Swizzled]:
-    every = max(ROW_BYTES) // (columns * dtype.bytes)  # rows that lie in different banks anyhow
+    every = max(ROW_BYTES) // (columns * dtype.bytes)  # rows that lie in different banks any_strides
     for chunk in (bytes // dtype.bytes for bytes in CHUNK_BYTES):
         yield from (Swizzled(chunk, period, every) for period in PERIODS if columns // chunk % period == 0)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tilewave.passes.map_workgroups import MapWorkgroups, Order
+from tilewave.passes.map_workgroups import MapWorkgroups, TileOrder
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.simplify import simplify
 from tilewave.pipeline.runner import Pass
 
 
-def tile_level(order: Order) -> tuple[Pass, ...]:
+def tile_level(order: TileOrder) -> tuple[Pass, ...]:
     """What every target begins with."""
     return (
         MapWorkgroups(order),  # first: everything behind it may look at where tiles are

@@ -13,7 +13,7 @@ NOTHING = "no pass declined anything"
 
 
 @dataclass(frozen=True)
-class Row:
+class WhyRow:
     """One thing that one pass left as it was."""
 
     step: str
@@ -47,17 +47,17 @@ class Row:
 class Why:
     """Rows in the order of the passes; prints as a table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[WhyRow, ...]
 
     @staticmethod
     def of(steps: Iterable[Step]) -> Why:
-        return Why(tuple(Row(step.name, declined) for step in steps for declined in step.declined))
+        return Why(tuple(WhyRow(step.name, declined) for step in steps for declined in step.declined))
 
     def of_a_call(self, declined: Iterable[Declined]) -> Why:
         """With what the arrays of a call keep the code from."""
-        return Why((*self.rows, *(Row("call", d) for d in declined)))
+        return Why((*self.rows, *(WhyRow("call", d) for d in declined)))
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[WhyRow]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -72,6 +72,6 @@ class Why:
     __repr__ = __str__
 
 
-def _text(row: Row, step: int, line: int) -> str:
+def _text(row: WhyRow, step: int, line: int) -> str:
     front = f"{row.step:{step}}  {row.line:{line}}  "
     return front + row.what + (f"\n{' ' * len(front)}{row.remedy}" if row.remedy else "")

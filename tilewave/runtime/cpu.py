@@ -20,7 +20,7 @@ KEPT_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
-class Launch:
+class CpuLaunch:
     """What a call must lay out: how many words the arguments take, and which memory to provide."""
 
     words: int
@@ -43,10 +43,10 @@ _SCRATCH = Scratch()
 _count = iter(range(1 << 62))
 
 
-class Program:
+class CpuProgram:
     """A kernel's machine code, ready to run."""
 
-    def __init__(self, code: bytes, launch: Launch) -> None:
+    def __init__(self, code: bytes, launch: CpuLaunch) -> None:
         self.launch = launch
         builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol("run")
         self._library = builder.link(_jit(), f"kernel_{next(_count)}")

@@ -9,7 +9,7 @@ from typing import Any
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
 from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
-from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Frame, Launcher
+from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchFrame
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, ScratchMemory
@@ -41,7 +41,7 @@ class Prepared:
     """A launch that can be made again and again."""
 
     launcher: Launcher
-    frame: Frame
+    frame: LaunchFrame
 
 
 @dataclass

@@ -20,15 +20,15 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    Number,
     ScratchMemory,
     Shape3,
     Slot,
     Stride,
+    SymbolArgument,
     Table,
     TiledArray,
 )
-from tilewave.runtime.tensor_map import Descriptor, TensorMap
+from tilewave.runtime.tensor_map import TensorMap, TensorMapBytes
 
 LOG_BYTES = 1 << 16
 KEPT_MAPS = 1024
@@ -176,14 +176,14 @@ def launch(
     attributes: Sequence[Attribute] = (),
 ) -> None:
     """Launch once with plain numbers and addresses; kernels that are called often have a Launcher."""
-    frame = Frame(len(arguments), grid, block, shared_bytes, attributes, stream)
+    frame = LaunchFrame(len(arguments), grid, block, shared_bytes, attributes, stream)
     frame.words[:] = list(arguments)
     driver = function.driver
     with driver.current(function.number):
         driver.call(function.name, "cuLaunchKernelEx", frame.at, function.handle, frame.parameters, None)
 
 
-class Frame:
+class LaunchFrame:
     """What the driver reads of one launch: config, attributes, and a pointer to each parameter."""
 
     __slots__ = ("_attributes", "_config", "at", "kept", "parameters", "parameters_at", "words")
@@ -205,7 +205,7 @@ class Frame:
         self.parameters = (c_size_t * count)(*range(first, first + 8 * count, 8))
         self.at = ctypes.addressof(self._config)
         self.parameters_at = ctypes.addressof(self.parameters)
-        self.kept: list[Descriptor] = []
+        self.kept: list[TensorMapBytes] = []
 
 
 def _spelled(attribute: Attribute) -> LaunchAttribute:
@@ -235,7 +235,7 @@ class Launcher:
         ]
         scratch = [(at, slot) for at, slot in enumerate(description.slots) if isinstance(slot, ScratchMemory)]
         self._scratch = {(at, _RECORDED): self._zeros(slot.bytes) for at, slot in scratch}
-        self._maps: dict[_MapKey, Descriptor] = {}
+        self._maps: dict[_MapKey, TensorMapBytes] = {}
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
@@ -243,10 +243,10 @@ class Launcher:
         """Launch it; the arrays have been checked, and nothing is waited for."""
         self.launch(self.prepare(views, numbers, stream))
 
-    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> Frame:
+    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> LaunchFrame:
         """All that a launch needs, for as many launches as the arrays live."""
         d = self.description
-        frame = Frame(len(d.slots), d.grid, d.block, d.shared_bytes, d.attributes, stream)
+        frame = LaunchFrame(len(d.slots), d.grid, d.block, d.shared_bytes, d.attributes, stream)
         for at, slot in enumerate(d.slots):
             if isinstance(slot, TiledArray):
                 descriptor = self._descriptor(slot, views[slot.array])
@@ -256,7 +256,7 @@ class Launcher:
                 frame.words[at] = self._word(at, slot, views, numbers, stream)
         return frame
 
-    def launch(self, frame: Frame) -> None:
+    def launch(self, frame: LaunchFrame) -> None:
         """Launch what was prepared."""
         current = c_void_p()
         self._get_current(byref(current))
@@ -274,7 +274,7 @@ class Launcher:
                 return views[array].pointer
             case Stride(array, axis):
                 return views[array].strides[axis] // views[array].dtype.bytes
-            case Number(index):
+            case SymbolArgument(index):
                 return numbers[index]
             case Table(index):
                 return self._tables[index].address
@@ -294,7 +294,7 @@ class Launcher:
     def _zeros(self, size: int) -> DeviceMemory:
         return DeviceMemory.zeroed(self._driver, self._number, size, self.function.name)
 
-    def _descriptor(self, slot: TiledArray, view: ArrayView) -> Descriptor:
+    def _descriptor(self, slot: TiledArray, view: ArrayView) -> TensorMapBytes:
         key = (slot, view.pointer, view.shape, view.strides)
         found = self._maps.get(key)
         if found is None:
@@ -303,7 +303,7 @@ class Launcher:
             found = self._maps[key] = self._encode(slot, view)
         return found
 
-    def _encode(self, slot: TiledArray, view: ArrayView) -> Descriptor:
+    def _encode(self, slot: TiledArray, view: ArrayView) -> TensorMapBytes:
         tiled = tensor_map(slot, view)
         problem = tiled.problem(view.pointer)
         if problem:

@@ -25,7 +25,7 @@ class Stride:
 
 
 @dataclass(frozen=True)
-class Number:
+class SymbolArgument:
     """One of the numbers of the call: a dynamic symbol."""
 
     index: int
@@ -60,7 +60,7 @@ class TiledArray:
     l2_promotion_bytes: int = 128
 
 
-Slot = Address | Stride | Number | Table | ScratchMemory | TiledArray
+Slot = Address | Stride | SymbolArgument | Table | ScratchMemory | TiledArray
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class GpuLaunch:
 # as data ------------------------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, Callable[..., Any]] = {
-    kind.__name__: kind for kind in (Address, Stride, Number, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
+    kind.__name__: kind
+    for kind in (Address, Stride, SymbolArgument, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
 }
 
 

@@ -19,7 +19,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_num
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.driver import ANYWHERE, Driver, Vendor, as_text, of, open_library
 from tilewave.runtime.foreign_arrays import stream_of
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, SymbolArgument
 
 _SIGNATURES: dict[str, tuple[object, ...]] = {
     "hipInit": (c_uint,),
@@ -229,7 +229,7 @@ def _value(slot: Slot, views: Sequence[ArrayView], numbers: Sequence[int]) -> in
             return views[array].pointer
         case Stride(array, axis):
             return views[array].strides[axis] // views[array].dtype.bytes
-        case Number(index):
+        case SymbolArgument(index):
             return numbers[index]
         case _:
             raise NotImplementedError(f"no parameter for {slot} on AMD")

@@ -44,7 +44,7 @@ def placed(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_
 
 
 @dataclass(frozen=True)
-class Layout:
+class ByteLayout:
     """Where elements lie, in bytes from the first; `uneven` where some stride is no whole number of elements."""
 
     low: int
@@ -53,10 +53,10 @@ class Layout:
 
 
 @lru_cache(maxsize=1024)
-def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> Layout:
+def layout_of(shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> ByteLayout:
     last = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
     low, high = sum(min(0, step) for step in last), sum(max(0, step) for step in last) + item_bytes
-    return Layout(low, high, any(stride % item_bytes for stride in strides))
+    return ByteLayout(low, high, any(stride % item_bytes for stride in strides))
 
 
 def impossible(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], item_bytes: int) -> str:

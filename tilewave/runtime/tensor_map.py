@@ -97,10 +97,10 @@ class TensorMap:
         )
         assert self.dtype.name in _DTYPES, f"no tensor map of {self.dtype}"
 
-    def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> Descriptor:
+    def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> TensorMapBytes:
         """The map in the copy engine's own words."""
         self.check_box()
-        descriptor = Descriptor()
+        descriptor = TensorMapBytes()
         sizes = (ctypes.c_uint64 * self.rank)(*reversed(self.sizes))
         strides = (ctypes.c_uint64 * self.rank)(*reversed(self._outer_strides()))
         box = (ctypes.c_uint32 * self.rank)(*reversed(self.box))
@@ -124,7 +124,7 @@ class TensorMap:
         return descriptor
 
 
-class Descriptor:
+class TensorMapBytes:
     """128 bytes at an address that the driver accepts."""
 
     __slots__ = ("_memory", "address")

@@ -33,7 +33,7 @@ def tile_of(op: MemoryOp) -> tuple[int, ...]:
     return tuple(along.get(axis, 1) for axis in range(len(op.memory.type.shape)))
 
 
-class Positions:
+class VisitStarts:
     """Where a visit begins along an axis: a number if it is the same for all workgroups, else an array of its own."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ def cut(visits: Iterable[Visit]) -> dict[Value, Blocks]:
     """Every memory that is visited, cut into blocks."""
     sides: dict[Value, list[int]] = {}
     largest: dict[Value, list[int]] = {}
-    positions = Positions()
+    positions = VisitStarts()
     seen: set[tuple[str, int, int]] = set()
     for visit in visits:
         memory, tile = visit.op.memory, tile_of(visit.op)

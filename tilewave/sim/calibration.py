@@ -68,7 +68,7 @@ def softness_of(machine: Machine, steps: float, rounds: int = 1) -> Softness:
 
 
 @dataclass(frozen=True)
-class Timing:
+class TimeParameters:
     """The parameters of `time.py`; `fitted_on` names the rows, `error` is the spread of what they leave unexplained."""
 
     matrix_share: float
@@ -87,18 +87,18 @@ class Timing:
     fitted_on: str = ""
 
 
-HOPPER_TIMING = Timing(
+HOPPER_TIMING = TimeParameters(
     matrix_share=0.9243,
     error=0.05,
     fitted_on="all persistent rows of h200_l2_counters.csv (time_ns)",
 )
-MI300X_TIMING = Timing(
+MI300X_TIMING = TimeParameters(
     matrix_share=0.778,
     request_seconds_per_byte=0.0,
     error=0.30,
     fitted_on="matrix_share: the four rows with K = 4160 of wave_reordering.csv; the rest as on H200",
 )
-MI355X_TIMING = Timing(
+MI355X_TIMING = TimeParameters(
     matrix_share=0.519,
     request_seconds_per_byte=0.0,
     error=0.15,
@@ -112,8 +112,8 @@ TIMINGS = {
     "MI350X": MI355X_TIMING,
     "MI355X": MI355X_TIMING,
 }
-UNKNOWN_TIMING = Timing(matrix_share=0.7, error=0.5, fitted_on="nothing: no row of this machine is known")
+UNKNOWN_TIMING = TimeParameters(matrix_share=0.7, error=0.5, fitted_on="nothing: no row of this machine is known")
 
 
-def timing_of(machine: Machine) -> Timing:
+def timing_of(machine: Machine) -> TimeParameters:
     return TIMINGS.get(machine.name, UNKNOWN_TIMING)

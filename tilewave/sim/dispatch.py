@@ -1,10 +1,10 @@
-"""Who runs where and when: workgroups are dealt to seats, and all seats take their tasks in beats.
+"""Who runs where and when: workgroups are dealt to slots, and all slots take their tasks in beats.
 
 Hardware deals workgroups in launch order, each to the next free unit; where there are several xcds, workgroup w goes to
 xcd w % xcds and waits for a unit there. In the first round all units are free, and their order is known. Later it is
 known where tiles are long, for units then end in step; where they are short, chance decides which unit is free first.
 
-All residents stream through their tasks together, so time is counted in beats: in beat b every occupied seat walks its
+All residents stream through their tasks together, so time is counted in beats: in beat b every occupied slot walks its
 b-th task. A beat goes through its streams in one direction, that of most of its tasks: workgroups that turn round after
 every tile turn together.
 """
@@ -44,9 +44,9 @@ class Residency:
 class Placed:
     """For each task of the accesses its beat, xcd, L2 domain and merge group."""
 
-    seats: int
+    slots: int
     beat: Array
-    seat: Array
+    slot: Array
     xcd: Array
     domain: Array
     merge_group: Array
@@ -64,15 +64,15 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     """Deal the workgroups of a launch to the units of a machine."""
     xcd, partition, group = (np.tile(part, residency.occupancy) for part in machine.places())
     lengths = np.bincount(accesses.workgroup, minlength=accesses.workgroups)
-    first_beat, seat = _deal(lengths, np.zeros_like(xcd) if machine.seats else xcd)
-    by_chance = machine.seats and accesses.long_steps < LONG_STEPS and (lengths == 1).all()
+    first_beat, slot = _deal(lengths, np.zeros_like(xcd) if machine.dispatch_order else xcd)
+    by_chance = machine.dispatch_order and accesses.long_steps < LONG_STEPS and (lengths == 1).all()
     # Neighbours in the order begin together, so their requests merge as if they sat together all the same.
-    at, near = (s[accesses.workgroup] for s in (seat, _by_chance(seat, len(xcd)) if by_chance else seat))
+    at, near = (s[accesses.workgroup] for s in (slot, _by_chance(slot, len(xcd)) if by_chance else slot))
     beat = first_beat[accesses.workgroup] + accesses.turn
     return Placed(
-        seats=len(xcd),
+        slots=len(xcd),
         beat=beat,
-        seat=at,
+        slot=at,
         xcd=xcd[near],
         domain=(xcd * machine.l2.partitions + partition)[near],
         merge_group=group[at],
@@ -81,11 +81,11 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     )
 
 
-def _by_chance(seat: Array, seats: int) -> Array:
-    """The seats of workgroups that are dealt in rounds, all but the first one's in any order."""
-    rounds = [seat[start : start + seats] for start in range(0, len(seat), seats)]
+def _by_chance(slot: Array, slots: int) -> Array:
+    """The slots of workgroups that are dealt in rounds, all but the first one's in any order."""
+    rounds = [slot[start : start + slots] for start in range(0, len(slot), slots)]
     draw = np.random.default_rng(CHANCE)
-    return np.concatenate([rounds[0], *(draw.permutation(seats)[: len(one)] for one in rounds[1:])])
+    return np.concatenate([rounds[0], *(draw.permutation(slots)[: len(one)] for one in rounds[1:])])
 
 
 def _directions(beat: Array, backwards: Array | None) -> Array:
@@ -96,18 +96,18 @@ def _directions(beat: Array, backwards: Array | None) -> Array:
     return directions
 
 
-def _deal(lengths: Array, queue_of_seat: Array) -> tuple[Array, Array]:
-    """(first beat, seat) of each workgroup, which keeps its seat for `lengths` beats; queues are served in turn."""
-    seats, w = len(queue_of_seat), np.arange(len(lengths))
-    if len(lengths) <= seats or (lengths == lengths[0]).all():
-        # Round after round; the w-th workgroup of a round sits on the w-th seat in dispatch order.
-        return w // seats * int(lengths[0]), w % seats
-    first, seat = np.zeros_like(w), np.zeros_like(w)
-    queues = int(queue_of_seat.max()) + 1
+def _deal(lengths: Array, queue_of_unit: Array) -> tuple[Array, Array]:
+    """(first beat, slot) of each workgroup, which keeps its slot for `lengths` beats; queues are served in turn."""
+    slots, w = len(queue_of_unit), np.arange(len(lengths))
+    if len(lengths) <= slots or (lengths == lengths[0]).all():
+        # Round after round; the w-th workgroup of a round sits on the w-th slot in dispatch order.
+        return w // slots * int(lengths[0]), w % slots
+    first, slot = np.zeros_like(w), np.zeros_like(w)
+    queues = int(queue_of_unit.max()) + 1
     for queue in range(queues):
-        free = [(0, int(s)) for s in np.flatnonzero(queue_of_seat == queue)]
+        free = [(0, int(s)) for s in np.flatnonzero(queue_of_unit == queue)]
         for one in range(queue, len(lengths), queues):
             beat, s = free[0]
-            first[one], seat[one] = beat, s
+            first[one], slot[one] = beat, s
             heapq.heapreplace(free, (beat + int(lengths[one]), s))
-    return first, seat
+    return first, slot

@@ -17,7 +17,7 @@ WRITES_SEEN = 1.5
 
 
 @dataclass(frozen=True)
-class Counters:
+class ProfilerCounters:
     """One launch under the H200's profiler."""
 
     gemm: Gemm
@@ -65,7 +65,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Reordering:
+class ReorderedSpeeds:
     """Speeds that Wave's document gives for MI300X, in launch order and reordered."""
 
     gemm: Gemm
@@ -85,7 +85,7 @@ class Baseline:
 
 
 @cache
-def counters() -> tuple[Counters, ...]:
+def counters() -> tuple[ProfilerCounters, ...]:
     """All rows of h200_l2_counters.csv."""
     return tuple(
         _counters(row, _launched(row), float(row["l2_hit_rate_pct"]) / 100, True)
@@ -94,13 +94,13 @@ def counters() -> tuple[Counters, ...]:
 
 
 @cache
-def unseen_counters() -> tuple[Counters, ...]:
+def unseen_counters() -> tuple[ProfilerCounters, ...]:
     """All rows of h200_unseen_counters.csv."""
     return _counted_reads("h200_unseen_counters.csv")
 
 
 @cache
-def short_counters() -> tuple[Counters, ...]:
+def short_counters() -> tuple[ProfilerCounters, ...]:
     """All rows of h200_short_counters.csv, of all three cards."""
     return _counted_reads("h200_short_counters.csv")
 
@@ -136,10 +136,10 @@ def published_rates() -> tuple[Rates, ...]:
 
 
 @cache
-def reorderings() -> tuple[Reordering, ...]:
+def reorderings() -> tuple[ReorderedSpeeds, ...]:
     """All rows of wave_reordering.csv."""
     return tuple(
-        Reordering(
+        ReorderedSpeeds(
             Gemm(*_sizes(row), _tile(row), "f16", "f32"),
             f"xcd_contiguous(8) >> grouped({row['group_m']})",
             float(row["linear_tflops"]),
@@ -163,7 +163,7 @@ def baselines() -> tuple[Baseline, ...]:
     )
 
 
-def _counted_reads(name: str) -> tuple[Counters, ...]:
+def _counted_reads(name: str) -> tuple[ProfilerCounters, ...]:
     """The rows of a file that counts sectors read and not those written, of which each is a hit."""
     found = []
     for row in _rows(name):
@@ -174,8 +174,8 @@ def _counted_reads(name: str) -> tuple[Counters, ...]:
     return tuple(found)
 
 
-def _counters(row: dict[str, str], gemm: Gemm, l2_hit: float, fitted: bool) -> Counters:
-    return Counters(
+def _counters(row: dict[str, str], gemm: Gemm, l2_hit: float, fitted: bool) -> ProfilerCounters:
+    return ProfilerCounters(
         gemm,
         int(row["group_m"]),
         SECTOR_BYTES * int(row["l2_requests_from_sms_sectors"]),

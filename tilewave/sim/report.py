@@ -60,7 +60,7 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Share:
+class TimeShare:
     """A part of the time, and which share of the whole it is."""
 
     name: str
@@ -105,7 +105,7 @@ class Report:
     seconds: float
     seconds_error: float
     """One standard deviation of the prediction, as a fraction of it."""
-    breakdown: tuple[Share, ...]
+    breakdown: tuple[TimeShare, ...]
     levels: tuple[Level, ...]
     arrays: tuple[ArrayTraffic, ...]
     xcds: tuple[XcdTraffic, ...]

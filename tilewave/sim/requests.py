@@ -68,7 +68,7 @@ class SharedReads:
     waiting: float
     """The share of a step in which a unit waits for loads, though L2 has them."""
     distance: float
-    """Seats from one sharer to the next."""
+    """UnitRun from one sharer to the next."""
     stalls: float | None
     """Stalls of a unit, in the whole launch, on what its sharers need not wait for; None: these are the last reads."""
 
@@ -99,7 +99,7 @@ def shared_reads(accesses: Accesses, placed: Placed, most: int, flows: Flows) ->
     if last < 0:
         return []
     waiting = max(0.0, 1 - float(np.prod(accesses.tile[:2])) / COVERING_AREA) if accesses.tile else 0.0
-    stalls = accesses.tasks / placed.seats * accesses.steps * (_own_misses(accesses, flows, last) + waiting)
+    stalls = accesses.tasks / placed.slots * accesses.steps * (_own_misses(accesses, flows, last) + waiting)
     found = []
     for at in range(last + 1):
         sharing = _sharing(accesses, placed, most, flows, at)
@@ -132,16 +132,16 @@ class _Sharing:
 
 def _sharing(accesses: Accesses, placed: Placed, most: int, flows: Flows, at: int) -> _Sharing:
     tasks = np.flatnonzero(accesses.reads[:, at] != NO_STREAM)
-    stream, walk, seat = accesses.reads[tasks, at], flows.walks.of_read[tasks, at], placed.seat[tasks]
+    stream, walk, slot = accesses.reads[tasks, at], flows.walks.of_read[tasks, at], placed.slot[tasks]
     place = placed.beat * (int(placed.merge_group.max()) + 1) + placed.merge_group
     run = _runs(accesses, placed, at)[tasks]
     key = (place[tasks] * accesses.streams + stream) * (int(run.max(initial=0)) + 1) + run
     _, first, member, together = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     missed = (flows.missed / np.maximum(flows.walks.size, 1.0))[walk]
     groups_of_walk = np.bincount(np.unique(member * len(flows.walks) + walk) % len(flows.walks))
-    lowest, highest = (np.full(len(first), end) for end in (placed.seats, 0))
-    np.minimum.at(lowest, member, seat)
-    np.maximum.at(highest, member, seat)
+    lowest, highest = (np.full(len(first), end) for end in (placed.slots, 0))
+    np.minimum.at(lowest, member, slot)
+    np.maximum.at(highest, member, slot)
     return _Sharing(
         beat=placed.beat[tasks][first],
         saved_bytes=(together - np.ceil(together / most)) * accesses.stream_bytes[stream[first]],
@@ -153,7 +153,7 @@ def _sharing(accesses: Accesses, placed: Placed, most: int, flows: Flows, at: in
 
 def _runs(accesses: Accesses, placed: Placed, at: int) -> Array:
     """A number for each run of workgroups that read one stream and begin after the first beat; 0 for the others."""
-    order = np.lexsort((placed.seat, placed.beat))
+    order = np.lexsort((placed.slot, placed.beat))
     stream = accesses.reads[order, at]
     run = np.empty_like(order)
     run[order] = 1 + np.cumsum(np.diff(stream, prepend=stream[:1]) != 0)

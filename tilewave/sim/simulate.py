@@ -13,13 +13,13 @@ from tilewave.ir.types import DTYPES
 from tilewave.machine import Machine, find
 from tilewave.mapping import as_mapping
 from tilewave.sim.accesses import Accesses, Array, gemm_accesses
-from tilewave.sim.calibration import Softness, Timing, softness_of, timing_of
+from tilewave.sim.calibration import Softness, TimeParameters, softness_of, timing_of
 from tilewave.sim.closed_form import closed_form
 from tilewave.sim.dispatch import Placed, Residency, place
 from tilewave.sim.flows import Flows
 from tilewave.sim.kernel import HasKernel, kernel_accesses, kernel_of
 from tilewave.sim.problem import Gemm, SimError
-from tilewave.sim.report import MARGIN, ArrayTraffic, Beat, Level, Report, Sensitivity, Share, XcdTraffic
+from tilewave.sim.report import MARGIN, ArrayTraffic, Beat, Level, Report, Sensitivity, TimeShare, XcdTraffic
 from tilewave.sim.requests import Sync, requested_bytes
 from tilewave.sim.time import Moved, time_parts
 
@@ -31,7 +31,7 @@ LONGEST_SERIES = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SimulatedRun:
     """A report together with what it was made of, for pictures: who ran where, and what each walk cost."""
 
     report: Report
@@ -65,8 +65,8 @@ def run(
     engine: str = "closed",
     residency: Residency = DEFAULT,
     symbols: Mapping[str, int] | None = None,
-    timing: Timing | None = None,
-) -> Run:
+    timing: TimeParameters | None = None,
+) -> SimulatedRun:
     """`simulate`, with everything that the report was made of."""
     chip = find(machine) if isinstance(machine, str) else machine
     if not isinstance(chip, Machine):
@@ -76,7 +76,7 @@ def run(
     softness = softness_of(chip, accesses.long_steps, int(accesses.turn.max(initial=0)) + 1)
     flows = _engine(engine)(accesses, placed, chip, residency, softness)
     made = _Made(accesses, placed, flows, chip, residency, timing or timing_of(chip))
-    return Run(made.report(name, order, engine), accesses, placed, flows)
+    return SimulatedRun(made.report(name, order, engine), accesses, placed, flows)
 
 
 def sensitivity(problem: Problem, machine: Machine | str, mapping: object = None) -> tuple[Sensitivity, ...]:
@@ -128,7 +128,7 @@ class _Made:
     flows: Flows
     machine: Machine
     residency: Residency
-    timing: Timing
+    timing: TimeParameters
 
     def report(self, name: str, order: str, engine: str) -> Report:
         flows, accesses, machine = self.flows, self.accesses, self.machine
@@ -164,7 +164,7 @@ class _Made:
             flops=accesses.flops,
             seconds=seconds,
             seconds_error=self.timing.error,
-            breakdown=tuple(Share(p.name, p.seconds, p.seconds / seconds) for p in parts),
+            breakdown=tuple(TimeShare(p.name, p.seconds, p.seconds / seconds) for p in parts),
             levels=levels,
             arrays=self._arrays(),
             xcds=self._xcds(),

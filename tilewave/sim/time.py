@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tilewave.machine import Machine
 from tilewave.sim.accesses import Accesses
-from tilewave.sim.calibration import Timing
+from tilewave.sim.calibration import TimeParameters
 from tilewave.sim.dispatch import Placed, Residency
 from tilewave.sim.problem import SimError
 
@@ -21,7 +21,7 @@ PARTS = ("matrix", "load latency", "start and end", "tail", "HBM", "last level",
 
 
 @dataclass(frozen=True)
-class Part:
+class TimePart:
     """One thing that time goes into."""
 
     name: str
@@ -39,14 +39,14 @@ class Moved:
 
 
 def time_parts(
-    accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, moved: Moved, timing: Timing
-) -> tuple[Part, ...]:
+    accesses: Accesses, placed: Placed, machine: Machine, residency: Residency, moved: Moved, timing: TimeParameters
+) -> tuple[TimePart, ...]:
     """Where the time goes; the launch takes their sum."""
     steps = placed.beats * accesses.steps
     matrix = _matrix_step(accesses, machine, residency, timing) * steps
     waiting = max(0.0, timing.step_floor_seconds * steps - matrix)
     start = timing.start_seconds * placed.beats
-    idle = 1.0 - accesses.tasks / (placed.beats * placed.seats)
+    idle = 1.0 - accesses.tasks / (placed.beats * placed.slots)
     busy = matrix + waiting + start
     found = {
         "matrix": matrix * (1 - idle),
@@ -58,10 +58,10 @@ def time_parts(
         "L2 requests": timing.request_seconds_per_byte * moved.l2_requests,
     }
     found["bandwidth"] = max(0.0, _roof(machine, moved, timing) - sum(found.values()))
-    return tuple(Part(name, found[name]) for name in PARTS)
+    return tuple(TimePart(name, found[name]) for name in PARTS)
 
 
-def _matrix_step(accesses: Accesses, machine: Machine, residency: Residency, timing: Timing) -> float:
+def _matrix_step(accesses: Accesses, machine: Machine, residency: Residency, timing: TimeParameters) -> float:
     """Seconds that the products of one step take on one unit."""
     if accesses.step_flops == 0:
         return 0.0
@@ -76,12 +76,12 @@ def _matrix_step(accesses: Accesses, machine: Machine, residency: Residency, tim
     return accesses.step_flops / of_one
 
 
-def _last_level_rate(machine: Machine, timing: Timing) -> float:
+def _last_level_rate(machine: Machine, timing: TimeParameters) -> float:
     last = machine.last_level
     return (last and last.bytes_per_second) or timing.last_level_bytes_per_second
 
 
-def _roof(machine: Machine, moved: Moved, timing: Timing) -> float:
+def _roof(machine: Machine, moved: Moved, timing: TimeParameters) -> float:
     """No launch is done before its bytes have come."""
     hbm = (moved.hbm_read + moved.hbm_written) / machine.hbm.bytes_per_second
     return max(hbm, moved.last_level / _last_level_rate(machine, timing))

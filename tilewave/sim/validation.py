@@ -14,11 +14,11 @@ from statistics import fmean, median
 import numpy as np
 
 from tilewave.machine import find
-from tilewave.sim.calibration import HOPPER_TIMING, Timing
+from tilewave.sim.calibration import HOPPER_TIMING, TimeParameters
 from tilewave.sim.dispatch import Residency
 from tilewave.sim.measured import (
     Baseline,
-    Counters,
+    ProfilerCounters,
     baselines,
     counters,
     own_kernels,
@@ -29,7 +29,7 @@ from tilewave.sim.measured import (
 )
 from tilewave.sim.problem import Gemm
 from tilewave.sim.report import Report
-from tilewave.sim.simulate import Run, run
+from tilewave.sim.simulate import SimulatedRun, run
 from tilewave.sim.time import Moved, time_parts
 
 WIDE_TILE = 256
@@ -82,19 +82,19 @@ class Choice:
 
 
 @cache
-def h200_runs() -> tuple[tuple[Counters, Run], ...]:
+def h200_runs() -> tuple[tuple[ProfilerCounters, SimulatedRun], ...]:
     """Every measured launch, simulated."""
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in counters())
 
 
 @cache
-def unseen_runs() -> tuple[tuple[Counters, Run], ...]:
+def unseen_runs() -> tuple[tuple[ProfilerCounters, SimulatedRun], ...]:
     """The same on other shapes."""
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in unseen_counters())
 
 
 @cache
-def short_runs() -> tuple[tuple[Counters, Run], ...]:
+def short_runs() -> tuple[tuple[ProfilerCounters, SimulatedRun], ...]:
     """The same of short and middle K, on three cards."""
     return tuple((row, run(row.gemm, "H200", row.mapping)) for row in short_counters())
 
@@ -109,7 +109,7 @@ def unseen_rows() -> list[Compared]:
     return _counted(unseen_runs(), "")
 
 
-def _counted(runs: Iterable[tuple[Counters, Run]], timed: str) -> list[Compared]:
+def _counted(runs: Iterable[tuple[ProfilerCounters, SimulatedRun]], timed: str) -> list[Compared]:
     """`timed` names the quantity that was fitted beside bytes and requests."""
     found = []
     for row, made in runs:
@@ -195,7 +195,7 @@ def _named(gemm: Gemm) -> str:
 # -- time: fitted with a shape left out, judged on it ------------------------------------------------------------------
 
 
-def fit_timing(rows: Iterable[tuple[Counters, Run]]) -> Timing:
+def fit_timing(rows: Iterable[tuple[ProfilerCounters, SimulatedRun]]) -> TimeParameters:
     """The parameters of time on H200, by least squares of relative errors over persistent launches."""
     chip = find("H200")
     features, times = [], []
@@ -223,7 +223,7 @@ def fit_timing(rows: Iterable[tuple[Counters, Run]]) -> Timing:
     )
 
 
-def predicted_seconds(made: Run, timing: Timing) -> float:
+def predicted_seconds(made: SimulatedRun, timing: TimeParameters) -> float:
     """The time of a run under other parameters."""
     report = made.report
     moved = Moved(report.hbm_read_bytes, report.hbm_write_bytes, 0.0, report.l2_request_bytes)
@@ -231,12 +231,12 @@ def predicted_seconds(made: Run, timing: Timing) -> float:
     return sum(part.seconds for part in parts)
 
 
-def persistent_runs() -> list[tuple[Counters, Run]]:
+def persistent_runs() -> list[tuple[ProfilerCounters, SimulatedRun]]:
     return [(row, made) for row, made in h200_runs() if row.persistent]
 
 
 @cache
-def left_out() -> tuple[tuple[tuple[int, int, int], Timing], ...]:
+def left_out() -> tuple[tuple[tuple[int, int, int], TimeParameters], ...]:
     """For each shape, the parameters fitted on all the others."""
     rows = persistent_runs()
     shapes = dict.fromkeys(row.shape for row, _ in rows)
@@ -259,7 +259,7 @@ def tile_choices() -> list[Choice]:
     return [_choice([r for r in persistent_runs() if r[0].shape == shape], timing) for shape, timing in left_out()]
 
 
-def _choice(rows: list[tuple[Counters, Run]], timing: Timing) -> Choice:
+def _choice(rows: list[tuple[ProfilerCounters, SimulatedRun]], timing: TimeParameters) -> Choice:
     chosen, _ = min(rows, key=lambda r: predicted_seconds(r[1], timing))
     best, _ = min(rows, key=lambda r: r[0].seconds)
     fixed = min((row for row, _ in rows if row.group_m == FIXED_RULE), key=lambda row: row.seconds)
@@ -277,7 +277,7 @@ def time_errors() -> list[float]:
 
 
 @dataclass(frozen=True)
-class Figure:
+class BoundedFigure:
     """One figure of the summary and the bound it must keep."""
 
     name: str
@@ -289,7 +289,7 @@ class Figure:
         return self.value <= self.bound
 
 
-def byte_loss_of_chosen_groups(rows: Sequence[tuple[Counters, Run]]) -> float:
+def byte_loss_of_chosen_groups(rows: Sequence[tuple[ProfilerCounters, SimulatedRun]]) -> float:
     """By HBM bytes, how far the predicted-best group lies from the measured-best one, at the worst."""
     worst = 0.0
     for shape, tile in dict.fromkeys((row.shape, row.gemm.tile) for row, _ in rows):
@@ -300,7 +300,7 @@ def byte_loss_of_chosen_groups(rows: Sequence[tuple[Counters, Run]]) -> float:
 
 
 @cache
-def summary() -> tuple[Figure, ...]:
+def summary() -> tuple[BoundedFigure, ...]:
     """What the model is held to, in fractions."""
     rows = h200_rows()
     bytes_read = [r for r in rows if r.quantity == "HBM read"]
@@ -315,20 +315,26 @@ def summary() -> tuple[Figure, ...]:
     own = [abs(r.error) for r in own_rows() if r.quantity == "HBM read"]
     wrong = [r for r in mi300x_rows() if r.quantity == "gain" and (r.predicted > 1) != (r.measured > 1)]
     return (
-        Figure("H200 HBM bytes, median error", median(abs(r.error) for r in bytes_read), 0.01),
-        Figure("H200 HBM bytes, worst row off a cliff", max(abs(r.error) for r in bytes_read if not r.on_cliff), 0.05),
-        Figure("H200 HBM bytes, cliff rows outside their interval", fmean(not r.inside for r in on_cliff), 0.05),
-        Figure(
+        BoundedFigure("H200 HBM bytes, median error", median(abs(r.error) for r in bytes_read), 0.01),
+        BoundedFigure(
+            "H200 HBM bytes, worst row off a cliff", max(abs(r.error) for r in bytes_read if not r.on_cliff), 0.05
+        ),
+        BoundedFigure("H200 HBM bytes, cliff rows outside their interval", fmean(not r.inside for r in on_cliff), 0.05),
+        BoundedFigure(
             "H200 HBM bytes lost by the predicted-best group_m", byte_loss_of_chosen_groups(persistent_runs()), 0.02
         ),
-        Figure("H200 requests reaching L2 (persistent), mean error", fmean(requests), 0.05),
-        Figure("H200 L2 hit rate, mean error (points)", fmean(hits), 0.025),
-        Figure("MI355X L2 hit, worst row (points)", max(abs(r.error) for r in amd if r.quantity == "L2 hit"), 0.03),
-        Figure("MI355X last-level hit, worst row (points)", max(abs(r.error) for r in last), 0.06),
-        Figure("H200 time lost by choosing group_m, 128×256, worst shape", max(losses[256]), 0.01),
-        Figure("H200 time lost by choosing group_m, 128×128, worst shape", max(losses[128]), 0.03),
-        Figure("H200 time lost by choosing tile and group_m, worst shape", max(c.loss for c in tile_choices()), 0.01),
-        Figure("H200 time, mean error on shapes left out", fmean(map(abs, time_errors())), 0.05),
+        BoundedFigure("H200 requests reaching L2 (persistent), mean error", fmean(requests), 0.05),
+        BoundedFigure("H200 L2 hit rate, mean error (points)", fmean(hits), 0.025),
+        BoundedFigure(
+            "MI355X L2 hit, worst row (points)", max(abs(r.error) for r in amd if r.quantity == "L2 hit"), 0.03
+        ),
+        BoundedFigure("MI355X last-level hit, worst row (points)", max(abs(r.error) for r in last), 0.06),
+        BoundedFigure("H200 time lost by choosing group_m, 128×256, worst shape", max(losses[256]), 0.01),
+        BoundedFigure("H200 time lost by choosing group_m, 128×128, worst shape", max(losses[128]), 0.03),
+        BoundedFigure(
+            "H200 time lost by choosing tile and group_m, worst shape", max(c.loss for c in tile_choices()), 0.01
+        ),
+        BoundedFigure("H200 time, mean error on shapes left out", fmean(map(abs, time_errors())), 0.05),
         *_on_other_shapes(
             "looked at", [r for r in unseen_runs() if r[0].fitted], (0.04, 0.085, 0.05, 0.05, 0.3, 0.05, 0.025)
         ),
@@ -336,13 +342,15 @@ def summary() -> tuple[Figure, ...]:
             "not looked at", [r for r in unseen_runs() if not r[0].fitted], (0.03, 0.05, 0.05, 0.05, 0.02, 0.05, 0.025)
         ),
         *_short_tiles(),
-        Figure("H200, K to and fro: HBM bytes, mean error", fmean(own), 0.05),
-        Figure("H200, K to and fro: HBM bytes, worst row", max(own), 0.1),
-        Figure("MI300X reorderings with gain and loss confused", float(len(wrong)), 0.0),
+        BoundedFigure("H200, K to and fro: HBM bytes, mean error", fmean(own), 0.05),
+        BoundedFigure("H200, K to and fro: HBM bytes, worst row", max(own), 0.1),
+        BoundedFigure("MI300X reorderings with gain and loss confused", float(len(wrong)), 0.0),
     )
 
 
-def _on_other_shapes(how: str, runs: Sequence[tuple[Counters, Run]], bounds: tuple[float, ...]) -> tuple[Figure, ...]:
+def _on_other_shapes(
+    how: str, runs: Sequence[tuple[ProfilerCounters, SimulatedRun]], bounds: tuple[float, ...]
+) -> tuple[BoundedFigure, ...]:
     """What h200_unseen_counters.csv shows; the bounds are the aims where these are met, else what was reached."""
     rows = _counted(runs, "")
     bytes_read = [r for r in rows if r.quantity == "HBM read"]
@@ -358,12 +366,12 @@ def _on_other_shapes(how: str, runs: Sequence[tuple[Counters, Run]], bounds: tup
         "L2 hit rate, mean error (points)": fmean(abs(r.error) for r in rows if r.quantity == "L2 hit"),
     }
     return tuple(
-        Figure(f"H200, other shapes {how}: {name}", value, bound)
+        BoundedFigure(f"H200, other shapes {how}: {name}", value, bound)
         for (name, value), bound in zip(values.items(), bounds, strict=True)
     )
 
 
-def _short_tiles() -> tuple[Figure, ...]:
+def _short_tiles() -> tuple[BoundedFigure, ...]:
     """What h200_short_counters.csv shows, by all of its cards."""
     rows = _counted(short_runs(), "")
     errors = {
@@ -371,13 +379,13 @@ def _short_tiles() -> tuple[Figure, ...]:
     }
     outside = fmean(not r.inside for r in rows if r.quantity == "HBM read" and r.on_cliff)
     return (
-        Figure("H200, three cards: HBM bytes, median error", median(errors["HBM read"]), 0.015),
-        Figure("H200, three cards: HBM bytes, mean error", fmean(errors["HBM read"]), 0.03),
-        Figure("H200, three cards: HBM bytes, cliff rows outside their interval", outside, 0.05),
-        Figure(
+        BoundedFigure("H200, three cards: HBM bytes, median error", median(errors["HBM read"]), 0.015),
+        BoundedFigure("H200, three cards: HBM bytes, mean error", fmean(errors["HBM read"]), 0.03),
+        BoundedFigure("H200, three cards: HBM bytes, cliff rows outside their interval", outside, 0.05),
+        BoundedFigure(
             "H200, three cards: requests reaching L2 (fitted on these as well), mean error",
             fmean(errors["L2 requests"]),
             0.05,
         ),
-        Figure("H200, three cards: L2 hit rate, mean error (points)", fmean(errors["L2 hit"]), 0.025),
+        BoundedFigure("H200, three cards: L2 hit rate, mean error (points)", fmean(errors["L2 hit"]), 0.025),
     )

@@ -14,7 +14,7 @@ from tilewave.mapping import Locality
 from tilewave.view import palette
 from tilewave.view.axes import paint, patterns, swatch
 from tilewave.view.figures import figures
-from tilewave.view.placement import Launch, Placement, counted, most, to_json
+from tilewave.view.placement import PicturedLaunch, Placement, counted, most, to_json
 from tilewave.view.reads import sum_of, title
 from tilewave.view.svg import element, escaped
 
@@ -68,7 +68,7 @@ def _data(placements: tuple[Placement, ...]) -> dict[str, object]:
     return {**to_json(placements), "mappings": mappings, "paints": paints, "label": palette.LABEL}
 
 
-def _chooser(launch: Launch) -> str:
+def _chooser(launch: PicturedLaunch) -> str:
     return "\n".join(_choice(xcd) for xcd in range(launch.xcds))
 
 

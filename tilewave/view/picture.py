@@ -10,7 +10,7 @@ from pathlib import Path
 from tilewave.mapping import Grid, MappingError
 from tilewave.view.figures import figures_svg
 from tilewave.view.page import page
-from tilewave.view.placement import Launch, Placement, as_grid, to_json
+from tilewave.view.placement import PicturedLaunch, Placement, as_grid, to_json
 from tilewave.view.save import save
 
 NOTEBOOK_HEIGHT = 900
@@ -62,5 +62,5 @@ def show(
     compare: Iterable[object] = (),
 ) -> Picture:
     """The picture of a mapping on a grid, beside those of `compare`; MappingError where a tile is lost."""
-    launch = Launch(as_grid(grid), xcds, k_blocks, workgroups, concurrent)
+    launch = PicturedLaunch(as_grid(grid), xcds, k_blocks, workgroups, concurrent)
     return Picture(tuple(Placement.of(given, launch) for given in (mapping, *compare)))

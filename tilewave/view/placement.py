@@ -35,7 +35,7 @@ MOST_SHARES = 1 << 18
 
 
 @dataclass(frozen=True)
-class Launch:
+class PicturedLaunch:
     """What the pictures of a comparison share: the grid, the XCDs, and how many workgroups run."""
 
     grid: Grid
@@ -87,7 +87,7 @@ class Placement:
     """One mapping in one launch, verified; `tiles[t]` is the (row, col) dealt t-th, `turns[row, col]` is t."""
 
     mapping: Mapping
-    launch: Launch
+    launch: PicturedLaunch
     tiles: Array
     turns: Array
     locality: Locality
@@ -95,7 +95,7 @@ class Placement:
     warnings: tuple[str, ...]
 
     @staticmethod
-    def of(given: object, launch: Launch) -> Placement:
+    def of(given: object, launch: PicturedLaunch) -> Placement:
         """Verified and measured; MappingError with a counterexample where a tile is lost or computed twice."""
         mapping = as_mapping(given)
         with warnings.catch_warnings():
@@ -218,7 +218,7 @@ def _check_count(name: str, value: object) -> None:
         raise MappingError(f"{name} is {value}, but must be between 1 and {2**31 - 1}")
 
 
-def _other_xcds(mapping: Mapping, launch: Launch) -> list[str]:
+def _other_xcds(mapping: Mapping, launch: PicturedLaunch) -> list[str]:
     steps = (step for step in mapping.renumberings if isinstance(step, (XcdContiguous, XcdChunked)))
     return [
         f"{step} renumbers for {counted(step.xcds, 'XCD')}, but the launch has {launch.xcds}"
@@ -227,7 +227,7 @@ def _other_xcds(mapping: Mapping, launch: Launch) -> list[str]:
     ]
 
 
-def _locality(mapping: object, launch: Launch) -> Locality:
+def _locality(mapping: object, launch: PicturedLaunch) -> Locality:
     return locality(mapping, launch.grid, launch.xcds, launch.k_blocks, launch.concurrent, launch.workgroups)
 
 

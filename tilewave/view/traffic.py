@@ -11,7 +11,7 @@ from tilewave.mapping import Grid
 from tilewave.sim.accesses import NO_STREAM
 from tilewave.sim.explain import size
 from tilewave.sim.report import Report
-from tilewave.sim.simulate import Run
+from tilewave.sim.simulate import SimulatedRun
 from tilewave.view import palette
 from tilewave.view.axes import (
     COLUMNS,
@@ -61,7 +61,7 @@ def names_of(report: Report) -> tuple[str, str, str]:
     return "L2", "other partition" if report.llc_hit is None else "last level", "HBM"
 
 
-def traffic_figures(run: Run) -> list[Figure]:
+def traffic_figures(run: SimulatedRun) -> list[Figure]:
     """Over time, per XCD, and the tile grid where there is one that can be drawn."""
     figures = [over_time(run.report), per_xcd(run.report)]
     rows, cols = run.accesses.tile_grid
@@ -116,7 +116,7 @@ def per_xcd(report: Report) -> Figure:
     return Figure("per-xcd", "Traffic of each XCD", caption, AXIS + WIDE + MARGIN, key.bottom, body)
 
 
-def tile_origins(run: Run) -> Figure:
+def tile_origins(run: SimulatedRun) -> Figure:
     """Every tile as a square in strips: the shares of its bytes by where they came from."""
     report, (rows, cols) = run.report, run.accesses.tile_grid
     where = frame(Grid(rows, cols))
@@ -147,7 +147,7 @@ def tile_origins(run: Run) -> Figure:
     )
 
 
-def origin_of_tasks(run: Run) -> Origin:
+def origin_of_tasks(run: SimulatedRun) -> Origin:
     """For each task, its bytes by where they came from; those who walk a stream together share its misses evenly."""
     walks, flows = run.flows.walks, run.flows
     asked = walks.size * walks.sharers

@@ -8,7 +8,7 @@ from string import Template
 
 from tilewave.sim.explain import duration, explain, size
 from tilewave.sim.report import Report
-from tilewave.sim.simulate import Run
+from tilewave.sim.simulate import SimulatedRun
 from tilewave.view.page import embedded
 from tilewave.view.svg import escaped
 from tilewave.view.traffic import traffic_figures
@@ -16,7 +16,7 @@ from tilewave.view.traffic import traffic_figures
 COMPARED = ("mapping", "time", "TFLOP/s", "L2 hit", "last level hit", "HBM read", "HBM written", "where the time goes")
 
 
-def traffic_page(runs: tuple[Run, ...]) -> str:
+def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
     """The page of one launch, or of several beside each other."""
     reports = [run.report for run in runs]
     first = reports[0]
@@ -35,7 +35,7 @@ def _asset(name: str) -> Template:
     return Template(files("tilewave.view").joinpath("assets").joinpath(name).read_text(encoding="utf-8"))
 
 
-def _article(run: Run) -> str:
+def _article(run: SimulatedRun) -> str:
     report = run.report
     name = escaped(report.mapping)
     drawn = "\n".join(f"<figure>{figure.svg()}</figure>" for figure in traffic_figures(run))

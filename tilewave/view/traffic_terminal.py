@@ -108,7 +108,11 @@ def print_machine(console: Console, machine: Machine) -> None:
     table = _table("field", "value", "source")
     for name in ("xcds", "units_per_xcd", "clock_hz", "l2", "last_level", "hbm", "shared_bytes", "merging", "rates"):
         table.add_row(name, str(getattr(machine, name)), machine.source(name) or "–")
-    table.add_row("seats", f"{len(machine.seats)} runs" if machine.seats else "in turn", machine.source("seats"))
+    table.add_row(
+        "dispatch_order",
+        f"{len(machine.dispatch_order)} runs" if machine.dispatch_order else "in turn",
+        machine.source("dispatch_order"),
+    )
     console.print(table)
 
 

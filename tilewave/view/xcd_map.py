@@ -18,7 +18,7 @@ from tilewave.view.axes import (
     swatch,
     width_for,
 )
-from tilewave.view.placement import Launch, Placement
+from tilewave.view.placement import PicturedLaunch, Placement
 from tilewave.view.svg import Figure, text
 
 
@@ -42,18 +42,18 @@ def xcd_map(placement: Placement) -> Figure:
     return Figure("xcds", "XCD map", caption.strip(), width, below.bottom, "\n".join(body))
 
 
-def _shown(where: Frame, launch: Launch) -> str:
+def _shown(where: Frame, launch: PicturedLaunch) -> str:
     if _workgroup_size(where, launch):
         return "Large: the workgroup; small: its XCD."
     return "The number is the XCD." if _xcd_size(where, launch) else ""
 
 
-def _workgroup_size(where: Frame, launch: Launch) -> float:
+def _workgroup_size(where: Frame, launch: PicturedLaunch) -> float:
     """0 where a tile is too small for two numbers."""
     return fitting(len(str(launch.launched - 1)), where.cell - 10, 14) if where.cell >= 30 else 0.0
 
 
-def _xcd_size(where: Frame, launch: Launch) -> float:
+def _xcd_size(where: Frame, launch: PicturedLaunch) -> float:
     return fitting(len(str(launch.xcds - 1)), where.cell - 4, 11)
 
 
@@ -64,7 +64,7 @@ def _tile(placement: Placement, where: Frame, turn: int) -> str:
     return square + _numbers(placement.launch, where, where.centre(row, col), turn)
 
 
-def _numbers(launch: Launch, where: Frame, centre: tuple[float, float], turn: int) -> str:
+def _numbers(launch: PicturedLaunch, where: Frame, centre: tuple[float, float], turn: int) -> str:
     x, y = centre
     style = {"data_label": turn, **ON_TILE}
     workgroup = turn % launch.launched

@@ -62,5 +62,5 @@ def test_two_steps_of_other_dtypes_of_which_one_operand_is_stored_by_lanes(dtype
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtypes", DTYPES, ids=lambda d: str(d[0]))
 @pytest.mark.parametrize("layouts", PAIRS, ids=str)
-def test_any_number_of_steps_of_arrays_that_lie_anyhow(layouts, dtypes, steps, chip, schedule, buffers):
+def test_any_number_of_steps_of_arrays_that_lie_with_any_strides(layouts, dtypes, steps, chip, schedule, buffers):
     check(chip, steps, schedule, dtypes, layouts, buffers)

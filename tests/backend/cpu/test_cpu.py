@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kernels import *
 from strategies import kernels as random_kernels
 
-from tilewave.backend.assembler import AssemblyFailed, Machine, assemble
+from tilewave.backend.assembler import AssemblyFailed, LlvmMachine, assemble
 from tilewave.backend.cpu.build import build_cpu
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, host_instruction_set, runs_here
 from tilewave.errors import InterpreterError, TargetError
@@ -189,7 +189,7 @@ def test_what_llvm_cannot_do_is_an_error_and_not_the_end():
     with pytest.raises(AssemblyFailed):
         assemble(text, s.machine)
     with pytest.raises(AssemblyFailed):
-        assemble("define void @f() {\n  ret void\n}\n", Machine("not-a-machine", "", ""))
+        assemble("define void @f() {\n  ret void\n}\n", LlvmMachine("not-a-machine", "", ""))
 
 
 def test_machine_code_comes_from_the_cache_the_second_time(monkeypatch, tmp_path):

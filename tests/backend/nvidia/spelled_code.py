@@ -8,7 +8,7 @@ import numpy as np
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, Vector
 from tilewave.lower.gpu.functions import function
-from tilewave.lower.llvm import Function, Module
+from tilewave.lower.llvm import LlvmFunction, Module
 from tilewave.lower.numbers import literal
 
 
@@ -31,7 +31,7 @@ def run_spelled(spell, x, lanes=1, more=""):
 def looped(spell, lanes):
     """A loop that computes a function of `lanes` numbers at a time."""
     module = Module()
-    f = Function(module, "spelled", [("ptr", "%x"), ("ptr", "%y"), ("i64", "%n")])
+    f = LlvmFunction(module, "spelled", [("ptr", "%x"), ("ptr", "%y"), ("i64", "%n")])
     kind = f"<{lanes} x float>" if lanes > 1 else "float"
 
     def step(i, carried):

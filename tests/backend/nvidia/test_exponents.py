@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from spelled_code import run_spelled
 
-from tilewave.lower.gpu.exponents import Floats, spelled
+from tilewave.lower.gpu.exponents import ExponentArithmetic, spelled
 
 NAMES = ("exp", "exp2", "log", "log2")
 ULPS = 4
 
 
 def run(name, x, lanes=1):
-    return run_spelled(lambda f, x, lanes: spelled(Floats(f, lanes, {}), name, x), x, lanes)
+    return run_spelled(lambda f, x, lanes: spelled(ExponentArithmetic(f, lanes, {}), name, x), x, lanes)
 
 
 def numbers(name):

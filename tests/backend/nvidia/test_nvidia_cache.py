@@ -21,7 +21,7 @@ from tilewave.runtime.cache import default_cache, key_of
 from tilewave.runtime.records import packed
 
 SIZES = kernels.sizes(M, N, K, block_m=128, block_n=128, block_k=64)
-LAYOUTS = {"copied": (K, 1), "loaded": (K + 2, 1), "anyhow": (1, M)}
+LAYOUTS = {"copied": (K, 1), "loaded": (K + 2, 1), "any_strides": (1, M)}
 
 
 @pytest.fixture(autouse=True)

@@ -59,7 +59,7 @@ def test_arrays_that_the_copy_engine_takes_get_the_kernel_that_copies(gemm):
     [
         (array(0x10002, (M, K), (2 * K, 2)), Variant(True, narrow=(("a", 2),))),
         (array(0x10000, (M, K), (2 * K + 4, 2)), Variant(True, narrow=(("a", 4),))),
-        (array(0x10000, (M, K), (2, 2 * M)), Variant(True, anyhow=("a",))),
+        (array(0x10000, (M, K), (2, 2 * M)), Variant(True, any_strides=("a",))),
     ],
 )
 def test_arrays_that_it_cannot_take_are_loaded_by_lanes(gemm, a, variant):

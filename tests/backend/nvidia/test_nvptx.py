@@ -108,7 +108,9 @@ def test_operands_that_lie_across_assemble(dims):
 
 
 @needs_ptxas
-@pytest.mark.parametrize("variant", [Variant(narrow=(("a", 2), ("b", 4), ("c", 8))), Variant(anyhow=("a", "b", "c"))])
+@pytest.mark.parametrize(
+    "variant", [Variant(narrow=(("a", 2), ("b", 4), ("c", 8))), Variant(any_strides=("a", "b", "c"))]
+)
 def test_arrays_that_lie_badly_get_code_that_assembles(variant):
     made = build(half_gemm(), kernels.sizes(256, 512, 128, block_m=128, block_n=128, block_k=64), "loads")
     assembled_well(made.program.code_for(variant).ptx)

@@ -34,9 +34,9 @@ class AmdCode:
         return restored(AmdCode, facts, asm=asm, code_object=code_object)
 
 
-def kept(key: str, anyhow: Iterable[str]) -> AmdCode | None:
+def kept(key: str, any_strides: Iterable[str]) -> AmdCode | None:
     """The code of a kernel of that key for arrays that lie so, where the cache has it whole."""
-    data = default_cache().get(key_of(key, *sorted(anyhow)))
+    data = default_cache().get(key_of(key, *sorted(any_strides)))
     if data is None:
         return None
     try:
@@ -46,5 +46,5 @@ def kept(key: str, anyhow: Iterable[str]) -> AmdCode | None:
         return None
 
 
-def keep(key: str, anyhow: Iterable[str], code: AmdCode) -> None:
-    default_cache().put(key_of(key, *sorted(anyhow)), packed(code.facts, [code.asm.encode(), code.code_object]))
+def keep(key: str, any_strides: Iterable[str], code: AmdCode) -> None:
+    default_cache().put(key_of(key, *sorted(any_strides)), packed(code.facts, [code.asm.encode(), code.code_object]))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tilewave.backend.amd import elf
-from tilewave.backend.amd.elf import Elf, Relocation, Section, Symbol
+from tilewave.backend.amd.elf import ElfFile, ElfSymbol, Relocation, Section
 from tilewave.errors import TargetError
 
 AMDGPU, AMDGPU_HSA = 224, 64
@@ -53,7 +53,7 @@ def link(relocatable: bytes) -> bytes:
     return layout.file()
 
 
-def _opened(relocatable: bytes) -> Elf:
+def _opened(relocatable: bytes) -> ElfFile:
     try:
         source = elf.read(relocatable)
     except ValueError as error:
@@ -95,7 +95,7 @@ class _Placed:
 class _Layout:
     """Where everything comes to lie; then the addresses are known, and the rest follows."""
 
-    def __init__(self, source: Elf) -> None:
+    def __init__(self, source: ElfFile) -> None:
         self.source = source
         self.placed: list[_Placed] = []
         self.number: dict[int, int] = {}
@@ -158,7 +158,7 @@ class _Layout:
 
     # -- addresses
 
-    def _address(self, symbol: Symbol) -> int:
+    def _address(self, symbol: ElfSymbol) -> int:
         if symbol.section in self.number:
             return self.placed[self.number[symbol.section] - 1].address + symbol.value
         if symbol.section == elf.ABSOLUTE:
@@ -263,14 +263,14 @@ class _Layout:
         words = [word for entry in entries for word in entry]
         self.dynamic.data = struct.pack(f"<{len(words)}Q", *words).ljust(len(self.dynamic.data), b"\0")
 
-    def _packed(self, name: int, s: Symbol) -> bytes:
+    def _packed(self, name: int, s: ElfSymbol) -> bytes:
         return elf.pack_symbol(name, s, self.number.get(s.section, elf.ABSOLUTE), self._address(s))
 
     def _place_names(self) -> None:
         """The tables that only people read: every symbol, local ones first, and the sections' names."""
         strings = elf.Strings()
         hidden = [s for s in self.source.symbols if s.name and not s.exported and self._has_address(s)]
-        local = [Symbol(s.name, s.info & 15, s.other, s.section, s.value, s.size) for s in hidden]
+        local = [ElfSymbol(s.name, s.info & 15, s.other, s.section, s.value, s.size) for s in hidden]
         rows = [self._packed(strings.add(s.name), s) for s in (*local, *self.exported)]
         symtab = self._place(".symtab", elf.SYMTAB, 0, 8, bytes(24) + b"".join(rows), entry=24)
         strtab = self._place(".strtab", elf.STRTAB, 0, 1, strings.data)
@@ -280,7 +280,7 @@ class _Layout:
         self._section_names.append(names.add(".shstrtab"))
         self._place(".shstrtab", elf.STRTAB, 0, 1, names.data)
 
-    def _has_address(self, s: Symbol) -> bool:
+    def _has_address(self, s: ElfSymbol) -> bool:
         return s.section in self.number or s.section == elf.ABSOLUTE
 
     def _section_header(self, p: _Placed) -> bytes:

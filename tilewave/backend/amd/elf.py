@@ -35,7 +35,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Symbol:
+class ElfSymbol:
     name: str
     info: int
     other: int
@@ -65,7 +65,7 @@ class Relocation:
 
 
 @dataclass(frozen=True)
-class Elf:
+class ElfFile:
     """A file's header and what its sections hold."""
 
     ident: bytes
@@ -73,11 +73,11 @@ class Elf:
     machine: int
     flags: int
     sections: tuple[Section, ...]
-    symbols: tuple[Symbol, ...]
+    symbols: tuple[ElfSymbol, ...]
     relocations: tuple[Relocation, ...]
 
 
-def read(file: bytes) -> Elf:
+def read(file: bytes) -> ElfFile:
     """Take a file apart; a ValueError where it is none of ours."""
     if file[:6] != b"\x7fELF\x02\x01" or len(file) < HEADER_BYTES:
         raise ValueError("no ELF file of 64 bits, little-endian")
@@ -90,15 +90,15 @@ def read(file: bytes) -> Elf:
         )
         for h, data in zip(headers, contents, strict=True)
     )
-    return Elf(ident, kind, machine, flags, sections, _symbols(sections), _relocations(sections))
+    return ElfFile(ident, kind, machine, flags, sections, _symbols(sections), _relocations(sections))
 
 
-def _symbols(sections: tuple[Section, ...]) -> tuple[Symbol, ...]:
+def _symbols(sections: tuple[Section, ...]) -> tuple[ElfSymbol, ...]:
     table = next((s for s in sections if s.type == SYMTAB), None)
     if table is None:
         return ()
     strings = sections[table.link].data
-    return tuple(Symbol(text(strings, name), *rest) for name, *rest in _SYMBOL.iter_unpack(table.data))
+    return tuple(ElfSymbol(text(strings, name), *rest) for name, *rest in _SYMBOL.iter_unpack(table.data))
 
 
 def _relocations(sections: tuple[Section, ...]) -> tuple[Relocation, ...]:
@@ -127,7 +127,7 @@ class Strings:
         return at
 
 
-def pack_symbol(name: int, symbol: Symbol, section: int, address: int) -> bytes:
+def pack_symbol(name: int, symbol: ElfSymbol, section: int, address: int) -> bytes:
     return _SYMBOL.pack(name, symbol.info, symbol.other, section, address, symbol.size)
 
 
@@ -145,7 +145,7 @@ def pack_section(
     return _SECTION.pack(name, kind, flags, address, offset, size, link, info, align, entry)
 
 
-def pack_header(source: Elf, segments: int, sections: int, section_table: int) -> bytes:
+def pack_header(source: ElfFile, segments: int, sections: int, section_table: int) -> bytes:
     """The header of a loadable file; segments follow it, and the last section holds the sections' names."""
     sizes = (HEADER_BYTES, SEGMENT_BYTES, segments, SECTION_BYTES, sections, sections - 1)
     where = (0, HEADER_BYTES, section_table)

@@ -19,7 +19,7 @@ from tilewave.ir.types import Memory
 from tilewave.lower.launch_arguments import KernelArgument
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Number, Slot, Stride
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, SymbolArgument
 from tilewave.runtime.hip import HipCode, HipProgram, hip_driver
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class AmdProgram:
     ) -> EmulationReport:
         """Run the machine code on this CPU; the arrays hold its results unless something was found."""
         arrays = [v.numpy() for v in views]
-        code = self.code_for(self._anyhow(views))
+        code = self.code_for(self._any_strides(views))
         emulator = _emulator().Emulator.from_assembly(code.asm, self.chip.cpu)
         given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
         grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
@@ -108,28 +108,30 @@ class AmdProgram:
             here_too = f"{self.tiles.name}.emulate(…) runs its machine code on this CPU"
             raise TargetError(error.what, loc=here(), remedy=f"{error.remedy}\n{here_too}") from None
         views = check_call(self.tiles.name, parameters, arrays, "rocm", here())
-        self._on_card(self._anyhow(views), numbers, parameters)(arrays, numbers)
+        self._on_card(self._any_strides(views), numbers, parameters)(arrays, numbers)
 
-    def _on_card(self, anyhow: frozenset[str], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> HipProgram:
-        if anyhow not in self._loaded:
-            code = self.code_for(anyhow)
+    def _on_card(
+        self, any_strides: frozenset[str], numbers: Sequence[int], parameters: tuple[Parameter, ...]
+    ) -> HipProgram:
+        if any_strides not in self._loaded:
+            code = self.code_for(any_strides)
             names = [v.name for v in self._memories()]
             slots = tuple(_slot(a, names, list(self._symbols(numbers))) for a in code.arguments)
             launch = GpuLaunch(slots, (code.workgroups, 1, 1), (code.workgroup_size, 1, 1))
             fields = kernels(code.code_object)[0].fields
             made = HipCode(self.tiles.name, self.chip.cpu, code.code_object, launch, parameters, fields)
-            self._loaded[anyhow] = HipProgram(made)
-        return self._loaded[anyhow]
+            self._loaded[any_strides] = HipProgram(made)
+        return self._loaded[any_strides]
 
-    def code_for(self, anyhow: frozenset[str]) -> AmdCode:
-        if anyhow not in self._codes:
-            self._codes[anyhow] = self.make(anyhow) if self.make else self._fitting(anyhow)
-        return self._codes[anyhow]
+    def code_for(self, any_strides: frozenset[str]) -> AmdCode:
+        if any_strides not in self._codes:
+            self._codes[any_strides] = self.make(any_strides) if self.make else self._fitting(any_strides)
+        return self._codes[any_strides]
 
-    def _fitting(self, anyhow: frozenset[str]) -> AmdCode:
-        return self._codes[min((names for names in self._codes if names >= anyhow), key=len)]
+    def _fitting(self, any_strides: frozenset[str]) -> AmdCode:
+        return self._codes[min((names for names in self._codes if names >= any_strides), key=len)]
 
-    def _anyhow(self, views: Sequence[ArrayView]) -> frozenset[str]:
+    def _any_strides(self, views: Sequence[ArrayView]) -> frozenset[str]:
         """The arrays that cannot be reached through windows of rows."""
         steps = ([s // v.dtype.bytes for s in v.strides] for v in views)
         strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
@@ -141,7 +143,7 @@ class AmdProgram:
         return self.declined(check_call(self.tiles.name, parameters, arrays, "rocm", here()))
 
     def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
-        return tuple(NOT_IN_ROWS.at(NOWHERE, array=name) for name in sorted(self._anyhow(views)))
+        return tuple(NOT_IN_ROWS.at(NOWHERE, array=name) for name in sorted(self._any_strides(views)))
 
     def _memories(self) -> list[Any]:
         return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]
@@ -154,11 +156,11 @@ class AmdProgram:
 def maker(key: str, chip: Chip, lanes: Callable[[], Kernel]) -> Make:
     """From the cache, or made anew and kept; lanes are asked for where the cache does not know the code."""
 
-    def make(anyhow: frozenset[str]) -> AmdCode:
-        code = kept(key, anyhow)
+    def make(any_strides: frozenset[str]) -> AmdCode:
+        code = kept(key, any_strides)
         if code is None:
-            code = _compiler().code_of(lanes(), chip, anyhow)
-            keep(key, anyhow, code)
+            code = _compiler().code_of(lanes(), chip, any_strides)
+            keep(key, any_strides, code)
         return code
 
     return make
@@ -204,5 +206,5 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
         case "stride":
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
-            return Number(symbols.index(argument.name))
+            return SymbolArgument(symbols.index(argument.name))
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")

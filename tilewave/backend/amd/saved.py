@@ -18,13 +18,13 @@ LANES = "lanes.ir"
 def stored_amd(build: AmdBuild) -> Stored:
     program = build.program
     everything = frozenset(reach.name for reach in program.code.reaches)
-    variants = {"code": frozenset[str](), **({"code_anyhow": everything} if everything else {})}
+    variants = {"code": frozenset[str](), **({"code_any_strides": everything} if everything else {})}
     codes: list[dict[str, Any]] = []
     members = {LANES: str(build.lanes).encode()}
-    for name, anyhow in variants.items():
-        code = program.code_for(anyhow)
+    for name, any_strides in variants.items():
+        code = program.code_for(any_strides)
         members[f"{name}.s"], members[f"{name}.hsaco"] = code.asm.encode(), code.code_object
-        codes.append({"member": name, "anyhow": sorted(anyhow), **code.facts})
+        codes.append({"member": name, "any_strides": sorted(any_strides), **code.facts})
     return {"codes": codes, "resources": asdict(build.resources)}, members
 
 
@@ -42,4 +42,4 @@ def loaded_amd(contents: Contents, chip: Chip, kernel: Kernel) -> AmdBuild:
 def _loaded_code(contents: Contents, about: Record) -> tuple[frozenset[str], AmdCode]:
     name = about.text("member")
     code = AmdCode.of(about, contents.text(f"{name}.s"), contents.member(f"{name}.hsaco"))
-    return frozenset(about.texts("anyhow")), code
+    return frozenset(about.texts("any_strides")), code

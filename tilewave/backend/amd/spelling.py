@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewave.backend.llvm_child import Machine
+from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.lower.gpu.target import Product
-from tilewave.lower.llvm import Function, Module
+from tilewave.lower.llvm import LlvmFunction, Module
 from tilewave.lower.numbers import suffix
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
@@ -107,8 +107,8 @@ class Amdgcn:
     shared_pointer = "ptr addrspace(3)"
 
     @property
-    def machine(self) -> Machine:
-        return Machine(TRIPLE, self.chip.cpu, self.chip.features)
+    def machine(self) -> LlvmMachine:
+        return LlvmMachine(TRIPLE, self.chip.cpu, self.chip.features)
 
     @property
     def widest_bytes(self) -> int:
@@ -116,57 +116,57 @@ class Amdgcn:
 
     # -- who this is
 
-    def workgroup(self, f: Function) -> str:
+    def workgroup(self, f: LlvmFunction) -> str:
         return f.call("i32", "llvm.amdgcn.workgroup.id.x", [])
 
-    def lane(self, f: Function) -> str:
+    def lane(self, f: LlvmFunction) -> str:
         thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
         return f.value(f"and i32 {thread}, {self.chip.lanes - 1}")
 
-    def wave(self, f: Function) -> str:
+    def wave(self, f: LlvmFunction) -> str:
         thread = f.call("i32", "llvm.amdgcn.workitem.id.x", [])
         wave = f.value(f"lshr i32 {thread}, {self.chip.lanes.bit_length() - 1}")
         # All lanes of a wave agree; said in this way, LLVM knows it and keeps what follows in scalar registers.
         return f.call("i32", "llvm.amdgcn.readfirstlane.i32", [("i32", wave)])
 
-    def shuffle(self, f: Function, word: str, lane: str) -> str:
+    def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Lanes are told apart by the byte at which each would lie in a row of words."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
 
-    def barrier(self, f: Function) -> None:
+    def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')
         call(f, "s.barrier")
         f.do('fence syncscope("workgroup") acquire')
 
-    def order_lanes(self, f: Function) -> None:
+    def order_lanes(self, f: LlvmFunction) -> None:
         # Shared memory serves a wave in order, so that nothing is waited for; but LLVM moves what one lane alone would
         # not miss.
         f.do('fence syncscope("wavefront") release')
         call(f, "wave.barrier")
         f.do('fence syncscope("wavefront") acquire')
 
-    def await_stores(self, f: Function) -> None:
+    def await_stores(self, f: LlvmFunction) -> None:
         # LLVM puts such a wait where a fence stands, and drops it where nothing is under way; but it decides that when
         # it first comes there, before it has seen the end of a loop around it (llvm/llvm-project#220357). Ours stays.
         call(f, "s.waitcnt", ("i32", str(NO_SHARED)))
 
-    def await_memory(self, f: Function) -> None:
+    def await_memory(self, f: LlvmFunction) -> None:
         # Waves of a workgroup share one vector cache, which writes through: what has left it all of them see. For such
         # waves LLVM's fences wait for shared memory alone, and take it that the cache serves them in order.
         call(f, "s.waitcnt", ("i32", str(NO_LOADS & NO_SHARED)))
 
     # -- scheduling
 
-    def priority(self, f: Function, level: int) -> None:
+    def priority(self, f: LlvmFunction, level: int) -> None:
         call(f, "s.setprio", ("i16", str(level)))
 
-    def keep_order(self, f: Function) -> None:
+    def keep_order(self, f: LlvmFunction) -> None:
         call(f, "sched.barrier", ("i32", "0"))
 
-    def together(self, f: Function, kind: str, count: int) -> None:
+    def together(self, f: LlvmFunction, kind: str, count: int) -> None:
         call(f, "sched.group.barrier", ("i32", str(GROUPED[kind])), ("i32", str(count)), ("i32", "0"))
 
-    def await_loads(self, f: Function) -> None:
+    def await_loads(self, f: LlvmFunction) -> None:
         call(f, "s.waitcnt", ("i32", str(NO_LOADS)))
 
     # -- memory
@@ -181,23 +181,23 @@ class Amdgcn:
     def windows(self) -> Amdgcn:
         return self
 
-    later = None
+    asynchronous = None
 
     @property
     def brings(self) -> Amdgcn | None:
         return self if self.widest_bytes in self.chip.direct_load_bytes else None
 
-    def window(self, f: Function, pointer: str, size_bytes: str) -> str:
+    def window(self, f: LlvmFunction, pointer: str, size_bytes: str) -> str:
         arguments = [("ptr addrspace(1)", pointer), ("i16", "0"), ("i64", size_bytes), ("i32", str(BUFFER_WORD_3))]
         return f.call("ptr addrspace(8)", "llvm.amdgcn.make.buffer.rsrc.p8.p1", arguments)
 
-    def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+    def load(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
         # Convergent, so that LLVM leaves it outside of conditions that only some lanes meet: a window that is computed
         # there counts as one that lanes see differently, and each load through it becomes a loop over the lanes.
         return f.call(kind, f"llvm.amdgcn.raw.ptr.buffer.load.{suffix(kind)}", where, "convergent")
 
-    def load_in_order(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+    def load_in_order(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
         x = self.load(f, kind, window, lane_offset, offset)
         if kind not in ("i8", "i16"):
             return x
@@ -207,7 +207,7 @@ class Amdgcn:
         hidden = f.value(f'call i32 asm "", "=v,0"(i32 {word})')
         return f.value(f"trunc i32 {hidden} to {kind}")
 
-    def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
+    def store(self, f: LlvmFunction, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None:
         where = [("ptr addrspace(8)", window), ("i32", lane_offset), ("i32", offset), ("i32", "0")]
         call(f, f"raw.ptr.buffer.store.{suffix(kind)}", (kind, x), *where)
 
@@ -218,19 +218,19 @@ class Amdgcn:
     notes = NOTES
 
     def bring(
-        self, f: Function, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
+        self, f: LlvmFunction, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
     ) -> None:
         where = [("ptr addrspace(8)", window), (self.shared_pointer, place), ("i32", str(size_bytes))]
         offsets = [("i32", lane_offset), ("i32", offset), ("i32", str(far)), ("i32", "0")]
         call(f, "raw.ptr.buffer.load.lds", *where, *offsets, note=", !alias.scope !8, !noalias !9")
 
-    def await_async(self, f: Function, pending: int) -> None:
+    def await_async(self, f: LlvmFunction, pending: int) -> None:
         few = min(pending, MOST_LOADS)
         f.do(IN_ORDER)
         call(f, "s.waitcnt", ("i32", str(NO_LOADS | few & 15 | few >> 4 << 14)))
         f.do(IN_ORDER)
 
-    def meet(self, f: Function) -> None:
+    def meet(self, f: LlvmFunction) -> None:
         # A fence of the workgroup would wait for everything that is on its way, and not for what the kernel awaits.
         f.do(IN_ORDER)
         call(f, "s.barrier")
@@ -241,7 +241,7 @@ class Amdgcn:
     def instruction_depth(self, instruction: str) -> int:
         return NAMED[instruction].depth
 
-    def multiply(self, f: Function, product: Product) -> str:
+    def multiply(self, f: LlvmFunction, product: Product) -> str:
         name = TURNED.get(product.instruction, product.instruction) if product.turned else product.instruction
         row = NAMED[name]
         per_lane = row.depth * row.rows // self.chip.lanes
@@ -263,11 +263,11 @@ class Amdgcn:
     def converts(self) -> tuple[str, ...]:
         return self.chip.converts
 
-    def from_float8(self, f: Function, dtype: str, word: str, half: int) -> str:
+    def from_float8(self, f: LlvmFunction, dtype: str, word: str, half: int) -> str:
         arguments = [("i32", word), ("i1", str(half))]
         return f.call("<2 x float>", f"llvm.amdgcn.cvt.pk.f32.{EIGHT_BIT[dtype[:6]]}", arguments)
 
-    def to_float8(self, f: Function, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
+    def to_float8(self, f: LlvmFunction, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
         arguments = [*(("float", x) for x in numbers), ("i32", word), ("i1", str(half))]
         return f.call("i32", f"llvm.amdgcn.cvt.pk.{EIGHT_BIT[dtype[:6]]}.f32", arguments)
 
@@ -291,13 +291,13 @@ class Amdgcn:
         return [f'!{{i32 1, !"amdhsa_code_object_version", i32 {CODE_OBJECT_VERSION}}}']
 
 
-def call(f: Function, name: str, *arguments: tuple[str, str], note: str = "") -> None:
+def call(f: LlvmFunction, name: str, *arguments: tuple[str, str], note: str = "") -> None:
     """Call one of the target's functions that give nothing."""
     f.module.declare(f"void @llvm.amdgcn.{name}({', '.join(kind for kind, _ in arguments)})")
     f.do(f"call void @llvm.amdgcn.{name}({', '.join(f'{kind} {x}' for kind, x in arguments)}){note}")
 
 
-def _as_fragment(f: Function, x: str, kind: str, dtype: str, per_lane: int) -> str:
+def _as_fragment(f: LlvmFunction, x: str, kind: str, dtype: str, per_lane: int) -> str:
     """Words as the intrinsic wants them."""
     if dtype == "f32":
         return x

@@ -8,7 +8,7 @@ from math import prod
 from tilewave.errors import TargetError
 from tilewave.ir.types import Accumulator, DType
 from tilewave.lower.cpu.target import Panel
-from tilewave.lower.llvm import Function, Module
+from tilewave.lower.llvm import LlvmFunction, Module
 
 ROWS, ROW_BYTES, LINE = 16, 64, 16
 """Of a register; a row holds 16 sums of 4 bytes."""
@@ -20,31 +20,31 @@ PRODUCTS = {"bf16": "llvm.x86.tdpbf16ps", "i8": "llvm.x86.tdpbssd"}
 class Amx:
     """The matrix unit, as the lowering asks for it."""
 
-    def begin(self, f: Function) -> None:
+    def begin(self, f: LlvmFunction) -> None:
         table = f.module.helper("amx_shapes", lambda: _shapes(f.module))
         _do(f, "llvm.x86.ldtilecfg", f"ptr {table}")
 
-    def end(self, f: Function) -> None:
+    def end(self, f: LlvmFunction) -> None:
         _do(f, "llvm.x86.tilerelease")
 
-    def zero(self, f: Function, kind: Accumulator) -> None:
+    def zero(self, f: LlvmFunction, kind: Accumulator) -> None:
         for number, _, _ in blocks(kind):
             _do(f, "llvm.x86.tilezero", f"i8 {number}")
 
-    def load(self, f: Function, kind: Accumulator, buffer: str) -> None:
+    def load(self, f: LlvmFunction, kind: Accumulator, buffer: str) -> None:
         """Take the sums from memory, row after row."""
         self._move(f, kind, buffer, "llvm.x86.tileloadd64")
 
-    def store(self, f: Function, kind: Accumulator, buffer: str) -> None:
+    def store(self, f: LlvmFunction, kind: Accumulator, buffer: str) -> None:
         self._move(f, kind, buffer, "llvm.x86.tilestored64")
 
-    def _move(self, f: Function, kind: Accumulator, buffer: str, how: str) -> None:
+    def _move(self, f: LlvmFunction, kind: Accumulator, buffer: str, how: str) -> None:
         columns = kind.shape[-1]
         for number, row, column in blocks(kind):
             where = f.value(f"getelementptr i32, ptr {buffer}, i64 {row * columns + column}")
             _do(f, how, f"i8 {number}", f"ptr {where}", f"i64 {4 * columns}")
 
-    def multiply(self, f: Function, a: Panel, b: Panel, kind: Accumulator) -> None:
+    def multiply(self, f: LlvmFunction, a: Panel, b: Panel, kind: Accumulator) -> None:
         depth = ROW_BYTES // a.dtype.bytes
         for k in range(0, a.depth, depth):
             for row in range(0, a.rows, ROWS):
@@ -66,11 +66,11 @@ def blocks(kind: Accumulator) -> list[tuple[int, int, int]]:
     return [(number, row, column) for number, (row, column) in enumerate(places)]
 
 
-def _at(f: Function, pointer: str, dtype: DType, offset: int) -> str:
+def _at(f: LlvmFunction, pointer: str, dtype: DType, offset: int) -> str:
     return f.value(f"getelementptr i{dtype.bits}, ptr {pointer}, i64 {offset}")
 
 
-def _do(f: Function, name: str, *arguments: str) -> None:
+def _do(f: LlvmFunction, name: str, *arguments: str) -> None:
     kinds = ", ".join(a.split()[0] for a in arguments)
     f.module.declare(f"void @{name}({kinds})")
     f.do(f"call void @{name}({', '.join(arguments)})")

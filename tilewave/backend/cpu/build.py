@@ -26,7 +26,7 @@ from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
 from tilewave.runtime.arrays import Parameter, check_host_call
 from tilewave.runtime.cache import compile_key, default_cache
-from tilewave.runtime.cpu import Launch, Program
+from tilewave.runtime.cpu import CpuLaunch, CpuProgram
 from tilewave.runtime.pool import default_threads
 from tilewave.runtime.records import AGAIN
 
@@ -44,18 +44,18 @@ class CpuBuild(Build):
     tiles: Kernel
     instruction_set: InstructionSet
     object_code: bytes
-    launch: Launch
+    launch: CpuLaunch
     file: str = ""
     """Where its code comes from, perhaps from another machine; nothing where it was compiled here."""
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> CpuProgram:
         if not runs_here(self.instruction_set):
             raise self._not_for_this_machine()
         if self.instruction_set.matrix_unit:
             ask_permission()
         try:
-            return Program(self.object_code, self.launch)
+            return CpuProgram(self.object_code, self.launch)
         except RuntimeError as error:
             if not self.file:
                 raise
@@ -147,7 +147,7 @@ def run_passes(tiles: Kernel, s: InstructionSet) -> tuple[Kernel, tuple[Step, ..
 
 def _packed(code: bytes, lowered: Lowered) -> bytes:
     """How the cache keeps a program: a line of JSON, then the object code."""
-    launch = Launch(
+    launch = CpuLaunch(
         words=lowered.slots.count,
         packed_slots=tuple(p.slot for p in lowered.packed),
         packed_bytes=tuple(p.bytes for p in lowered.packed),
@@ -158,6 +158,6 @@ def _packed(code: bytes, lowered: Lowered) -> bytes:
     return json.dumps(asdict(launch)).encode() + b"\n" + code
 
 
-def _launch(fields: dict[str, Any]) -> Launch:
+def _launch(fields: dict[str, Any]) -> CpuLaunch:
     whole: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return Launch(**whole)
+    return CpuLaunch(**whole)

@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 
 from tilewave.backend.cpu.amx import Amx
 from tilewave.backend.cpu.soft_half import SOFT_HALF
-from tilewave.backend.llvm_child import Machine
+from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
 from tilewave.ir.faults import lacking
@@ -20,7 +20,7 @@ from tilewave.ir.ops import Mma
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import FLOAT8, DType
 from tilewave.lower.cpu.target import Panel
-from tilewave.lower.llvm import Function, splat, vector
+from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import cast, stored, suffix
 from tilewave.passes.prepack_operands import PanelFormat
 
@@ -50,7 +50,7 @@ class InstructionSet:
     """The dtypes whose products it is for; all where none is named."""
 
     def multiply_panels(
-        self, f: Function, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
+        self, f: LlvmFunction, a: Panel, b: Panel, acc: Sequence[Sequence[str]], lanes: int, dtype: DType
     ) -> list[str]:
         if self.matrix_unit:
             raise lacking("use_matrix_unit", f"panels of {self.name} are multiplied by its matrix unit alone")
@@ -68,12 +68,12 @@ class InstructionSet:
                     rows[row][column] = self._step(f, factor, line, rows[row][column], lanes, a, dtype)
         return [v for row in rows for v in row]
 
-    def _load(self, f: Function, panel: Panel, offset: int, count: int) -> str:
+    def _load(self, f: LlvmFunction, panel: Panel, offset: int, count: int) -> str:
         element = stored(panel.dtype)
         where = f.value(f"getelementptr {element}, ptr {panel.pointer}, i64 {offset}")
         return f.value(f"load {vector(count, element)}, ptr {where}, align {panel.dtype.bytes}, !invariant.load !0")
 
-    def _factors(self, f: Function, a: Panel, offset: int, lanes: int) -> Iterator[str]:
+    def _factors(self, f: LlvmFunction, a: Panel, offset: int, lanes: int) -> Iterator[str]:
         """For each row of a, its element (or group) in every lane."""
         bits = a.group * a.dtype.bits
         one = stored(a.dtype) if a.group == 1 else f"i{bits}"
@@ -93,7 +93,7 @@ class InstructionSet:
                 found = splat(f, one, scalar, lanes)
             yield found if a.group == 1 else f.value(f"bitcast {whole} {found} to {as_panel}")
 
-    def _step(self, f: Function, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
+    def _step(self, f: LlvmFunction, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
         wide = vector(lanes, stored(dtype))
         if panel.group == 1:
             x, y = (cast(f, v, panel.dtype, dtype, lanes) for v in (a, b))
@@ -107,7 +107,7 @@ class InstructionSet:
             return f.value(f"add {wide} {both}, {acc}")
         return self._group_by_group(f, a, b, acc, lanes, panel, dtype)
 
-    def _group_by_group(self, f: Function, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
+    def _group_by_group(self, f: LlvmFunction, a: str, b: str, acc: str, lanes: int, panel: Panel, dtype: DType) -> str:
         """The products of groups, for widths that no instruction has: all at once, then added up within each group."""
         count = lanes * panel.group
         wide, many = vector(lanes, stored(dtype)), vector(count, stored(dtype))
@@ -121,18 +121,18 @@ class InstructionSet:
             acc = f.value(f"add {wide} {part}, {acc}")
         return acc
 
-    def multiply_add(self, f: Function, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
+    def multiply_add(self, f: LlvmFunction, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
         if dtype.is_int:
             both = f.value(f"mul {kind} {a}, {b}")
             return f.value(f"add {kind} {both}, {acc}")
         return f.call(kind, f"llvm.fmuladd.{suffix(kind)}", [(kind, a), (kind, b), (kind, acc)])
 
-    def cast(self, f: Function, x: str, old: DType, new: DType) -> str:
+    def cast(self, f: LlvmFunction, x: str, old: DType, new: DType) -> str:
         return cast(f, x, old, new, 1)
 
     @property
-    def machine(self) -> Machine:
-        return Machine(self.triple, self.cpu, self.features, gives="object")
+    def machine(self) -> LlvmMachine:
+        return LlvmMachine(self.triple, self.cpu, self.features, gives="object")
 
     def panel_formats(self) -> dict[str, PanelFormat]:
         """How operands of each dtype are packed."""

@@ -8,7 +8,7 @@ from tilewave.backend.cpu.build import OBJECT, CpuBuild
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
-from tilewave.runtime.cpu import Launch
+from tilewave.runtime.cpu import CpuLaunch
 from tilewave.runtime.records import restored
 from tilewave.runtime.saved_file import Contents, Stored
 
@@ -29,5 +29,5 @@ def loaded_cpu(contents: Contents, kernel: Kernel) -> CpuBuild:
             remedy=f"load it with the tilewave that wrote it, {about.text('tilewave')}",
         )
     s = replace(INSTRUCTION_SETS[name], triple=about.text("triple"), needs=about.texts("needs"))
-    launch = restored(Launch, about.record("launch"))
+    launch = restored(CpuLaunch, about.record("launch"))
     return CpuBuild(kernel, s, contents.member(OBJECT), launch, contents.path)

@@ -15,7 +15,7 @@ from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, when
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
 from tilewave.backend.nvidia.wgmma import multiply
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
-from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 PHASE_LOOP = """{
@@ -67,7 +67,7 @@ class Hopper:
     def most_barriers(self) -> int:
         return self.chip.barriers
 
-    def barrier(self, f: Function, gathering: Gathering) -> None:
+    def barrier(self, f: LlvmFunction, gathering: Gathering) -> None:
         fence = FENCE + "\n" if gathering.is_read_later else ""
         if gathering.number.isdigit():  # said as a number, it takes that barrier alone from the chip
             asm(f, f"{fence}bar.sync {gathering.number}, {gathering.waves * LANES};")
@@ -75,7 +75,7 @@ class Hopper:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
 
     def share_registers(
-        self, f: Function, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         units = self.chip.matrix_units
         all_of_a_lane, grain = units.count * units.registers, units.register_grain
@@ -89,52 +89,52 @@ class Hopper:
             lambda: asm(f, f"setmaxnreg.dec.sync.aligned.u32 {fewest};"),
         )
 
-    def multiply(self, f: Function, product: SharedProduct) -> list[str]:
+    def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
         return multiply(f, product)
 
-    def store_fragments(self, f: Function, address: str, words: list[str]) -> None:
+    def store_fragments(self, f: LlvmFunction, address: str, words: list[str]) -> None:
         registers = ", ".join(f"${i + 1}" for i in range(len(words)))
         text = f"stmatrix.sync.aligned.m8n8.x{len(words)}.shared.b16 [$0], {{{registers}}};"
         asm(f, text, [("i32", address), *(("i32", word) for word in words)])
 
     # -- signals
 
-    def make_signals(self, f: Function, wave: int, addresses: list[str], arrivals: int) -> None:
+    def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
         mine = f.value(f"icmp eq i32 {thread(f)}, {wave * LANES}")
         lines = [f"mbarrier.init.shared::cta.b64 [${i}], {arrivals};" for i in range(len(addresses))]
         lines.append("fence.mbarrier_init.release.cluster;")
         # Of lines with a condition each, the assembler makes as many branches, and a fence in each.
         f.when(mine, lambda: asm(f, "\n".join(lines), [("i32", a) for a in addresses]), lambda: None)
 
-    def arrive(self, f: Function, signal: str, expect: int) -> None:
+    def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None:
         word = f"arrive.expect_tx.shared::cta.b64 _, [$0], {expect}" if expect else "arrive.shared::cta.b64 _, [$0]"
         asm(f, f"{WAVE_MEETS}\n{when(1, f'mbarrier.{word};')}", [("i32", signal), one_lane(f)])
 
-    def arrive_everywhere(self, f: Function, signal: str, members: int) -> None:
+    def arrive_everywhere(self, f: LlvmFunction, signal: str, members: int) -> None:
         text = f"{WAVE_MEETS}\n{ARRIVE_EVERYWHERE.format(members=members)}"
         asm(f, text, [("i32", signal), ("i32", lane(f))])
 
-    def cluster_rank(self, f: Function) -> str:
+    def cluster_rank(self, f: LlvmFunction) -> str:
         return cluster_rank(f)
 
-    def cluster_barrier(self, f: Function) -> None:
+    def cluster_barrier(self, f: LlvmFunction) -> None:
         asm(f, f"{WAVE_MEETS}\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
 
-    def await_phase(self, f: Function, signal: str, parity: str) -> None:
+    def await_phase(self, f: LlvmFunction, signal: str, parity: str) -> None:
         asm(f, PHASE_LOOP, [("i32", signal), ("i32", parity)])
 
     # -- copies
 
-    def expect_map(self, f: Function, map_: str) -> None:
+    def expect_map(self, f: LlvmFunction, map_: str) -> None:
         chosen = f.at_first("%first.thread", f"icmp eq i32 {thread(f)}, 0")
         chosen = f.at_first("%first.thread.alone", f"zext i1 {chosen} to i32")
         asm_at_first(f, when(0, "prefetch.tensormap [$1];"), [("i32", chosen), ("ptr", map_)])
 
-    def copy_async_signal(self, f: Function, box: Box, signal: str) -> None:
+    def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None:
         text, operands = copy_in_text(box, 2)
         asm(f, when(0, text), [one_lane(f), ("i32", signal), *operands])
 
-    def copy_async_cluster(self, f: Function, copy: SharedCopy) -> None:
+    def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None:
         """Where a workgroup copies for itself alone, the first copy goes to one workgroup, and a second follows."""
         itself = f.value(f"shl i16 1, {f.value(f'trunc i32 {copy.rank} to i16')}")
         those = f.value(f"select i1 {copy.together}, i16 3, i16 {itself}")
@@ -144,7 +144,7 @@ class Hopper:
         text, operands = copy_in_text(copy.other, 2)
         asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
 
-    def copy_now(self, f: Function, box: Box, signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, box: Box, signal: str, bytes_: int) -> None:
         first = f.value(f"icmp eq i32 {thread(f)}, 0")
         chosen = f.value(f"zext i1 {first} to i32")
         text, operands = copy_in_text(box, 2)
@@ -159,36 +159,36 @@ class Hopper:
         skip = "{\n.reg .pred p, q;\nsetp.eq.b32 p, $0, 0;\n@p bra rest_${:uid};\n"
         asm(f, f"{skip}{body}\nrest_${{:uid}}:\n{WAVE_MEETS}\n}}", [("i32", chosen), ("i32", signal), *operands])
 
-    def copy_async_out(self, f: Function, box: Box, more: bool) -> None:
+    def copy_async_out(self, f: LlvmFunction, box: Box, more: bool) -> None:
         place, operands = _place(box, 2)
         text = f"cp.async.bulk.tensor.{len(box.at)}d.global.shared::cta.bulk_group {place}, [$1];"
         all_of_it = text if more else f"{text}\ncp.async.bulk.commit_group;"
         asm(f, when(0, all_of_it), [one_lane(f), ("i32", box.address), *operands])
 
-    def await_async_out(self, f: Function, pending: int) -> None:
+    def await_async_out(self, f: LlvmFunction, pending: int) -> None:
         asm(f, f"cp.async.bulk.wait_group.read {pending};\n{WAVE_MEETS}")
 
-    def await_earlier(self, f: Function) -> None:
+    def await_earlier(self, f: LlvmFunction) -> None:
         asm(f, "griddepcontrol.wait;")
 
-    def let_next_start(self, f: Function) -> None:
+    def let_next_start(self, f: LlvmFunction) -> None:
         asm(f, "griddepcontrol.launch_dependents;")
 
     # -- other workgroups
 
-    def fill(self, f: Function, flag: str) -> None:
+    def fill(self, f: LlvmFunction, flag: str) -> None:
         text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'st.release.gpu.global.b32 [$0], 1;')}"
         asm(f, text, [("ptr addrspace(1)", flag), one_lane(f)])
 
-    def empty(self, f: Function, flag: str) -> None:
+    def empty(self, f: LlvmFunction, flag: str) -> None:
         lowered = when(1, "st.relaxed.gpu.global.b32 [$0], 0;")
         asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), one_lane(f)])
 
-    def finish(self, f: Function) -> None:
+    def finish(self, f: LlvmFunction) -> None:
         asm(f, "cp.async.bulk.wait_group 0;")
 
 
-def one_lane(f: Function) -> Typed:
+def one_lane(f: LlvmFunction) -> Typed:
     """1 in the first lane of the wave, 0 in the others."""
     mine = f.value(f"icmp eq i32 {lane(f)}, 0")
     return "i32", f.value(f"zext i1 {mine} to i32")

@@ -17,7 +17,7 @@ class Variant:
 
     is_plain: bool = False
     """Lanes load, because the copy engine cannot."""
-    anyhow: tuple[str, ...] = ()
+    any_strides: tuple[str, ...] = ()
     """Arrays whose last axis has no neighbours in memory."""
     narrow: tuple[tuple[str, int], ...] = ()
     """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""

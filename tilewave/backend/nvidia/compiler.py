@@ -17,7 +17,7 @@ from tilewave.machine.chips import Chip
 def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
     memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     alignments = dict.fromkeys(memories, chip.widest_load_bytes) | dict(variant.narrow)
-    return lower_lanes(kernel, Nvptx(chip), frozenset(variant.anyhow), alignments)
+    return lower_lanes(kernel, Nvptx(chip), frozenset(variant.any_strides), alignments)
 
 
 def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.llvm import LlvmFunction, Typed
 
 CONSTRAINTS = {"i16": "h", "i32": "r", "i64": "l", "float": "f", "ptr": "l", "ptr addrspace(1)": "l"}
 """How inline assembly names a register of each type."""
 TOUCHES_MEMORY = "~{memory}"
 
 
-def asm(f: Function, text: str, operands: Sequence[Typed] = ()) -> None:
+def asm(f: LlvmFunction, text: str, operands: Sequence[Typed] = ()) -> None:
     """Instructions that give nothing; $0, $1, … are the operands."""
     constraints = ",".join([*(CONSTRAINTS[kind] for kind, _ in operands), TOUCHES_MEMORY])
     f.do(_call("void", text, constraints, operands))
 
 
-def asm_at_first(f: Function, text: str, operands: Sequence[Typed]) -> None:
+def asm_at_first(f: LlvmFunction, text: str, operands: Sequence[Typed]) -> None:
     """The same, once and before anything else; the operands are there when the function begins."""
     constraints = ",".join(CONSTRAINTS[kind] for kind, _ in operands)
     f.do_at_first(_call("void", text, constraints, operands))
 
 
-def asm_on(f: Function, text: str, registers: Sequence[Typed], operands: Sequence[Typed]) -> list[str]:
+def asm_on(f: LlvmFunction, text: str, registers: Sequence[Typed], operands: Sequence[Typed]) -> list[str]:
     """Instructions that change registers, $0, $1, …; further operands come behind, from 2 · their number on."""
     kinds = [kind for kind, _ in registers]
     outputs = [f"={CONSTRAINTS[kind]}" for kind in kinds]

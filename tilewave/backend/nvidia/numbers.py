@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import NVIDIA_LANES
 
 LANES = NVIDIA_LANES
 ALL_LANES = "-1"
 
 
-def thread(f: Function) -> str:
+def thread(f: LlvmFunction) -> str:
     """The number of this lane in its workgroup."""
     return _at_first(f, "%.thread", "llvm.nvvm.read.ptx.sreg.tid.x", [])
 
 
-def lane(f: Function) -> str:
+def lane(f: LlvmFunction) -> str:
     return f.value(f"and i32 {thread(f)}, {LANES - 1}")
 
 
-def wave(f: Function) -> str:
+def wave(f: LlvmFunction) -> str:
     number = f.at_first("%own.wave", f"lshr i32 {thread(f)}, {LANES.bit_length() - 1}")
     # All lanes of a wave agree; said in this way, the assembler knows it and keeps what follows in uniform registers.
     arguments = [("i32", ALL_LANES), ("i32", number), ("i32", "0"), ("i32", str(LANES - 1))]
     return _at_first(f, "%wave.of.all", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
 
-def shuffle(f: Function, word: str, lane: str) -> str:
+def shuffle(f: LlvmFunction, word: str, lane: str) -> str:
     arguments = [("i32", ALL_LANES), ("i32", word), ("i32", lane), ("i32", str(LANES - 1))]
     return f.call("i32", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
 
-def workgroup(f: Function) -> str:
+def workgroup(f: LlvmFunction) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
 
 
-def cluster_rank(f: Function) -> str:
+def cluster_rank(f: LlvmFunction) -> str:
     """The number of this workgroup in its cluster."""
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank", [])
 
 
-def _at_first(f: Function, name: str, function: str, arguments: list[Typed]) -> str:
+def _at_first(f: LlvmFunction, name: str, function: str, arguments: list[Typed]) -> str:
     """Asked for once: LLVM does not merge calls in which lanes meet, and each of them takes its time."""
     f.module.declare(f"i32 @{function}({', '.join(kind for kind, _ in arguments)})")
     passed = ", ".join(f"{kind} {x}" for kind, x in arguments)

@@ -28,10 +28,10 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    Number,
     ScratchMemory,
     Slot,
     Stride,
+    SymbolArgument,
     TiledArray,
 )
 
@@ -137,10 +137,10 @@ class NvidiaProgram:
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
         named, widest = self._named(views), self.chip.widest_load_bytes
-        anyhow = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
+        any_strides = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
-        narrow = tuple((name, found) for name, found in narrow if name not in anyhow)
-        return Variant(bool(self._not_copied(named)) and self.otherwise is not None, anyhow, narrow)
+        narrow = tuple((name, found) for name, found in narrow if name not in any_strides)
+        return Variant(bool(self._not_copied(named)) and self.otherwise is not None, any_strides, narrow)
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         """What these arrays keep its code from, and why."""
@@ -150,7 +150,7 @@ class NvidiaProgram:
         named, variant = self._named(views), self._variant_for(views)
         copied = self._not_copied(named) if variant.is_plain else {}
         found = [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
-        found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.anyhow]
+        found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
         found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in variant.narrow]
         return tuple(found)
@@ -234,7 +234,7 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
         case "stride":
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
-            return Number(symbols.index(argument.name))
+            return SymbolArgument(symbols.index(argument.name))
         case "scratch":
             return ScratchMemory(argument.scratch_bytes)
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")

@@ -26,7 +26,7 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     if build.otherwise:
         members[PLAIN] = str(build.plain.lanes).encode()
     codes: list[dict[str, Any]] = []
-    variants = {program.for_any: "code_anyhow", _in_rows(program): "code_rows", Variant(): "code"}
+    variants = {program.for_any: "code_any_strides", _in_rows(program): "code_rows", Variant(): "code"}
     for variant, name in reversed(variants.items()):
         code = program.code_for(variant)
         members[f"{name}.ptx"] = code.ptx.encode()
@@ -79,6 +79,6 @@ def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]
     v = about.record("variant")
     narrow = v.record("narrow")
     variant = Variant(
-        v.truth("is_plain"), v.texts("anyhow"), tuple((name, narrow.number(name)) for name in narrow.fields)
+        v.truth("is_plain"), v.texts("any_strides"), tuple((name, narrow.number(name)) for name in narrow.fields)
     )
     return variant, NvidiaCode.of(about, contents.text(f"{about.text('member')}.ptx"))

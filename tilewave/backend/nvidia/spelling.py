@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewave.backend.llvm_child import Machine
+from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm
 from tilewave.lower.gpu.target import Product
-from tilewave.lower.llvm import Function, Module
+from tilewave.lower.llvm import LlvmFunction, Module
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -32,55 +32,55 @@ class Nvptx:
     float8 = None
 
     @property
-    def machine(self) -> Machine:
-        return Machine(TRIPLE, self.chip.cpu, self.chip.features, "text")
+    def machine(self) -> LlvmMachine:
+        return LlvmMachine(TRIPLE, self.chip.cpu, self.chip.features, "text")
 
     @property
     def widest_bytes(self) -> int:
         return self.chip.widest_load_bytes
 
     @property
-    def later(self) -> Hopper:
+    def asynchronous(self) -> Hopper:
         return Hopper(self.chip)
 
     # -- who this is
 
-    def workgroup(self, f: Function) -> str:
+    def workgroup(self, f: LlvmFunction) -> str:
         return numbers.workgroup(f)
 
-    def lane(self, f: Function) -> str:
+    def lane(self, f: LlvmFunction) -> str:
         return numbers.lane(f)
 
-    def wave(self, f: Function) -> str:
+    def wave(self, f: LlvmFunction) -> str:
         return numbers.wave(f)
 
-    def shuffle(self, f: Function, word: str, lane: str) -> str:
+    def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         return numbers.shuffle(f, word, lane)
 
-    def barrier(self, f: Function) -> None:
+    def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")
 
-    def order_lanes(self, f: Function) -> None:
+    def order_lanes(self, f: LlvmFunction) -> None:
         asm(f, "bar.warp.sync -1;")
 
-    def await_stores(self, f: Function) -> None:
+    def await_stores(self, f: LlvmFunction) -> None:
         pass  # bar.sync waits for them
 
-    def await_memory(self, f: Function) -> None:
+    def await_memory(self, f: LlvmFunction) -> None:
         pass  # bar.sync orders what lanes of a workgroup do to global memory too
 
     # -- scheduling: the chip and its assembler decide
 
-    def priority(self, f: Function, level: int) -> None:
+    def priority(self, f: LlvmFunction, level: int) -> None:
         pass
 
-    def keep_order(self, f: Function) -> None:
+    def keep_order(self, f: LlvmFunction) -> None:
         pass
 
-    def together(self, f: Function, kind: str, count: int) -> None:
+    def together(self, f: LlvmFunction, kind: str, count: int) -> None:
         pass
 
-    def await_loads(self, f: Function) -> None:
+    def await_loads(self, f: LlvmFunction) -> None:
         pass
 
     # -- memory
@@ -97,7 +97,7 @@ class Nvptx:
     def instruction_depth(self, instruction: str) -> int:
         raise NotImplementedError(f"{self.chip.name} multiplies from shared memory, not by {instruction}")
 
-    def multiply(self, f: Function, product: Product) -> str:
+    def multiply(self, f: LlvmFunction, product: Product) -> str:
         raise NotImplementedError(f"{self.chip.name} multiplies from shared memory, not by {product.instruction}")
 
     # -- the whole

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewave.backend.nvidia.inline_ptx import asm_on
 from tilewave.errors import TargetError
 from tilewave.lower.gpu.asynchronous_target import SharedProduct, SharedRows
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 
 STEP_BYTES = 32
 """The depth of one instruction."""
@@ -42,7 +42,7 @@ SPELLINGS = {
 }
 
 
-def multiply(f: Function, product: SharedProduct) -> list[str]:
+def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
     """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile."""
     a, b = SPELLINGS[product.a.dtype], SPELLINGS[product.b.dtype]
     if product.ignored_bits != a.ignored_bits:
@@ -71,7 +71,7 @@ def multiply(f: Function, product: SharedProduct) -> list[str]:
     return asm_on(f, "\n".join(lines), [(kind, x) for x in product.sums], operands)
 
 
-def descriptor(f: Function, rows: SharedRows) -> str:
+def descriptor(f: LlvmFunction, rows: SharedRows) -> str:
     """Of an operand that begins with a whole number of 8 rows."""
     fixed = SWIZZLES[rows.row_bytes] << 62 | (8 * rows.row_bytes // UNIT) << 32 | 1 << 16
     low = f.value(f"and i32 {rows.address}, {(1 << 18) - 1}")

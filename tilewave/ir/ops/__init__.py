@@ -91,7 +91,7 @@ from tilewave.ir.ops.order import AwaitLoads, Barrier, KeepOrder, Meet, Priority
 from tilewave.ir.ops.product import (
     Accumulate,
     LoadAccumulator,
-    MatrixUnit,
+    MatrixUnitOp,
     Mma,
     Prepack,
     ReadAccumulator,
@@ -162,7 +162,7 @@ __all__ = [
     "MakeSignals",
     "Matrix",
     "MatrixShared",
-    "MatrixUnit",
+    "MatrixUnitOp",
     "Max",
     "Meet",
     "Min",

@@ -92,14 +92,14 @@ class ReadPanel(Computed):
         want(same and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
 
 
-class MatrixUnit(Computed):
+class MatrixUnitOp(Computed):
     """What a matrix unit does with registers of its own."""
 
     levels = ON_TILES
 
 
 @dataclass(frozen=True)
-class ZeroAccumulator(MatrixUnit):
+class ZeroAccumulator(MatrixUnitOp):
     """Sums of nothing, in the matrix unit's registers."""
 
     def check(self, want: Want) -> None:
@@ -108,7 +108,7 @@ class ZeroAccumulator(MatrixUnit):
 
 
 @dataclass(frozen=True)
-class LoadAccumulator(MatrixUnit):
+class LoadAccumulator(MatrixUnitOp):
     """A tile taken into the matrix unit's registers."""
 
     x: Value
@@ -118,7 +118,7 @@ class LoadAccumulator(MatrixUnit):
 
 
 @dataclass(frozen=True)
-class Accumulate(MatrixUnit):
+class Accumulate(MatrixUnitOp):
     """acc + a · bᵀ for two panels, in the matrix unit's registers."""
 
     a: Value
@@ -130,7 +130,7 @@ class Accumulate(MatrixUnit):
 
 
 @dataclass(frozen=True)
-class ReadAccumulator(MatrixUnit):
+class ReadAccumulator(MatrixUnitOp):
     """The sums as a tile again."""
 
     acc: Value

@@ -17,10 +17,10 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Accumulator, Memory, Tile
 from tilewave.lower.cpu.memory import Place
 from tilewave.lower.cpu.prepack import write_prepack
-from tilewave.lower.cpu.registers import Registers, RegisterTiles
-from tilewave.lower.cpu.scratch import Scratch, ScratchTiles
+from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
+from tilewave.lower.cpu.scratch import ScratchTile, ScratchTiles
 from tilewave.lower.cpu.target import CpuTarget, Panel
-from tilewave.lower.llvm import Function, Module, Typed
+from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
 
 LARGEST_REGISTER_TILE = 1024
@@ -36,7 +36,7 @@ TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
 
 
 @dataclass(frozen=True)
-class Slots:
+class ArgumentSlots:
     """Where each argument is in the array of 64-bit words that every task gets."""
 
     memories: dict[Value, int]
@@ -47,7 +47,7 @@ class Slots:
     count: int
 
     @staticmethod
-    def of(kernel: Kernel) -> Slots:
+    def of(kernel: Kernel) -> ArgumentSlots:
         memories, numbers, packed, at = {}, {}, {}, 0
         for v in kernel.body.args:
             if isinstance(v.type, Memory):
@@ -60,7 +60,7 @@ class Slots:
             if isinstance(op, ir.Prepack):
                 packed[op.result] = at
                 at += 1
-        return Slots(memories, numbers, packed, at, at + 2)
+        return ArgumentSlots(memories, numbers, packed, at, at + 2)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Room(Enum):
 @dataclass(frozen=True)
 class Lowered:
     llvm_ir: str
-    slots: Slots
+    slots: ArgumentSlots
     packed: tuple[PackedOperand, ...]
     scratch_bytes: int
 
@@ -100,7 +100,7 @@ def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
 
 def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
     module = Module()
-    slots = Slots.of(kernel)
+    slots = ArgumentSlots.of(kernel)
     packed: list[PackedOperand] = []
     for op in kernel.body.ops:
         if isinstance(op, ir.Prepack):
@@ -110,8 +110,8 @@ def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
     return Lowered(str(module), slots, tuple(packed), body.scratch_bytes)
 
 
-def _prepack(module: Module, op: ir.Prepack, slots: Slots, number: int, target: CpuTarget) -> PackedOperand:
-    f = Function(module, f"prepack_{number}", TASK)
+def _prepack(module: Module, op: ir.Prepack, slots: ArgumentSlots, number: int, target: CpuTarget) -> PackedOperand:
+    f = LlvmFunction(module, f"prepack_{number}", TASK)
     source, target_word = load_place(f, op.memory, slots.memories[op.memory]), slots.packed[op.result]
     write_prepack(f, op, source, load_word(f, target_word, "ptr"), target)
     module.functions.append(f.finish())
@@ -121,7 +121,7 @@ def _prepack(module: Module, op: ir.Prepack, slots: Slots, number: int, target: 
 
 def _run(module: Module, packed: Sequence[PackedOperand], workgroups: int) -> str:
     """All of a launch: the operands packed one after the other, then the workgroups."""
-    f = Function(module, "run", [("ptr", "%launch"), ("ptr", "%args"), ("i64", "%threads")])
+    f = LlvmFunction(module, "run", [("ptr", "%launch"), ("ptr", "%args"), ("i64", "%threads")])
     for operand in packed:
         threads = "%threads" if operand.bytes >= SHARED_PACKING_BYTES else "1"
         f.do(f"call void %launch(ptr @{operand.function}, ptr %args, i64 {operand.tasks}, i64 {threads})")
@@ -129,12 +129,12 @@ def _run(module: Module, packed: Sequence[PackedOperand], workgroups: int) -> st
     return f.finish()
 
 
-def load_word(f: Function, slot: int, kind: str = "i64") -> str:
+def load_word(f: LlvmFunction, slot: int, kind: str = "i64") -> str:
     where = f.value(f"getelementptr i64, ptr %args, i64 {slot}")
     return f.value(f"load {kind}, ptr {where}, align 8, !invariant.load !0")
 
 
-def load_place(f: Function, value: Value, slot: int) -> Place:
+def load_place(f: LlvmFunction, value: Value, slot: int) -> Place:
     assert isinstance(value.type, Memory)
     strides = tuple(load_word(f, slot + 1 + axis) for axis in range(len(value.type.shape)))
     return Place(value.type, load_word(f, slot, "ptr"), strides)
@@ -143,9 +143,9 @@ def load_place(f: Function, value: Value, slot: int) -> Place:
 class _Body:
     """The function of one workgroup."""
 
-    def __init__(self, module: Module, kernel: Kernel, slots: Slots, target: CpuTarget, room: Room) -> None:
+    def __init__(self, module: Module, kernel: Kernel, slots: ArgumentSlots, target: CpuTarget, room: Room) -> None:
         self.kernel, self.slots, self.target, self.room = kernel, slots, target, room
-        self.f = Function(module, "workgroup", TASK)
+        self.f = LlvmFunction(module, "workgroup", TASK)
         self.ranges = Ranges(kernel)
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)
@@ -308,7 +308,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Scatter: _Body.scatter,
     ir.Prepack: _Body.prepack,
     ir.ReadPanel: _Body.read_panel,
-    ir.MatrixUnit: _Body.matrix_unit,
+    ir.MatrixUnitOp: _Body.matrix_unit,
     ir.Mma: _Body.multiply,
     ir.Loop: _Body.loop,
     ir.While: _Body.loop_while,
@@ -324,7 +324,7 @@ class _Carry:
         self.first = [body.values[v] for v in init]
         self.types = [v.type for v in results]
         for place, x in enumerate(self.first):
-            if isinstance(x, Scratch):  # a tile of the loop's own: the one it starts from may be used again
+            if isinstance(x, ScratchTile):  # a tile of the loop's own: the one it starts from may be used again
                 mine = body.tiles.new(x.type)
                 body.tiles.copy(x, mine)
                 self.first[place] = mine
@@ -335,9 +335,9 @@ class _Carry:
     def flat(self, values: Sequence[Any]) -> list[Typed]:
         found: list[Typed] = []
         for kind, x in zip(self.types, values, strict=True):
-            if isinstance(x, Registers):
+            if isinstance(x, RowVectors):
                 found += x.typed()
-            elif not isinstance(x, (Scratch, Accumulator)):
+            elif not isinstance(x, (ScratchTile, Accumulator)):
                 found.append((stored(kind.dtype), x))
         return found
 
@@ -345,16 +345,16 @@ class _Carry:
         left = iter(carried)
         found: list[Any] = []
         for x in self.first:
-            if isinstance(x, Registers):
+            if isinstance(x, RowVectors):
                 count = sum(len(row) for row in x.rows)
                 found.append(self.body.tiles.again(x, [next(left)[1] for _ in range(count)]))
             else:
-                found.append(x if isinstance(x, (Scratch, Accumulator)) else next(left)[1])
+                found.append(x if isinstance(x, (ScratchTile, Accumulator)) else next(left)[1])
         return found
 
     def next(self, values: Sequence[Any]) -> list[Typed]:
         """What the body gave, for the next round; tiles in memory are copied after all of them are known."""
-        pairs = [(x, mine) for x, mine in zip(values, self.first, strict=True) if isinstance(mine, Scratch)]
+        pairs = [(x, mine) for x, mine in zip(values, self.first, strict=True) if isinstance(mine, ScratchTile)]
         if len(pairs) > 1:
             pairs = [(self.apart(x), mine) for x, mine in pairs]
         for x, mine in pairs:
@@ -362,14 +362,14 @@ class _Carry:
                 self.body.tiles.copy(x, mine)
         return self.flat(values)
 
-    def apart(self, x: Scratch) -> Scratch:
-        other: Scratch = self.body.tiles.new(x.type)
+    def apart(self, x: ScratchTile) -> ScratchTile:
+        other: ScratchTile = self.body.tiles.new(x.type)
         self.body.tiles.copy(x, other)
         return other
 
 
 def uses_matrix_unit(kernel: Kernel) -> bool:
-    return any(isinstance(op, ir.MatrixUnit) for op in walk(kernel.body))
+    return any(isinstance(op, ir.MatrixUnitOp) for op in walk(kernel.body))
 
 
 def fits_registers(kernel: Kernel) -> bool:

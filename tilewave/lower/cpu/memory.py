@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewave.ir.types import BOOL, DType, Memory
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import in_memory, stored
 
 
@@ -22,7 +22,7 @@ class Place:
     def dtype(self) -> DType:
         return self.type.dtype
 
-    def address(self, f: Function, position: Sequence[str]) -> str:
+    def address(self, f: LlvmFunction, position: Sequence[str]) -> str:
         """The address of the element at `position`, one index an axis."""
         offset = "0"
         for index, stride in zip(position, self.strides, strict=True):
@@ -32,7 +32,7 @@ class Place:
         return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {offset}")
 
 
-def add(f: Function, a: str, b: str | int) -> str:
+def add(f: LlvmFunction, a: str, b: str | int) -> str:
     """a + b, where a constant may be known to be nothing."""
     if b in ("0", 0):
         return a
@@ -43,25 +43,25 @@ def add(f: Function, a: str, b: str | int) -> str:
     return f.value(f"add i64 {a}, {b}")
 
 
-def load(f: Function, dtype: DType, address: str) -> str:
+def load(f: LlvmFunction, dtype: DType, address: str) -> str:
     """One element."""
     kind = in_memory(dtype)
     found = f.value(f"load {kind}, ptr {address}, align {dtype.bytes}")
     return f.value(f"trunc i8 {found} to i1") if dtype == BOOL else found
 
 
-def store(f: Function, dtype: DType, x: str, address: str) -> None:
+def store(f: LlvmFunction, dtype: DType, x: str, address: str) -> None:
     if dtype == BOOL:
         x = f.value(f"zext i1 {x} to i8")
     f.do(f"store {in_memory(dtype)} {x}, ptr {address}, align {dtype.bytes}")
 
 
-def inside(f: Function, position: Sequence[str], shape: Sequence[int]) -> str:
+def inside(f: LlvmFunction, position: Sequence[str], shape: Sequence[int]) -> str:
     """Whether an element lies in a memory."""
     return all_of(f, [f.value(f"icmp ult i64 {p}, {n}") for p, n in zip(position, shape, strict=True)])
 
 
-def whole_inside(f: Function, at: Sequence[str], extents: Sequence[int], shape: Sequence[int]) -> str:
+def whole_inside(f: LlvmFunction, at: Sequence[str], extents: Sequence[int], shape: Sequence[int]) -> str:
     """Whether a window lies in a memory with all its elements."""
     found = []
     for position, extent, size in zip(at, extents, shape, strict=True):
@@ -70,7 +70,7 @@ def whole_inside(f: Function, at: Sequence[str], extents: Sequence[int], shape: 
     return all_of(f, found)
 
 
-def all_of(f: Function, conditions: Sequence[str]) -> str:
+def all_of(f: LlvmFunction, conditions: Sequence[str]) -> str:
     result = "true"
     for c in conditions:
         result = c if result == "true" else f.value(f"and i1 {result}, {c}")

@@ -14,14 +14,14 @@ from tilewave.ir.ops import Prepack
 from tilewave.ir.types import DType, Memory
 from tilewave.lower.cpu.memory import Place, add, inside, load, store, zero
 from tilewave.lower.cpu.target import CpuTarget
-from tilewave.lower.llvm import Function, Typed, vector
+from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast, in_memory, stored
 
 LONGEST_TURNED_BITS = 64
 """Groups up to this are turned in registers; longer ones are copied row by row."""
 
 
-def write_prepack(f: Function, op: Prepack, source: Place, packed: str, target: CpuTarget) -> None:
+def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: str, target: CpuTarget) -> None:
     """Fill panel `%number` (batches and panels counted together) of the packed memory."""
     panel = _Panel.of(f, op, source, packed)
     square = largest_square(panel.rows, target.vector_bytes // 4)
@@ -62,7 +62,7 @@ def largest_square(rows: int, lanes: int) -> int:
 class _Panel:
     """One panel while it is filled."""
 
-    f: Function
+    f: LlvmFunction
     source: Place
     row_axis: int
     depth_axis: int
@@ -75,7 +75,7 @@ class _Panel:
     dtype: DType
 
     @staticmethod
-    def of(f: Function, op: Prepack, source: Place, packed: str) -> _Panel:
+    def of(f: LlvmFunction, op: Prepack, source: Place, packed: str) -> _Panel:
         kind = op.result.type
         assert isinstance(kind, Memory)
         *batch, panels, groups, rows, depth = kind.shape
@@ -184,7 +184,7 @@ class _Panel:
         store(f, self.dtype, cast(f, found, source.dtype, self.dtype, 1), self.target(group, offset))
 
 
-def transposed(f: Function, lines: list[str], kind: str) -> list[str]:
+def transposed(f: LlvmFunction, lines: list[str], kind: str) -> list[str]:
     """The columns of a square of vectors: in round d, each pair of lines d apart swaps its off-diagonal d-blocks."""
     size = len(lines)
     distance = 1

@@ -11,12 +11,12 @@ from tilewave.ir.core import Op
 from tilewave.ir.types import BOOL, DType, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, load, store, whole_inside, zero
 from tilewave.lower.cpu.target import CpuTarget, Panel
-from tilewave.lower.llvm import Function, Typed, splat, vector
+from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
 
 
 @dataclass(frozen=True)
-class Registers:
+class RowVectors:
     """A tile: for each row (all axes but the last) the vectors that hold it."""
 
     type: Tile
@@ -31,7 +31,7 @@ class Registers:
     def vector_type(self) -> str:
         return vector(self.lanes, stored(self.dtype))
 
-    def element(self, f: Function, index: Sequence[int]) -> str:
+    def element(self, f: LlvmFunction, index: Sequence[int]) -> str:
         *leading, last = index
         part = self.rows[flat(leading, self.type.shape[:-1])][last // self.lanes]
         return (
@@ -52,7 +52,7 @@ def flat(index: Sequence[int], shape: Sequence[int]) -> int:
 class RegisterTiles:
     """How each op on tiles is said when tiles are in registers."""
 
-    def __init__(self, f: Function, target: CpuTarget) -> None:
+    def __init__(self, f: LlvmFunction, target: CpuTarget) -> None:
         self.f, self.target = f, target
 
     def lanes(self, kind: Tile) -> int:
@@ -61,16 +61,16 @@ class RegisterTiles:
             lanes //= 2
         return lanes
 
-    def build(self, kind: Tile, part: Callable[[tuple[int, ...], int, int], str]) -> Registers:
+    def build(self, kind: Tile, part: Callable[[tuple[int, ...], int, int], str]) -> RowVectors:
         """A tile from its vectors: part(row index, first column, lanes)."""
         lanes = self.lanes(kind)
         rows = tuple(
             tuple(part(index, first, lanes) for first in range(0, kind.shape[-1], lanes))
             for index in product(*map(range, kind.shape[:-1]))
         )
-        return Registers(kind, lanes, rows)
+        return RowVectors(kind, lanes, rows)
 
-    def from_elements(self, kind: Tile, element: Callable[[tuple[int, ...]], str]) -> Registers:
+    def from_elements(self, kind: Tile, element: Callable[[tuple[int, ...]], str]) -> RowVectors:
         def part(index: tuple[int, ...], first: int, lanes: int) -> str:
             if lanes == 1:
                 return element((*index, first))
@@ -82,29 +82,29 @@ class RegisterTiles:
 
         return self.build(kind, part)
 
-    def again(self, like: Registers, values: Sequence[str]) -> Registers:
+    def again(self, like: RowVectors, values: Sequence[str]) -> RowVectors:
         """A tile of the same kind from other vectors, row by row."""
         left: Iterator[str] = iter(values)
-        return Registers(like.type, like.lanes, tuple(tuple(next(left) for _ in row) for row in like.rows))
+        return RowVectors(like.type, like.lanes, tuple(tuple(next(left) for _ in row) for row in like.rows))
 
-    def constant(self, kind: Tile, value: float) -> Registers:
+    def constant(self, kind: Tile, value: float) -> RowVectors:
         text = literal(value, kind.dtype)
         return self.build(kind, lambda _, __, lanes: splat_constant(stored(kind.dtype), text, lanes))
 
-    def elementwise(self, op: Op, operands: list[Registers | str], kind: Tile, known: Known) -> Registers:
-        tiles = [x for x in operands if isinstance(x, Registers)]
+    def elementwise(self, op: Op, operands: list[RowVectors | str], kind: Tile, known: Known) -> RowVectors:
+        tiles = [x for x in operands if isinstance(x, RowVectors)]
         like = tiles[-1]
 
         def one(at: tuple[int, int]) -> str:
-            parts = [x.rows[at[0]][at[1]] if isinstance(x, Registers) else x for x in operands]
+            parts = [x.rows[at[0]][at[1]] if isinstance(x, RowVectors) else x for x in operands]
             if isinstance(operands[0], str) and like.lanes > 1:  # a scalar condition chooses for every lane
                 parts[0] = splat(self.f, "i1", parts[0], like.lanes)
             return elementwise(self.f, op, parts, like.dtype, like.lanes, known)
 
         rows = tuple(tuple(one((r, c)) for c in range(len(like.rows[0]))) for r in range(len(like.rows)))
-        return Registers(kind, like.lanes, rows)
+        return RowVectors(kind, like.lanes, rows)
 
-    def broadcast(self, x: Registers | str, axes: tuple[int, ...], kind: Tile) -> Registers:
+    def broadcast(self, x: RowVectors | str, axes: tuple[int, ...], kind: Tile) -> RowVectors:
         f = self.f
         if isinstance(x, str):
             one = splat(f, stored(kind.dtype), x, self.lanes(kind))
@@ -124,10 +124,10 @@ class RegisterTiles:
 
         return self.build(kind, part)
 
-    def _row(self, x: Registers, axes: tuple[int, ...], index: tuple[int, ...]) -> int:
+    def _row(self, x: RowVectors, axes: tuple[int, ...], index: tuple[int, ...]) -> int:
         return flat([index[a] for a in axes[:-1]], x.type.shape[:-1])
 
-    def permute(self, x: Registers, axes: tuple[int, ...], kind: Tile) -> Registers:
+    def permute(self, x: RowVectors, axes: tuple[int, ...], kind: Tile) -> RowVectors:
         def element(index: tuple[int, ...]) -> str:
             source = [0] * len(axes)
             for to, axis in enumerate(axes):
@@ -136,7 +136,7 @@ class RegisterTiles:
 
         return self.from_elements(kind, element)
 
-    def iota(self, kind: Tile) -> Registers:
+    def iota(self, kind: Tile) -> RowVectors:
         def part(_: tuple[int, ...], first: int, lanes: int) -> str:
             numbers = [f"{stored(kind.dtype)} {literal(first + lane, kind.dtype)}" for lane in range(lanes)]
             return f"<{', '.join(numbers)}>" if lanes > 1 else numbers[0].split()[1]
@@ -145,7 +145,7 @@ class RegisterTiles:
 
     # -- memory
 
-    def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> Registers:
+    def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> RowVectors:
         f = self.f
         quick = self.quick(place, at, axes, kind)
         lanes = self.lanes(kind)
@@ -160,10 +160,10 @@ class RegisterTiles:
             return self.whole_buffer(buffer, kind).typed()
 
         found = f.choose(quick, whole, edge)
-        empty = Registers(kind, lanes, tuple(("",) * (kind.shape[-1] // lanes) for _ in range(prod(kind.shape[:-1]))))
+        empty = RowVectors(kind, lanes, tuple(("",) * (kind.shape[-1] // lanes) for _ in range(prod(kind.shape[:-1]))))
         return self.again(empty, [v for _, v in found])
 
-    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: Registers) -> None:
+    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: RowVectors) -> None:
         kind = tile.type
         parts = list(self.vectors_of(tile))
 
@@ -177,7 +177,7 @@ class RegisterTiles:
 
         self.f.when(self.quick(place, at, axes, kind), whole, edge)
 
-    def vectors_of(self, tile: Registers) -> Iterator[tuple[tuple[int, ...], str]]:
+    def vectors_of(self, tile: RowVectors) -> Iterator[tuple[tuple[int, ...], str]]:
         for index, row in zip(product(*map(range, tile.type.shape[:-1])), tile.rows, strict=True):
             for number, value in enumerate(row):
                 yield (*index, number * tile.lanes), value
@@ -217,7 +217,7 @@ class RegisterTiles:
         name = f"%edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}"
         return self.f.room(name, f"alloca [{prod(kind.shape)} x {in_memory(kind.dtype)}], align 64")
 
-    def to_buffer(self, tile: Registers) -> str:
+    def to_buffer(self, tile: RowVectors) -> str:
         """A tile put into memory, row after row."""
         buffer = self.buffer(tile.type)
         for index, value in self.vectors_of(tile):
@@ -225,7 +225,7 @@ class RegisterTiles:
             self.store_vector(value, tile.dtype, tile.lanes, self.f.value(where))
         return buffer
 
-    def whole_buffer(self, buffer: str, kind: Tile) -> Registers:
+    def whole_buffer(self, buffer: str, kind: Tile) -> RowVectors:
         return self.build(kind, lambda index, first, n: self.from_buffer(buffer, kind, (*index, first), n))
 
     def from_buffer(self, buffer: str, kind: Tile, index: Sequence[int], lanes: int) -> str:
@@ -246,7 +246,7 @@ class RegisterTiles:
         rank = len(place.type.shape)
         at, strides = ([f"%{word}{a}" for a in range(rank)] for word in ("at", "stride"))
         parameters = [("ptr", "%buffer"), ("ptr", "%memory"), *(("i64", x) for x in (*at, *strides))]
-        f = Function(self.f.module, name, parameters)
+        f = LlvmFunction(self.f.module, name, parameters)
         there = Place(place.type, "%memory", tuple(strides))
 
         def element(indices: list[str]) -> None:
@@ -277,7 +277,7 @@ class RegisterTiles:
 
     # -- elements one by one, where a formula says where each is
 
-    def gather(self, place: Place, kind: Tile, where: Callable[[tuple[int, ...]], Sequence[str]]) -> Registers:
+    def gather(self, place: Place, kind: Tile, where: Callable[[tuple[int, ...]], Sequence[str]]) -> RowVectors:
         f = self.f
 
         def element(index: tuple[int, ...]) -> str:
@@ -291,7 +291,7 @@ class RegisterTiles:
 
         return self.from_elements(kind, element)
 
-    def scatter(self, place: Place, tile: Registers, where: Callable[[tuple[int, ...]], Sequence[str]]) -> None:
+    def scatter(self, place: Place, tile: RowVectors, where: Callable[[tuple[int, ...]], Sequence[str]]) -> None:
         f = self.f
         for index in product(*map(range, tile.type.shape)):
             position, value = where(index), tile.element(f, index)
@@ -303,13 +303,13 @@ class RegisterTiles:
 
     # -- products
 
-    def multiply(self, a: Registers | Panel, b: Registers | Panel, acc: Registers) -> Registers:
+    def multiply(self, a: RowVectors | Panel, b: RowVectors | Panel, acc: RowVectors) -> RowVectors:
         if isinstance(a, Panel) and isinstance(b, Panel):
             return self.again(acc, self.target.multiply_panels(self.f, a, b, acc.rows, acc.lanes, acc.dtype))
-        assert isinstance(a, Registers) and isinstance(b, Registers)
+        assert isinstance(a, RowVectors) and isinstance(b, RowVectors)
         return self.multiply_registers(a, b, acc)
 
-    def multiply_registers(self, a: Registers, b: Registers, acc: Registers) -> Registers:
+    def multiply_registers(self, a: RowVectors, b: RowVectors, acc: RowVectors) -> RowVectors:
         """acc + a · bᵀ, element by element of a: for products whose operands could not be packed."""
         f, kind = self.f, acc.type
         *_, columns, depth = b.type.shape
@@ -326,7 +326,7 @@ class RegisterTiles:
                         parts[index] = self.target.multiply_add(f, wide, factor, line, parts[index], acc.dtype)
         return self.again(acc, list(parts.values()))
 
-    def column(self, b: Registers, batch: tuple[int, ...], first: int, k: int, lanes: int, dtype: DType) -> str:
+    def column(self, b: RowVectors, batch: tuple[int, ...], first: int, k: int, lanes: int, dtype: DType) -> str:
         """Element k of `lanes` rows of b, as a vector."""
         whole, found = vector(lanes, stored(dtype)), "poison"
         for lane in range(lanes):
@@ -340,7 +340,7 @@ class RegisterTiles:
         return self.target.cast(self.f, x, old, new)
 
 
-def for_each(f: Function, shape: Sequence[int], body: Callable[[list[str]], None]) -> None:
+def for_each(f: LlvmFunction, shape: Sequence[int], body: Callable[[list[str]], None]) -> None:
     """Nested loops over a shape."""
 
     def level(indices: list[str]) -> None:

@@ -14,14 +14,14 @@ from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, load, store, zero
 from tilewave.lower.cpu.registers import for_each
 from tilewave.lower.cpu.target import Panel
-from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, stored
 
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Scratch:
+class ScratchTile:
     """A tile in memory, element after element."""
 
     type: Tile
@@ -31,59 +31,59 @@ class Scratch:
     def dtype(self) -> DType:
         return self.type.dtype
 
-    def address(self, f: Function, index: Sequence[str]) -> str:
+    def address(self, f: LlvmFunction, index: Sequence[str]) -> str:
         number = "0"
         for i, n in zip(index, self.type.shape, strict=True):
             scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {n}")
             number = add(f, scaled, i)
         return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
 
-    def element(self, f: Function, index: Sequence[str]) -> str:
+    def element(self, f: LlvmFunction, index: Sequence[str]) -> str:
         return load(f, self.dtype, self.address(f, index))
 
-    def put(self, f: Function, index: Sequence[str], x: str) -> None:
+    def put(self, f: LlvmFunction, index: Sequence[str], x: str) -> None:
         store(f, self.dtype, x, self.address(f, index))
 
 
 class ScratchTiles:
     """How each op on tiles is said when tiles are in memory; `bytes` is how much they need."""
 
-    def __init__(self, f: Function, base: str) -> None:
+    def __init__(self, f: LlvmFunction, base: str) -> None:
         self.f, self.base, self.bytes = f, base, 0
 
-    def new(self, kind: Tile) -> Scratch:
+    def new(self, kind: Tile) -> ScratchTile:
         offset = self.bytes
         size = prod(kind.shape) * kind.dtype.bytes
         self.bytes += -(-size // ALIGNMENT) * ALIGNMENT
-        return Scratch(kind, self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}"))
+        return ScratchTile(kind, self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}"))
 
-    def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> Scratch:
+    def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> ScratchTile:
         """A new tile whose elements are computed one by one."""
         tile = self.new(kind)
         for_each(self.f, kind.shape, lambda index: tile.put(self.f, index, element(index)))
         return tile
 
-    def constant(self, kind: Tile, value: float) -> Scratch:
+    def constant(self, kind: Tile, value: float) -> ScratchTile:
         return self.fill(kind, lambda _: literal(value, kind.dtype))
 
-    def elementwise(self, op: Op, operands: list[Scratch | str], kind: Tile, known: Known) -> Scratch:
-        like = [x for x in operands if isinstance(x, Scratch)][-1]
+    def elementwise(self, op: Op, operands: list[ScratchTile | str], kind: Tile, known: Known) -> ScratchTile:
+        like = [x for x in operands if isinstance(x, ScratchTile)][-1]
 
         def element(index: list[str]) -> str:
-            parts = [x.element(self.f, index) if isinstance(x, Scratch) else x for x in operands]
+            parts = [x.element(self.f, index) if isinstance(x, ScratchTile) else x for x in operands]
             return elementwise(self.f, op, parts, like.dtype, 1, known)
 
         return self.fill(kind, element)
 
-    def broadcast(self, x: Scratch | str, axes: tuple[int, ...], kind: Tile) -> Scratch:
+    def broadcast(self, x: ScratchTile | str, axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         if isinstance(x, str):
             return self.fill(kind, lambda _: x)
         return self.fill(kind, lambda index: x.element(self.f, [index[a] for a in axes]))
 
-    def permute(self, x: Scratch, axes: tuple[int, ...], kind: Tile) -> Scratch:
+    def permute(self, x: ScratchTile, axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         return self.fill(kind, lambda index: x.element(self.f, [index[axes.index(a)] for a in range(len(axes))]))
 
-    def iota(self, kind: Tile) -> Scratch:
+    def iota(self, kind: Tile) -> ScratchTile:
         def element(index: list[str]) -> str:
             if kind.dtype.bits == 64:
                 return index[0]
@@ -91,10 +91,10 @@ class ScratchTiles:
 
         return self.fill(kind, element)
 
-    def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> Scratch:
+    def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         return self.gather(place, kind, lambda index: self.position(at, axes, index))
 
-    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: Scratch) -> None:
+    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: ScratchTile) -> None:
         self.scatter(place, tile, lambda index: self.position(at, axes, index))
 
     def position(self, at: Sequence[str], axes: tuple[int, ...], index: Sequence[str]) -> list[str]:
@@ -103,7 +103,7 @@ class ScratchTiles:
             position[axis] = add(self.f, position[axis], i)
         return position
 
-    def gather(self, place: Place, kind: Tile, where: Callable[[list[str]], Sequence[str]]) -> Scratch:
+    def gather(self, place: Place, kind: Tile, where: Callable[[list[str]], Sequence[str]]) -> ScratchTile:
         f = self.f
 
         def element(index: list[str]) -> str:
@@ -117,7 +117,7 @@ class ScratchTiles:
 
         return self.fill(kind, element)
 
-    def scatter(self, place: Place, tile: Scratch, where: Callable[[list[str]], Sequence[str]]) -> None:
+    def scatter(self, place: Place, tile: ScratchTile, where: Callable[[list[str]], Sequence[str]]) -> None:
         f = self.f
 
         def element(index: list[str]) -> None:
@@ -130,7 +130,7 @@ class ScratchTiles:
 
         for_each(f, tile.type.shape, element)
 
-    def multiply(self, a: Scratch | Panel, b: Scratch | Panel, acc: Scratch) -> Scratch:
+    def multiply(self, a: ScratchTile | Panel, b: ScratchTile | Panel, acc: ScratchTile) -> ScratchTile:
         f, kind = self.f, acc.type
         depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
         wide = stored(kind.dtype)
@@ -149,24 +149,24 @@ class ScratchTiles:
 
         return self.fill(kind, element)
 
-    def to_buffer(self, tile: Scratch) -> str:
+    def to_buffer(self, tile: ScratchTile) -> str:
         return tile.pointer
 
     def buffer(self, kind: Tile) -> str:
         return self.new(kind).pointer
 
-    def whole_buffer(self, buffer: str, kind: Tile) -> Scratch:
-        return Scratch(kind, buffer)
+    def whole_buffer(self, buffer: str, kind: Tile) -> ScratchTile:
+        return ScratchTile(kind, buffer)
 
-    def copy(self, source: Scratch, target: Scratch) -> None:
+    def copy(self, source: ScratchTile, target: ScratchTile) -> None:
         size = prod(source.type.shape) * source.dtype.bytes
         self.f.module.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         self.f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.pointer}, ptr {source.pointer}, i64 {size}, i1 false)")
 
 
-def factor(f: Function, x: Scratch | Panel, index: Sequence[str]) -> str:
+def factor(f: LlvmFunction, x: ScratchTile | Panel, index: Sequence[str]) -> str:
     """An element of a product's operand."""
-    if isinstance(x, Scratch):
+    if isinstance(x, ScratchTile):
         return x.element(f, index)
     row, k = index[-2:]
     group, within = f.value(f"udiv i64 {k}, {x.group}"), f.value(f"urem i64 {k}, {x.group}")

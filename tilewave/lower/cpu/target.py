@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tilewave.ir.types import Accumulator, DType
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class Panel:
 class MatrixUnit(Protocol):
     """Registers of its own that hold one block of sums."""
 
-    def begin(self, f: Function) -> None: ...
+    def begin(self, f: LlvmFunction) -> None: ...
 
-    def end(self, f: Function) -> None: ...
+    def end(self, f: LlvmFunction) -> None: ...
 
-    def zero(self, f: Function, kind: Accumulator) -> None: ...
+    def zero(self, f: LlvmFunction, kind: Accumulator) -> None: ...
 
-    def load(self, f: Function, kind: Accumulator, buffer: str) -> None: ...
+    def load(self, f: LlvmFunction, kind: Accumulator, buffer: str) -> None: ...
 
-    def store(self, f: Function, kind: Accumulator, buffer: str) -> None: ...
+    def store(self, f: LlvmFunction, kind: Accumulator, buffer: str) -> None: ...
 
-    def multiply(self, f: Function, a: Panel, b: Panel, kind: Accumulator) -> None: ...
+    def multiply(self, f: LlvmFunction, a: Panel, b: Panel, kind: Accumulator) -> None: ...
 
 
 class CpuTarget(Protocol):
@@ -46,7 +46,7 @@ class CpuTarget(Protocol):
 
     def multiply_panels(
         self,
-        f: Function,
+        f: LlvmFunction,
         a: Panel,
         b: Panel,
         acc: Sequence[Sequence[str]],
@@ -56,10 +56,10 @@ class CpuTarget(Protocol):
         """acc + a · bᵀ for two panels; acc is rows of vectors, and so is the result, in one list."""
         ...
 
-    def multiply_add(self, f: Function, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
+    def multiply_add(self, f: LlvmFunction, kind: str, a: str, b: str, acc: str, dtype: DType) -> str:
         """a · b + acc on vectors of type `kind`."""
         ...
 
-    def cast(self, f: Function, x: str, old: DType, new: DType) -> str:
+    def cast(self, f: LlvmFunction, x: str, old: DType, new: DType) -> str:
         """One number in another dtype."""
         ...

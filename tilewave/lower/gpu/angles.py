@@ -16,7 +16,7 @@ import math
 from itertools import pairwise
 
 from tilewave.ir.types import F32, F64
-from tilewave.lower.gpu.exponents import Floats
+from tilewave.lower.gpu.exponents import ExponentArithmetic
 from tilewave.lower.llvm import Typed, vector
 from tilewave.lower.numbers import literal, splat_constant, suffix
 
@@ -44,7 +44,7 @@ TWO_OVER_PI = 0x00000051_7CC1B727_220A94FE_13ABE8FA_9A6EE06D_B14ACC9E_21C820FF
 WORDS = tuple(TWO_OVER_PI >> 32 * i & 0xFFFFFFFF for i in reversed(range(7)))
 
 
-def turned(m: Floats, x: str, quarters: int) -> str:
+def turned(m: ExponentArithmetic, x: str, quarters: int) -> str:
     """sin(x + quarters · 90°)."""
     size = m.call("fabs", x)
     near = _sine(m, x, quarters, *_near(m, size))
@@ -58,7 +58,7 @@ def turned(m: Floats, x: str, quarters: int) -> str:
     return found
 
 
-def _sine(m: Floats, x: str, quarters: int, count: str, rest: str) -> str:
+def _sine(m: ExponentArithmetic, x: str, quarters: int, count: str, rest: str) -> str:
     """The same of so many quarter turns, and what is left of |x|."""
     square = m.do("fmul", rest, rest)
     sine = m.call("fma", m.do("fmul", rest, square), m.polynomial(square, SIN), rest)
@@ -70,14 +70,14 @@ def _sine(m: Floats, x: str, quarters: int, count: str, rest: str) -> str:
     return m.as_floats(m.bits("xor", m.as_ints(m.choose(odd, cosine, sine)), m.bits("and", sign, SIGN)))
 
 
-def _is_any_far(m: Floats, size: str) -> str:
+def _is_any_far(m: ExponentArithmetic, size: str) -> str:
     """Bits of positive floats are ordered as the floats are."""
     bits = m.as_ints(size)
     largest = bits if m.lanes == 1 else m.f.call("i32", f"llvm.vector.reduce.umax.{suffix(m.ints)}", [(m.ints, bits)])
     return m.f.value(f"icmp uge i32 {largest}, bitcast (float {literal(FAR, F32)} to i32)")
 
 
-def _near(m: Floats, size: str) -> tuple[str, str]:
+def _near(m: ExponentArithmetic, size: str) -> tuple[str, str]:
     """How many quarter turns, in the last two bits, and what is left, of a number below FAR."""
     ruled = m.call("fma", size, m.number(1 / sum(QUARTER_TURN)), m.number(RULER))
     back = m.do("fsub", m.number(RULER), ruled)
@@ -87,7 +87,7 @@ def _near(m: Floats, size: str) -> tuple[str, str]:
     return m.as_ints(ruled), rest
 
 
-def _far(m: Floats, size: str) -> tuple[str, str]:
+def _far(m: ExponentArithmetic, size: str) -> tuple[str, str]:
     """The same of a number of 2 or more; of what is infinite or no number, what is left is no number."""
     f, longs = m.f, vector(m.lanes, "i64")
     turns = _turns(m, size)
@@ -100,7 +100,7 @@ def _far(m: Floats, size: str) -> tuple[str, str]:
     return count, m.do("fadd", rest, m.do("fsub", size, size))
 
 
-def _turns(m: Floats, size: str) -> str:
+def _turns(m: ExponentArithmetic, size: str) -> str:
     """size · 2/π · 2⁶² in 64 bits: whole turns fall off above."""
     f, longs = m.f, vector(m.lanes, "i64")
     bits = m.as_ints(size)
@@ -112,7 +112,7 @@ def _turns(m: Floats, size: str) -> str:
     return f.value(f"add {longs} {upper}, {_shifted(m, 'lshr', third, 32)}")
 
 
-def _digits(m: Floats, bits: str) -> list[str]:
+def _digits(m: ExponentArithmetic, bits: str) -> list[str]:
     """The 96 digits of 2/π that count, in three words; the exponent of the number says where they begin."""
     words = [m.whole(word) for word in WORDS]
     for step, bit in ((2, 1 << 29), (1, 1 << 28)):
@@ -125,5 +125,5 @@ def _digits(m: Floats, bits: str) -> list[str]:
     return [m.f.call(m.ints, name, [(m.ints, w) for w in (*both, back)]) for both in pairwise(words)]
 
 
-def _shifted(m: Floats, word: str, x: str, count: int) -> str:
+def _shifted(m: ExponentArithmetic, word: str, x: str, count: int) -> str:
     return m.f.value(f"{word} {vector(m.lanes, 'i64')} {x}, {splat_constant('i64', str(count), m.lanes)}")

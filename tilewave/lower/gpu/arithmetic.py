@@ -8,17 +8,17 @@ from tilewave.analysis.ranges import ANY
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.types import BOOL, F32, I32, I64, INDEX, DType
-from tilewave.lower.gpu.floats import Floats
+from tilewave.lower.gpu.floats import FloatConversions
 from tilewave.lower.gpu.functions import function
 from tilewave.lower.gpu.ranges import LaneRanges
 from tilewave.lower.gpu.target import Float8Pairs
-from tilewave.lower.llvm import Function, Typed, vector
+from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import elementwise, is_narrow, splat_constant
 
 INDEX_WORDS: dict[type[Op], str] = {ir.Add: "add", ir.Sub: "sub", ir.Mul: "mul"}
 
 
-def resized(f: Function, x: str, old: str, new: str, lanes: int, is_negative: bool = True) -> str:
+def resized(f: LlvmFunction, x: str, old: str, new: str, lanes: int, is_negative: bool = True) -> str:
     """An integer in another width."""
     if old == new:
         return x
@@ -26,15 +26,15 @@ def resized(f: Function, x: str, old: str, new: str, lanes: int, is_negative: bo
     return f.value(f"{word} {vector(lanes, old)} {x} to {vector(lanes, new)}")
 
 
-class Arithmetic:
+class LaneArithmetic:
     """Elementwise ops on operands whose LLVM element types are given with them."""
 
     def __init__(
-        self, f: Function, ranges: LaneRanges, functions: Mapping[str, str], float8: Float8Pairs | None
+        self, f: LlvmFunction, ranges: LaneRanges, functions: Mapping[str, str], float8: Float8Pairs | None
     ) -> None:
         """`functions`: those that LLVM has words for; `float8`: what the machine converts itself."""
         self.f, self.ranges, self.functions = f, ranges, functions
-        self.floats = Floats(f, float8)
+        self.floats = FloatConversions(f, float8)
 
     def apply(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
         """The result, as elements of its own type."""

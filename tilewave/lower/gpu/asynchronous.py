@@ -14,7 +14,14 @@ from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Signals, Swizzled
-from tilewave.lower.gpu.asynchronous_target import Box, Gathering, LaterTarget, SharedCopy, SharedProduct, SharedRows
+from tilewave.lower.gpu.asynchronous_target import (
+    AsynchronousTarget,
+    Box,
+    Gathering,
+    SharedCopy,
+    SharedProduct,
+    SharedRows,
+)
 from tilewave.lower.gpu.memory import GlobalPlace
 from tilewave.lower.gpu.numbers import numbers_of
 from tilewave.lower.gpu.registers import Registers
@@ -30,12 +37,12 @@ Allot = Callable[[str, int, int], str]
 """A name, bytes and their alignment → the address of shared memory."""
 
 
-class Later:
+class AsynchronousOps:
     """The part of a kernel that the machine does by itself."""
 
     def __init__(
         self,
-        target: LaterTarget,
+        target: AsynchronousTarget,
         numbers: Registers,
         kernel: Kernel,
         places: Mapping[Value, GlobalPlace | SharedPlace],

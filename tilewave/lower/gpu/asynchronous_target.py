@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Gathering:
     """What they stored in shared memory is read by copies, or by products that the machine makes from there."""
 
 
-class LaterTarget(Protocol):
+class AsynchronousTarget(Protocol):
     @property
     def map_parameter(self) -> str:
         """The LLVM type of a map that a launch passes."""
@@ -83,72 +83,72 @@ class LaterTarget(Protocol):
     @property
     def most_barriers(self) -> int: ...
 
-    def barrier(self, f: Function, gathering: Gathering) -> None: ...
+    def barrier(self, f: LlvmFunction, gathering: Gathering) -> None: ...
 
     def share_registers(
-        self, f: Function, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers."""
         ...
 
-    def multiply(self, f: Function, product: SharedProduct) -> list[str]:
+    def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
         """The sums when all products are added."""
         ...
 
-    def store_fragments(self, f: Function, address: str, words: list[str]) -> None:
+    def store_fragments(self, f: LlvmFunction, address: str, words: list[str]) -> None:
         """Four blocks of 8 x 8 elements of 16 bits, spread as sums are; lane i says where row i of the 32 begins."""
         ...
 
-    def make_signals(self, f: Function, wave: int, addresses: list[str], arrivals: int) -> None:
+    def make_signals(self, f: LlvmFunction, wave: int, addresses: list[str], arrivals: int) -> None:
         """That wave makes them, for all."""
         ...
 
-    def arrive(self, f: Function, signal: str, expect: int) -> None: ...
+    def arrive(self, f: LlvmFunction, signal: str, expect: int) -> None: ...
 
-    def arrive_everywhere(self, f: Function, signal: str, members: int) -> None:
+    def arrive_everywhere(self, f: LlvmFunction, signal: str, members: int) -> None:
         """At this signal and at the same one of each of the cluster's workgroups, of which there are `members`."""
         ...
 
-    def cluster_rank(self, f: Function) -> str:
+    def cluster_rank(self, f: LlvmFunction) -> str:
         """Which workgroup of its cluster this is."""
         ...
 
-    def cluster_barrier(self, f: Function) -> None: ...
+    def cluster_barrier(self, f: LlvmFunction) -> None: ...
 
-    def copy_async_cluster(self, f: Function, copy: SharedCopy) -> None: ...
+    def copy_async_cluster(self, f: LlvmFunction, copy: SharedCopy) -> None: ...
 
-    def await_phase(self, f: Function, signal: str, parity: str) -> None: ...
+    def await_phase(self, f: LlvmFunction, signal: str, parity: str) -> None: ...
 
-    def expect_map(self, f: Function, map_: str) -> None:
+    def expect_map(self, f: LlvmFunction, map_: str) -> None:
         """CopyAsync a map near when the kernel begins, so that the first copy does not wait for it."""
         ...
 
-    def copy_async_signal(self, f: Function, box: Box, signal: str) -> None: ...
+    def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None: ...
 
-    def copy_now(self, f: Function, box: Box, signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, box: Box, signal: str, bytes_: int) -> None:
         """Wave 0 copies, and goes on when it is done; nothing is known of the signal."""
         ...
 
-    def copy_async_out(self, f: Function, box: Box, more: bool) -> None:
+    def copy_async_out(self, f: LlvmFunction, box: Box, more: bool) -> None:
         """`more`: the next one is awaited together with it."""
         ...
 
-    def await_async_out(self, f: Function, pending: int) -> None: ...
+    def await_async_out(self, f: LlvmFunction, pending: int) -> None: ...
 
-    def await_earlier(self, f: Function) -> None:
+    def await_earlier(self, f: LlvmFunction) -> None:
         """Kernels launched before have ended, and what they wrote is seen."""
         ...
 
-    def let_next_start(self, f: Function) -> None: ...
+    def let_next_start(self, f: LlvmFunction) -> None: ...
 
-    def fill(self, f: Function, flag: str) -> None:
+    def fill(self, f: LlvmFunction, flag: str) -> None:
         """What this wave stored is seen by whoever finds the flag, an address in global memory, raised."""
         ...
 
-    def empty(self, f: Function, flag: str) -> None:
+    def empty(self, f: LlvmFunction, flag: str) -> None:
         """This wave waits until the flag is raised, sees what was stored before, and lowers it."""
         ...
 
-    def finish(self, f: Function) -> None:
+    def finish(self, f: LlvmFunction) -> None:
         """All copies out that are under way are done."""
         ...

@@ -10,15 +10,15 @@ from math import prod
 
 from tilewave.ir.ops import Rearrange, Shuffle
 from tilewave.layouts.bits import Columns, applied
-from tilewave.layouts.conversions import Exchange, Rearrangement, stays, together
+from tilewave.layouts.conversions import LaneExchange, Rearrangement, stays, together
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, regrouped
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 
 
 @dataclass(frozen=True)
 class Conversions:
-    f: Function
+    f: LlvmFunction
     target: LaneTarget
 
     def rearranged(self, op: Rearrange, x: Held) -> Held:
@@ -40,7 +40,7 @@ class Conversions:
         return Held(shape, x.kind, width, found)
 
     def shuffled(self, op: Shuffle, x: Held) -> Held:
-        step = Exchange(op.of_register, op.of_lane)
+        step = LaneExchange(op.of_register, op.of_lane)
         width = _width(step, x.kind)
         x = regrouped(self.f, x, width)
         first, of_register = self.giver(op.of_lane), op.of_register[width.bit_length() - 1 :]
@@ -86,7 +86,7 @@ class Conversions:
         return self.f.value(f"bitcast {narrow} {moved} to {x.type}") if x.type != narrow else moved
 
 
-def _width(step: Rearrangement | Exchange, kind: str) -> int:
+def _width(step: Rearrangement | LaneExchange, kind: str) -> int:
     return together(step, max(1, BITS[kind] // 8))
 
 

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from tilewave.ir.ops import AwaitAsync, CopyAsyncChunks
 from tilewave.ir.placements import row_elements
-from tilewave.lower.gpu.memory import Chunks, GlobalMemory, GlobalPlace, Window
-from tilewave.lower.gpu.numbers import Number, numbers_of
+from tilewave.lower.gpu.memory import ArrayWindow, Chunks, GlobalAccess, GlobalPlace
+from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.shared import SharedPlace
 from tilewave.lower.gpu.target import Brings
 from tilewave.lower.gpu.values import held, join
 from tilewave.lower.numbers import in_memory
 
 
-class Brought:
+class DirectLoads:
     """The chunks of one kernel's waves."""
 
-    def __init__(self, memory: GlobalMemory, brings: Brings, lanes: int) -> None:
+    def __init__(self, memory: GlobalAccess, brings: Brings, lanes: int) -> None:
         self.m, self.n, self.f, self.brings, self.lanes = memory, memory.n, memory.f, brings, lanes
 
     def bring(self, op: CopyAsyncChunks, place: GlobalPlace, to: SharedPlace) -> None:
-        if place.anyhow:
+        if place.any_strides:
             self._by_hand(op, place, to)
             return
         chunk = op.shape[1] * place.bytes
@@ -45,10 +45,10 @@ class Brought:
 
     def _place(self, op: CopyAsyncChunks, to: SharedPlace, behind: int) -> str:
         """Where a row begins, and so many bytes behind that."""
-        row: Number | int = 0
+        row: OffsetNumber | int = 0
         for extent, at in zip(to.memory.shape[:-1], numbers_of(self.n, op.to_at, [0] * len(op.to_at)), strict=True):
             row = at + row * extent
-        assert isinstance(row, Number)
+        assert isinstance(row, OffsetNumber)
         number = row * (row_elements(to.memory) * to.bytes) + behind
         return self.f.value(f"getelementptr i8, {self.n.target.shared_pointer} {to.pointer}, i32 {number.whole()}")
 
@@ -56,7 +56,7 @@ class Brought:
         f, kind, width = self.f, in_memory(place.memory.dtype), op.shape[1]
         chunk = width * place.bytes
         pointer = self.n.target.shared_pointer
-        elements = [self.m.load_anyhow(place, kind, *where) for where in self.m.each_of(op, place, _every(op))]
+        elements = [self.m.load_any_strides(place, kind, *where) for where in self.m.each_of(op, place, _every(op))]
         own = f.value(f"mul i32 {self.n.target.lane(f)}, {chunk}")
         for r in range(op.shape[0]):
             x = join(f, elements[r * width : (r + 1) * width], kind, 1)
@@ -72,10 +72,10 @@ def _every(op: CopyAsyncChunks) -> Chunks:
     return Chunks.of(op.shape, op.steps, 1)
 
 
-class _WindowInFront(Window):
+class _WindowInFront(ArrayWindow):
     """A window that begins `in_front` bytes before what is touched; nobody touches what lies there."""
 
-    def __init__(self, memory: GlobalMemory, op: CopyAsyncChunks, place: GlobalPlace, in_front: int) -> None:
+    def __init__(self, memory: GlobalAccess, op: CopyAsyncChunks, place: GlobalPlace, in_front: int) -> None:
         self.in_front = in_front
         super().__init__(memory, op, place)
 

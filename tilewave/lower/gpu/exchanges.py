@@ -15,7 +15,7 @@ from math import prod
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.types import Exchange
-from tilewave.lower.gpu.asynchronous_target import LaterTarget
+from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import BITS, Held, regrouped
 
@@ -31,7 +31,7 @@ def exchange_bytes(kind: Exchange, kernel: Kernel) -> int:
 class Exchanges:
     """The part of a kernel that speaks with other workgroups."""
 
-    def __init__(self, target: LaterTarget, numbers: Registers, kernel: Kernel) -> None:
+    def __init__(self, target: AsynchronousTarget, numbers: Registers, kernel: Kernel) -> None:
         self.target, self.n, self.f = target, numbers, numbers.f
         self.lanes, self.waves = kernel.lanes, prod(kernel.waves)
 

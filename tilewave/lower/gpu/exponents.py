@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewave.ir.types import F32
-from tilewave.lower.llvm import Function, vector
+from tilewave.lower.llvm import LlvmFunction, vector
 from tilewave.lower.numbers import each, literal, splat_constant, suffix
 
 EXP = (
@@ -44,10 +44,10 @@ FAR = 300.0
 """Beyond ± this, powers are 0 or infinite."""
 
 
-class Floats:
+class ExponentArithmetic:
     """Arithmetic on a vector of f32; `known` says how LLVM calls exp, exp2, log and log2, as far as it can."""
 
-    def __init__(self, f: Function, lanes: int, known: Mapping[str, str]) -> None:
+    def __init__(self, f: LlvmFunction, lanes: int, known: Mapping[str, str]) -> None:
         self.f, self.lanes, self.known = f, lanes, known
         self.kind, self.ints = vector(lanes, "float"), vector(lanes, "i32")
 
@@ -100,7 +100,7 @@ class Floats:
         return found
 
 
-def spelled(m: Floats, name: str, x: str) -> str:
+def spelled(m: ExponentArithmetic, name: str, x: str) -> str:
     """One of the functions, of f32."""
     match name:
         case "exp" if "exp2" in m.known:
@@ -116,7 +116,7 @@ def spelled(m: Floats, name: str, x: str) -> str:
     raise NotImplementedError(f"nobody spells {name}")
 
 
-def _exponential(m: Floats, x: str) -> str:
+def _exponential(m: ExponentArithmetic, x: str) -> str:
     """By powers of two: a whole one, and one between 0 and 1, whose sum is x · log₂ e with all its digits."""
     near = _near(m, x)
     whole = m.call("floor", m.do("fmul", near, LOG2_E_PARTS[0]))
@@ -125,13 +125,13 @@ def _exponential(m: Floats, x: str) -> str:
     return m.do("fmul", m.exponential("exp2", whole), m.exponential("exp2", rest))
 
 
-def _near(m: Floats, x: str) -> str:
+def _near(m: ExponentArithmetic, x: str) -> str:
     """x, but for what is so far from 0 that its power is 0 or infinite; comparisons, not minima, let NaN through."""
     low = m.choose(m.below(x, -FAR), m.number(-FAR), x)
     return m.choose(m.compare("ogt", low, FAR), m.number(FAR), low)
 
 
-def _power(m: Floats, x: str, natural: bool) -> str:
+def _power(m: ExponentArithmetic, x: str, natural: bool) -> str:
     near = _near(m, x)
     n = m.call("rint", m.do("fmul", near, LOG2_E) if natural else near)
     if natural:
@@ -149,14 +149,14 @@ def _power(m: Floats, x: str, natural: bool) -> str:
     return small
 
 
-def _clipped(m: Floats, n: str) -> str:
+def _clipped(m: ExponentArithmetic, n: str) -> str:
     """A power of two that a float can hold."""
     kinds = [(m.ints, n), (m.ints, m.whole(126))]
     low = m.f.call(m.ints, f"llvm.smin.{suffix(m.ints)}", kinds)
     return m.f.call(m.ints, f"llvm.smax.{suffix(m.ints)}", [(m.ints, low), (m.ints, m.whole(-126))])
 
 
-def _logarithm(m: Floats, x: str) -> tuple[str, str]:
+def _logarithm(m: ExponentArithmetic, x: str) -> tuple[str, str]:
     """n and log(m) of x = 2ⁿ · m, with m between √½ and √2."""
     tiny = m.below(x, SMALLEST_NORMAL)
     scaled = m.choose(tiny, m.do("fmul", x, SCALE), x)
@@ -169,7 +169,7 @@ def _logarithm(m: Floats, x: str) -> tuple[str, str]:
     return m.do("fadd", n, moved), m.do("fmul", s, m.polynomial(m.do("fmul", s, s), LOG))
 
 
-def _special(m: Floats, x: str, log: str) -> str:
+def _special(m: ExponentArithmetic, x: str, log: str) -> str:
     """Logarithms of what is not positive, or infinite."""
     found = m.choose(m.compare("ogt", x, 3.4028234663852886e38), x, log)
     found = m.choose(m.compare("oeq", x, 0.0), m.number(float("-inf")), found)

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from tilewave.lower.gpu.target import Float8Pairs
-from tilewave.lower.llvm import Function, vector
+from tilewave.lower.llvm import LlvmFunction, vector
 
 BYTES = 4
 """Of a word."""
 
 
-def widen_pairs(f: Function, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
+def widen_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
     """The numbers that `lanes` bytes stand for, as f32."""
     words = _words(f, x, lanes)
     pairs = [by.from_float8(f, dtype, words[at // 2], at % 2) for at in range(-(-lanes // 2))]
@@ -20,7 +20,7 @@ def widen_pairs(f: Function, x: str, dtype: str, lanes: int, by: Float8Pairs) ->
     return _cut(f, whole, "float", 2 * len(pairs), lanes)
 
 
-def narrow_pairs(f: Function, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
+def narrow_pairs(f: LlvmFunction, x: str, dtype: str, lanes: int, by: Float8Pairs) -> str:
     """The bytes of `lanes` numbers, rounded to nearest even."""
     wide = vector(lanes, "float")
     numbers = [f.value(f"extractelement {wide} {x}, i32 {i}") for i in range(lanes)] if lanes > 1 else [x]
@@ -36,7 +36,7 @@ def narrow_pairs(f: Function, x: str, dtype: str, lanes: int, by: Float8Pairs) -
     return _cut(f, whole, "i8", bytes_, lanes)
 
 
-def _words(f: Function, x: str, lanes: int) -> list[str]:
+def _words(f: LlvmFunction, x: str, lanes: int) -> list[str]:
     """The bytes in words; zeros behind the last."""
     if lanes == 1:
         return [f.value(f"zext i8 {x} to i32")]
@@ -51,7 +51,7 @@ def _words(f: Function, x: str, lanes: int) -> list[str]:
     return [f.value(f"extractelement {vector(count, 'i32')} {held}, i32 {i}") for i in range(count)]
 
 
-def _joined(f: Function, pairs: list[str]) -> str:
+def _joined(f: LlvmFunction, pairs: list[str]) -> str:
     """Pairs of f32 behind each other."""
     whole = "poison"
     kind = vector(2 * len(pairs), "float")
@@ -62,14 +62,14 @@ def _joined(f: Function, pairs: list[str]) -> str:
     return whole
 
 
-def _inserted(f: Function, words: list[str]) -> str:
+def _inserted(f: LlvmFunction, words: list[str]) -> str:
     whole, kind = "poison", vector(len(words), "i32")
     for at, word in enumerate(words):
         whole = f.value(f"insertelement {kind} {whole}, i32 {word}, i32 {at}")
     return whole
 
 
-def _cut(f: Function, whole: str, kind: str, count: int, lanes: int) -> str:
+def _cut(f: LlvmFunction, whole: str, kind: str, count: int, lanes: int) -> str:
     """The first `lanes` of `count` elements; of one there is no vector."""
     if count == lanes:
         return whole

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tilewave.ir.types import BF16, F16, F32, DType
 from tilewave.lower.gpu.float8_pairs import narrow_pairs, widen_pairs
 from tilewave.lower.gpu.target import Float8Pairs
-from tilewave.lower.llvm import Function, vector
+from tilewave.lower.llvm import LlvmFunction, vector
 from tilewave.lower.numbers import before_narrowing, is_narrow, literal, splat_constant, widened
 from tilewave.lower.numbers import cast as plain_cast
 
@@ -44,10 +44,10 @@ FORMATS = {
 
 
 @dataclass(frozen=True)
-class Floats:
+class FloatConversions:
     """Conversions in one function; `float8` are those that the machine does itself."""
 
-    f: Function
+    f: LlvmFunction
     float8: Float8Pairs | None
 
     def cast(self, x: str, old: DType, new: DType, lanes: int) -> str:
@@ -84,7 +84,7 @@ class Floats:
 class _Words:
     """Arithmetic on words of 32 bits, and on the floats that they spell."""
 
-    def __init__(self, f: Function, lanes: int) -> None:
+    def __init__(self, f: LlvmFunction, lanes: int) -> None:
         self.f, self.lanes = f, lanes
         self.ints, self.floats, self.truths = (vector(lanes, kind) for kind in ("i32", "float", "i1"))
 
@@ -107,7 +107,7 @@ class _Words:
         return self.f.value(f"select {self.truths} {condition}, {self.ints} {a}, {self.ints} {b}")
 
 
-def _from_float8(f: Function, x: str, fmt: Float8, lanes: int) -> str:
+def _from_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     """The bits in the place of an f32's are the number, but for the difference of the two biases."""
     w = _Words(f, lanes)
     bits = f.value(f"zext {vector(lanes, 'i8')} {x} to {w.ints}")
@@ -129,7 +129,7 @@ def _from_float8(f: Function, x: str, fmt: Float8, lanes: int) -> str:
     return w.as_float(signed)
 
 
-def _to_float8(f: Function, x: str, fmt: Float8, lanes: int) -> str:
+def _to_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     w = _Words(f, lanes)
     bits = w.as_int(x)
     size = w.do("and", bits, 0x7FFFFFFF)

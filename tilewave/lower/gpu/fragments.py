@@ -15,8 +15,8 @@ from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import FloorDiv, Lane, Mod, Store
 from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.types import Memory, Swizzled
-from tilewave.lower.gpu.asynchronous_target import LaterTarget
-from tilewave.lower.gpu.numbers import Number, number_of
+from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
+from tilewave.lower.gpu.numbers import OffsetNumber, number_of
 from tilewave.lower.gpu.positions import Affine
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, regrouped
@@ -29,7 +29,7 @@ class FragmentStore:
     """A store of sums whose address, but for the lane's own part, is `at`."""
 
     registers: Registers
-    target: LaterTarget
+    target: AsynchronousTarget
     op: Store
     memory: Memory
     at: tuple[Affine, ...]
@@ -37,7 +37,7 @@ class FragmentStore:
     @staticmethod
     def of(registers: Registers, op: Store, memory: Memory) -> FragmentStore | None:
         """None where lanes do not hold fragments, or rows of blocks are not whole in shared memory."""
-        target, held = registers.target.later, op.x.type
+        target, held = registers.target.asynchronous, op.x.type
         if target is None or op.mask or memory.dtype.bits != 16 or len(held.shape) < 3 or len(op.at) < 2:
             return None
         rest = _without_lane(registers, op)
@@ -60,19 +60,19 @@ class FragmentStore:
                 spot = f.value(f"add i32 {base}, {where.whole()}")
                 self.target.store_fragments(f, spot, list(words[first : first + 4]))
 
-    def address(self, register: Sequence[int]) -> Number:
+    def address(self, register: Sequence[int]) -> OffsetNumber:
         """Of this lane's row, in bytes."""
         f = self.registers.f
         lane = self.registers.target.lane(f)
-        row = Number(f, f.value(f"and i32 {lane}, 15"), 0, 15)
-        right = Number(f, f.value(f"lshr i32 {lane}, 4"), 0, 1) * BLOCK
+        row = OffsetNumber(f, f.value(f"and i32 {lane}, 15"), 0, 15)
+        right = OffsetNumber(f, f.value(f"lshr i32 {lane}, 4"), 0, 1) * BLOCK
         here = []
         for axis, s in enumerate(self.at):
             far = sum(i * step[axis] for i, step in zip(register, self.op.steps, strict=True))
             here.append(number_of(self.registers, s.plus(far)))
         here[-2], here[-1] = here[-2] + row, here[-1] + right
         found = offset(self.memory, *here) * self.memory.dtype.bytes
-        assert isinstance(found, Number)
+        assert isinstance(found, OffsetNumber)
         return found
 
 

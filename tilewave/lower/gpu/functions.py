@@ -13,8 +13,8 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Op
 from tilewave.ir.types import F32, DType
 from tilewave.lower.gpu.angles import turned
-from tilewave.lower.gpu.exponents import LOG2_E, Floats
-from tilewave.lower.llvm import Function
+from tilewave.lower.gpu.exponents import LOG2_E, ExponentArithmetic
+from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import elementwise
 
 TANH = (
@@ -52,7 +52,7 @@ ABOUT_DIVIDED = "fdiv afn"
 """To a unit in the last place or so, which is enough for what is then taken from 1, and a fifth of the instructions."""
 
 
-def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
+def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
     """A function of f32, or the root of an f64."""
     if isinstance(op, (ir.Sqrt, ir.Rsqrt)):
         return elementwise(f, op, [x], dtype, lanes)
@@ -76,7 +76,7 @@ def function(f: Function, op: Op, x: str, dtype: DType, lanes: int, known: Mappi
             raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
 
-class _Math(Floats):
+class _Math(ExponentArithmetic):
     """The functions on a vector of f32."""
 
     def tanh(self, x: str) -> str:

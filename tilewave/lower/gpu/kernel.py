@@ -17,19 +17,19 @@ from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.gpu.arithmetic import resized
-from tilewave.lower.gpu.asynchronous import Later
-from tilewave.lower.gpu.direct_loads import Brought
+from tilewave.lower.gpu.asynchronous import AsynchronousOps
+from tilewave.lower.gpu.direct_loads import DirectLoads
 from tilewave.lower.gpu.exchanges import Exchanges, exchange_bytes
 from tilewave.lower.gpu.lines import Lines, LocatedFunction
-from tilewave.lower.gpu.memory import GlobalMemory, GlobalPlace, Window
+from tilewave.lower.gpu.memory import ArrayWindow, GlobalAccess, GlobalPlace
 from tilewave.lower.gpu.pointers import Pointers
 from tilewave.lower.gpu.products import multiply
 from tilewave.lower.gpu.registers import Registers
-from tilewave.lower.gpu.shared import SharedMemory, SharedPlace
+from tilewave.lower.gpu.shared import SharedAccess, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import Held, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
-from tilewave.lower.llvm import Function, Module, Typed
+from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import in_memory, literal
 
 SHARED_ALIGNMENT = 16
@@ -54,20 +54,20 @@ class LoweredLanes:
 def lower_lanes(
     kernel: Kernel,
     target: LaneTarget,
-    anyhow: frozenset[str] = frozenset(),
+    any_strides: frozenset[str] = frozenset(),
     alignments: Mapping[str, int] | None = None,
 ) -> LoweredLanes:
-    """The LLVM IR of a kernel; arrays named in `anyhow` may have any strides, the others lie in rows of stride 1.
+    """The LLVM IR of a kernel; arrays named in `any_strides` may have any strides, the others lie in rows of stride 1.
 
     `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
     """
     with telling("the lowering of lanes", kernel):
         if kernel.level != "lane":
             raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
-        body = _Body(kernel, target, anyhow, alignments or {})
+        body = _Body(kernel, target, any_strides, alignments or {})
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
-    maps = tuple(body.later.maps) if body.later else ()
+    maps = tuple(body.async_ops.maps) if body.async_ops else ()
     return LoweredLanes(
         text, kernel.name, _arguments(kernel), body.shared_bytes, size, kernel.workgroups, body.reaches, maps
     )
@@ -95,34 +95,38 @@ class _Body:
     """The function of one lane; it keeps a value for each of the kernel's."""
 
     def __init__(
-        self, kernel: Kernel, target: LaneTarget, anyhow: frozenset[str], alignments: Mapping[str, int]
+        self, kernel: Kernel, target: LaneTarget, any_strides: frozenset[str], alignments: Mapping[str, int]
     ) -> None:
-        self.kernel, self.target, self.anyhow, self.alignments = kernel, target, anyhow, alignments
+        self.kernel, self.target, self.any_strides, self.alignments = kernel, target, any_strides, alignments
         self.module = Module()
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
         self.registers = Registers(self.f, kernel, target)
-        self.handovers = Handovers(kernel, written_by_lanes, anyhow)
-        self.turnovers = Handovers(kernel, touched_by_lanes, anyhow)
+        self.handovers = Handovers(kernel, written_by_lanes, any_strides)
+        self.turnovers = Handovers(kernel, touched_by_lanes, any_strides)
         self.transits = Transits(kernel)
         self.places: dict[Value, GlobalPlace | SharedPlace] = {}
         self.written = _stored(kernel)
         self.shared_bytes = 0
         self.leader = 0
         """The first wave of those that run the block that is being written."""
-        reach = Window if target.windows else Pointers
-        self.global_memory, self.shared_memory = GlobalMemory(self.registers, reach), SharedMemory(self.registers)
+        reach = ArrayWindow if target.windows else Pointers
+        self.global_memory, self.shared_memory = GlobalAccess(self.registers, reach), SharedAccess(self.registers)
         self.brought = self.bringing()
-        self.later = Later(target.later, self.registers, kernel, self.places, self.allot) if target.later else None
-        self.exchanges = Exchanges(target.later, self.registers, kernel) if target.later else None
+        self.async_ops = (
+            AsynchronousOps(target.asynchronous, self.registers, kernel, self.places, self.allot)
+            if target.asynchronous
+            else None
+        )
+        self.exchanges = Exchanges(target.asynchronous, self.registers, kernel) if target.asynchronous else None
 
-    def bringing(self) -> Brought | None:
+    def bringing(self) -> DirectLoads | None:
         """Where lanes load into shared memory, it is the kernel that waits for them, and not LLVM."""
         brings = self.target.brings
         if brings is None or not any(isinstance(op, ir.CopyAsyncChunks) for op in walk(self.kernel.body)):
             return None
         self.shared_memory.note = brings.read_note
-        return Brought(self.global_memory, brings, self.kernel.lanes)
+        return DirectLoads(self.global_memory, brings, self.kernel.lanes)
 
     @property
     def reaches(self) -> tuple[Reach, ...]:
@@ -133,8 +137,8 @@ class _Body:
             self.argument(v)
         self.block(self.kernel.body)
         self.f.loc = NOWHERE
-        if self.later:
-            self.later.finish()
+        if self.async_ops:
+            self.async_ops.finish()
         attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves))
         text = self.f.finish(attributes=f"{attributes} {self.lines.of_function}", linkage=self.target.convention)
         self.module.functions.append(text)
@@ -147,9 +151,9 @@ class _Body:
     def argument(self, v: Value) -> None:
         if isinstance(v.type, Memory):
             strides = tuple(f"%{v.name}.{axis}" for axis in range(len(v.type.shape)))
-            anyhow, aligned = v.name in self.anyhow, self.alignments.get(v.name, 1)
+            any_strides, aligned = v.name in self.any_strides, self.alignments.get(v.name, 1)
             written = v in self.written
-            self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, anyhow, aligned, written)
+            self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, any_strides, aligned, written)
             return
         kind = _parameter_kind(v)
         name = f"%{v.name}"
@@ -199,9 +203,9 @@ class _Body:
         self.registers.vectors[op.result] = multiply(self.f, self.target, op, a, b, acc)
 
     def asynchronous(self, op: ir.Asynchronous | ir.Copy | ir.MatrixShared) -> None:
-        if self.later is None:
+        if self.async_ops is None:
             raise NotImplementedError(f"{op.loc}: this machine cannot do {op.name}")
-        self.later.op(op, self.leader)
+        self.async_ops.op(op, self.leader)
 
     def exchange(self, op: Op) -> None:
         if self.exchanges is None:
@@ -213,8 +217,8 @@ class _Body:
         match op:
             case ir.Barrier(waves=1):
                 self.target.order_lanes(self.f)
-            case ir.Barrier() if self.later:
-                self.later.barrier(op)
+            case ir.Barrier() if self.async_ops:
+                self.async_ops.barrier(op)
             case ir.Barrier(over="global"):
                 self.target.await_memory(self.f)
                 self.target.barrier(self.f)
@@ -240,7 +244,7 @@ class _Body:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
     def number(self, op: Op) -> None:
-        ask: dict[type[Op], Callable[[Function], str]] = {
+        ask: dict[type[Op], Callable[[LlvmFunction], str]] = {
             ir.Lane: self.target.lane,
             ir.Wave: self.target.wave,
             ir.Workgroup: self.target.workgroup,
@@ -252,7 +256,7 @@ class _Body:
     def allocate(self, op: ir.Allocate) -> None:
         memory = op.result.type
         assert isinstance(memory, Memory)
-        aligned = self.target.later.tile_alignment if self.target.later else SHARED_ALIGNMENT
+        aligned = self.target.asynchronous.tile_alignment if self.target.asynchronous else SHARED_ALIGNMENT
         pointer = self.allot(op.result.name, elements(memory) * memory.dtype.bytes, aligned)
         self.places[op.result] = SharedPlace(memory, pointer)
 
@@ -366,7 +370,7 @@ class _Body:
         before_last = self.f.value(f"icmp ult i32 {wave}, {op.last}")
         mine = self.f.value(f"and i1 {after_first}, {before_last}")
 
-        more, fewer = self.later.registers(op) if self.later else (_nothing, _nothing)
+        more, fewer = self.async_ops.registers(op) if self.async_ops else (_nothing, _nothing)
 
         def write() -> None:
             more()

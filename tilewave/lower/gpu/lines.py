@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from tilewave.errors import NOWHERE, Loc
-from tilewave.lower.llvm import Function, Module, Typed
+from tilewave.lower.llvm import LlvmFunction, Module, Typed
 
 FIRST = 10
 """Metadata below this number belongs to others."""
@@ -82,7 +82,7 @@ def _quoted(text: str) -> str:
     return f'"{safe}"'
 
 
-class LocatedFunction(Function):
+class LocatedFunction(LlvmFunction):
     """A function each of whose instructions carries the place that `loc` names when it is written."""
 
     def __init__(self, module: Module, name: str, parameters: Sequence[Typed], lines: Lines) -> None:

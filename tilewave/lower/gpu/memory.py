@@ -4,8 +4,8 @@ Global memory is reached through windows: what no lane sees differently and no l
 byte, in 64 bits; what the loop changes is an offset that all lanes share; the rest is each lane's own offset. A lane
 that must not touch its element gets an offset outside every window.
 
-Arrays that lie anyhow (other strides than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are reached
-by 64-bit addresses instead, element by element.
+Arrays of any strides (other than 1 along the last axis, negative ones, distances beyond 2³¹ bytes) are reached by
+64-bit addresses instead, element by element.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GlobalPlace:
     memory: Memory
     pointer: str
     strides: tuple[str, ...]
-    anyhow: bool
+    any_strides: bool
     alignment: int = 1
     """Bytes that its address, and each of its strides but the last, are multiples of."""
     is_written: bool = False
@@ -98,19 +98,19 @@ class Reached(Protocol):
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None: ...
 
 
-class GlobalMemory:
+class GlobalAccess:
     """Loads from and stores to arrays; `reach` says how one that lies in rows is reached."""
 
-    def __init__(self, numbers: Registers, reach: Callable[[GlobalMemory, Load | Store, GlobalPlace], Reached]) -> None:
+    def __init__(self, numbers: Registers, reach: Callable[[GlobalAccess, Load | Store, GlobalPlace], Reached]) -> None:
         self.n, self.f, self.target, self.reach = numbers, numbers.f, numbers.target, reach
         self.reaches: dict[str, Reach] = {}
 
     def load(self, op: Load, place: GlobalPlace) -> Held:
         shape = op.result.type.shape
         kind = in_memory(place.memory.dtype)
-        if place.anyhow:
+        if place.any_strides:
             chunks = Chunks.of(shape, op.steps, 1)
-            found = [self.load_anyhow(place, kind, *where) for where in self.each_of(op, place, chunks)]
+            found = [self.load_any_strides(place, kind, *where) for where in self.each_of(op, place, chunks)]
             return Held(shape, kind, 1, tuple(found))
         chunks = Chunks.of(shape, op.steps, self.target.widest_bytes // place.bytes)
         reached = self.reach(self, op, place)
@@ -123,11 +123,11 @@ class GlobalMemory:
         return Held(shape, kind, chunks.width, tuple(parts))
 
     def store(self, op: Store, x: Held, place: GlobalPlace) -> None:
-        if place.anyhow:
+        if place.any_strides:
             chunks = Chunks.of(x.shape, op.steps, 1)
             where = self.each_of(op, place, chunks)
             for part, (offset, condition) in zip(regrouped(self.f, x, 1).parts, where, strict=True):
-                self._store_anyhow(place, x.kind, part, offset, condition)
+                self._store_any_strides(place, x.kind, part, offset, condition)
             return
         chunks = Chunks.of(x.shape, op.steps, self.target.widest_bytes // place.bytes)
         reached = self.reach(self, op, place)
@@ -143,14 +143,14 @@ class GlobalMemory:
         parts = []
         for positions in self._positions(op):
             offset, condition = self._one_position(op, place, positions)
-            parts.append(self.load_anyhow(place, kind, offset, condition))
+            parts.append(self.load_any_strides(place, kind, offset, condition))
         return Held(op.result.type.shape, kind, 1, tuple(parts))
 
     def store_each(self, op: StoreEach, x: Held, place: GlobalPlace) -> None:
         parts = regrouped(self.f, x, 1).parts
         for part, positions in zip(parts, self._positions(op), strict=True):
             offset, condition = self._one_position(op, place, positions)
-            self._store_anyhow(place, x.kind, part, offset, condition)
+            self._store_any_strides(place, x.kind, part, offset, condition)
 
     # -- whole arrays
 
@@ -167,7 +167,7 @@ class GlobalMemory:
         short = self.f.value(f"trunc i64 {place.strides[axis]} to i32")
         return self.f.value(f"mul i32 {short}, {place.bytes}")
 
-    # -- arrays that lie anyhow: an element at a time
+    # -- arrays of any strides: an element at a time
 
     def each_of(
         self, op: Load | Store | CopyAsyncChunks, place: GlobalPlace, chunks: Chunks
@@ -208,10 +208,10 @@ class GlobalMemory:
             found = self.f.value(f"and i1 {found}, {truth}")
         return found
 
-    def load_anyhow(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
+    def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
         if condition and place.is_written:
-            return self.load_if(condition, kind, lambda: self.load_anyhow(place, kind, offset, ""))
+            return self.load_if(condition, kind, lambda: self.load_any_strides(place, kind, offset, ""))
         if condition:  # the array's first element is always there to be loaded, and thrown away
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
         where = f.value(f"getelementptr {kind}, {self.target.global_pointer} {place.pointer}, i64 {offset}")
@@ -223,7 +223,7 @@ class GlobalMemory:
         ((_, x),) = self.f.choose(condition, lambda: [(kind, load())], lambda: [(kind, "zeroinitializer")])
         return x
 
-    def _store_anyhow(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
+    def _store_any_strides(self, place: GlobalPlace, kind: str, x: str, offset: str, condition: str) -> None:
         f = self.f
 
         def write() -> None:
@@ -246,10 +246,10 @@ class GlobalMemory:
         return x if raw == of else self.f.value(f"bitcast {of} {x} to {raw}")
 
 
-class Window:
+class ArrayWindow:
     """The part of an array that one load or store of a wave touches."""
 
-    def __init__(self, memory: GlobalMemory, op: Load | Store | CopyAsyncChunks, place: GlobalPlace) -> None:
+    def __init__(self, memory: GlobalAccess, op: Load | Store | CopyAsyncChunks, place: GlobalPlace) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
         self.sums = [self.n.positions.of(v) for v in op.at]
         self.lane = [self._lane_part(s) for s in self.sums]

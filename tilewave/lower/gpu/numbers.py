@@ -11,18 +11,18 @@ from tilewave.ir.core import Value
 from tilewave.lower.gpu.memory import bounds
 from tilewave.lower.gpu.positions import Affine
 from tilewave.lower.gpu.registers import Registers
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 
 
 @dataclass(frozen=True)
-class Number:
+class OffsetNumber:
     """value + constant, neither negative; `value` is an LLVM i32 or nothing.
 
     `high` bounds the value and `multiple` divides it: where two values have no bit in common their sum is spelled as
     `or`, which LLVM, unlike an addition, leaves in front of the loop.
     """
 
-    f: Function
+    f: LlvmFunction
     value: str
     constant: int = 0
     high: int = 0
@@ -33,10 +33,10 @@ class Number:
             return str(self.constant)
         return self.f.value(f"add i32 {self.value}, {self.constant}") if self.constant else self.value
 
-    def made(self, text: str, constant: int, high: int, multiple: int) -> Number:
-        return Number(self.f, self.f.value(text), constant, high, multiple)
+    def made(self, text: str, constant: int, high: int, multiple: int) -> OffsetNumber:
+        return OffsetNumber(self.f, self.f.value(text), constant, high, multiple)
 
-    def __add__(self, other: Number | int) -> Number:
+    def __add__(self, other: OffsetNumber | int) -> OffsetNumber:
         if isinstance(other, int):
             return replace(self, constant=self.constant + other)
         if not self.value or not other.value:
@@ -50,7 +50,7 @@ class Number:
 
     __radd__ = __add__
 
-    def __mul__(self, factor: int) -> Number:
+    def __mul__(self, factor: int) -> OffsetNumber:
         if not self.value or factor == 1:
             return replace(self, constant=self.constant * factor)
         text = f"mul i32 {self.value}, {factor}"
@@ -58,28 +58,28 @@ class Number:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, divisor: int) -> Number:
+    def __floordiv__(self, divisor: int) -> OffsetNumber:
         if divisor == 1:
             return self
         if not self.value:
-            return Number(self.f, "", self.constant // divisor)
+            return OffsetNumber(self.f, "", self.constant // divisor)
         if self.constant % divisor:
             return self.made(f"udiv i32 {self.whole()}, {divisor}", 0, (self.high + self.constant) // divisor, 1)
         multiple = self.multiple // divisor if self.multiple % divisor == 0 else 1
         text = f"udiv i32 {self.value}, {divisor}"
         return self.made(text, self.constant // divisor, self.high // divisor, multiple)
 
-    def __mod__(self, divisor: int) -> Number:
+    def __mod__(self, divisor: int) -> OffsetNumber:
         if not self.value:
-            return Number(self.f, "", self.constant % divisor)
+            return OffsetNumber(self.f, "", self.constant % divisor)
         if self.multiple % divisor == 0:
-            return Number(self.f, "", self.constant % divisor)
+            return OffsetNumber(self.f, "", self.constant % divisor)
         value = self.value if self.constant % divisor == 0 else self.whole()
         return self.made(f"urem i32 {value}, {divisor}", 0, divisor - 1, 1)
 
-    def __xor__(self, other: Number) -> Number:
+    def __xor__(self, other: OffsetNumber) -> OffsetNumber:
         if not self.value and not other.value:
-            return Number(self.f, "", self.constant ^ other.constant)
+            return OffsetNumber(self.f, "", self.constant ^ other.constant)
         bits = max(self.high + self.constant, other.high + other.constant).bit_length()
         return self.made(f"xor i32 {self.whole()}, {other.whole()}", 0, (1 << bits) - 1, 1)
 
@@ -89,12 +89,12 @@ def _power_of_two(n: int) -> int:
     return n & -n
 
 
-def number_of(registers: Registers, s: Affine) -> Number:
+def number_of(registers: Registers, s: Affine) -> OffsetNumber:
     """A position in 32 bits."""
     varying = s.plus(-s.constant)
     value = registers.sum(varying, 32) if s.terms else ""
     high = bounds(varying, registers.positions)[1]
-    return Number(registers.f, value, s.constant, high, varying.divisor() or 1)
+    return OffsetNumber(registers.f, value, s.constant, high, varying.divisor() or 1)
 
 
 def numbers_of(registers: Registers, at: Sequence[Value], steps: Sequence[int]) -> list[Any]:

@@ -10,7 +10,7 @@ from math import gcd
 
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Load, Store
-from tilewave.lower.gpu.memory import Chunks, GlobalMemory, GlobalPlace, bounds
+from tilewave.lower.gpu.memory import Chunks, GlobalAccess, GlobalPlace, bounds
 from tilewave.lower.gpu.positions import Affine
 from tilewave.lower.gpu.ranges import INT32, within
 
@@ -18,7 +18,7 @@ from tilewave.lower.gpu.ranges import INT32, within
 class Pointers:
     """What one load or store of a lane touches."""
 
-    def __init__(self, memory: GlobalMemory, op: Load | Store, place: GlobalPlace) -> None:
+    def __init__(self, memory: GlobalAccess, op: Load | Store, place: GlobalPlace) -> None:
         self.m, self.f, self.n, self.op, self.place = memory, memory.f, memory.n, op, place
         self.kind = memory.target.global_pointer
         self.sums = [self.n.positions.of(v) for v in op.at]

@@ -7,10 +7,10 @@ from math import prod
 from tilewave.ir.ops import Matrix
 from tilewave.lower.gpu.target import LaneTarget, Product
 from tilewave.lower.gpu.values import Held, cut, regrouped
-from tilewave.lower.llvm import Function
+from tilewave.lower.llvm import LlvmFunction
 
 
-def multiply(f: Function, target: LaneTarget, op: Matrix, a: Held, b: Held, acc: Held) -> Held:
+def multiply(f: LlvmFunction, target: LaneTarget, op: Matrix, a: Held, b: Held, acc: Held) -> Held:
     """acc + a · bᵀ. Each sum is added to again as late as possible: an instruction waits for the one it continues."""
     *batch, row_blocks, depth_blocks, chunk = a.shape
     col_blocks = b.shape[-3]

@@ -10,7 +10,7 @@ import numpy as np
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.types import INDEX, Scalar, Vector
-from tilewave.lower.gpu.arithmetic import Arithmetic, resized
+from tilewave.lower.gpu.arithmetic import LaneArithmetic, resized
 from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.positions import Affine, Positions
 from tilewave.lower.gpu.target import LaneTarget
@@ -27,17 +27,17 @@ from tilewave.lower.gpu.values import (
     regrouped,
     splatted,
 )
-from tilewave.lower.llvm import Function, Typed
+from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.lower.numbers import literal
 
 
 class Registers:
     """A value for each of the kernel's."""
 
-    def __init__(self, f: Function, kernel: Kernel, target: LaneTarget) -> None:
+    def __init__(self, f: LlvmFunction, kernel: Kernel, target: LaneTarget) -> None:
         self.f, self.target = f, target
         self.positions = Positions(kernel)
-        self.arithmetic = Arithmetic(f, self.positions.ranges, target.functions, target.float8)
+        self.arithmetic = LaneArithmetic(f, self.positions.ranges, target.functions, target.float8)
         self.scalars: dict[Value, Typed] = {}
         self.vectors: dict[Value, Held] = {}
         self.loop: Value | None = None

@@ -14,7 +14,7 @@ from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.types import Memory, Swizzled
 from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
-from tilewave.lower.gpu.numbers import Number, numbers_of
+from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, held, regrouped
 from tilewave.lower.numbers import in_memory
@@ -30,7 +30,7 @@ class SharedPlace:
         return self.memory.dtype.bytes
 
 
-class SharedMemory:
+class SharedAccess:
     """Loads from and stores to the memories of a workgroup."""
 
     def __init__(self, numbers: Registers) -> None:
@@ -90,7 +90,7 @@ class SharedMemory:
 
     def _address(self, op: Load | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
         number = offset(place.memory, *numbers_of(self.n, op.at, at)) * place.bytes
-        assert isinstance(number, Number)
+        assert isinstance(number, OffsetNumber)
         if self.note:  # slots lie far apart: beside its base an address must be small enough for an instruction
             base = self.f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {number.value or 0}")
             return self.f.value(f"getelementptr inbounds nuw i8, {self._pointer} {base}, i32 {number.constant}")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tilewave.lower.gpu.asynchronous_target import LaterTarget
-from tilewave.lower.llvm import Function, Module
+from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
+from tilewave.lower.llvm import LlvmFunction, Module
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,19 @@ class Product:
 class Windows(Protocol):
     """Global memory through windows, whose bounds the machine checks."""
 
-    def window(self, f: Function, pointer: str, size_bytes: str) -> str:
+    def window(self, f: LlvmFunction, pointer: str, size_bytes: str) -> str:
         """A part of global memory, fewer than 2³¹ bytes of it; outside nothing is loaded (0) and nothing stored."""
         ...
 
-    def load(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+    def load(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
         """From `lane_offset`, each lane's own, + `offset`, the same for all lanes, in bytes; kind is words or less."""
         ...
 
-    def load_in_order(self, f: Function, kind: str, window: str, lane_offset: str, offset: str) -> str:
+    def load_in_order(self, f: LlvmFunction, kind: str, window: str, lane_offset: str, offset: str) -> str:
         """The same where the kernel writes that memory too: it keeps its place among stores and barriers."""
         ...
 
-    def store(self, f: Function, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
+    def store(self, f: LlvmFunction, kind: str, x: str, window: str, lane_offset: str, offset: str) -> None: ...
 
 
 class Float8Pairs(Protocol):
@@ -47,11 +47,11 @@ class Float8Pairs(Protocol):
         """The dtypes; beyond their largest number is what casts give there, infinity or NaN."""
         ...
 
-    def from_float8(self, f: Function, dtype: str, word: str, half: int) -> str:
+    def from_float8(self, f: LlvmFunction, dtype: str, word: str, half: int) -> str:
         """Two numbers, as <2 x float>."""
         ...
 
-    def to_float8(self, f: Function, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
+    def to_float8(self, f: LlvmFunction, dtype: str, numbers: tuple[str, str], word: str, half: int) -> str:
         """The word with two of its bytes replaced."""
         ...
 
@@ -75,16 +75,16 @@ class Brings(Protocol):
         ...
 
     def bring(
-        self, f: Function, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
+        self, f: LlvmFunction, place: str, size_bytes: int, window: str, lane_offset: str, offset: str, far: int
     ) -> None:
         """A chunk per lane, `far` bytes further in the window and behind `place`."""
         ...
 
-    def await_async(self, f: Function, pending: int) -> None:
+    def await_async(self, f: LlvmFunction, pending: int) -> None:
         """At most so many instructions are still on their way."""
         ...
 
-    def meet(self, f: Function) -> None:
+    def meet(self, f: LlvmFunction) -> None:
         """A barrier that waits for nothing that this wave has under way."""
         ...
 
@@ -103,45 +103,45 @@ class LaneTarget(Protocol):
         """The most that one load or store of a lane moves."""
         ...
 
-    def workgroup(self, f: Function) -> str:
+    def workgroup(self, f: LlvmFunction) -> str:
         """Numbers of 32 bits: this workgroup's, this lane's in its wave, and the wave's, the same for its lanes."""
         ...
 
-    def lane(self, f: Function) -> str: ...
+    def lane(self, f: LlvmFunction) -> str: ...
 
-    def wave(self, f: Function) -> str: ...
+    def wave(self, f: LlvmFunction) -> str: ...
 
-    def shuffle(self, f: Function, word: str, lane: str) -> str:
+    def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """The 32 bits that a lane of this wave has for `word`."""
         ...
 
-    def barrier(self, f: Function) -> None: ...
+    def barrier(self, f: LlvmFunction) -> None: ...
 
-    def order_lanes(self, f: Function) -> None:
+    def order_lanes(self, f: LlvmFunction) -> None:
         """What lanes of a wave stored to shared memory, its other lanes see behind this."""
         ...
 
-    def await_stores(self, f: Function) -> None:
+    def await_stores(self, f: LlvmFunction) -> None:
         """What this wave stores to shared memory has arrived there."""
         ...
 
-    def await_memory(self, f: Function) -> None:
+    def await_memory(self, f: LlvmFunction) -> None:
         """What this wave loads and stores, to shared and to global memory, has arrived."""
         ...
 
-    def priority(self, f: Function, level: int) -> None:
+    def priority(self, f: LlvmFunction, level: int) -> None:
         """How urgent this wave is from here on."""
         ...
 
-    def keep_order(self, f: Function) -> None:
+    def keep_order(self, f: LlvmFunction) -> None:
         """No instruction moves across."""
         ...
 
-    def together(self, f: Function, kind: str, count: int) -> None:
+    def together(self, f: LlvmFunction, kind: str, count: int) -> None:
         """The next instructions of a kind stand here."""
         ...
 
-    def await_loads(self, f: Function) -> None:
+    def await_loads(self, f: LlvmFunction) -> None:
         """Everything that this wave loads from global memory has come."""
         ...
 
@@ -155,7 +155,7 @@ class LaneTarget(Protocol):
         ...
 
     @property
-    def later(self) -> LaterTarget | None:
+    def asynchronous(self) -> AsynchronousTarget | None:
         """What the machine does by itself, beside its waves; None where it does nothing so."""
         ...
 
@@ -171,7 +171,7 @@ class LaneTarget(Protocol):
 
     def instruction_depth(self, instruction: str) -> int: ...
 
-    def multiply(self, f: Function, product: Product) -> str:
+    def multiply(self, f: LlvmFunction, product: Product) -> str:
         """acc + a · b."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewave.ir.types import INDEX, DType
-from tilewave.lower.llvm import Function, splat, vector
+from tilewave.lower.llvm import LlvmFunction, splat, vector
 from tilewave.lower.numbers import stored
 
 Array = np.ndarray[Any, Any]
@@ -61,32 +61,32 @@ def natural_width(shape: tuple[int, ...], kind: str) -> int:
     return gcd(shape[-1], 16 if kind == "i1" else 128 // bits)
 
 
-def plain(f: Function, x: str, kind: str, width: int) -> str:
+def plain(f: LlvmFunction, x: str, kind: str, width: int) -> str:
     """A part as elements."""
     if not words(kind, width):
         return x
     return f.value(f"bitcast {held(kind, width)} {x} to {vector(width, kind)}")
 
 
-def packed(f: Function, x: str, kind: str, width: int) -> str:
+def packed(f: LlvmFunction, x: str, kind: str, width: int) -> str:
     """Elements as a part."""
     if not words(kind, width):
         return x
     return f.value(f"bitcast {vector(width, kind)} {x} to {held(kind, width)}")
 
 
-def splatted(f: Function, x: str, kind: str, width: int) -> str:
+def splatted(f: LlvmFunction, x: str, kind: str, width: int) -> str:
     """A part that holds one number everywhere."""
     return packed(f, splat(f, kind, x, width), kind, width)
 
 
-def constant(f: Function, text: str, kind: str, width: int) -> str:
+def constant(f: LlvmFunction, text: str, kind: str, width: int) -> str:
     """A part that holds one constant everywhere."""
     whole = text if width == 1 else f"<{', '.join([f'{kind} {text}'] * width)}>"
     return packed(f, whole, kind, width)
 
 
-def regrouped(f: Function, x: Held, width: int) -> Held:
+def regrouped(f: LlvmFunction, x: Held, width: int) -> Held:
     """The same vector in parts of another width."""
     if width == x.width:
         return x
@@ -97,7 +97,7 @@ def regrouped(f: Function, x: Held, width: int) -> Held:
     return Held(x.shape, x.kind, width, tuple(joined))
 
 
-def cut(f: Function, x: str, kind: str, width: int, small: int) -> list[str]:
+def cut(f: LlvmFunction, x: str, kind: str, width: int, small: int) -> list[str]:
     """A part in pieces of `small` elements."""
     if small == width:
         return [x]
@@ -111,7 +111,7 @@ def _units(kind: str, width: int, small: int) -> tuple[str, int, int]:
     return "i32", words(kind, width), words(kind, small)
 
 
-def _slice(f: Function, x: str, kind: str, width: int, first: int, count: int) -> str:
+def _slice(f: LlvmFunction, x: str, kind: str, width: int, first: int, count: int) -> str:
     whole = vector(width, kind)
     if count == 1:
         return f.value(f"extractelement {whole} {x}, i64 {first}")
@@ -119,7 +119,7 @@ def _slice(f: Function, x: str, kind: str, width: int, first: int, count: int) -
     return f.value(f"shufflevector {whole} {x}, {whole} poison, <{count} x i32> <{places}>")
 
 
-def join(f: Function, pieces: Sequence[str], kind: str, width: int) -> str:
+def join(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
     """Pieces of `width` elements as one part."""
     if len(pieces) == 1:
         return pieces[0]
@@ -128,7 +128,7 @@ def join(f: Function, pieces: Sequence[str], kind: str, width: int) -> str:
     return packed(f, concatenate(f, pieces, kind, width), kind, width * len(pieces))
 
 
-def concatenate(f: Function, pieces: Sequence[str], kind: str, width: int) -> str:
+def concatenate(f: LlvmFunction, pieces: Sequence[str], kind: str, width: int) -> str:
     """LLVM vectors of `width` elements behind each other, or scalars where the width is 1."""
     if width == 1:
         whole, result = f"<{len(pieces)} x {kind}>", "poison"
@@ -142,7 +142,7 @@ def concatenate(f: Function, pieces: Sequence[str], kind: str, width: int) -> st
     return _two(f, left, right, kind, width * half, width * (len(pieces) - half))
 
 
-def _two(f: Function, a: str, b: str, kind: str, first: int, second: int) -> str:
+def _two(f: LlvmFunction, a: str, b: str, kind: str, first: int, second: int) -> str:
     if first > second:  # shufflevector wants two of one length
         places = ", ".join(f"i32 {i}" if i < second else "i32 poison" for i in range(first))
         b = f.value(f"shufflevector <{second} x {kind}> {b}, <{second} x {kind}> poison, <{first} x i32> <{places}>")
@@ -150,7 +150,7 @@ def _two(f: Function, a: str, b: str, kind: str, first: int, second: int) -> str
     return f.value(f"shufflevector <{first} x {kind}> {a}, <{first} x {kind}> {b}, <{first + second} x i32> <{places}>")
 
 
-def rearranged(f: Function, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
+def rearranged(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
     """Register i of the result is register `sources.flat[i]` of x."""
     width = natural_width(shape, x.kind)
     singles = [one for part in x.parts for one in cut(f, part, x.kind, x.width, 1)] if x.width > 1 else list(x.parts)
@@ -160,7 +160,7 @@ def rearranged(f: Function, x: Held, shape: tuple[int, ...], sources: Array) -> 
     return Held(shape, x.kind, width, tuple(parts))
 
 
-def picked(f: Function, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
+def picked(f: LlvmFunction, x: Held, shape: tuple[int, ...], sources: Array) -> Held:
     """The same where whole parts are taken as they are."""
     runs = sources.reshape(-1, x.width) if sources.size % x.width == 0 else sources.reshape(-1, 1)
     whole = runs.shape[1] == x.width and (runs == runs[:, :1] + np.arange(x.width)).all()
