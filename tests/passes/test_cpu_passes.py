@@ -13,6 +13,7 @@ from strategies import kernels, outcome
 import tilewave as tw
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.schedule import checked_schedule
+from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.errors import InterpreterError, Loc
 from tilewave.interp.arithmetic import elementwise
 from tilewave.interp.tiles import interpret
@@ -20,7 +21,7 @@ from tilewave.ir import ops
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Value
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import BOOL, F32, I8, INDEX_SCALAR, Scalar, Tile
+from tilewave.ir.types import BOOL, F32, FLOAT8, I8, INDEX_SCALAR, Scalar, Tile
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.ir.verify import verify
 from tilewave.mapping import grouped
@@ -200,6 +201,34 @@ def test_panels_of_the_operands_own_dtype_round_what_a_cast_would_round():
     assert "= cast(" not in str(packed)
     interpret(packed, [a, b, c], {})
     check_product(c, a.astype(np.float16), b.astype(np.float16))
+
+
+def product_of_a_cast(stored, taken, acc):
+    """a · bᵀ, with a cast on its way to the product."""
+
+    @wave(tiling())
+    def product_of_a_cast(a: Memory[M, K, G, stored], b: Memory[N, K, G, taken], c: Memory[M, N, G, acc]):
+        @iterate(K, init_args=[Register[M, N, acc](0)])
+        def total(sum):
+            return mma(cast(read(a), taken), read(b), sum)
+
+        write(total, c)
+
+    return product_of_a_cast
+
+
+@pytest.mark.parametrize("taken", [f32, f16, bf16, *FLOAT8, i8], ids=str)
+@pytest.mark.parametrize("stored", [f16, bf16, *FLOAT8, i8, BOOL], ids=str)
+def test_a_packed_operand_is_what_its_cast_makes_of_every_number(stored, taken):
+    """All the numbers that a dtype has, times 1: float8s hold neither each other nor every i8, though numpy says so."""
+    acc, count = i32 if taken == i8 else f32, 1 << stored.bits
+    a = np.arange(count).astype(f"u{stored.bytes}").view(stored.numpy)[:, None]
+    kernel = compiled(product_of_a_cast(stored, taken, acc), subs=sizes(count, 1, 1, count, 1, 2)).kernel
+    packed = PrepackOperands(count, 1, 2, INSTRUCTION_SETS["x86-64"].panel_formats())(kernel)
+    want, found = poisoned((count, 1), acc), poisoned((count, 1), acc)
+    for each, c in ((kernel, want), (packed, found)):
+        interpret(each, [a, np.ones((1, 1), taken.numpy), c], {})
+    np.testing.assert_array_equal(found, want)
 
 
 def test_a_format_that_loses_digits_is_refused():

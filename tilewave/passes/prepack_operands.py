@@ -25,7 +25,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
-from tilewave.ir.types import DTYPES, DType, Memory, Scalar, Tile
+from tilewave.ir.types import BOOL, DTYPES, FLOAT8, DType, Memory, Scalar, Tile
 
 NO_LOOP = Reason(
     "this product stands in no loop over its depth, so its operands are not packed",
@@ -109,7 +109,12 @@ def _around_loops(loop: Loop) -> tuple[Block, ...]:
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every number of one dtype is one of the other's."""
+    """Whether every number of one dtype is known to be one of the other's.
+
+    A float8 holds itself and 0 and 1 only: numpy is told of safe casts between float8s and from i8, and they round.
+    """
+    if wide in FLOAT8:
+        return narrow in (wide, BOOL)
     return bool(np.can_cast(narrow.numpy, wide.numpy, "safe"))
 
 
