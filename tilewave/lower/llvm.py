@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 Typed = tuple[str, str]
 """An LLVM type and the name of a value of it."""
-AFTER, END = "after", "end"
-BEHIND = (AFTER, END)
-"""How labels of blocks behind a choice, or behind a loop, begin."""
 
 
 @dataclass
@@ -94,7 +91,7 @@ class LlvmFunction:
 
     def when(self, condition: str, yes: Callable[[], None], no: Callable[[], None]) -> None:
         """Write one block or the other."""
-        first, second, after = (self.new_label(hint) for hint in ("then", "else", AFTER))
+        first, second, after = (self.new_label(hint) for hint in ("then", "else", "after"))
         self.branch(condition, first, second)
         for label, write in ((first, yes), (second, no)):
             self.start(label)
@@ -104,7 +101,7 @@ class LlvmFunction:
 
     def choose(self, condition: str, yes: Callable[[], list[Typed]], no: Callable[[], list[Typed]]) -> list[Typed]:
         """The values of one block or the other."""
-        first, second, after = (self.new_label(hint) for hint in ("then", "else", AFTER))
+        first, second, after = (self.new_label(hint) for hint in ("then", "else", "after"))
         self.branch(condition, first, second)
         arms = []
         for label, write in ((first, yes), (second, no)):
@@ -141,7 +138,7 @@ class LlvmFunction:
     ) -> list[Typed]:
         """As long as holds(carried): carried = body(carried)."""
         before = self.label
-        head, inside, after = (self.new_label(hint) for hint in ("head", "body", END))
+        head, inside, after = (self.new_label(hint) for hint in ("head", "body", "end"))
         carried = [(kind, self.fresh("c")) for kind, _ in init]
         self.jump(head)
         self.start(head)

@@ -6,7 +6,7 @@ import pytest
 from tilewave import *
 from tilewave.backend.amd import compiler
 from tilewave.backend.amd.spelling import INTRINSICS
-from tilewave.backend.amd.wait_states import FARTHEST, settled, too_early
+from tilewave.backend.amd.wait_states import FARTHEST, _blocks, _last_sums, settled, too_early
 from tilewave.emulator.hazards import _result_delay
 from tilewave.emulator.matrix import shape_of
 from tilewave.emulator.step import MatrixTiming
@@ -159,11 +159,17 @@ def compiled_with(monkeypatch, chip, *answers):
     return compiled, text
 
 
+def unsettled(asm, chip):
+    """What matrix instructions still write at the end of their blocks."""
+    return [sums for block in _blocks(asm).values() for sums in _last_sums(block, chip)]
+
+
 @pytest.mark.parametrize("chip", CHIPS)
 def test_a_kernel_that_lacks_some_is_compiled_with_them(monkeypatch, chip):
     _, plain = compiled_with(monkeypatch, chip, None)
     compiled, longer = compiled_with(monkeypatch, chip, "too early", None)
     assert "s_nop 15\n\ts_nop 3" in longer and "s_nop 15" not in plain
+    assert any(unsettled(plain, chip)) and not any(unsettled(longer, chip))
     a, b = (np.random.default_rng(0).integers(-4, 5, (64, 64)).astype(np.float16) for _ in range(2))
     c = np.zeros((64, 64), np.float32)
     compiled.emulate(a, b, c)
@@ -175,10 +181,36 @@ def test_what_still_lacks_some_is_not_given_out(monkeypatch):
         compiled_with(monkeypatch, "gfx942", "too early", "too early")
 
 
-def test_only_ends_of_loops_and_choices_are_settled():
-    ir = ".entry:\n  br label %.head1\n.head1:\n.body2:\n.end3:\n  %x = phi i32 [ 0, %.head1 ]\n  ret void\n"
-    lines = settled(ir).splitlines()
-    at = lines.index(".end3:")
-    assert lines[at + 1].startswith("  %x = phi") and lines[at + 3] == "  call void @llvm.amdgcn.s.nop(i16 15)"
-    assert sum("call" in line for line in lines) == 4 and lines[-1].startswith("declare")
-    assert settled(settled(ir)).count("declare") == 2
+PRODUCT = (
+    "  %.t{} = call <4 x float> @llvm.amdgcn.mfma.f32.16x16x16f16(<4 x half> %.a, <4 x half> %.b, <4 x float> %.c)"
+)
+SUM = "  %.t3 = fadd <4 x float> %.t1, %.t2"
+WAITS = [
+    "  call void @llvm.amdgcn.sched.barrier(i32 0)",
+    "  call void @llvm.amdgcn.s.nop(i16 15)",
+    "  call void @llvm.amdgcn.s.nop(i16 3)",
+    "  call void @llvm.amdgcn.sched.barrier(i32 0)",
+]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        SUM,
+        "  br label %.head1",
+        "  ret void",
+        "  %.t3 = load i32, ptr %.p",
+        "  %.t3 = call i32 @llvm.amdgcn.workitem.id.x()",
+    ],
+)
+def test_wait_states_stand_directly_behind_a_row_of_matrix_instructions(behind):
+    row = [PRODUCT.format(1), "  %.t4 = bitcast <4 x float> %.t1 to <4 x i32>", PRODUCT.format(2)]
+    lines = settled("\n".join([".body2:", SUM, *row, behind, ".end3:", SUM, ""])).splitlines()
+    assert lines[:-2] == [".body2:", SUM, *row, *WAITS, behind, ".end3:", SUM]
+
+
+def test_what_multiplies_no_matrices_is_settled_as_it_is():
+    ir = f"declare <4 x float> @llvm.amdgcn.mfma.f32.16x16x16f16()\n.head1:\n.end3:\n{SUM}\n  ret void\n"
+    declared = ["declare void @llvm.amdgcn.sched.barrier(i32)", "declare void @llvm.amdgcn.s.nop(i16)"]
+    assert settled(ir).splitlines() == [*ir.splitlines(), *declared]
+    assert settled(settled(ir)) == settled(ir)

@@ -16,8 +16,10 @@ enters each block once (getWaitStatesSince in llvm/llvm-project's GCNHazardRecog
 
 Where it takes the longer way first, it finds the matrix instruction far off, and does not enter that block again on the
 short one. So what LLVM made is read once more, from matrix instructions onwards, across the ends of blocks; within a
-block there is one way. Where wait states are missing, the kernel is compiled again with `s_nop` behind each loop and
-each choice: as many as LLVM searches, so that no search goes beyond them.
+block there is one way. Where wait states are missing, the kernel is compiled again with `s_nop` behind each row of
+matrix instructions: as many as LLVM searches, so that no search goes beyond them. They stand in the block of the matrix
+instruction itself, because LLVM's register allocator puts copies at both ends of an edge, before anything that stands
+behind a loop or a choice.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
-from tilewave.lower.llvm import BEHIND
 from tilewave.machine.matrix import CDNA4, NAMED, MatrixInstruction
 
 FARTHEST = 20
@@ -45,21 +46,24 @@ SETTLE = (
     "  call void @llvm.amdgcn.sched.barrier(i32 0)",
 )
 DECLARED = ("declare void @llvm.amdgcn.sched.barrier(i32)", "declare void @llvm.amdgcn.s.nop(i16)")
-JOIN = re.compile(rf"\.(?:{'|'.join(BEHIND)})\d+:")
+MULTIPLIES = re.compile(r"  \S+ = call .*@llvm\.amdgcn\.mfma\.")
+RESHAPES = re.compile(r"  \S+ = (?:bitcast|shufflevector|extractelement|insertelement) ")
+"""What stands between matrix instructions of a row; LLVM makes no block of its own of it."""
 
 Rows = frozenset[str]
 
 
 def settled(llvm_ir: str) -> str:
-    """The same with enough wait states behind each loop and each choice."""
+    """The same with enough wait states behind each row of matrix instructions."""
     lines: list[str] = []
-    begins = False
+    waits = False
     for line in llvm_ir.splitlines():
-        if begins and " = phi " not in line:
+        multiplies = MULTIPLIES.match(line) is not None
+        if waits and not multiplies and RESHAPES.match(line) is None:
             lines += SETTLE
-            begins = False
+            waits = False
         lines.append(line)
-        begins = begins or JOIN.fullmatch(line) is not None
+        waits = waits or multiplies
     return "\n".join([*lines, *(said for said in DECLARED if said not in lines)]) + "\n"
 
 
