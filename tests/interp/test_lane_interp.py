@@ -276,7 +276,7 @@ def product_text(layouts, arrays, rows, depth, turned):
         lines.append(f"%{name}v = load(%{name}, [{ats[name]}], []) {{steps = {steps}}} : vector<{vectors[name]}>")
     name = {(16, 4): "f32_16x16x4_f32", (32, 8): "f32_32x32x8_f16", (32, 16): "f32_32x32x8_f16"}
     taken = name.get((rows, depth), "f32_16x16x16_f16")  # two of them where the depth is twice the instruction's
-    shape = f"shape = [{rows}, {rows}, {depth}], instruction = {taken}, turned = {str(turned).lower()}"
+    shape = f"shape = [{rows}, {rows}, {depth}], instruction = {taken}, transposed = {str(turned).lower()}"
     lines.append(f"%z = matrix(%av, %bv, %dv) {{{shape}}} : vector<{vectors['d']}>")
     lines.append(f"store(%z, %out, [{ats['d']}], []) {{steps = {[list(s) for s in layouts['d'].steps]}}}")
     memories = [f"%{name}: memory<{shapes[name]}, global>" for name in "abd"] + [f"%out: memory<{shapes['d']}, global>"]

@@ -35,8 +35,8 @@ def test_fragments_are_laid_out_as_amd_says(instruction):
     np.testing.assert_array_equal(held(fragment.operand(shape, (1, 1), 0)), facts["A"])
     np.testing.assert_array_equal(held(fragment.operand(shape, (1, 1), 1))[..., ::-1], facts["B"])
     square = (instruction.rows, instruction.rows)
-    np.testing.assert_array_equal(held(fragment.sums(square, (1, 1), turned=False)), facts["CD"])
-    np.testing.assert_array_equal(held(fragment.sums(square, (1, 1), turned=True))[..., ::-1], facts["CD"])
+    np.testing.assert_array_equal(held(fragment.sums(square, (1, 1), transposed=False)), facts["CD"])
+    np.testing.assert_array_equal(held(fragment.sums(square, (1, 1), transposed=True))[..., ::-1], facts["CD"])
 
 
 def test_every_matrix_instruction_of_the_language_is_known():
@@ -96,7 +96,7 @@ def test_lanes_that_divide_a_tile_need_one_layout():
 
 
 def test_what_runs_along_one_axis_keeps_its_registers_only():
-    layout = mfma(16, 32).sums((64, 128), (2, 2), turned=True)
+    layout = mfma(16, 32).sums((64, 128), (2, 2), transposed=True)
     along, kept = layout.along([1])
     assert kept == (1, 2, 3)
     assert along.registers == (4, 1, 4)

@@ -11,7 +11,7 @@ from tilewave import *
 from tilewave.emulator.statistics import loop_statistics
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Barrier, Loop, Matrix, Meet, Priority, Together
+from tilewave.ir.ops import Barrier, InstructionGroup, Loop, Matrix, Meet, Priority
 from tilewave.ir.parse import parse
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.machine.chips import CHIPS
@@ -77,7 +77,7 @@ def test_where_registers_are_short_the_second_half_is_multiplied_in_two_parts():
 
 def test_a_wave_alone_has_its_loads_between_its_products():
     kernel = laid_out(*CASES[1], (256, 256, 256))
-    groups = [op for op in walk(kernel.body) if isinstance(op, Together)]
+    groups = [op for op in walk(kernel.body) if isinstance(op, InstructionGroup)]
     assert sum(op.count for op in groups if op.kind == "matrix") == 128
     assert {op.kind for op in groups} == {"matrix", "load", "shared_load", "shared_store"}
 

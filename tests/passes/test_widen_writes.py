@@ -185,7 +185,7 @@ def test_no_lane_waits_for_a_bank(chip, mma_type):
     """On gfx942. The banks of gfx950 could read 256 bytes at once, but chunks of 8 bytes let them read half of that."""
     machine, instruction = CHIPS[chip], NAMED[mma_type.value]
     for dtype in (f16, i8):
-        layout = instruction.fragment().sums((128, 256), EIGHT, turned=True)
+        layout = instruction.fragment().sums((128, 256), EIGHT, transposed=True)
         memory = chunk_memory(machine, layout, dtype, prod(EIGHT), 32768)
         chunks = WaveChunks(layout, *memory.shape[1:], 16 // dtype.bytes, 64)
         waited = {"gfx942": 0, "gfx950": prod(memory.shape[1:]) * dtype.bytes // 256}[chip]

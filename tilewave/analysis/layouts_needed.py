@@ -83,7 +83,7 @@ class LayoutsNeeded:
 
     def sums(self, op: Mma) -> TileLayouts:
         fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
-        return (fragment.sums(op.acc.type.shape, self.waves, turned=True),)
+        return (fragment.sums(op.acc.type.shape, self.waves, transposed=True),)
 
     def operand(self, op: Mma, side: int) -> TileLayouts:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)

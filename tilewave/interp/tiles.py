@@ -292,9 +292,9 @@ class _Interpreter(InterpretedCall):
         if op.result not in self.packed:
             *batch, panels, groups, rows, depth = op.result.type.shape
             order = [a for a in range(buffer.data.ndim) if a not in (op.row_axis, op.depth_axis)]
-            turned = buffer.data.transpose([*order, op.row_axis, op.depth_axis])
+            transposed = buffer.data.transpose([*order, op.row_axis, op.depth_axis])
             whole = np.zeros((*batch, panels * rows, groups * depth), op.result.type.dtype.numpy)
-            whole[..., : turned.shape[-2], : turned.shape[-1]] = turned.astype(whole.dtype)
+            whole[..., : transposed.shape[-2], : transposed.shape[-1]] = transposed.astype(whole.dtype)
             split = whole.reshape(*batch, panels, rows, groups, depth)
             self.packed[op.result] = TrackedMemory(op.result, np.ascontiguousarray(split.swapaxes(-3, -2)))
         return (self.packed[op.result],)

@@ -192,8 +192,8 @@ class WaveRun(AsynchronousMeaning):
     def matrix(self, op: Matrix) -> Array:
         fragment = self.fragment(op)
         a, b, acc = (self.every_lane(v) for v in (op.a, op.b, op.acc))
-        sums = multiply(fragment.matrix(a, 0), fragment.matrix(b, 1), fragment.from_sums(acc, op.turned))
-        whole = fragment.to_sums(sums, op.turned)
+        sums = multiply(fragment.matrix(a, 0), fragment.matrix(b, 1), fragment.from_sums(acc, op.transposed))
+        whole = fragment.to_sums(sums, op.transposed)
         if not op.rows:
             return whole
         kept = np.array(acc)

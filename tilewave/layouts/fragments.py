@@ -84,11 +84,11 @@ class Fragment:
         own = shape[-2] // waves[side]
         return _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
 
-    def sums(self, shape: tuple[int, ...], waves: tuple[int, int], turned: bool) -> Layout:
+    def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool) -> Layout:
         """The accumulator of each wave; leading axes are batches."""
         own = shape[-2] // waves[0], shape[-1] // waves[1]
         starts = tuple((_wave(waves, side, own[side]),) for side in (0, 1))
-        return _tiled(self.acc.permuted((1, 0)) if turned else self.acc, shape, own, starts, 2)
+        return _tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
 
     # -- from lanes to matrices and back: lanes x registers…, as the layouts above lay them
 
@@ -98,14 +98,14 @@ class Fragment:
         shape = _whole(operand.shape[1:], one, 1)
         return _from_lanes(operand, self.operand(shape, (1, 1), side), shape)
 
-    def from_sums(self, sums: Array, turned: bool) -> Array:
+    def from_sums(self, sums: Array, transposed: bool) -> Array:
         """batches… x rows x columns of the sums that the lanes of one wave hold."""
         shape = _whole(sums.shape[1:], self.acc, 2)
-        return _from_lanes(sums, self.sums(shape, (1, 1), turned), shape)
+        return _from_lanes(sums, self.sums(shape, (1, 1), transposed), shape)
 
-    def to_sums(self, matrix: Array, turned: bool) -> Array:
+    def to_sums(self, matrix: Array, transposed: bool) -> Array:
         """The inverse of `from_sums`."""
-        layout = self.sums(matrix.shape, (1, 1), turned)
+        layout = self.sums(matrix.shape, (1, 1), transposed)
         return matrix.reshape(-1).take(_places(layout, matrix.shape, self.lanes))
 
 
@@ -163,7 +163,7 @@ class GroupFragment:
 
     depth: int
 
-    def sums(self, shape: tuple[int, ...], waves: tuple[int, int], turned: bool = True) -> Layout:
+    def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool = True) -> Layout:
         """The accumulator of each wave; leading axes are batches."""
         own = self.group_rows(shape[-2], waves), shape[-1]
         return _tiled(GROUP_SUMS, shape, own, (self.group(shape[-2], waves), ()), 2)

@@ -39,6 +39,7 @@ from tilewave.ir.ops import (
     AwaitLoads,
     Barrier,
     CopyAsyncChunks,
+    InstructionGroup,
     KeepOrder,
     Load,
     Loop,
@@ -47,7 +48,6 @@ from tilewave.ir.ops import (
     Priority,
     Role,
     Store,
-    Together,
     Yield,
 )
 from tilewave.ir.placements import lies_in
@@ -403,7 +403,7 @@ class _Alone(_Layout):
         """Multiply the first half; loads, and the reads of the second half, stand between its products."""
         self.add(*self.step.loads)
         self.multiply(operands, rows)
-        self.add(Together("shared_load", at_once, loc=self.loc))
+        self.add(InstructionGroup("shared_load", at_once, loc=self.loc))
         self.spread(_in_turn(("shared_load", between), ("load", self.step.load_instructions())))
         self.add(KeepOrder(loc=self.loc))
 
@@ -417,7 +417,7 @@ class _Alone(_Layout):
         self.add(*step.loads)
         second = self.read(half, step.depths)
         self.multiply(first)
-        self.add(Together("shared_load", _accesses(first), loc=self.loc))
+        self.add(InstructionGroup("shared_load", _accesses(first), loc=self.loc))
         self.spread(["load"] * step.load_instructions() + ["shared_load"] * _accesses(second))
         self.add(KeepOrder(loc=self.loc))
         self.second(second, ())
@@ -437,8 +437,8 @@ class _Alone(_Layout):
         for i, kind in enumerate(queue):
             between = self.products * (i + 1) // len(queue) - self.products * i // len(queue)
             if between:
-                self.add(Together("matrix", between, loc=self.loc))
-            self.add(Together(kind, 1, loc=self.loc))
+                self.add(InstructionGroup("matrix", between, loc=self.loc))
+            self.add(InstructionGroup(kind, 1, loc=self.loc))
 
 
 def _in_turn(*kinds: tuple[str, int]) -> list[str]:

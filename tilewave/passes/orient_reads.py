@@ -13,22 +13,24 @@ from tilewave.ir.rewrite import rewrite, uses, walk
 def orient_reads(kernel: Kernel) -> Kernel:
     used = uses(kernel)
     reads = {op.result for op in walk(kernel.body) if isinstance(op, (Read, Gather)) and used[op.result] == 1}
-    turned: dict[Value, Permute] = {op.x: op for op in walk(kernel.body) if isinstance(op, Permute) and op.x in reads}
+    transposed: dict[Value, Permute] = {
+        op.x: op for op in walk(kernel.body) if isinstance(op, Permute) and op.x in reads
+    }
 
     def orient(op: Op) -> Sequence[Op] | None:
         match op:
-            case Permute(x) if x in turned:
+            case Permute(x) if x in transposed:
                 return []
-            case Read() if op.result in turned:
-                permute = turned[op.result]
+            case Read() if op.result in transposed:
+                permute = transposed[op.result]
                 axes = tuple(op.axes[a] for a in permute.axes)
                 return [replace(op, axes=axes, results=permute.results)]
-            case Gather(where=where) if op.result in turned:
-                permute = turned[op.result]
+            case Gather(where=where) if op.result in transposed:
+                permute = transposed[op.result]
                 args = tuple(where.args[a] for a in permute.axes)
                 return [replace(op, where=Block(args, where.ops), results=permute.results)]
             case _:
                 return None
 
-    # What was turned twice is a read that was turned once now.
-    return orient_reads(rewrite(kernel, orient)) if turned else kernel
+    # What was transposed twice is a read that was transposed once now.
+    return orient_reads(rewrite(kernel, orient)) if transposed else kernel

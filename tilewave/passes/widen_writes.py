@@ -141,7 +141,7 @@ class _Widening:
         shape, waves = op.tile.type.shape, self.spreads.waves
         own = shape[-2] // waves[0], shape[-1] // waves[1]
         whole = (b for b in self.blocks if own[0] % b.rows == 0 and own[1] % b.cols == 0)
-        found = (block.sums(shape, waves, turned=True) for block in whole)
+        found = (block.sums(shape, waves, transposed=True) for block in whole)
         return next((layout for layout in found if held == (layout,)), None)
 
     def free(self, block: Block, position: int) -> Value | None:

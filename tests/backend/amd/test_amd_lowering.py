@@ -495,7 +495,7 @@ def product_kernel(instruction, chip, repeat, blocks=(2, 3, 2)):
   %x = load(%a, [%in, %deep], []) {operand}<{rows}x{depths}x{w}x{a_dtype}>
   %y = load(%b, [%in, %deep], []) {operand}<{cols}x{depths}x{w}x{b_dtype}>
   %acc = const() {{value = 2}} : {sums}
-  %z = matrix(%x, %y, %acc) {{{taken}, turned = true}} : {sums}
+  %z = matrix(%x, %y, %acc) {{{taken}, transposed = true}} : {sums}
   store(%z, %c, [%in, %four], []) {{steps = [[{r}, 0], [0, {r}], [0, {group}], [0, 1]]}}
   %s = matrix(%x, %y, %acc) {{{taken}}} : {sums}
   store(%s, %d, [%four, %in], []) {{steps = [[{r}, 0], [0, {r}], [{group}, 0], [1, 0]]}}"""

@@ -242,13 +242,13 @@ class Amdgcn:
         return NAMED[instruction].depth
 
     def multiply(self, f: LlvmFunction, product: Product) -> str:
-        name = TURNED.get(product.instruction, product.instruction) if product.turned else product.instruction
+        name = TURNED.get(product.instruction, product.instruction) if product.transposed else product.instruction
         row = NAMED[name]
         per_lane = row.depth * row.rows // self.chip.lanes
         dtype, _, acc = row.dtypes(self.chip.matrix)
         kind = FRAGMENT["f8" if dtype.startswith("f8") else dtype, per_lane]
         sums = f"<{row.rows * row.rows // self.chip.lanes} x {'i32' if acc == 'i32' else 'float'}>"
-        operands = (product.b, product.a) if product.turned else (product.a, product.b)
+        operands = (product.b, product.a) if product.transposed else (product.a, product.b)
         taken = [(kind, _as_fragment(f, x, kind, dtype, per_lane)) for x in operands]
         zeros = [("i32", "0")] * 3
         return f.call(sums, f"llvm.amdgcn.{INTRINSICS[name]}", [*taken, (sums, product.acc), *zeros])

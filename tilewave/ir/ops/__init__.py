@@ -87,7 +87,7 @@ from tilewave.ir.ops.lane import (
     Wave,
 )
 from tilewave.ir.ops.memory import Allocate, Gather, Overlay, Read, Scatter, Write, WriteThrough
-from tilewave.ir.ops.order import AwaitLoads, Barrier, KeepOrder, Meet, Priority, Scheduling, Together
+from tilewave.ir.ops.order import AwaitLoads, Barrier, InstructionGroup, KeepOrder, Meet, Priority, Scheduling
 from tilewave.ir.ops.product import (
     Accumulate,
     LoadAccumulator,
@@ -145,6 +145,7 @@ __all__ = [
     "Function",
     "Gather",
     "HandOver",
+    "InstructionGroup",
     "Iota",
     "KeepOrder",
     "Lane",
@@ -198,7 +199,6 @@ __all__ = [
     "TakeOver",
     "Tanh",
     "TileOf",
-    "Together",
     "Unary",
     "Unset",
     "Wave",

@@ -229,7 +229,7 @@ class Matrix(Computed):
 
     a: batches… x row blocks x depth blocks x depth per lane, b likewise with column blocks, acc: batches… x row
     blocks x column blocks x groups x 4. `shape` is rows x columns x depth of one block, which takes one instruction,
-    or several that share the depth. `turned`: the four neighbours of acc lie along columns instead of rows. `rows`:
+    or several that share the depth. `transposed`: the four neighbours of acc lie along columns instead of rows. `rows`:
     only the row blocks from rows[0] up to rows[1] are added to, the other sums pass through.
     """
 
@@ -240,7 +240,7 @@ class Matrix(Computed):
     acc: Value
     shape: tuple[int, ...]
     instruction: str
-    turned: bool = False
+    transposed: bool = False
     rows: tuple[int, ...] = ()
 
     def check(self, want: Want) -> None:

@@ -8,7 +8,7 @@ from tilewave.ir.core import Op, Want
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only
 
 GROUPED = ("matrix", "load", "shared_load", "shared_store")
-"""What `together` groups."""
+"""What `instruction_group` groups."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class KeepOrder(Scheduling):
 
 
 @dataclass(frozen=True)
-class Together(Scheduling):
+class InstructionGroup(Scheduling):
     """The next `count` instructions of a kind come here in a row: matrix, load, shared_load or shared_store.
 
     A list of these lays out the stretch that it ends; no result depends on it.
@@ -79,6 +79,6 @@ OPS: tuple[type[Op], ...] = (
     Meet,
     Priority,
     KeepOrder,
-    Together,
+    InstructionGroup,
     AwaitLoads,
 )

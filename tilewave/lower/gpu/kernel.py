@@ -236,7 +236,7 @@ class _Body:
                 self.target.priority(self.f, level)
             case ir.KeepOrder():
                 self.target.keep_order(self.f)
-            case ir.Together(kind, count):
+            case ir.InstructionGroup(kind, count):
                 self.target.together(self.f, kind, count)
             case ir.AwaitLoads():
                 self.target.await_loads(self.f)

@@ -29,7 +29,7 @@ def multiply(f: LlvmFunction, target: LaneTarget, op: Matrix, a: Held, b: Held, 
                     for col in range(col_blocks):
                         at = (first * row_blocks + row) * col_blocks + col
                         x, y = left[first * row_blocks + row][part], right[first * col_blocks + col][part]
-                        found[at] = target.multiply(f, Product(op.instruction, op.turned, x, y, found[at]))
+                        found[at] = target.multiply(f, Product(op.instruction, op.transposed, x, y, found[at]))
     return Held(acc.shape, sums.kind, sums.width, tuple(found))
 
 

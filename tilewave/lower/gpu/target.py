@@ -12,10 +12,10 @@ from tilewave.lower.llvm import LlvmFunction, Module
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix instruction: a and b as words, the sums as they are; `turned` swaps the operands."""
+    """One matrix instruction: a and b as words, the sums as they are; `transposed` swaps the operands."""
 
     instruction: str
-    turned: bool
+    transposed: bool
     a: str
     b: str
     acc: str
