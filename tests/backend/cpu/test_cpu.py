@@ -18,6 +18,7 @@ from tilewave.backend.cpu.build import build_cpu
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, host_instruction_set, runs_here
 from tilewave.errors import InterpreterError, TargetError
 from tilewave.interp.tiles import interpret
+from tilewave.ir.types import BOOL
 from tilewave.runtime.arrays import view
 
 DTYPES = [(f32, f32), (f16, f32), (bf16, f32), (f64, f64), (i8, i32), (f8e4m3fn, f32), (f8e5m2, f32)]
@@ -123,6 +124,37 @@ def test_narrow_inputs_may_add_up_in_f64():
     a, b, c = random_array(rng, (40, 50), f16), random_array(rng, (30, 50), f16), poisoned((40, 30), f64)
     compiled(gemm(f16, f64), subs=sizes(40, 30, 50), target="cpu")(a, b, c)
     np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-13, atol=1e-13)
+
+
+MULTIPLIED_HERE = [
+    (name, dtype, acc)
+    for name, s in INSTRUCTION_SETS.items()
+    for dtype, acc in DTYPES
+    if runs_here(s) and (not s.only or dtype.name in s.only)
+]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("name", "dtype", "acc"), MULTIPLIED_HERE, ids=str)
+def test_truth_values_are_packed_as_numbers(name, dtype, acc, turned):
+    """Whole panels and edges, along the depth and along the rows: a byte each in memory, a bit each in registers."""
+
+    @wave(tiling())
+    def count(a: Memory[M, K, G, BOOL], b: Memory[N, K, G, dtype], c: Memory[M, N, G, acc]):
+        @iterate(K, init_args=[Register[M, N, acc](0)])
+        def total(sum):
+            return mma(cast(read(a), dtype), read(b), sum)
+
+        write(total, c)
+
+    m, n, k = 70, 37, 75
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(0, 2, (m, k)).astype(np.bool_), rng.integers(-4, 5, (n, k)).astype(dtype.numpy)
+    c = poisoned((m, n), acc)
+    kernel = compiled(count, subs=sizes(m, n, k, 64, 32, 64), target="cpu", instruction_set=name)
+    kernel(np.asfortranarray(a) if turned else a, b, c)
+    assert "prepack(%a)" in str(kernel.ir())
+    np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64).T)
 
 
 def test_a_packed_product_beside_tiles_too_large_for_registers():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewave.ir.types import BOOL, DType, Memory
-from tilewave.lower.llvm import LlvmFunction
+from tilewave.lower.llvm import LlvmFunction, vector
 from tilewave.lower.numbers import in_memory, stored
 
 
@@ -43,17 +43,18 @@ def add(f: LlvmFunction, a: str, b: str | int) -> str:
     return f.value(f"add i64 {a}, {b}")
 
 
-def load(f: LlvmFunction, dtype: DType, address: str) -> str:
-    """One element."""
-    kind = in_memory(dtype)
+def load(f: LlvmFunction, dtype: DType, address: str, lanes: int = 1) -> str:
+    """One element, or some that stand side by side."""
+    kind = vector(lanes, in_memory(dtype))
     found = f.value(f"load {kind}, ptr {address}, align {dtype.bytes}")
-    return f.value(f"trunc i8 {found} to i1") if dtype == BOOL else found
+    return f.value(f"trunc {kind} {found} to {vector(lanes, 'i1')}") if dtype == BOOL else found
 
 
-def store(f: LlvmFunction, dtype: DType, x: str, address: str) -> None:
+def store(f: LlvmFunction, dtype: DType, x: str, address: str, lanes: int = 1) -> None:
+    kind = vector(lanes, in_memory(dtype))
     if dtype == BOOL:
-        x = f.value(f"zext i1 {x} to i8")
-    f.do(f"store {in_memory(dtype)} {x}, ptr {address}, align {dtype.bytes}")
+        x = f.value(f"zext {vector(lanes, 'i1')} {x} to {kind}")
+    f.do(f"store {kind} {x}, ptr {address}, align {dtype.bytes}")
 
 
 def inside(f: LlvmFunction, position: Sequence[str], shape: Sequence[int]) -> str:

@@ -111,6 +111,11 @@ class _Panel:
         if count:
             self.f.loop(str(count), [], one)
 
+    def loaded(self, address: str, count: int) -> str:
+        """Some elements of the source that stand side by side, in the panel's dtype."""
+        found = load(self.f, self.source.dtype, address, count)
+        return cast(self.f, found, self.source.dtype, self.dtype, count)
+
     def turn(self, group: str, square: int) -> None:
         """`square` groups of every row: loaded along the depth, stored along the rows."""
         f = self.f
@@ -121,9 +126,7 @@ class _Panel:
             lines = []
             for row in range(first, first + square):
                 address = self.source.address(f, self.position(add(f, self.first_row, row), k))
-                kind = vector(count, in_memory(self.source.dtype))
-                found = f.value(f"load {kind}, ptr {address}, align {self.source.dtype.bytes}")
-                found = cast(f, found, self.source.dtype, self.dtype, count)
+                found = self.loaded(address, count)
                 lines.append(f.value(f"bitcast {vector(count, stored(self.dtype))} {found} to {many}"))
             for step, line in enumerate(transposed(f, lines, many)):
                 where = self.target(add(f, group, step), first * self.depth)
@@ -135,23 +138,14 @@ class _Panel:
         k = f.value(f"mul i64 {group}, {self.depth}")
         for row in range(self.rows):
             address = self.source.address(f, self.position(add(f, self.first_row, row), k))
-            kind = vector(self.depth, in_memory(self.source.dtype))
-            found = f.value(f"load {kind}, ptr {address}, align {self.source.dtype.bytes}")
-            found = cast(f, found, self.source.dtype, self.dtype, self.depth)
-            where = self.target(group, row * self.depth)
-            f.do(f"store {vector(self.depth, stored(self.dtype))} {found}, ptr {where}, align {self.dtype.bytes}")
+            found = self.loaded(address, self.depth)
+            store(f, self.dtype, found, self.target(group, row * self.depth), self.depth)
 
     def copy(self, group: str) -> None:
         """One element of every row, which stand side by side already."""
         f = self.f
         address = self.source.address(f, self.position(self.first_row, group))
-        found = f.value(
-            f"load {vector(self.rows, in_memory(self.source.dtype))}, ptr {address}, align {self.source.dtype.bytes}"
-        )
-        found = cast(f, found, self.source.dtype, self.dtype, self.rows)
-        f.do(
-            f"store {vector(self.rows, stored(self.dtype))} {found}, ptr {self.target(group)}, align {self.dtype.bytes}"
-        )
+        store(f, self.dtype, self.loaded(address, self.rows), self.target(group), self.rows)
 
     def slowly(self, first_group: int) -> None:
         """The groups from `first_group` on, element by element, 0 where the memory ends."""

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.types import BOOL, DType, Tile
+from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, load, store, whole_inside, zero
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
@@ -202,15 +202,10 @@ class RegisterTiles:
         return self.load_lanes(place.dtype, lanes, self.vector_address(place, at, axes, index))
 
     def load_lanes(self, dtype: DType, lanes: int, address: str) -> str:
-        kind = vector(lanes, in_memory(dtype))
-        found = self.f.value(f"load {kind}, ptr {address}, align {dtype.bytes}")
-        return self.f.value(f"trunc {kind} {found} to {vector(lanes, 'i1')}") if dtype == BOOL else found
+        return load(self.f, dtype, address, lanes)
 
     def store_vector(self, value: str, dtype: DType, lanes: int, address: str) -> None:
-        kind = vector(lanes, in_memory(dtype))
-        if dtype == BOOL:
-            value = self.f.value(f"zext {vector(lanes, 'i1')} {value} to {kind}")
-        self.f.do(f"store {kind} {value}, ptr {address}, align {dtype.bytes}")
+        store(self.f, dtype, value, address, lanes)
 
     def buffer(self, kind: Tile) -> str:
         """Room on the stack for one tile that hangs over an edge, shared by all of its kind."""
