@@ -123,7 +123,7 @@ def _from_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     sign = w.do("shl", w.do("and", bits, 0x80), 24)
     signed = w.do("or", scaled, sign)
     if not fmt.signed_zero:
-        # Added to the bits of -0 this is NaN. A choice between the two here is what LLVM negates wrongly: docs/amd.md.
+        # Added to the bits of -0 this is NaN.
         is_nan = f.value(f"icmp eq {w.ints} {bits}, {w.word(fmt.nan)}")
         signed = w.do("or", signed, w.choose(is_nan, w.word(0x7FC00000), w.word(0)))
     return w.as_float(signed)
