@@ -287,6 +287,34 @@ def test_an_unwritten_upper_half_that_does_not_matter_is_none():
     assert only(kernel_text(START + body.format(3))).what == "uses v3, computed from v11, which nobody has written"
 
 
+SHIFTED = "\tv_mov_b32_e32 v10, v0\n\tv_lshrrev_b64 v[2:3], {by}, v[10:11]\n{between}\t{use}"
+"""v11 was never written; LLVM takes the bytes of v10 apart so."""
+
+
+def shifted(by, use, between=""):
+    text = kernel_text(START + SHIFTED.format(by=by, use=use, between=between), shared=1024)
+    return [f.what for f in findings_of(text, WORDS, np.zeros(256, np.uint32))]
+
+
+@pytest.mark.parametrize("use", ["global_store_{} v1, v2, s[6:7]", "ds_write_{} v1, v2"], ids=["global", "shared"])
+@pytest.mark.parametrize(("by", "bits"), [(8, 16), (16, 16), (17, 8), (24, 8), (25, 0), (31, 0), (32, 0), (40, 0)])
+def test_what_is_shifted_into_a_part_that_is_not_stored_may_be_unwritten(use, by, bits):
+    for size, names in {8: ("byte", "b8"), 16: ("short", "b16"), 32: ("dword", "b32")}.items():
+        found = shifted(by, use.format(names["ds" in use]))
+        assert found == ([] if size <= bits else ["uses v2, computed from v11, which nobody has written"])
+
+
+def test_bits_are_known_from_block_to_block_until_they_are_computed_with():
+    store = "global_store_byte v1, v2, s[6:7]"
+    loop = "\ts_mov_b32 s9, 0\n.L7:\n\ts_add_u32 s9, s9, 1\n\ts_cmp_lt_u32 s9, 3\n\ts_cbranch_scc1 .L7\n"
+    assert not shifted(8, store, loop)
+    assert not shifted(8, store, "\tv_lshrrev_b64 v[2:3], 8, v[2:3]\n")
+    assert shifted(8, store, "\tv_lshrrev_b64 v[2:3], 9, v[2:3]\n\tv_lshrrev_b64 v[2:3], 8, v[2:3]\n")
+    assert shifted(8, store, "\tv_lshrrev_b32_e32 v2, 17, v2\n")
+    assert shifted(8, "global_store_byte v2, v2, s[6:7]")  # it is an address as well
+    assert shifted(8, "global_store_short_d16_hi v1, v2, s[6:7]")
+
+
 SPILLED = """	v_mov_b32_e32 v10, v0
 {before}
 	scratch_store_dwordx2 off, v[10:11], {base} offset:8

@@ -77,6 +77,18 @@ def test_ops_on_computed_bytes_keep_every_lane(chip, name):
             assert len(wrong) == 0, f"{word}: {found[wrong[:8]]} for {given[wrong[:8]]}"
 
 
+@pytest.mark.parametrize(("chip", "name"), [*(("gfx942", n) for n in ("f16", "bf16", "f32", "f64")), ("gfx950", "f32")])
+@pytest.mark.parametrize("minus", [lambda x: -x, lambda x: x * -1.0], ids=["neg", "times -1"])
+def test_negated_choices_keep_every_lane(chip, name, minus):
+    dtype = DTYPES[name]
+    a, b = (exact.cast(np.arange(128, dtype=np.int32) % n - n // 2, "i32", name, dtype.numpy) for n in (5, 7))
+    first = np.arange(128) % 3 == 0
+    got = np.zeros(128, dtype.numpy)
+    chosen = kernel_of([dtype, dtype, DTYPES["bool"]], [(dtype, lambda x, y, c: minus(select(c, x, y)))], tile=128)
+    run(chip, chosen, [a, b, first, got])
+    assert exact.differing(got, -np.where(first, a, b)).tolist() == []
+
+
 # -- truth values -----------------------------------------------------------------------------------------------
 
 TRUTHS = {

@@ -19,6 +19,10 @@ of a lane with 64 rows of three arrays, took nine tenths of the time, and gave t
 PRODUCT = re.compile(r"= mul (?:\w+ )*i\d+ %\S+, %")
 REDUCES_STRENGTH = "-amdgpu-scalar-ir-passes"
 """LLVM's option, which has AMD's chips alone; others have no such kernels that take long."""
+NEGATION = re.compile(r"^  (%\S+) = (fneg .*?)<(\d+) x (\w+)> (%[^\s,]+)(.*)$", re.MULTILINE)
+DEFINITION = re.compile(r"^  (%\S+) = (\w+)", re.MULTILINE)
+NOT_COMPUTED = {"bitcast", "select", "shufflevector", "insertelement"}
+"""Vectors that are put together of parts, which may be choices."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class LlvmMachine:
     features: str
     gives: str = "object and text"
     """`text` where LLVM has no assembler of its own: the code is then the text's; `object` where nobody reads one."""
+    negates_choices: bool = True
+    """False where LLVM negates the last part of a vector of choices and no other."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     options.loop_unrolling = False  # what is worth unrolling is unrolled already
     builder = llvm.create_pass_builder(to, options)
     builder.getModulePassManager().run(module, builder)
+    if not machine.negates_choices:
+        module = _with_parts_negated(module)
     if machine.gives == "text":
         asm = to.emit_assembly(module)
         return ObjectCode(asm.encode(), asm)
@@ -80,3 +88,30 @@ def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
 def most_products(llvm_ir: str) -> int:
     """How many numbers that are not constant are multiplied in a block, in the one that has the most of it."""
     return max(len(PRODUCT.findall(block)) for block in re.split(r"\n\S+:", llvm_ir))
+
+
+def _with_parts_negated(module: llvm.ModuleRef) -> llvm.ModuleRef:
+    before = str(module)
+    after = negated_by_parts(before)
+    return module if after == before else llvm.parse_assembly(after)
+
+
+def negated_by_parts(llvm_ir: str) -> str:
+    """The same with each number negated by itself where a vector of them may be put together of choices."""
+    made_by = dict(DEFINITION.findall(llvm_ir))
+
+    def parts(negation: re.Match[str]) -> str:
+        name, fneg, count, kind, vector, rest = negation.groups()
+        if made_by.get(vector) not in NOT_COMPUTED:
+            return negation[0]
+        lines, whole, stem = [], "poison", f"%negated.{negation.start()}"
+        for i in range(int(count)):
+            part, minus = f"{stem}.part.{i}", f"{stem}.minus.{i}"
+            now = name if i + 1 == int(count) else f"{stem}.whole.{i}"
+            lines.append(f"  {part} = extractelement <{count} x {kind}> {vector}, i64 {i}{rest}")
+            lines.append(f"  {minus} = {fneg}{kind} {part}{rest}")
+            lines.append(f"  {now} = insertelement <{count} x {kind}> {whole}, {kind} {minus}, i64 {i}{rest}")
+            whole = now
+        return "\n".join(lines)
+
+    return NEGATION.sub(parts, llvm_ir)

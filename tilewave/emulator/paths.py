@@ -17,6 +17,9 @@ from tilewave.emulator.program import BasicBlock
 from tilewave.emulator.step import SCALAR_ROWS, Private, ReadyInstruction
 from tilewave.emulator.waits import Outstanding
 
+WORD = 32
+"""Bits of a register."""
+
 
 class PathState(NamedTuple):
     """All that the checks remember of a path."""
@@ -30,6 +33,8 @@ class PathState(NamedTuple):
     """Of registers computed from something unwritten: which register that was."""
     spilled: tuple[tuple[int, int], ...]
     """Bytes of private memory that keep something unwritten, and which register that was."""
+    partly: tuple[tuple[int, int], ...]
+    """Of registers computed from something unwritten: how many of their lowest bits are not."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Paths:
     """States by number, and the passages between them."""
 
     def __init__(self, known: int) -> None:
-        first = PathState((), (), (), known, (), ())
+        first = PathState((), (), (), known, (), (), ())
         self._states = [first]
         self._number = {first: 0}
         self._passages: dict[tuple[int, int], Passage] = {}
@@ -74,7 +79,7 @@ class Paths:
     def _walk(self, state: PathState, block: BasicBlock) -> Passage:
         outstanding = Outstanding(state.vector_memory, state.other_memory)
         wait_states = WaitStates(state.history)
-        registers = Known(state.known, dict(state.origins), dict(state.spilled))
+        registers = Known(state.known, dict(state.origins), dict(state.spilled), dict(state.partly))
         findings, suspects = [], []
         for at, step in enumerate(block.steps):
             findings += [PathFinding("missing wait", step, *said) for said in outstanding.check(step)]
@@ -91,6 +96,7 @@ class Paths:
             registers.known,
             tuple(sorted(registers.origins.items())),
             tuple(sorted(registers.spilled.items())),
+            tuple(sorted(registers.partly.items())),
         )
         return Passage(self._numbered(after), tuple(findings), tuple(suspects), *outstanding.accesses())
 
@@ -108,8 +114,8 @@ class Known:
     when it comes back and is used, and not before.
     """
 
-    def __init__(self, known: int, origins: dict[int, int], spilled: dict[int, int]) -> None:
-        self.known, self.origins, self.spilled = known, origins, spilled
+    def __init__(self, known: int, origins: dict[int, int], spilled: dict[int, int], partly: dict[int, int]) -> None:
+        self.known, self.origins, self.spilled, self.partly = known, origins, spilled, partly
         self.constants: dict[int, int] = {}
         """Scalar registers that got a number in this block; far places in private memory are said so."""
 
@@ -120,7 +126,11 @@ class Known:
         rows = [*step.vector_reads, *(SCALAR_ROWS + row for row in step.scalar_reads)]
         if step.keeps_rest:
             rows = [row for row in rows if row not in step.vector_writes]
-        return [row for row in rows if not self._is_known(row)]
+        return [row for row in rows if self._known_bits(row) < step.low_bits.get(row, WORD)]
+
+    def _known_bits(self, row: int) -> int:
+        """How many of the lowest."""
+        return WORD if self._is_known(row) else self.partly.get(row, 0)
 
     def check(self, step: ReadyInstruction) -> tuple[str, str] | None:
         """An access whose address or data nobody wrote. Computing with such a value is no mistake yet."""
@@ -140,11 +150,15 @@ class Known:
         writes = [*step.vector_writes, *(SCALAR_ROWS + row for row in step.scalar_writes)]
         came_from = {row: self._origin(row) for row in unknown}
         brought = self._move(step.private) if step.private else {}
+        moved = {row: max(0, self._known_bits(source) - by) for row, (source, by) in step.moved_down.items()}
         for row in writes:
+            self.partly.pop(row, None)
             missing = [source for source in unknown if source in step.flows.get(row, unknown)]
             if missing or row in brought:
                 self.origins[row] = came_from[missing[0]] if missing else brought[row]
                 self.known &= ~(1 << row)
+                if moved.get(row):
+                    self.partly[row] = moved[row]
             else:
                 self.origins.pop(row, None)
                 self.known |= 1 << row

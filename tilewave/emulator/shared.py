@@ -128,6 +128,7 @@ def _plain(draft: Draft, found: Match) -> Execute:
     if found[1] == "write":
         address, row = _address(draft, 0), draft.operands[1].row
         draft.vector_reads += range(row, row + words)
+        draft.use_part(row, size, upper=upper)
         start = 2 if upper else 0
 
         def write(c: Convoy) -> None:

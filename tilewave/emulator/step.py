@@ -111,6 +111,10 @@ class ReadyInstruction:
     private: Private | None = None
     condition: Condition | None = None
     jump: Reader | None = None
+    low_bits: Mapping[int, int] = field(default_factory=dict)
+    """Of registers of which it uses the lowest bits alone: how many."""
+    moved_down: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Of destinations whose lowest bits are those of one register, moved down: which, and by how many bits."""
 
 
 def nothing(c: Convoy) -> None:
@@ -150,6 +154,8 @@ class Draft:
         self.private: Private | None = None
         self.condition: Condition | None = None
         self.jump: Reader | None = None
+        self.low_bits: dict[int, int] = {}
+        self.moved_down: dict[int, tuple[int, int]] = {}
 
     def finish(self, execute: Execute) -> ReadyInstruction:
         return ReadyInstruction(
@@ -172,12 +178,32 @@ class Draft:
             self.private,
             self.condition,
             self.jump,
+            {row: bits for row, bits in self.low_bits.items() if self.vector_reads.count(row) == 1},
+            self.moved_down,
         )
 
     def split_by_halves(self) -> None:
         """The low half of the result depends on low halves alone."""
         rows = [*self.vector_reads, *(SCALAR_ROWS + row for row in self.scalar_reads)]
         self.flows[self.vector_writes[0]] = tuple(row for row in rows if row not in self.upper_reads)
+
+    def follow_shift_down(self) -> None:
+        """The upper half never depends on the lower one, nor the lower one where the shift is of a word or more."""
+        by, pair = self.operands[1:3]
+        if by.kind != "integer" or pair.is_constant:
+            return
+        low, high = (pair.row + half + (SCALAR_ROWS if pair.kind == "scalar" else 0) for half in range(2))
+        target, bits = self.vector_writes[0], by.whole % 64
+        self.flows[target + 1] = (high,)
+        if bits < 32:
+            self.moved_down[target] = (low, bits)
+        else:
+            self.flows[target] = (high,)
+
+    def use_part(self, row: int, size: int, *, upper: bool) -> None:
+        """So many bytes of a register are stored: it need hold no more than them."""
+        if size < 4 and not upper:
+            self.low_bits[row] = 8 * size
 
     def follow_first(self) -> None:
         """Of a packed pair only what becomes the low half is followed: LLVM packs with any register at hand."""

@@ -29,6 +29,7 @@ from tilewave.emulator.vector_table import Formula, saturating_add, saturating_s
 
 SUFFIXES = ("_e32", "_e64_dpp", "_e64", "_sdwa", "_dpp")
 BY_HALVES = ("lshl_add_u64", "lshlrev_b64", "mov_b64", "mad_u64_u32", "mad_i64_i32")
+SHIFTS_DOWN = ("lshrrev_b64", "ashrrev_i64")
 SATURATING = {
     **{f"add_{kind}": saturating_add for kind in ("u32", "u16")},
     **{f"sub_{kind}": saturating_subtract for kind in ("u32", "u16")},
@@ -46,6 +47,8 @@ def build_vector(draft: Draft) -> Execute | None:
     execute = _built(draft, name)
     if name in BY_HALVES:
         draft.split_by_halves()
+    if name in SHIFTS_DOWN:
+        draft.follow_shift_down()
     return execute
 
 

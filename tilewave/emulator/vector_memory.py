@@ -126,6 +126,7 @@ def _store(draft: Draft, address: Reader, source: Operand, shape: AccessShape, i
     row, instruction = source.row, draft.instruction
     draft.vector_reads += range(row, row + shape.words)
     draft.held_data = tuple(range(row, row + shape.words)) if shape.words > 2 else ()
+    draft.use_part(row, shape.size, upper=shape.upper)
 
     def execute(c: Convoy) -> None:
         addresses, waves, data = c.active(address(c)), c.active_waves, stored_bytes(c, row, shape)
@@ -298,6 +299,7 @@ def _buffer_load(draft: Draft, places: Callable[[Convoy], LaneAddresses], row: i
 
 def _buffer_store(draft: Draft, places: Callable[[Convoy], LaneAddresses], row: int, shape: AccessShape) -> Execute:
     instruction, piece = draft.instruction, min(shape.size, 4)
+    draft.use_part(row, shape.size, upper=shape.upper)
 
     def execute(c: Convoy) -> None:
         found, waves, data = places(c), c.active_waves, stored_bytes(c, row, shape)

@@ -108,7 +108,7 @@ class Amdgcn:
 
     @property
     def machine(self) -> LlvmMachine:
-        return LlvmMachine(TRIPLE, self.chip.cpu, self.chip.features)
+        return LlvmMachine(TRIPLE, self.chip.cpu, self.chip.features, negates_choices=False)
 
     @property
     def widest_bytes(self) -> int:

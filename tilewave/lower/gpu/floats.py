@@ -103,9 +103,6 @@ class _Words:
     def as_int(self, x: str) -> str:
         return self.f.value(f"bitcast {self.floats} {x} to {self.ints}")
 
-    def compare(self, how: str, a: str, b: int) -> str:
-        return self.f.value(f"icmp {how} {self.ints} {a}, {self.word(b)}")
-
     def choose(self, condition: str, a: str, b: str) -> str:
         return self.f.value(f"select {self.truths} {condition}, {self.ints} {a}, {self.ints} {b}")
 
@@ -117,20 +114,19 @@ def _from_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     size = w.do("and", bits, 0x7F)
     small = w.as_float(w.do("shl", size, fmt.shift))
     scaled = w.as_int(f.value(f"fmul {w.floats} {small}, {w.number(2.0 ** (127 - fmt.bias))}"))
-    signed = w.do("or", scaled, w.do("shl", w.do("and", bits, 0x80), 24))
-    # Added to the bits, not chosen instead of them: a choice is what LLVM negates wrongly (docs/amd.md), and it is the
-    # last thing left where a sign is known.
-    return w.as_float(w.do("or", signed, _not_finite(w, bits, size, fmt)))
-
-
-def _not_finite(w: _Words, bits: str, size: str, fmt: Float8) -> str:
-    """What makes infinity and NaN of the numbers that their codes would be; 0 for all others."""
+    if fmt.signed_zero:
+        infinite = f.value(f"icmp eq {w.ints} {size}, {w.word(fmt.beyond)}")
+        above = f.value(f"icmp ugt {w.ints} {size}, {w.word(fmt.largest)}")
+        not_a_number = w.choose(infinite, w.word(0x7F800000), w.word(0x7FC00000))
+        special = not_a_number if fmt.beyond != fmt.nan else w.word(0x7FC00000)
+        scaled = w.choose(above, special, scaled)
+    sign = w.do("shl", w.do("and", bits, 0x80), 24)
+    signed = w.do("or", scaled, sign)
     if not fmt.signed_zero:
-        return w.choose(w.compare("eq", bits, fmt.nan), w.word(0x7FC00000), w.word(0))
-    special = w.word(0x7FC00000)
-    if fmt.beyond != fmt.nan:
-        special = w.choose(w.compare("eq", size, fmt.beyond), w.word(0x7F800000), special)
-    return w.choose(w.compare("ugt", size, fmt.largest), special, w.word(0))
+        # Added to the bits of -0 this is NaN.
+        is_nan = f.value(f"icmp eq {w.ints} {bits}, {w.word(fmt.nan)}")
+        signed = w.do("or", signed, w.choose(is_nan, w.word(0x7FC00000), w.word(0)))
+    return w.as_float(signed)
 
 
 def _to_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
@@ -146,13 +142,13 @@ def _to_float8(f: LlvmFunction, x: str, fmt: Float8, lanes: int) -> str:
     tiny = w.do("sub", w.as_int(sum_), w.as_int(w.number(ruler)))
     is_tiny = f.value(f"fcmp olt {w.floats} {w.as_float(size)}, {w.number(fmt.smallest_normal)}")
     code = w.choose(is_tiny, tiny, normal)
-    too_large = w.compare("ugt", code, fmt.largest)
+    too_large = f.value(f"icmp ugt {w.ints} {code}, {w.word(fmt.largest)}")
     code = w.choose(too_large, w.word(fmt.beyond), code)
-    is_nan = w.compare("ugt", size, 0x7F800000)
+    is_nan = f.value(f"icmp ugt {w.ints} {size}, {w.word(0x7F800000)}")
     code = w.choose(is_nan, w.word(fmt.nan), code)
     sign = w.do("and", w.do("lshr", bits, 24), 0x80)
     signed = w.do("or", code, sign)
     if not fmt.signed_zero:
-        is_zero = w.compare("eq", code, 0)
+        is_zero = f.value(f"icmp eq {w.ints} {code}, {w.word(0)}")
         signed = w.choose(is_zero, w.word(0), signed)
     return f.value(f"trunc {w.ints} {signed} to {vector(lanes, 'i8')}")
