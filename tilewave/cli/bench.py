@@ -150,7 +150,10 @@ def bench_command(
     orders = tuple(dict.fromkeys(str(as_mapping(text)) for text in maps or (BEST_MAPPING,)))
     facts = read, written, sizes("a tile", tile, (2, 2, 1), "128x256x64"), orders, _baselines(against)
     after = _epilogue(epilogue, read, written), _names_of_ablations(ablation, left_out or [], epilogue)
-    settings = Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed, *after)
+    _measure_gemm(Settings(_shapes(shapes), *facts, _mode(mode), rounds, seed, *after), as_json, saved, svg)
+
+
+def _measure_gemm(settings: Settings, as_json: bool, saved: Path | None, svg: Path | None) -> None:
     with progress("measuring", settings.pieces) as advance:
         report = measure_gemm(settings, advance)
     told = json.dumps(report.to_json(), indent=2, allow_nan=False)

@@ -14,7 +14,7 @@ from tilewave.emulator.findings import Findings, Kind
 from tilewave.emulator.flight import Flight
 from tilewave.emulator.instruction import EXEC, Instruction
 from tilewave.emulator.memory import GlobalMemory
-from tilewave.emulator.numbers import F32, I32, I64, U8, U32, U64, Array
+from tilewave.emulator.numbers import F32, I32, U8, U32, U64, Array
 from tilewave.emulator.races import Races
 from tilewave.emulator.shared_state import SharedState
 
@@ -178,8 +178,3 @@ def mask_of(lanes: Array) -> Array:
     """Booleans per lane as 64-bit masks."""
     packed = np.packbits(np.ascontiguousarray(lanes), axis=1, bitorder="little")
     return packed.view(U64)[:, 0]
-
-
-def as_offsets(values: Array) -> Array:
-    """Byte offsets that can be added to and compared."""
-    return values.astype(I64)

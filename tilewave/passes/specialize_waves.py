@@ -49,7 +49,6 @@ from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Signals
 from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
-"""What stays in front of the roles, where it is a number."""
 SIGNAL_BYTES = 8
 
 WAVES_MEET = Reason(
