@@ -18,6 +18,7 @@ from tilewave.errors import CallError, SavedKernelError, SymbolError, TargetErro
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.core import Kernel
+from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
@@ -26,6 +27,7 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
+from tilewave.runtime.sizes import KEPT_CALLS, SizedCall, Sizes
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
@@ -73,7 +75,7 @@ def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A kernel with its sizes known; every step of its making can be looked at."""
+    """A kernel whose tiles are fixed; its sizes are, too, or each call tells them. Every step can be looked at."""
 
     kernel: Kernel
     """The kernel on whole tiles: what its schedule and the interpreter read."""
@@ -84,6 +86,7 @@ class Compiled:
     build: Build
     _remedy: str
     _schedules: Schedules = field(default_factory=dict, repr=False)
+    _calls: dict[Any, SizedCall] = field(default_factory=dict, repr=False)
     file: str = ""
     """It was loaded from, without the story of its making; nothing where it was compiled."""
 
@@ -92,6 +95,8 @@ class Compiled:
         return self.kernel.name
 
     def __repr__(self) -> str:
+        if self.open_sizes:
+            return f"<compiled {self.name} for {self.target}: any {', '.join(self.open_sizes)}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
 
@@ -99,13 +104,11 @@ class Compiled:
 
     def __call__(self, *arrays: Any, **symbols: int) -> None:
         """Run it on the device it was compiled for."""
-        numbers: list[int] = []
-        if symbols or self.dynamic_symbols:
-            values = self._symbols(symbols)
-            self.schedule_for(**values)
-            numbers = [values[name] for name in self.dynamic_symbols]
+        sized = self._sized(arrays, symbols)
+        if self.sizes.indices:
+            self.schedule_for(**sized.values)
         try:
-            self.build.run(arrays, numbers, self.parameters)
+            self.build.run(arrays, sized.numbers, sized.parameters)
         except WrongDevice as error:
             raise _with_targets(error) from None
 
@@ -124,10 +127,7 @@ class Compiled:
         if level == "lane":
             self._interpret_lanes(arrays, symbols, order, seed)
             return
-        workgroups = list(range(self.kernel.workgroups))
-        if order == "shuffled":
-            random.Random(seed).shuffle(workgroups)
-        self._interpret(arrays, symbols, workgroups)
+        self._interpret(arrays, symbols, seed if order == "shuffled" else None)
 
     def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
         with IMPORTING:
@@ -141,10 +141,10 @@ class Compiled:
                 loc=here(),
                 remedy=f'compile it with target="{first.name}"; no GPU is needed',
             )
-        values = self._symbols(symbols)
-        views = self._checked(arrays)
-        self.schedule_for(**values)
-        interpret_lanes(lanes, [v.numpy() for v in views], values, order, seed)
+        sized = self._sized(arrays, symbols)
+        views = self._checked(arrays, sized)
+        self.schedule_for(**sized.values)
+        interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
 
     def emulate(
         self,
@@ -162,11 +162,10 @@ class Compiled:
         as endless; without it the limit follows from the arrays' sizes.
         """
         emulated = self._emulated("machine code to emulate")
-        values = self._symbols(symbols)
-        views = self._checked(arrays)
-        self.schedule_for(**values)
-        numbers = [values[name] for name in self.dynamic_symbols]
-        return emulated.emulate(views, numbers, order, seed, check, limit)
+        sized = self._sized(arrays, symbols)
+        views = self._checked(arrays, sized)
+        self.schedule_for(**sized.values)
+        return emulated.emulate(views, sized.numbers, order, seed, check, limit)
 
     def _emulated(self, what: str) -> Emulated:
         found = self.build.emulated
@@ -176,11 +175,15 @@ class Compiled:
             raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
         return found
 
-    def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
-        values = self._symbols(symbols)
-        views = self._checked(arrays)
-        self.schedule_for(**values)
-        interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
+    def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], shuffled_by: int | None) -> None:
+        sized = self._sized(arrays, symbols)
+        views = self._checked(arrays, sized)
+        self.schedule_for(**sized.values)
+        kernel = bind(self.kernel, sized.values)
+        workgroups = list(range(kernel.workgroup_count))
+        if shuffled_by is not None:
+            random.Random(shuffled_by).shuffle(workgroups)
+        interpret(kernel, [v.numpy() for v in views], sized.values, workgroups)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
@@ -190,22 +193,40 @@ class Compiled:
         facts = self.kernel, self.target, self.parameters, self.dynamic_symbols, self._remedy
         write_kernel(path, SavedKernel(*facts, self.build))
 
-    def _checked(self, arrays: Sequence[Any]) -> tuple[ArrayView, ...]:
+    def _checked(self, arrays: Sequence[Any], sized: SizedCall) -> tuple[ArrayView, ...]:
         try:
-            return check_host_call(self.name, self.parameters, arrays)
+            return check_host_call(self.name, sized.parameters, arrays)
         except WrongDevice as error:
             raise _with_targets(error) from None
 
+    def _sized(self, arrays: Sequence[Any], symbols: Mapping[str, int]) -> SizedCall:
+        given = self._symbols(symbols) if symbols or self.dynamic_symbols else symbols
+        return self.sizes.of_call(arrays, given) if self.open_sizes else self._same(tuple(given.items()))
+
+    def _same(self, given: tuple[tuple[str, int], ...]) -> SizedCall:
+        """A call of a kernel whose sizes are known: the arrays have nothing to tell."""
+        if given not in self._calls:
+            self._calls[given] = self.sizes.of_values(dict(given))
+        return self._calls[given]
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return Sizes(self.kernel, touched(self.kernel)[0])
+
+    @property
+    def open_sizes(self) -> tuple[str, ...]:
+        """The sizes that it takes from the arrays of each call."""
+        return self.sizes.told
+
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        written, _ = touched(self.kernel)
-        memories, _ = arguments(self.kernel)
-        return tuple(Parameter(m.name, m.type.shape, m.type.dtype, m in written) for m in memories)
+        """What it was compiled for, where its sizes are known."""
+        return self._same(tuple((name, 1) for name in self.dynamic_symbols)).parameters
 
-    def _symbols(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The dynamic symbols of a call, each an int and none missing or unknown."""
-        unknown = [name for name in given if name not in self.dynamic_symbols]
-        missing = [name for name in self.dynamic_symbols if name not in given]
+    def _symbols(self, given: Mapping[str, int], wanted: Sequence[str] | None = None) -> dict[str, int]:
+        """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
+        unknown = [name for name in given if name not in self.sizes.indices]
+        missing = [name for name in (self.dynamic_symbols if wanted is None else wanted) if name not in given]
         if unknown:
             known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
             remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
@@ -214,8 +235,9 @@ class Compiled:
             remedy = f"write {self.name}(…, {missing[0]}=4)"
             raise CallError(f"{self.name} needs a value for {missing[0]}", loc=here(), remedy=remedy)
         for name, value in given.items():
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-                raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least 1", loc=here())
+            least = 0 if name in self.open_sizes else 1
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+                raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least {least}", loc=here())
         return {name: int(value) for name, value in given.items()}
 
     # -- looking at it
@@ -223,8 +245,8 @@ class Compiled:
     @property
     def schedule(self) -> Schedule:
         """Which workgroup computes which tiles, in order."""
-        if deciding := order_depends_on(self.kernel):
-            given = ", ".join(f"{name}=…" for name in self.dynamic_symbols)
+        if deciding := list(self.open_sizes) or order_depends_on(self.kernel):
+            given = ", ".join(f"{name}=…" for name in self.sizes.indices)
             raise CallError(
                 f"{self.name}: the order depends on {', '.join(deciding)}",
                 loc=here(),
@@ -240,11 +262,17 @@ class Compiled:
 
         An error if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile outside.
         """
-        values = self._symbols(symbols)
+        values = self._symbols(symbols, self.sizes.indices)
         key = tuple(sorted(values.items()))
         if key not in self._schedules:
-            self._schedules[key] = judged_schedule(self.kernel, values, self._remedy)
+            if len(self._schedules) >= KEPT_CALLS:
+                self._schedules.clear()
+            self._schedules[key] = judged_schedule(bind(self.kernel, values), values, self._remedy)
         return self._schedules[key]
+
+    def bound(self, **symbols: int) -> Kernel:
+        """The kernel on whole tiles of a call with these sizes and symbols."""
+        return bind(self.kernel, self._symbols(symbols, self.sizes.indices))
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -259,7 +287,9 @@ class Compiled:
         With arrays, also what these keep the machine code of a GPU from.
         """
         found = Why.of(self.steps)
-        return found.of_a_call(self.build.declined_for(arrays, self.parameters)) if arrays else found
+        if not arrays:
+            return found
+        return found.of_a_call(self.build.declined_for(arrays, self._sized(arrays, {}).parameters))
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""
@@ -347,9 +377,10 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
-    schedules = {} if order_depends_on(final) else _first_schedule(final, dynamic, remedy)
+    given = tuple(s for s in dynamic if s.name not in open_sizes(final))
+    schedules = {} if is_open(final) or order_depends_on(final) else _first_schedule(final, given, remedy)
     built = build(final, traced.places)
-    return Compiled(final, traced.ir, steps, target.name, tuple(s.name for s in dynamic), built, remedy, schedules)
+    return Compiled(final, traced.ir, steps, target.name, tuple(s.name for s in given), built, remedy, schedules)
 
 
 def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> Schedules:

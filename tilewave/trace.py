@@ -37,8 +37,13 @@ class DimensionWindow:
 class WalkedDimension:
     """A dimension that `iterate` walks: its whole length, and the length of one step."""
 
-    length: int
+    length: Index
     step: int
+
+    @property
+    def ends_with_a_step(self) -> bool:
+        """Whether its last step is a whole one, for certain."""
+        return isinstance(self.length, int) and self.length % self.step == 0
 
 
 @dataclass

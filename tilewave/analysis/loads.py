@@ -51,7 +51,7 @@ def memory_order(op: Read) -> tuple[int, ...]:
 def widest_chunk(op: Read, widest_bytes: int) -> int:
     """The most neighbours in memory that a lane can load at once: a power of two that divides the tile's rows there."""
     shape, last = op.result.type.shape, memory_order(op)[-1:]
-    if not last or op.axes[last[0]] != len(op.memory.type.shape) - 1:
+    if not last or op.axes[last[0]] != op.memory.type.rank - 1:
         return 1
     return power_of_two(shape[last[0]], widest_bytes // op.result.type.dtype.bytes)
 

@@ -43,8 +43,8 @@ def compare(
     body = Block(kernel.body.args, (*before, *ops))
     both = agree = 0
     uneven = backwards = False
-    for visit in visits(Kernel(kernel.name, body, kernel.workgroups), {}, (CopyAsyncSignal,)):
-        here = np.zeros(kernel.workgroups + kernel.workgroups % 2, bool)
+    for visit in visits(Kernel(kernel.name, body, kernel.workgroup_count), {}, (CopyAsyncSignal,)):
+        here = np.zeros(kernel.workgroup_count + kernel.workgroup_count % 2, bool)
         here[visit.workgroups] = True
         one, other = here[0::2], here[1::2]
         uneven, backwards = uneven or bool((one & ~other).any()), backwards or bool((other & ~one).any())

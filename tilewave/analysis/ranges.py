@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import MOST_OPEN, launch_of, open_sizes
 from tilewave.ir.ops import (
     Add,
     Binary,
@@ -25,7 +26,9 @@ from tilewave.ir.ops import (
     Sub,
     Workgroup,
     Xor,
+    Yield,
 )
+from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX, DType, Scalar, Tile
 
 Range = tuple[int, int]
@@ -64,8 +67,12 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return clamped((min(corners), max(corners)), dtype)
         case FloorDiv() if c > 0:
             return min(a // c, a // d), max(b // c, b // d)
+        case FloorDiv() if a >= 0 and c == 0:  # by zero it is 0
+            return 0, b
         case Mod() if c > 0:
             return 0, min(d - 1, b) if a >= 0 else d - 1
+        case Mod() if a >= 0 and c == 0:
+            return 0, min(max(d - 1, 0), b)
         case Xor() if a >= 0 and c >= 0:
             return 0, (1 << max(b, d).bit_length()) - 1
         case Min():
@@ -115,14 +122,37 @@ def divides_safely(op: FloorDiv | Mod, known: Callable[[Value], Range]) -> bool:
     return c > 0 or d < -1 or (d < 0 and low > bounds(op.a.type.dtype)[0])
 
 
+def at_launch(kernel: Kernel) -> dict[Value, Range]:
+    """The bounds of what is known at the launch: the sizes that a kernel leaves open, and what follows from them."""
+    sizes = open_sizes(kernel)
+    known: dict[Value, Range] = {v: (0, MOST_OPEN) for v in kernel.body.args if v.name in sizes}
+    launch = launch_of(kernel)
+
+    def of(v: Value) -> Range:
+        return known.get(v, ANY)
+
+    for op in launch.body.ops if launch else ():
+        if isinstance(op, Yield):
+            assert launch is not None
+            known.update((result, of(v)) for result, v in zip(launch.results, op.values, strict=True))
+        elif op.result.type.dtype.is_int:
+            known[op.result] = range_of(op, of)
+    return known
+
+
+def workgroup_range(kernel: Kernel) -> Range:
+    """Of the number of a workgroup."""
+    return 0, (kernel.workgroups if isinstance(kernel.workgroups, int) else MOST_WORKGROUPS) - 1
+
+
 class Ranges:
     """The bounds of every integer of a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._known: dict[Value, Range] = {}
+        self._known: dict[Value, Range] = at_launch(kernel)
         self._makers: dict[Value, Op] = {}
         self._trips: dict[Value, Value] = {}
-        self._workgroups = kernel.workgroups
+        self._workgroup = workgroup_range(kernel)
         self._learn(kernel.body)
 
     def of(self, v: Value) -> Range:
@@ -143,7 +173,7 @@ class Ranges:
     def _range(self, op: Op) -> Range:
         match op:
             case Workgroup():
-                return 0, self._workgroups - 1
+                return self._workgroup
             case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
                 return range_of(Mod(a, divisor, results=op.results), self.of)
             case Add():

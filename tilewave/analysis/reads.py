@@ -75,7 +75,7 @@ def _bounds_of_formula(op: Gather, of: Bounds) -> Sequence[Range]:
 def _sizes(op: Reading) -> tuple[int, ...]:
     """What a read covers along each axis of its memory; single elements where a formula places them."""
     along = dict(zip(op.axes, tile_shape(op), strict=True)) if isinstance(op, Read) else {}
-    return tuple(along.get(axis, 1) for axis in range(len(op.memory.type.shape)))
+    return tuple(along.get(axis, 1) for axis in range(op.memory.type.rank))
 
 
 class _TooMany(Exception):

@@ -99,7 +99,7 @@ class Covered:
         for visit in run.all():
             covers[visit.op.memory].add(visit, remedy)
         first = covers[memories[0]]
-        schedule = Schedule(kernel.workgroups, first.cut.grid, *first.pairs)
+        schedule = Schedule(kernel.workgroup_count, first.cut.grid, *first.pairs)
         for memory, cover in covers.items():
             if not cover.aligned:
                 covers[memory] = Cover.of_elements(kernel, symbols, cover.writes)
@@ -149,7 +149,7 @@ class Cover:
             raise CoverageError(
                 what, loc=self.op.loc, remedy=f"make them larger: at most {MOST_TILES:,} can be numbered"
             )
-        self.found = _Pairs(min(tiles, kernel.workgroups), max(tiles, kernel.workgroups), len(writes))
+        self.found = _Pairs(min(tiles, kernel.workgroup_count), max(tiles, kernel.workgroup_count), len(writes))
 
     @staticmethod
     def of_elements(kernel: Kernel, symbols: Mapping[str, int], writes: list[Write | Scatter]) -> Cover:

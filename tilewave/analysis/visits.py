@@ -90,8 +90,8 @@ class IndexRun:
         self.most_rounds = max(FEWEST_ROUNDS, 2 * tiles)
 
     def all(self) -> Iterator[Visit]:
-        for first in range(0, self.kernel.workgroups, CHUNK):
-            yield from self.chunk(np.arange(first, min(first + CHUNK, self.kernel.workgroups)))
+        for first in range(0, self.kernel.workgroup_count, CHUNK):
+            yield from self.chunk(np.arange(first, min(first + CHUNK, self.kernel.workgroup_count)))
 
     def chunk(self, workgroups: Array) -> list[Visit]:
         self.out = []

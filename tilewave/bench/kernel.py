@@ -238,7 +238,7 @@ def _checked(
     except (RuntimeError, TilewaveError) as error:
         return LeftOut(contestant.name, first_line(error), is_ours=True)
     ir = kernel.kernel
-    return Measured(contestant.name, kernel.target, ir.workgroups, grid_of(ir), own.check(once, again), agrees)
+    return Measured(contestant.name, kernel.target, ir.workgroup_count, grid_of(ir), own.check(once, again), agrees)
 
 
 def _launched(contestant: Contestant, kernel: Compiled, arrays: Sequence[Array], device: Device) -> list[Array]:

@@ -117,7 +117,7 @@ class KernelReference:
         """`arrays` are the arguments before the call; they stay as they are."""
         kernel, draw = compiled.kernel, np.random.default_rng(seed)
         limit = CHECK_SECONDS if seconds is None else seconds
-        chosen = _chosen(lambda some: _run(kernel, arrays, some), kernel.workgroups, draw, limit)
+        chosen = _chosen(lambda some: _run(kernel, arrays, some), kernel.workgroup_count, draw, limit)
         own = _run(kernel, arrays, chosen)
         wide_kernel, inputs = widened(kernel), [_wide(x) for x in arrays]
         wide = _run(wide_kernel, inputs, chosen)
@@ -129,9 +129,9 @@ class KernelReference:
                 moved = [run[at] for run in nudged]
                 bound = _bound(own[at], wide[at], moved, roundings, slack, parameter.dtype)
                 seen = ~_same(own[at], arrays[at]) | ~_same(wide[at], inputs[at])
-                everything = np.ones_like(seen) if len(chosen) == kernel.workgroups else seen
+                everything = np.ones_like(seen) if len(chosen) == kernel.workgroup_count else seen
                 made.append(Output(at, parameter.dtype, own[at], wide[at], bound, everything))
-        return KernelReference(tuple(made), len(chosen), kernel.workgroups)
+        return KernelReference(tuple(made), len(chosen), kernel.workgroup_count)
 
     def agrees_with(self, other: KernelReference) -> bool:
         return all(a.agrees_with(b) for a, b in zip(self.outputs, other.outputs, strict=True))

@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def launched(self) -> int:
-        return self.kernels[0].kernel.workgroups
+        return self.kernels[0].kernel.workgroup_count
 
     @property
     def instruction_set(self) -> str:

@@ -42,7 +42,7 @@ def interpret_lanes(
     assert kernel.level == "lane" and kernel.waves and kernel.lanes, f"{kernel.name} is not at the lane level"
     run = _LaneInterpreter(InterpretedCall(kernel, arrays, symbols), ORDERS[order], np.random.default_rng(seed))
     with np.errstate(all="ignore"):
-        wanted = range(kernel.workgroups) if workgroups is None else workgroups
+        wanted = range(kernel.workgroup_count) if workgroups is None else workgroups
         for first in dict.fromkeys(w // kernel.cluster * kernel.cluster for w in wanted):
             run.run_cluster(first)
     if workgroups is None:

@@ -71,7 +71,7 @@ def interpret(
     """Run every workgroup, in launch order or in the one given; what they write is kept if all is well."""
     state = _Interpreter(kernel, arrays, symbols)
     with np.errstate(all="ignore"):
-        for w in range(kernel.workgroups) if order is None else order:
+        for w in range(kernel.workgroup_count) if order is None else order:
             state.run_workgroup(w)
     state.want_all_taken()
     state.keep()

@@ -263,7 +263,8 @@ class Kernel:
 
     name: str
     body: Block
-    workgroups: int
+    workgroups: int | str
+    """Or the name of an index that is known at the launch."""
     level: str = "tile"
     waves: tuple[int, ...] = ()
     lanes: int = 0
@@ -272,6 +273,13 @@ class Kernel:
     """Neighbouring workgroups that run side by side and see each other's shared memory."""
     declined: tuple[Declined, ...] = field(default=(), compare=False)
     """What the pass that made it left as it was, and why: like locations no part of its text."""
+
+    @property
+    def workgroup_count(self) -> int:
+        """How many workgroups run it, where that is known."""
+        if isinstance(self.workgroups, str):
+            raise NotImplementedError(f"{self.name}: how many workgroups run it is known only at the launch")
+        return self.workgroups
 
     def declining(self, *reasons: Declined) -> Kernel:
         """The same kernel, from a pass that left these as they were; each is said once."""

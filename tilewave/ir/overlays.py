@@ -42,6 +42,6 @@ def lower_memories(block: Block) -> dict[Value, Value]:
 
 def _starts(memory: Memory) -> Array:
     """The first byte of each element."""
-    position = np.indices(memory.shape).reshape(len(memory.shape), -1)
+    position = np.indices(memory.shape).reshape(memory.rank, -1)
     found: Array = offset(memory, *position) * memory.dtype.bytes
     return found

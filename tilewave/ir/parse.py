@@ -31,7 +31,8 @@ from tilewave.ir.types import (
 __all__ = ["ParseError", "parse"]
 T = TypeVar("T")
 
-SHAPED = re.compile(r"([0-9]+(?:x[0-9]+)*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
+SHAPED = re.compile(r"([0-9]+|\{\w+\})((?:x[0-9]+|x\{\w+\})*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
+EXTENT = re.compile(r"[0-9]+|\{(\w+)\}", re.ASCII)
 PLACED = re.compile(r"(pad|xor)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
@@ -186,14 +187,17 @@ class _Parser:
         found = SHAPED.fullmatch(inner)
         if not found:
             self.fail(f"{token.text} has no shape", token.at)
-        if kind == "signals" and found[2]:
-            self.fail(f"signals count arrivals and bytes, and hold no {found[2]}", token.at)
-        extents = tuple(map(int, found[1].split("x")))
-        dtype = self.dtype(found[2] or ("i64" if kind == "signals" else ""), token.at)
+        if kind == "signals" and found[3]:
+            self.fail(f"signals count arrivals and bytes, and hold no {found[3]}", token.at)
+        extents = tuple(one[1] or int(one[0]) for one in EXTENT.finditer(found[1] + found[2]))
+        dtype = self.dtype(found[3] or ("i64" if kind == "signals" else ""), token.at)
         if kind in HELD:
             if where:
                 self.fail(f"a {kind} is nowhere: {where} belongs to a memory", token.at)
-            return HELD[kind](extents, dtype)
+            shape = tuple(extent for extent in extents if isinstance(extent, int))
+            if len(shape) < len(extents):
+                self.fail(f"the sizes of a {kind} are numbers; only a memory's are known at the launch", token.at)
+            return HELD[kind](shape, dtype)
         space, _, placed = where.partition(", ")
         if space not in SPACES:
             self.fail(f"a memory is in one of {', '.join(SPACES)}, not in {space!r}", token.at)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.types import INDEX_SCALAR, Memory
 
 Rule = Callable[[Op], Sequence[Op] | None]
 _NAME = re.compile(r"%\w+")
@@ -75,8 +76,28 @@ def rename(op: Op, new: Mapping[Value, Value]) -> Op:
 
 
 def uses(kernel: Kernel) -> Counter[Value]:
-    """How often each value is an operand."""
-    return Counter(v for op in walk(kernel.body) for v in op.operands)
+    """How often each value is an operand, or named by the kernel itself."""
+    found = Counter(v for op in walk(kernel.body) for v in op.operands)
+    found.update(Value(name, INDEX_SCALAR) for name in named_values(kernel))
+    return found
+
+
+def named_values(kernel: Kernel) -> set[str]:
+    """The indices that the kernel's own attributes and the types of its memories name."""
+    found = {kernel.workgroups} if isinstance(kernel.workgroups, str) else set()
+    for v in _values(kernel):
+        if isinstance(v.type, Memory) and v.type.is_open:
+            found.update(extent for extent in v.type.extents if isinstance(extent, str))
+    return found
+
+
+def _values(kernel: Kernel) -> Iterator[Value]:
+    """Every value where it is defined."""
+    yield from kernel.body.args
+    for op in walk(kernel.body):
+        yield from op.results
+        for block in op.blocks:
+            yield from block.args
 
 
 def names(kernel: Kernel) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,8 +82,26 @@ INTERNAL = (INDEX, I16)
 """Dtypes that no array of a call has: positions, and i8 widened for its products."""
 
 
+Extent = int | str
+"""How long an axis is: a number, or, of a memory, the name of an index that is known at the launch."""
+
+
+class Sized:
+    """What every type but a memory's has: a shape that is known."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        return self.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
 @dataclass(frozen=True)
-class Scalar:
+class Scalar(Sized):
     """One number: `index`, `f32`."""
 
     dtype: DType
@@ -93,7 +112,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(Sized):
     """Numbers held in registers by a whole workgroup: `tile<64x32xf16>`."""
 
     shape: tuple[int, ...]
@@ -141,20 +160,36 @@ class Memory:
     """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call.
 
     A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`.
+    Sizes that stay open until the launch are named: `memory<{M}x64xf16, global>`.
     """
 
-    shape: tuple[int, ...]
+    extents: tuple[Extent, ...]
     dtype: DType
     space: str
     placement: Placement | None = None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents, all of them known; whoever can do with open ones asks for `extents`."""
+        if self.is_open:
+            raise NotImplementedError(f"{self} has sizes that are known only at the launch")
+        return self.extents  # type: ignore[return-value]
+
+    @cached_property
+    def is_open(self) -> bool:
+        return any(isinstance(extent, str) for extent in self.extents)
+
+    @property
+    def rank(self) -> int:
+        return len(self.extents)
+
     def __str__(self) -> str:
         placed = f", {self.placement}" if self.placement else ""
-        return f"memory<{dims(self.shape)}x{self.dtype}, {self.space}{placed}>"
+        return f"memory<{dims(self.extents)}x{self.dtype}, {self.space}{placed}>"
 
 
 @dataclass(frozen=True)
-class Accumulator:
+class Accumulator(Sized):
     """A tile of sums held by a matrix unit's own registers: `accumulator<32x32xf32>`."""
 
     shape: tuple[int, ...]
@@ -165,7 +200,7 @@ class Accumulator:
 
 
 @dataclass(frozen=True)
-class Vector:
+class Vector(Sized):
     """Numbers held by each lane: `vector<2x8xf16>` is two registers' worth of eight neighbours."""
 
     shape: tuple[int, ...]
@@ -176,7 +211,7 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Signals:
+class Signals(Sized):
     """Barriers with phases, in shared memory: `signals<4>`; each turns when all its arrivals have come."""
 
     shape: tuple[int, ...]
@@ -187,7 +222,7 @@ class Signals:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Sized):
     """Slots, empty at first, in which workgroups hand tiles to each other: `exchange<112x128x256xf32>` has 112.
 
     It is memory of the launch, and lies behind the kernel's arguments.
@@ -217,9 +252,9 @@ def is_held(kind: Type) -> bool:
     return isinstance(kind, (Scalar, Tile, Vector))
 
 
-def dims(shape: tuple[int, ...]) -> str:
-    """`128x64`, as sizes are written everywhere."""
-    return "x".join(map(str, shape))
+def dims(extents: Sequence[Extent]) -> str:
+    """`128x64`, as sizes are written everywhere; `{M}x64` where one is open."""
+    return "x".join(f"{{{extent}}}" if isinstance(extent, str) else str(extent) for extent in extents)
 
 
 def elementwise(like: Type, dtype: DType) -> Type:

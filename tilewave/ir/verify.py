@@ -9,7 +9,9 @@ from typing import NoReturn
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Yield
+from tilewave.ir.ops import Launch, Yield
+from tilewave.ir.rewrite import named_values
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_parts, check_places, check_type
 
 SOUND = "sound"
@@ -25,7 +27,19 @@ def verify(kernel: Kernel) -> Kernel:
     loc = kernel.body.ops[0].loc if kernel.body.ops else NOWHERE
     for v in kernel.body.args:
         check_argument(v.type, lambda holds, why, v=v: _want_of(f"{kernel.name}: {v}", loc, holds, why))  # type: ignore[misc]
+    _check_named(kernel)
     return verify_part(kernel)
+
+
+def _check_named(kernel: Kernel) -> None:
+    """What the kernel's attributes and the types of its memories name is known at the launch."""
+    first = kernel.body.ops[0] if kernel.body.ops else None
+    indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
+    known = {v.name for v in (*indices, *(first.results if isinstance(first, Launch) else ()))}
+    for name in sorted(named_values(kernel) - known):
+        _want_of(kernel.name, NOWHERE, False, f"%{name} is no index of the call, and no result of its launch")
+    for op in kernel.body.ops[1:]:
+        _want(op, not isinstance(op, Launch), "what is computed for a whole launch stands first in a kernel")
 
 
 def verify_part(kernel: Kernel) -> Kernel:

@@ -73,10 +73,10 @@ COUNTS: dict[str, tuple[int, int]] = {
     "expect": (0, 1 << 20),
     "pending": (0, 1 << 20),
     "count": (1, 1 << 10),
-    "rows": (1, MOST_WORKGROUPS),
-    "cols": (1, MOST_WORKGROUPS),
-    "batches": (1, MOST_WORKGROUPS),
-    "workgroups": (1, MOST_WORKGROUPS),
+    "rows": (0, MOST_WORKGROUPS),
+    "cols": (0, MOST_WORKGROUPS),
+    "batches": (0, MOST_WORKGROUPS),
+    "workgroups": (0, MOST_WORKGROUPS),
     "first": (0, FARTHEST),
     "axis": (0, MOST_AXES),
     "row_axis": (0, MOST_AXES),
@@ -87,16 +87,19 @@ COUNTS: dict[str, tuple[int, int]] = {
 
 def check_kernel(kernel: Kernel, want: Want) -> None:
     """What a kernel says of itself."""
-    attributes = {"workgroups": "int", "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str", "cluster": "int"}
+    counted = "str" if isinstance(kernel.workgroups, str) else "int"
+    attributes = {"workgroups": counted, "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str", "cluster": "int"}
     for name, kind in attributes.items():
         fits, told = KINDS[kind]
         want(fits(getattr(kernel, name)), f"{name} is {told}, not {getattr(kernel, name)!r}")
     want(kernel.name.isidentifier(), f"a kernel's name is an identifier, not {kernel.name!r}")
     want(kernel.level in LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
     n, cluster = kernel.workgroups, kernel.cluster
-    want(n >= 1, f"{n} workgroups compute nothing")
-    want(n <= MOST_WORKGROUPS, f"{n} workgroups are more than a launch numbers, {MOST_WORKGROUPS}")
-    want(cluster >= 1 and n % max(1, cluster) == 0, f"{n} workgroups are no whole clusters of {cluster}")
+    want(cluster >= 1, f"a cluster has one workgroup or more, not {cluster}")
+    if isinstance(n, int):
+        want(n >= 1, f"{n} workgroups compute nothing")
+        want(n <= MOST_WORKGROUPS, f"{n} workgroups are more than a launch numbers, {MOST_WORKGROUPS}")
+        want(n % cluster == 0, f"{n} workgroups are no whole clusters of {cluster}")
     want(all(w >= 1 for w in kernel.waves), f"waves are counted from 1 on, not {list(kernel.waves)}")
     want(prod(kernel.waves) <= MOST_WAVES, f"a workgroup has at most {MOST_WAVES} waves")
     want(0 <= kernel.lanes <= MOST_LANES, f"a wave has at most {MOST_LANES} lanes, not {kernel.lanes}")
@@ -171,10 +174,14 @@ def _type_fault(kind: Type) -> str:
     """Why there is no such type; empty where there is. Few types stand in a kernel, each in many places."""
     if isinstance(kind, Scalar):
         return ""
-    if not 0 < len(kind.shape) <= MOST_AXES or not all(0 < n < FARTHEST for n in kind.shape):
+    if isinstance(kind, Memory) and kind.is_open and kind.space == "shared":
+        return f"{kind}: the sizes of a shared memory are numbers"
+    extents = kind.extents if isinstance(kind, Memory) else kind.shape
+    known = [extent for extent in extents if isinstance(extent, int)]
+    if not 0 < len(extents) <= MOST_AXES or not all(0 < n < FARTHEST for n in known):
         return f"{kind} has an axis without elements, or more than {MOST_AXES} axes"
     most = MOST_SHARED if isinstance(kind, Memory) and kind.space == "shared" else MOST_ELEMENTS[type(kind)]
-    if prod(kind.shape) > most:
+    if prod(known) > most:
         return f"{kind} has more than {most:,} elements"
     if isinstance(kind, Memory) and kind.placement and not _rows_can_lie_so(kind):
         return f"{kind}: rows cannot lie so"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
+from tilewave.ir.build import Number
 from tilewave.ir.places import Places, Side
 from tilewave.lang.constraints import (
     COORDINATES,
@@ -22,7 +23,7 @@ from tilewave.lang.constraints import (
     WorkgroupMapping,
 )
 from tilewave.lang.symbols import Expression, Symbol, expression, no_value
-from tilewave.mapping import Grid, MappingError, linear
+from tilewave.mapping import Grid, MappingError, OpenGrid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import WalkedDimension
 
@@ -42,7 +43,7 @@ class Reordering:
         at_call = {s: lookup(s) for s in used if s not in self.values and s not in COORDINATES}
         return Reordering(self.formulas, {**self.values, **at_call})
 
-    def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]:
+    def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]:
         hardware = (number % grid.rows, number // grid.rows % grid.cols, number // grid.plane)
         values = {**self.values, **dict(zip(COORDINATES, hardware, strict=True))}
         replaced = dict(self.formulas)
@@ -77,7 +78,7 @@ class Named:
         with told_at(self.loc):
             return replace(self, mapping=self.mapping.bind(lambda parameter: number(expression(parameter))))
 
-    def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]:
+    def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]:
         with told_at(self.loc):
             return self.mapping.tile(number, grid, workgroups)
 
@@ -117,11 +118,12 @@ class WaveShare:
 
 @dataclass(frozen=True)
 class Geometry:
-    grid: Grid
+    grid: Grid | OpenGrid
     shares: Mapping[Symbol, GridShare]
     walks: Mapping[Symbol, WalkedDimension]
     driven: frozenset[Symbol]
-    workgroups: int
+    workgroups: Any
+    """An int, or a number that is known at the launch."""
     persistent: bool
     order: Order
     waves: Mapping[Symbol, WaveShare]
@@ -140,8 +142,9 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
     shares, counts = _shares(cuts, subs)
     grid = _grid(counts, cuts)
+    known = {s: v for s, v in subs.items() if not isinstance(v, Number)}
     walks = {
-        c.dim: WalkedDimension(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
+        c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None
     }
@@ -157,9 +160,9 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         shares=shares,
         walks=walks,
         driven=driven,
-        workgroups=positive(launch.workgroups, subs, launch.loc, "number of workgroups") if launch else grid.size,
+        workgroups=size(launch.workgroups, subs, launch.loc, "number of workgroups") if launch else grid.size,
         persistent=launch is not None,
-        order=_order(constraints, subs, dynamic),
+        order=_order(constraints, known, dynamic),
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
         hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
     )
@@ -184,16 +187,18 @@ def _refuse_order(constraints: Sequence[Constraint]) -> None:
         )
 
 
-def _grid(counts: list[int], cuts: list[WorkgroupConstraint]) -> Grid:
+def _grid(counts: list[Any], cuts: list[WorkgroupConstraint]) -> Grid | OpenGrid:
+    if any(isinstance(n, Number) for n in counts):
+        return OpenGrid(*counts)
     try:
         return Grid(*counts)
     except MappingError as error:
         raise ConstraintError(error.what, loc=cuts[-1].loc, remedy="cut it into larger tiles") from None
 
 
-def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, GridShare], list[int]]:
+def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, GridShare], list[Any]]:
     shares: dict[Symbol, GridShare] = {}
-    counts, taken = [1, 1, 1], dict[int, WorkgroupConstraint]()
+    counts, taken = list[Any]([1, 1, 1]), dict[int, WorkgroupConstraint]()
     for c in constraints:
         _check_axis(c)
         if c.workgroup_dim in taken:
@@ -208,9 +213,9 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
                 f"{c.dim} is cut twice over the grid", loc=c.loc, remedy=f"the first is at {shares[c.dim].loc}"
             )
         taken[c.workgroup_dim] = c
-        length, tile = positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile")
+        length, tile = size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile")
         shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc)
-        counts[c.workgroup_dim] = -(-length // tile)
+        counts[c.workgroup_dim] = (length + (tile - 1)) // tile
     return shares, counts
 
 
@@ -293,10 +298,27 @@ def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Seque
     return Places(first(WorkgroupConstraint), depth, first(WaveConstraint), hardware, (side(rows), side(cols)))
 
 
-def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
-    """The value of a size; an error at `loc` where it has none or makes no sense."""
+def size(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> Any:
+    """The value of a size, which may be known only at the launch; an error at `loc` where it makes no sense."""
     with told_at(loc):
-        value: int = e.evaluate(subs)
+        value = e.evaluate(subs)
+    return value if isinstance(value, Number) else _positive(e, value, loc, what)
+
+
+def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
+    """The same for what must be known when a kernel is compiled."""
+    value = size(e, subs, loc, what)
+    if isinstance(value, Number):
+        left_open = next(s for s in e.symbols() if isinstance(subs[s], Number))
+        raise ConstraintError(
+            f"{e} is a {what}, which is fixed when a kernel is compiled, but {left_open} stays open until the launch",
+            loc=loc,
+            remedy=f"give it a value: WaveCompileOptions(subs={{{left_open}: …, …}})",
+        )
+    return cast(int, value)
+
+
+def _positive(e: Expression, value: object, loc: Loc, what: str) -> int:
     if not isinstance(value, int) or value < 1:
         name = str(e) if any(True for _ in e.symbols()) else f"the {what}"
         raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least 1")

@@ -1,21 +1,22 @@
-"""`@wave(constraints)`: an author's function and how it is cut; compiling traces the function once, sizes known."""
+"""`@wave(constraints)`: an author's function and how it is cut; compiling traces the function once, tiles known."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
 from tilewave.ir import ops as ir
+from tilewave.ir.build import Number
 from tilewave.ir.core import Block, Kernel, Value, word
+from tilewave.ir.launch import at_launch
 from tilewave.ir.places import Places
 from tilewave.ir.types import INDEX_SCALAR, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
-from tilewave.lang.geometry import Geometry, Order, places_of, positive, resolve
+from tilewave.lang.geometry import Geometry, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType
 from tilewave.trace import DimensionWindow, Trace, tracing
@@ -81,22 +82,28 @@ class TracedKernel:
 
 
 def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
-    """Run the author's function once, with its sizes known."""
+    """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch."""
     sizes = check_subs(subs)
-    _check_open(kernel, dynamic, sizes)
-    with _sizes_are_known(dynamic):
-        geometry = resolve(kernel.constraints, sizes, dynamic)
-        trace = Trace(locate=lambda: kernel.loc, walks=geometry.walks, driven=geometry.driven)
-        memories = [_argument(trace, p, kernel, sizes) for p in _parameters(kernel)]
-    numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in dynamic}
+    left_open = tuple(dict.fromkeys((*_unsaid_sizes(kernel, sizes), *dynamic)))
+    _check_open(kernel, left_open, sizes)
+    trace = Trace(locate=lambda: kernel.loc)
+    numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     trace.symbols.update({**sizes, **{s: trace.number(v) for s, v in numbers.items()}})
+    geometry = resolve(kernel.constraints, trace.symbols, left_open)
+    trace.walks, trace.driven = geometry.walks, geometry.driven
+    memories = [_argument(trace, p, kernel, trace.symbols) for p in _parameters(kernel)]
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, memories))
     args = [m.value for m in memories] + list(numbers.values())
     body = trace.block(args)
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
-    return TracedKernel(_with_wishes(kernel, geometry, dims, body), geometry.order, places)
+    return TracedKernel(at_launch(_with_wishes(kernel, geometry, dims, body)), geometry.order, places)
+
+
+def _unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
+    """The sizes of arrays that nobody has said: a call's arrays tell them."""
+    return [d for _, kind in _parameters(kernel) for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
 
 
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
@@ -106,23 +113,8 @@ def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Sy
             remedy = "leave it out of one of them"
             raise SymbolError(f"{s} is in subs and in dynamic_symbols", loc=here(), remedy=remedy)
         if s.name in names:
-            what = f"{kernel.name}: {s} is an argument and a dynamic symbol"
+            what = f"{kernel.name}: {s} is an argument and a symbol that stays open"
             raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
-
-
-@contextmanager
-def _sizes_are_known(dynamic: Sequence[Symbol]) -> Iterator[None]:
-    """A size among the symbols that stay open is told as such."""
-    try:
-        yield
-    except SymbolError as error:
-        if error.missing not in map(str, dynamic):
-            raise
-        raise SymbolError(
-            f"{error.missing} is a size, and sizes must be known when a kernel is compiled",
-            loc=error.loc,
-            remedy=f"move it from dynamic_symbols to subs: WaveCompileOptions(subs={{{error.missing}: …, …}})",
-        ) from None
 
 
 def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence[Any], body: Block) -> Kernel:
@@ -130,7 +122,7 @@ def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence
     return Kernel(
         word(kernel.name),
         body,
-        geometry.workgroups,
+        geometry.workgroups.value.name if isinstance(geometry.workgroups, Number) else geometry.workgroups,
         waves=tuple(waves[d].count if d in waves else 1 for d in rows_and_cols) if waves else (),
         lanes=wish.threads_per_wave,
         matrix=wish.mma_type.value if wish.mma_type else "",
@@ -174,8 +166,10 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     """The windows of the number-th tile."""
     grid = geometry.grid
     batch, row, col = (trace.fresh(name, INDEX_SCALAR) for name in ("tile_b", "tile_m", "tile_n"))
-    parts = (number.value, grid.rows, grid.cols, grid.batches, geometry.workgroups)
-    trace.effect(ir.TileOf, *parts, results=(batch, row, col))
+    sides = (grid.rows, grid.cols, grid.batches, geometry.workgroups)
+    known = [0 if isinstance(n, Number) else n for n in sides]
+    left_open = tuple(n.value for n in sides if isinstance(n, Number))
+    trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
     along = {0: row, 1: col, 2: batch}
     for dim, share in geometry.shares.items():
         trace.windows[dim] = DimensionWindow(trace.number(along[share.axis]) * share.tile, share.tile)
@@ -217,8 +211,9 @@ def _argument(
             loc=loc,
             remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
         )
-    shape = tuple(positive(d, subs, loc) for d in kind.dims)
-    return MemoryArgument(name, trace.fresh(name, IrMemory(shape, kind.dtype, "global")), kind.dims, space)
+    sizes = (size(d, subs, loc) for d in kind.dims)
+    extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
+    return MemoryArgument(name, trace.fresh(name, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
 
 
 def check_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:

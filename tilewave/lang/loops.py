@@ -118,7 +118,7 @@ class _Walk(_Carrying):
 
     def run(self) -> Any:
         trace = self.trace
-        trips = trace.const(-(-self.walk.length // self.walk.step))
+        trips = trace.index((self.walk.length + (self.walk.step - 1)) // self.walk.step)
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
         with trace.scope():
             with trace.region():

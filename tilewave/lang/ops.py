@@ -201,9 +201,9 @@ def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
     """x with zeros beyond the end of the depth, where it may hold something else there."""
     walk = trace.walks.get(depth)
-    if walk is None or walk.length % walk.step == 0 or depth in trace.zero_outside.get(x.value, ()):
+    if walk is None or walk.ends_with_a_step or depth in trace.zero_outside.get(x.value, ()):
         return x
-    inside = spread(trace, self_index(depth) < walk.length, x)
+    inside = spread(trace, self_index(depth) < (walk.length if isinstance(walk.length, int) else scalar(depth)), x)
     zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)
     return x.make(trace.emit(ir.Select, inside.value, x.value, zero, type=x.type))
 

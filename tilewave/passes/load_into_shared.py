@@ -144,7 +144,7 @@ class _Finder:
         assert isinstance(memory, Memory) and isinstance(to, Memory)
         *batch, rows, columns = (1, *to.shape) if len(to.shape) == 1 else to.shape
         width, size = self.chunk_bytes // memory.dtype.bytes, memory.dtype.bytes
-        in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (len(memory.shape) - 1,)
+        in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (memory.rank - 1,)
         want(in_rows, ACROSS_ROWS, read.loc, memory=name)
         grains = columns % width == 0 and memory.shape[-1] % width == 0
         grains = grains and self.positions.divisor(read.at[-1]) % width == 0

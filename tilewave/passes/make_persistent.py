@@ -35,15 +35,15 @@ class MakePersistent:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
-        if kernel.workgroups <= self.workgroups or not products:
+        if kernel.workgroup_count <= self.workgroups or not products:
             return kernel
         if not computes_one_tile(kernel):
-            facts = {"tiles": kernel.workgroups, "at_once": self.workgroups}
+            facts = {"tiles": kernel.workgroup_count, "at_once": self.workgroups}
             return kernel.declining(OWN_LOOP.at(products[0].loc, **facts))
         first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         builder = Builder(names(kernel), locate=lambda: first.loc)
         own = builder.emit(Workgroup, type=INDEX_SCALAR, name="own")
-        left = kernel.workgroups + self.workgroups - 1 - Number(builder, own)
+        left = kernel.workgroup_count + self.workgroups - 1 - Number(builder, own)
         trips = (left // self.workgroups).value
         loop = Loop(trips, (), self.body(kernel, own, builder), loc=first.loc)
         body = replace(kernel.body, ops=(*builder.ops, loop))

@@ -11,7 +11,7 @@ from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import TileOf
 from tilewave.ir.rewrite import names, rename, replace_values, rewrite
-from tilewave.mapping import Grid
+from tilewave.mapping import Grid, OpenGrid
 
 
 class TileOrder(Protocol):
@@ -21,7 +21,7 @@ class TileOrder(Protocol):
         """With the parameters that are known only at the call replaced."""
         ...
 
-    def tile(self, number: Any, grid: Grid, workgroups: int) -> tuple[Any, Any, Any]: ...
+    def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +73,9 @@ class MapWorkgroups:
         builder = Builder(taken, locate=lambda: op.loc)
         arguments = {v.name: Dealt(builder, v) for v in kernel.body.args}
         order = self.order.bind(lambda symbol: arguments[str(symbol)])
-        grid = Grid(op.rows, op.cols, op.batches)
-        found = order.tile(Dealt(builder, op.number), grid, op.workgroups)
+        *sides, workgroups = op.with_sides([Dealt(builder, v) for v in op.sides])
+        grid = OpenGrid(*sides) if op.sides else Grid(op.rows, op.cols, op.batches)
+        found = order.tile(Dealt(builder, op.number), grid, workgroups)
         values = [x.value if isinstance(x, Number) else builder.const(int(x)) for x in found]
         computed = {v for new in builder.ops for v in new.results}
         renamed: dict[Value, Value] = {}

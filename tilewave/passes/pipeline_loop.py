@@ -130,7 +130,7 @@ class PipelineLoop:
 
 def _with_slots(memory: Value, slots: int) -> Value:
     assert isinstance(memory.type, Memory)
-    return Value(memory.name, replace(memory.type, shape=(slots, *memory.type.shape)))
+    return Value(memory.name, replace(memory.type, extents=(slots, *memory.type.shape)))
 
 
 # -- which part of a loop's body brings tiles, and which computes with them -------------------------------------------

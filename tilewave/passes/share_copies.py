@@ -171,7 +171,7 @@ class _Program:
         return _Shared(copies, positions, pairs)
 
     def check(self, pairs: Pairs, copy: CopyAsyncSignal, least_part: float) -> None:
-        workgroups, loc = self.kernel.workgroups, copy.loc
+        workgroups, loc = self.kernel.workgroup_count, copy.loc
         want(workgroups % MEMBERS == 0 or self.turns is None, ODD, loc, workgroups=workgroups)
         enough = pairs.both and pairs.agree >= least_part * pairs.both
         want(enough, FEW, loc, memory=copy.memory.name, agree=pairs.agree, both=pairs.both)
@@ -316,7 +316,7 @@ class _Sharing:
                 case _:
                     ops.append(substitute(op, new))
         ops.append(ClusterBarrier(loc=p.own.loc))
-        whole = -(-p.kernel.workgroups // MEMBERS) * MEMBERS
+        whole = -(-p.kernel.workgroup_count // MEMBERS) * MEMBERS
         return replace(p.kernel, body=replace(p.kernel.body, ops=tuple(ops)), workgroups=whole, cluster=MEMBERS)
 
     # -- who computes what
@@ -328,7 +328,7 @@ class _Sharing:
         with self.builder.region():
             first = Number(self.builder, self.own) // MEMBERS * MEMBERS
             if self.p.turns is None:
-                self.members = self.pair(first + 1 < self.p.kernel.workgroups)
+                self.members = self.pair(first + 1 < self.p.kernel.workgroup_count)
                 return list(self.builder.ops), []
             trips, tiles = (self.again([self.p.turns.trips], n.value)[0] for n in (first, first + 1))
             self.trips = trips, tiles

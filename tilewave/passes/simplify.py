@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
-from tilewave.analysis.ranges import ANY, Range, range_of
+from tilewave.analysis.ranges import ANY, Range, at_launch, range_of, workgroup_range
 from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
@@ -39,7 +39,8 @@ from tilewave.ir.types import Scalar
 
 
 def simplify(kernel: Kernel) -> Kernel:
-    return drop_unused(replace(kernel, body=_Simplifier(kernel.workgroups).block(kernel.body, _Known())))
+    known = _Known(ranges=at_launch(kernel))
+    return drop_unused(replace(kernel, body=_Simplifier(workgroup_range(kernel)).block(kernel.body, known)))
 
 
 @dataclass
@@ -64,8 +65,8 @@ class _Known:
 
 
 class _Simplifier:
-    def __init__(self, workgroups: int) -> None:
-        self.workgroups = workgroups
+    def __init__(self, workgroup: Range) -> None:
+        self.workgroup = workgroup
 
     def block(self, block: Block, known: _Known) -> Block:
         ops: list[Op] = []
@@ -103,7 +104,7 @@ class _Simplifier:
         return _const(op, low) if low == high else op
 
     def range(self, op: Op, known: _Known) -> Range:
-        return (0, self.workgroups - 1) if isinstance(op, Workgroup) else range_of(op, known.range)
+        return self.workgroup if isinstance(op, Workgroup) else range_of(op, known.range)
 
     def learn_loop(self, op: Loop, known: _Known) -> None:
         known.ranges[op.body.args[0]] = (0, max(0, known.range(op.trips)[1] - 1))

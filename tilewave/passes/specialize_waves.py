@@ -117,7 +117,7 @@ class _Split:
     def ring(self, memory: Value) -> Value:
         kind = memory.type
         assert isinstance(kind, Memory)
-        return self.builder.fresh(f"{memory.name}_ring", replace(kind, shape=(self.stages, *kind.shape)))
+        return self.builder.fresh(f"{memory.name}_ring", replace(kind, extents=(self.stages, *kind.shape)))
 
     def kernel(self) -> Kernel:
         shared, own = self.seen_by_all()

@@ -94,7 +94,7 @@ class SplitLastRound:
         return f"SplitLastRound({self.workgroups})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        left = kernel.workgroups % self.workgroups
+        left = kernel.workgroup_count % self.workgroups
         if not left or not any(isinstance(op, Mma) for op in walk(kernel.body)):
             return kernel
         try:
@@ -237,7 +237,7 @@ class _Rounds(ABC):
 
     def __init__(self, kernel: Kernel, tile: _Tile, split: Split | EqualParts, at_once: int) -> None:
         self.old, self.tile, self.slots = kernel, tile, split.workgroups
-        self.rounds = kernel.workgroups // at_once
+        self.rounds = kernel.workgroup_count // at_once
         self.workgroups = at_once if self.rounds else split.workgroups
         start = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         self.builder = Builder(names(kernel), locate=lambda: start.loc)

@@ -110,7 +110,7 @@ _ROWS = GROUP_INSTRUCTIONS[0]
 def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     """Columns of a chunk: the longest rows that divide the tile; `Left` where the engine cannot write this memory."""
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
-    grain, axes, loc = engine.grain_bytes, len(memory.shape), op.loc
+    grain, axes, loc = engine.grain_bytes, memory.rank, op.loc
     facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
     want(rows, ACROSS_ROWS, loc, **facts)

@@ -111,16 +111,16 @@ class CopiedTile:
         memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
-        rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == len(memory.shape) - 1
+        rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, loc, **facts)
         row_bytes, apart = box[-1] * size, memory.shape[-1] * size
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
-        want(apart % grain == 0 or len(memory.shape) == 1, ROWS_APART, loc, **facts, bytes=apart)
+        want(apart % grain == 0 or memory.rank == 1, ROWS_APART, loc, **facts, bytes=apart)
         want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
         want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
-        axes = len(memory.shape)
+        axes = memory.rank
         want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
 
     def copy(self) -> Copy:

@@ -125,7 +125,7 @@ class _Widening:
         """How lanes hold the tile; the memory must have rows for more than they hold side by side."""
         memory, size, widest = op.memory.type, op.tile.type.dtype.bytes, self.machine.widest_load_bytes
         facts = {"memory": op.memory.name, "bytes": NEIGHBOURS * size}
-        rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == len(memory.shape) - 1
+        rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, op.loc, **facts)
         row_bytes = memory.shape[-1] * size
         more = {"row_bytes": row_bytes, "widest": widest, "elements": widest // size}

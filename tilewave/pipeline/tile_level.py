@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.map_workgroups import MapWorkgroups, TileOrder
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.simplify import simplify
@@ -14,4 +15,5 @@ def tile_level(order: TileOrder) -> tuple[Pass, ...]:
         MapWorkgroups(order),  # first: everything behind it may look at where tiles are
         orient_reads,  # before simplify, which drops what it leaves unused
         simplify,
+        compute_at_launch,  # behind: what is moved there is as simple as it gets
     )

@@ -254,7 +254,7 @@ class _Assembly:
             array_written_bytes=self._array_written(),
             stream_bytes=sizes,
             stream_array=arrays,
-            workgroups=self.kernel.workgroups,
+            workgroups=self.kernel.workgroup_count,
             workgroup=workgroup[order],
             turn=turn,
             reads=reads[order],
@@ -311,7 +311,7 @@ class _Assembly:
                 times[id(visit.op)] = times.get(id(visit.op), 0) + len(visit.workgroups)
         found = []
         for ops in _blocks_of(self.kernel.body):
-            beside = max((times.get(id(op), 0) for op in ops), default=0) or self.kernel.workgroups
+            beside = max((times.get(id(op), 0) for op in ops), default=0) or self.kernel.workgroup_count
             for op in ops:
                 if isinstance(op, Mma):
                     found.append((2.0 * prod(op.acc.type.shape) * op.a.type.shape[-1], beside))

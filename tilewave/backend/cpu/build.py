@@ -82,7 +82,7 @@ class CpuBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run it on this machine's cores."""
         views = check_host_call(self.tiles.name, parameters, arrays)
-        self.program(views, numbers, default_threads() if self.tiles.workgroups > 1 else 1)
+        self.program(views, numbers, default_threads() if self.tiles.workgroup_count > 1 else 1)
 
     def stored(self) -> Stored:
         with IMPORTING:

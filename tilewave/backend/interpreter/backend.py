@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewave.backend.protocol import Backend, Build, BuildOptions
 from tilewave.interp.tiles import interpret
 from tilewave.ir.core import Kernel
+from tilewave.ir.launch import bind
 from tilewave.ir.places import Places
 from tilewave.ir.types import Memory
 from tilewave.pipeline.runner import Pass, Step
@@ -32,7 +33,7 @@ class Interpreted(Build):
         views = check_host_call(self.tiles.name, parameters, arrays)
         symbols = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
         values = dict(zip(symbols, numbers, strict=True))
-        interpret(self.tiles, [v.numpy() for v in views], values, range(self.tiles.workgroups))
+        interpret(bind(self.tiles, values), [v.numpy() for v in views], values)
 
     def stored(self) -> Stored:
         return {}, {}

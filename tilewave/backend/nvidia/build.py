@@ -185,10 +185,10 @@ def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> Nv
         return built
     needed = built.resources.shared_bytes
     alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one processor
-    if alone or built.lanes.workgroups == tiles.workgroups:
+    if alone or built.lanes.workgroup_count == tiles.workgroup_count:
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
-    one_each = build_copying(tiles, chip, places, stages, tiles.workgroups)
+    one_each = build_copying(tiles, chip, places, stages, tiles.workgroup_count)
     return _saying("make_persistent", TWO_FIT.at(loc, bytes=needed), one_each)
 
 

@@ -8,7 +8,19 @@ list). What it means stands in `interp/`.
 from __future__ import annotations
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import arith, asynchronous, control, exchange, lane, memory, order, product, shape, workgroup
+from tilewave.ir.ops import (
+    arith,
+    asynchronous,
+    control,
+    exchange,
+    lane,
+    launch,
+    memory,
+    order,
+    product,
+    shape,
+    workgroup,
+)
 from tilewave.ir.ops.arith import (
     Abs,
     Add,
@@ -86,6 +98,7 @@ from tilewave.ir.ops.lane import (
     Unset,
     Wave,
 )
+from tilewave.ir.ops.launch import Launch
 from tilewave.ir.ops.memory import Allocate, Gather, Overlay, Read, Scatter, Write, WriteThrough
 from tilewave.ir.ops.order import AwaitLoads, Barrier, InstructionGroup, KeepOrder, Meet, Priority, Scheduling
 from tilewave.ir.ops.product import (
@@ -149,6 +162,7 @@ __all__ = [
     "Iota",
     "KeepOrder",
     "Lane",
+    "Launch",
     "Less",
     "LessEqual",
     "LetNextStart",
@@ -212,7 +226,7 @@ __all__ = [
 ]
 
 
-IDEAS = (arith, shape, workgroup, memory, product, exchange, lane, order, asynchronous, control)
+IDEAS = (arith, shape, launch, workgroup, memory, product, exchange, lane, order, asynchronous, control)
 
 VOCABULARY: dict[str, type[Op]] = {cls.word(): cls for idea in IDEAS for cls in idea.OPS}
 """Every op by the word that its text begins with."""

@@ -79,7 +79,7 @@ class CopyAsync(CopyToShared):
 
     def check(self, want: Want) -> None:
         _want_box(self, self.to, self.to_at, want)
-        want(are_axes(self.guard, len(self.memory.type.shape)), f"{self.memory.type} has no such axes to guard")
+        want(are_axes(self.guard, self.memory.type.rank), f"{self.memory.type} has no such axes to guard")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class CopyAsyncChunks(CopyToShared):
 
     def check(self, want: Want) -> None:
         memory, to = self.memory.type, self.to.type
-        rank = len(memory.shape)
+        rank = memory.rank
         shared = isinstance(to, Memory) and to.space == "shared" and not isinstance(to.placement, Padded)
         want(lies_in(self.memory, "global") and shared and memory.dtype == to.dtype, f"brings {memory} to {to}")
         want(are_axes(self.guard, rank), f"{memory} has no axes {list(self.guard)}")
@@ -223,8 +223,8 @@ def _want_box(
     memory = op.memory.type
     spaces = lies_in(op.memory, "global") and lies_in(shared, "shared")
     want(spaces and memory.dtype == shared.type.dtype, f"copies between {memory} and {shared.type}")
-    want(are_axes(op.axes, len(memory.shape)) and op.axes != (), f"{memory} has no axes {list(op.axes)}")
-    want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions")
+    want(are_axes(op.axes, memory.rank) and op.axes != (), f"{memory} has no axes {list(op.axes)}")
+    want(len(op.at) == memory.rank, f"{memory} needs {memory.rank} positions")
     want(len(indices) + len(op.axes) == len(shared.type.shape), f"{shared.type} needs an index for each leading axis")
     want(prod(shared.type.shape) > 0 and are_indices((*op.at, *indices)), "positions are of type index")
 

@@ -201,9 +201,9 @@ class StoreEach(Op):
 def _want_steps(op: Load | Store, held: Type, want: Want) -> None:
     memory = _want_moved(op, held, want)
     want(are_indices(op.at), "positions are of type index")
-    fits = len(op.steps) == len(held.shape) and all(len(step) == len(memory.shape) for step in op.steps)
+    fits = len(op.steps) == len(held.shape) and all(len(step) == memory.rank for step in op.steps)
     want(fits, f"{list(map(list, op.steps))} do not step through {memory} for each axis of {held}")
-    want(are_axes(op.guard, len(memory.shape)), f"{memory} has no axes {list(op.guard)}")
+    want(are_axes(op.guard, memory.rank), f"{memory} has no axes {list(op.guard)}")
 
 
 def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
@@ -218,7 +218,7 @@ def _want_moved(op: Load | Store | LoadEach | StoreEach, held: Type, want: Want)
     want(isinstance(memory, Memory) and isinstance(held, Vector), f"moves a vector, {held}, and a memory, {memory}")
     assert isinstance(memory, Memory)
     want(held.dtype == memory.dtype and memory.space != "packed", f"{held} and {memory} do not go together")
-    want(len(op.at) == len(memory.shape), f"{memory} needs {len(memory.shape)} positions, not {len(op.at)}")
+    want(len(op.at) == memory.rank, f"{memory} needs {memory.rank} positions, not {len(op.at)}")
     want(len(op.mask) <= 1 and all(v.type == Scalar(BOOL) for v in op.mask), "is masked by one truth value")
     return memory
 
@@ -304,7 +304,7 @@ class MatrixShared(Computed):
 
     def _check_operand(self, operand: Value, at: tuple[Value, ...], rows: int, want: Want) -> None:
         memory, acc, depth = operand.type, self.acc.type, self.shape[-1]
-        shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == len(memory.shape)
+        shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == memory.rank
         want(shared and are_indices(at), f"reads shared memory at an index for each axis, not {memory}")
         want(len(at) >= 2, f"{memory} has no rows and columns")
         want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")

@@ -165,7 +165,7 @@ def _want_moved(op: Read | Write | WriteThrough | Gather | Scatter, tile: Type, 
 
 def _want_window(op: Read | Write | WriteThrough, tile: Type, want: Want) -> None:
     memory = _want_moved(op, tile, want)
-    rank = len(memory.shape)
+    rank = memory.rank
     want(len(op.at) == rank, f"{memory} needs {rank} positions, not {len(op.at)}")
     want(are_indices(op.at), "positions are of type index")
     fits = len(op.axes) == len(tile.shape) and are_axes(op.axes, rank)
@@ -177,7 +177,7 @@ def _want_positions(op: Gather | Scatter, tile: Type, want: Want) -> None:
     memory = _want_moved(op, tile, want)
     args = [v.type for v in op.where.args]
     want(args == [INDEX_SCALAR] * len(tile.shape), f"{tile} needs an index per axis")
-    want_yields(op.where, [INDEX_SCALAR] * len(memory.shape), want)
+    want_yields(op.where, [INDEX_SCALAR] * memory.rank, want)
     strange = next((inner.name for inner in op.where.ops if not isinstance(inner, FORMULA)), "")
     want(not strange, f"{strange} has no place among the positions of a tile")
 

@@ -61,7 +61,7 @@ class Prepack(Computed):
     def check(self, want: Want) -> None:
         memory, out, along = self.memory.type, self.result.type, (self.row_axis, self.depth_axis)
         want(isinstance(memory, Memory), f"reads a memory, not {memory}")
-        rank = len(memory.shape)
+        rank = memory.rank
         want(lies_in(self.memory, "global"), f"copies a global memory, not {memory}")
         want(lies_in(self.result, "packed"), f"makes a packed memory, not {out}")
         want(len(out.shape) == rank + 2 and are_axes(along, rank), f"{memory} has no such panels")
@@ -85,7 +85,7 @@ class ReadPanel(Computed):
         memory, out, at = self.memory.type, self.result.type, self.at
         want(isinstance(memory, Memory), f"reads a memory, not {memory}")
         fits = lies_in(self.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
-        want(fits and len(at) == len(memory.shape) - 2, f"reads {out} from {memory}")
+        want(fits and len(at) == memory.rank - 2, f"reads {out} from {memory}")
         *_, rows, depth = memory.shape
         want(out.shape[-2] == rows and out.shape[-1] % depth == 0, f"{out} is no part of a panel of {memory}")
         same = are_indices(at) and out.dtype == memory.dtype

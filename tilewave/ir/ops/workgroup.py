@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Pure
-from tilewave.ir.rules import ON_BOTH, ON_TILES, want_results
+from tilewave.ir.rules import ON_BOTH, ON_TILES, are_indices, want_results
 from tilewave.ir.types import INDEX_SCALAR
+
+T = TypeVar("T")
 
 MOST_WORKGROUPS = 2**31 - 1
 """HIP and CUDA both hold the first grid dimension in 31 bits."""
@@ -37,12 +41,30 @@ class TileOf(Pure):
     cols: int
     batches: int
     workgroups: int
+    sides: tuple[Value, ...] = ()
+    """Those of the four above that are 0, in their order: they are known at the launch."""
 
     def check(self, want: Want) -> None:
         want(self.number.type == INDEX_SCALAR, f"takes an index, not {self.number.type}")
+        said = (self.rows, self.cols, self.batches, self.workgroups)
+        want(said.count(0) == len(self.sides), f"{said.count(0)} of its sides are open, and {len(self.sides)} given")
+        want(are_indices(self.sides), "its sides are of type index")
         tiles = self.rows * self.cols * self.batches
         want(tiles <= MOST_WORKGROUPS, f"deals {tiles} tiles, more than any launch")
         want_results(self, want, *[INDEX_SCALAR] * 3)
+
+    def with_sides(self, found: Sequence[T]) -> tuple[int | T, int | T, int | T, int | T]:
+        """Rows, columns, batches and workgroups, with these for the open ones."""
+        left = iter(found)
+        rows, cols, batches, workgroups = (
+            n or next(left) for n in (self.rows, self.cols, self.batches, self.workgroups)
+        )
+        return rows, cols, batches, workgroups
+
+    def bound(self, numbers: Sequence[int]) -> TileOf:
+        """With these numbers for its open sides."""
+        rows, cols, batches, workgroups = self.with_sides(numbers)
+        return TileOf(self.number, rows, cols, batches, workgroups, results=self.results, loc=self.loc)
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
         return ()

@@ -106,7 +106,7 @@ def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
         if isinstance(op, ir.Prepack):
             packed.append(_prepack(module, op, slots, len(packed), target))
     body = _Body(module, kernel, slots, target, room)
-    module.functions += [body.write(), _run(module, packed, kernel.workgroups)]
+    module.functions += [body.write(), _run(module, packed, kernel.workgroup_count)]
     return Lowered(str(module), slots, tuple(packed), body.scratch_bytes)
 
 

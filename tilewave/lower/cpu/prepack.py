@@ -94,7 +94,7 @@ class _Panel:
 
     def position(self, row: str, k: str) -> list[str]:
         left = iter(self.outer)
-        axes = range(len(self.source.type.shape))
+        axes = range(self.source.type.rank)
         return [row if a == self.row_axis else k if a == self.depth_axis else next(left) for a in axes]
 
     def target(self, group: str, offset: int | str = 0) -> str:

@@ -218,7 +218,7 @@ class AsynchronousOps:
         place = self.shared(shared)
         memory = op.memory.type
         assert isinstance(memory, Memory)
-        others = tuple(axis for axis in range(len(memory.shape)) if axis not in op.axes)
+        others = tuple(axis for axis in range(memory.rank) if axis not in op.axes)
         axes = (*others, *op.axes)
         extents = [*(1,) * len(others), *place.memory.shape[len(shared_at) :]]
         if parts > 1:

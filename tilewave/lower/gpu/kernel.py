@@ -69,7 +69,7 @@ def lower_lanes(
     size = kernel.lanes * prod(kernel.waves)
     maps = tuple(body.async_ops.maps) if body.async_ops else ()
     return LoweredLanes(
-        text, kernel.name, _arguments(kernel), body.shared_bytes, size, kernel.workgroups, body.reaches, maps
+        text, kernel.name, _arguments(kernel), body.shared_bytes, size, kernel.workgroup_count, body.reaches, maps
     )
 
 

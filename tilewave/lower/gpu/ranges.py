@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewave.analysis.ranges import ANY, Range, bounds, divisor_of, last_turn, range_of, within_both
+from tilewave.analysis.ranges import (
+    ANY,
+    Range,
+    at_launch,
+    bounds,
+    divisor_of,
+    last_turn,
+    range_of,
+    within_both,
+    workgroup_range,
+)
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
@@ -50,13 +60,13 @@ class LaneRanges:
     """The bounds of every integer, scalars and vectors alike."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._known: dict[Value, Range] = {}
+        self._known: dict[Value, Range] = at_launch(kernel)
         self._makers: dict[Value, Op] = {}
         self._trips: dict[Value, Value] = {}
         self._whole = {
             Lane: (0, kernel.lanes - 1),
             Wave: (0, prod(kernel.waves) - 1),
-            Workgroup: (0, kernel.workgroups - 1),
+            Workgroup: workgroup_range(kernel),
         }
         self._learn(kernel.body)
 

@@ -1,0 +1,286 @@
+"""Sizes that are known at the launch: what is computed from them there, and a kernel with numbers in their place.
+
+A kernel whose sizes are open names them in the types of its arrays, and how many workgroups run it:
+
+    kernel @gemm {workgroups = tiles} (%a: memory<{M}x{K}xf16, global>, …, %M: index, %N: index, %K: index) {
+      %tiles, %steps = launch() : index, index do () {
+        …                                                  the arithmetic of whoever launches it, once
+        yield(%rows_by_cols, %k_steps)
+      }
+      %w = workgroup() : index
+      …
+
+`at_launch` moves there what depends on nothing else, `HostLaunch` computes it, and `bind` puts numbers in the place of
+all of it: what reads a bound kernel (a schedule, an interpreter, the simulator) need not know that it was ever open.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Abs,
+    Add,
+    And,
+    Cast,
+    Const,
+    Equal,
+    FloorDiv,
+    Launch,
+    Less,
+    LessEqual,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Neg,
+    Not,
+    NotEqual,
+    Or,
+    Select,
+    Sub,
+    TileOf,
+    Xor,
+    Yield,
+)
+from tilewave.ir.ops.launch import is_launched
+from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
+from tilewave.ir.types import INDEX_SCALAR, Memory, Type
+
+Numbers = Mapping[str, int]
+"""What the indices of a kernel are at a call, by name."""
+
+MOST_OPEN = 1 << 30
+"""No size that stays open is larger: positions, and what is added to them, then fit 32 bits."""
+
+
+def open_sizes(kernel: Kernel) -> tuple[str, ...]:
+    """The names of the kernel's indices that are sizes of its arrays, in the order of its arguments."""
+    named = {extent for v in kernel.body.args if isinstance(v.type, Memory) for extent in v.type.extents}
+    return tuple(v.name for v in kernel.body.args if v.type == INDEX_SCALAR and v.name in named)
+
+
+def is_open(kernel: Kernel) -> bool:
+    """Whether something about it is known only at the launch."""
+    return launch_of(kernel) is not None or isinstance(kernel.workgroups, str) or bool(open_sizes(kernel))
+
+
+def launch_of(kernel: Kernel) -> Launch | None:
+    first = kernel.body.ops[0] if kernel.body.ops else None
+    return first if isinstance(first, Launch) else None
+
+
+# what is computed at the launch --------------------------------------------------------------------------------------
+
+
+def at_launch(kernel: Kernel) -> Kernel:
+    """With everything that depends on the call's indices alone moved into the launch."""
+    return _Mover(kernel).moved() if is_open(kernel) else kernel
+
+
+class _Mover:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.taken = kernel, names(kernel)
+        self.ops: list[Op] = []
+        self.inside: dict[Value, Value] = {v: v for v in kernel.body.args if v.type == INDEX_SCALAR}
+        """What each value that the launch knows is called in its block."""
+        self.constants: dict[Value, Const] = {}
+        self.launch = launch_of(kernel)
+        if self.launch is not None:
+            *self.ops, ends = self.launch.body.ops
+            assert isinstance(ends, Yield)
+            self.inside.update(zip(self.launch.results, ends.values, strict=True))
+
+    def moved(self) -> Kernel:
+        args = set(self.inside) if self.launch is None else set(self.inside) - set(self.launch.results)
+        body = rewrite_block(replace(self.kernel.body, ops=self.rest(self.kernel.body)), self.move)
+        kernel = replace(self.kernel, body=body)
+        wanted = {v for op in walk(body) for v in op.operands}
+        called = named_values(kernel)
+        results = tuple(v for v in self.inside if v not in args and (v in wanted or v.name in called))
+        if not results:
+            return kernel
+        ends = Yield(tuple(self.inside[v] for v in results))
+        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results)
+        return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
+
+    def rest(self, body: Block) -> tuple[Op, ...]:
+        return body.ops[1:] if self.launch is not None else body.ops
+
+    def move(self, op: Op) -> Sequence[Op] | None:
+        if isinstance(op, Const):
+            self.constants[op.result] = op
+            return None
+        if not is_launched(op) or isinstance(op, Yield) or not op.operands:
+            return None
+        if not any(v in self.inside for v in op.operands):
+            return None
+        if not all(v in self.inside or v in self.constants for v in op.operands):
+            return None
+        new = self.fresh(op.result)
+        self.ops.append(replace(substitute(op, {v: self.known(v) for v in op.operands}), results=(new,)))
+        self.inside[op.result] = new
+        return None if op.result.type != INDEX_SCALAR else []  # a truth value is computed again where it is used
+
+    def known(self, v: Value) -> Value:
+        if v not in self.inside:
+            new = self.fresh(v)
+            self.ops.append(replace(self.constants[v], results=(new,)))
+            self.inside[v] = new
+        return self.inside[v]
+
+    def fresh(self, v: Value) -> Value:
+        name, count = f"{v.name}_at_launch", 0
+        while name in self.taken:
+            count += 1
+            name = f"{v.name}_at_launch_{count}"
+        self.taken.add(name)
+        return Value(name, v.type)
+
+
+def _pruned(block: Block) -> Block:
+    """Without what nobody uses."""
+    used: set[Value] = set()
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if isinstance(op, Yield) or not used.isdisjoint(op.results):
+            used.update(op.operands)
+            kept.append(op)
+    return replace(block, ops=tuple(reversed(kept)))
+
+
+# what it is at a call ------------------------------------------------------------------------------------------------
+
+
+def _quotient(a: int, b: int) -> int:
+    return a // b if b else 0
+
+
+def _rest(a: int, b: int) -> int:
+    return a % b if b else 0
+
+
+MEANINGS: dict[type[Op], Callable[..., Any]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    Mul: operator.mul,
+    FloorDiv: _quotient,
+    Mod: _rest,
+    Xor: operator.xor,
+    Min: min,
+    Max: max,
+    Less: operator.lt,
+    LessEqual: operator.le,
+    Equal: operator.eq,
+    NotEqual: operator.ne,
+    And: operator.and_,
+    Or: operator.or_,
+    Not: operator.not_,
+    Neg: operator.neg,
+    Abs: abs,
+    Cast: int,
+    Select: lambda condition, a, b: a if condition else b,
+}
+"""What each op means for Python's own integers, which is what a host computes with."""
+
+
+@dataclass(frozen=True)
+class LaunchNumbers:
+    """What a launch computed."""
+
+    workgroups: int
+    numbers: tuple[int, ...]
+    """The kernel's own indices, then the results of its launch."""
+
+
+class HostLaunch:
+    """A kernel's launch as a list of steps on a list of numbers; nothing is looked up by name at a call."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
+        at = {v: i for i, v in enumerate(indices)}
+        self._begin: list[int] = [0] * len(indices)
+        self._steps: list[tuple[Callable[..., Any], tuple[int, ...], int]] = []
+        launch = launch_of(kernel)
+        results: tuple[Value, ...] = ()
+        given: tuple[Value, ...] = ()
+        for op in launch.body.ops if launch else ():
+            if isinstance(op, Yield):
+                assert launch is not None
+                results, given = launch.results, op.values
+                continue
+            at[op.result] = len(self._begin)
+            self._begin.append(int(op.value) if isinstance(op, Const) else 0)
+            if not isinstance(op, Const):
+                self._steps.append((MEANINGS[type(op)], tuple(at[v] for v in op.operands), at[op.result]))
+        places = {v.name: at[v] for v in indices} | {r.name: at[v] for r, v in zip(results, given, strict=True)}
+        self.names = tuple(places)
+        """Of all numbers that a launch passes on, in order."""
+        self._passed = tuple(places.values())
+        self._workgroups = kernel.workgroups if isinstance(kernel.workgroups, int) else -1
+        self._counted = places[kernel.workgroups] if isinstance(kernel.workgroups, str) else -1
+
+    def __call__(self, numbers: Sequence[int]) -> LaunchNumbers:
+        """`numbers` are those of the kernel's own indices, in the order of its arguments."""
+        values = self._begin.copy()
+        values[: len(numbers)] = numbers
+        for meaning, operands, result in self._steps:
+            values[result] = meaning(*[values[i] for i in operands])
+        workgroups = self._workgroups if self._counted < 0 else values[self._counted]
+        return LaunchNumbers(workgroups, tuple([values[i] for i in self._passed]))
+
+
+def skeleton(kernel: Kernel) -> Kernel:
+    """Its indices and its launch alone: what whoever launches its machine code must know."""
+    indices = tuple(v for v in kernel.body.args if v.type == INDEX_SCALAR)
+    launch = launch_of(kernel)
+    return Kernel(kernel.name, Block(indices, (launch,) if launch else ()), kernel.workgroups)
+
+
+def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
+    """The kernel of a call: with `numbers` in the place of the indices they name, and of all that follows from them."""
+    indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
+    if not is_open(kernel):
+        return kernel
+    host = HostLaunch(kernel)
+    found = host([numbers[v.name] for v in indices])
+    values = dict(zip(host.names, found.numbers, strict=True))
+    sizes = {*open_sizes(kernel)} | (set(values) - {v.name for v in indices})
+    known = {name: values[name] for name in sizes}
+    body = _Bound(known, values).block(_without_launch(kernel.body))
+    args = tuple(v for v in body.args if v.name not in known)
+    constants = tuple(Const(n, results=(Value(name, INDEX_SCALAR),)) for name, n in known.items())
+    return replace(kernel, body=Block(args, (*constants, *body.ops)), workgroups=found.workgroups)
+
+
+def _without_launch(body: Block) -> Block:
+    return replace(body, ops=tuple(op for op in body.ops if not isinstance(op, Launch)))
+
+
+class _Bound:
+    """Types with numbers for names, wherever a memory is defined or used."""
+
+    def __init__(self, known: Numbers, values: Numbers) -> None:
+        self.known, self.values = known, values
+
+    def block(self, block: Block) -> Block:
+        new = {v: Value(v.name, self.memory(v.type)) for v in self.open(block)}
+        bound = rewrite_block(block, lambda op: [self.op(rename(op, new), new)])
+        return replace(bound, args=tuple(new.get(v, v) for v in bound.args))
+
+    def open(self, block: Block) -> Iterator[Value]:
+        for v in (*block.args, *(v for op in walk(block) for v in op.results)):
+            if isinstance(v.type, Memory) and v.type.is_open:
+                yield v
+
+    def memory(self, kind: Type) -> Memory:
+        assert isinstance(kind, Memory)
+        extents = tuple(self.values[e] if isinstance(e, str) else e for e in kind.extents)
+        return replace(kind, extents=extents)
+
+    def op(self, op: Op, new: Mapping[Value, Value]) -> Op:
+        return op.bound([self.values[v.name] for v in op.sides]) if isinstance(op, TileOf) and op.sides else op

@@ -1,0 +1,57 @@
+"""Once for a launch"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.ir.core import Axis, Block, Op, Want
+from tilewave.ir.ops.arith import Abs, Arithmetic, Cast, Comparison, Const, Div, Logic, Neg, Not, Select
+from tilewave.ir.ops.control import Yield
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.rules import ON_BOTH, want_results, want_yields
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Type
+
+
+@dataclass(frozen=True)
+class Launch(Computed):
+    """Numbers that are the same for all workgroups, computed by whoever launches them, from the numbers of the call.
+
+    It stands first in a kernel, and its block sees the kernel's own indices only.
+    """
+
+    levels = ON_BOTH
+    gives = None
+
+    body: Block
+
+    def check(self, want: Want) -> None:
+        want(not self.body.args, "its block takes nothing")
+        strange = next((op.name for op in self.body.ops if not is_launched(op)), "")
+        want(not strange, f"{strange} has no place in what is computed for a whole launch")
+        results = [INDEX_SCALAR] * len(self.results)
+        want_yields(self.body, results, want)
+        want_results(self, want, *results)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        return ()
+
+
+LAUNCHED: tuple[type[Op], ...] = (Const, Arithmetic, Comparison, Logic, Select, Cast, Neg, Abs, Not)
+
+
+def is_launched(op: Op) -> bool:
+    """Whether a host can compute it: an op on whole numbers and truth values, one by one."""
+    if isinstance(op, Yield):
+        return True
+    return isinstance(op, LAUNCHED) and not isinstance(op, Div) and all(map(_is_number, _types(op)))
+
+
+def _types(op: Op) -> list[Type]:
+    return [v.type for v in (*op.operands, *op.results)]
+
+
+def _is_number(kind: Type) -> bool:
+    return isinstance(kind, Scalar) and kind.dtype in (INDEX, BOOL)
+
+
+OPS: tuple[type[Op], ...] = (Launch,)
