@@ -13,6 +13,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.faults import lacking, telling
+from tilewave.ir.launch import is_open, launch_of, skeleton
 from tilewave.ir.placements import elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
@@ -44,11 +45,14 @@ class LoweredLanes:
     arguments: tuple[KernelArgument, ...]
     shared_bytes: int
     workgroup_size: int
-    workgroups: int
+    workgroups: int | str
+    """Or the name of the number among the arguments that is theirs."""
     reaches: tuple[Reach, ...]
     """How far windows reach into the arrays; one that lies otherwise than they allow needs a build of its own."""
     maps: tuple[MapArgument, ...] = ()
     """What the copy engine is told of arrays; these parameters follow the arguments."""
+    launch: str = ""
+    """The text of what is computed at each launch, where sizes are open."""
 
 
 def lower_lanes(
@@ -68,9 +72,9 @@ def lower_lanes(
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
     maps = tuple(body.async_ops.maps) if body.async_ops else ()
-    return LoweredLanes(
-        text, kernel.name, _arguments(kernel), body.shared_bytes, size, kernel.workgroup_count, body.reaches, maps
-    )
+    launch = str(skeleton(kernel)) if is_open(kernel) else ""
+    facts = body.shared_bytes, size, kernel.workgroups, body.reaches, maps, launch
+    return LoweredLanes(text, kernel.name, _arguments(kernel), *facts)
 
 
 def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
@@ -78,13 +82,20 @@ def _arguments(kernel: Kernel) -> tuple[KernelArgument, ...]:
     for v in kernel.body.args:
         if isinstance(v.type, Memory):
             found.append(KernelArgument(v.name, "pointer", dtype=v.type.dtype.name))
-            found += [KernelArgument(v.name, "stride", axis) for axis in range(len(v.type.shape))]
+            found += [KernelArgument(v.name, "stride", axis) for axis in range(v.type.rank)]
         else:
             found.append(KernelArgument(v.name, "symbol", dtype=v.type.dtype.name))
+    found += [KernelArgument(v.name, "symbol", dtype=v.type.dtype.name) for v in _launched(kernel)]
     for v in _exchanges(kernel):
         size = exchange_bytes(v.type, kernel)  # type: ignore[arg-type]
         found.append(KernelArgument(v.name, "scratch", dtype=v.type.dtype.name, scratch_bytes=size))
     return tuple(found)
+
+
+def _launched(kernel: Kernel) -> tuple[Value, ...]:
+    """What a launch computes for all workgroups: it is passed like the numbers of the call."""
+    launch = launch_of(kernel)
+    return launch.results if launch else ()
 
 
 def _exchanges(kernel: Kernel) -> list[Value]:
@@ -150,7 +161,7 @@ class _Body:
 
     def argument(self, v: Value) -> None:
         if isinstance(v.type, Memory):
-            strides = tuple(f"%{v.name}.{axis}" for axis in range(len(v.type.shape)))
+            strides = tuple(f"%{v.name}.{axis}" for axis in range(v.type.rank))
             any_strides, aligned = v.name in self.any_strides, self.alignments.get(v.name, 1)
             written = v in self.written
             self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, any_strides, aligned, written)
@@ -159,8 +170,14 @@ class _Body:
         name = f"%{v.name}"
         if v.type.dtype == BOOL:
             self.registers.scalars[v] = "i1", self.f.value(f"icmp ne {kind} {name}, 0")
+        elif kind == "i64" and self.registers.positions.ranges.bits(v) < 64:
+            self.registers.scalars[v] = "i32", self.f.value(f"trunc i64 {name} to i32")
         else:
             self.registers.scalars[v] = kind, name
+
+    def launch(self, op: ir.Launch) -> None:
+        for v in op.results:
+            self.argument(v)
 
     # -- blocks and ops
 
@@ -384,6 +401,7 @@ class _Body:
 LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Elementwise: _Body.elementwise,
     ir.Const: _Body.const,
+    ir.Launch: _Body.launch,
     **dict.fromkeys((ir.Broadcast, ir.Permute, ir.Part, ir.Rearrange, ir.Shuffle, ir.Ramp, ir.Unset), _Body.vector),
     **dict.fromkeys((ir.Lane, ir.Wave, ir.Workgroup), _Body.number),
     ir.Matrix: _Body.matrix,
@@ -451,8 +469,9 @@ def _parameters(kernel: Kernel, target: LaneTarget) -> list[Typed]:
         if isinstance(v.type, Memory):
             alone = "" if starts_early or v in shared_with_others else " noalias"
             found.append((f"{target.global_pointer}{alone}", f"%{v.name}"))
-            found += [("i64", f"%{v.name}.{axis}") for axis in range(len(v.type.shape))]
+            found += [("i64", f"%{v.name}.{axis}") for axis in range(v.type.rank)]
         else:
             found.append((_parameter_kind(v), f"%{v.name}"))
+    found += [(_parameter_kind(v), f"%{v.name}") for v in _launched(kernel)]
     found += [(target.global_pointer, f"%{v.name}") for v in _exchanges(kernel)]
     return found

@@ -51,9 +51,14 @@ class GlobalPlace:
         return self.memory.dtype.bytes
 
     @property
+    def extents(self) -> tuple[str, ...]:
+        """As LLVM has them, in 64 bits: numbers, or what the launch passes."""
+        return tuple(f"%{extent}" if isinstance(extent, str) else str(extent) for extent in self.memory.extents)
+
+    @property
     def is_large(self) -> bool:
         """Whether it has more bytes than a window, even if it lies densely."""
-        return prod(self.memory.shape) * self.bytes > LARGEST_WINDOW
+        return not self.memory.is_open and prod(self.memory.shape) * self.bytes > LARGEST_WINDOW
 
 
 @dataclass(frozen=True)
@@ -157,8 +162,9 @@ class GlobalAccess:
     def span_bytes(self, place: GlobalPlace) -> str:
         """From an array's first byte to behind its last one."""
         f, last = self.f, "1"
-        for extent, stride in zip(place.memory.shape, place.strides, strict=True):
-            far = f.value(f"mul i64 {stride}, {extent - 1}")
+        for extent, stride in zip(place.extents, place.strides, strict=True):
+            steps = f.value(f"sub i64 {extent}, 1") if extent.startswith("%") else str(int(extent) - 1)
+            far = f.value(f"mul i64 {stride}, {steps}")
             last = f.value(f"add i64 {last}, {far}")
         return f.value(f"mul i64 {last}, {place.bytes}")
 
@@ -177,7 +183,7 @@ class GlobalAccess:
         sums = [self.n.positions.of(v) for v in op.at]
         for offsets in chunks.offsets:
             here = [self.n.sum(s.plus(o), 64) for s, o in zip(sums, offsets, strict=True)]
-            inside = [f.value(f"icmp ult i64 {here[a]}, {place.memory.shape[a]}") for a in op.guard]
+            inside = [f.value(f"icmp ult i64 {here[a]}, {place.extents[a]}") for a in op.guard]
             yield self._flat(place, here), self.all_of([*inside, *map(self.n.truth, op.mask)])
 
     def _positions(self, op: LoadEach | StoreEach) -> Iterator[list[str]]:
@@ -191,7 +197,7 @@ class GlobalAccess:
         return map(list, zip(*axes, strict=True))
 
     def _one_position(self, op: LoadEach | StoreEach, place: GlobalPlace, positions: list[str]) -> tuple[str, str]:
-        extents = zip(positions, place.memory.shape, strict=True)
+        extents = zip(positions, place.extents, strict=True)
         inside = [self.f.value(f"icmp ult i64 {at}, {extent}") for at, extent in extents]
         return self._flat(place, positions), self.all_of([*inside, *map(self.n.truth, op.mask)])
 
