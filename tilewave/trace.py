@@ -17,6 +17,7 @@ from typing import Any
 from tilewave.errors import Loc, TraceError, here
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Op, Value
+from tilewave.ir.ops import FloorDiv
 from tilewave.ir.types import INDEX_SCALAR, Type
 
 Index = Any
@@ -44,6 +45,14 @@ class WalkedDimension:
     def ends_with_a_step(self) -> bool:
         """Whether its last step is a whole one, for certain."""
         return isinstance(self.length, int) and self.length % self.step == 0
+
+
+def steps_along(length: Index, step: int, name: str) -> Index:
+    """How many steps cover a length; `name` is what it is called where it is known only at the launch."""
+    if isinstance(length, int):
+        return -(-length // step)
+    out, whole = length.builder, (length + (step - 1)).value
+    return length.make(out.emit(FloorDiv, whole, out.const(step), type=INDEX_SCALAR, name=name))
 
 
 @dataclass

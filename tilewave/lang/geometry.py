@@ -25,7 +25,7 @@ from tilewave.lang.constraints import (
 from tilewave.lang.symbols import Expression, Symbol, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, linear
 from tilewave.mapping import Mapping as TileMapping
-from tilewave.trace import WalkedDimension
+from tilewave.trace import WalkedDimension, steps_along
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
@@ -215,7 +215,7 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
         taken[c.workgroup_dim] = c
         length, tile = size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile")
         shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc)
-        counts[c.workgroup_dim] = (length + (tile - 1)) // tile
+        counts[c.workgroup_dim] = steps_along(length, tile, f"{c.dim}_tiles")
     return shares, counts
 
 

@@ -13,7 +13,7 @@ from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.values import Traced, describe, index_of, want_number
-from tilewave.trace import DimensionWindow, Trace, current
+from tilewave.trace import DimensionWindow, Trace, current, steps_along
 
 
 def iterate(
@@ -118,7 +118,7 @@ class _Walk(_Carrying):
 
     def run(self) -> Any:
         trace = self.trace
-        trips = trace.index((self.walk.length + (self.walk.step - 1)) // self.walk.step)
+        trips = trace.index(steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps"))
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
         with trace.scope():
             with trace.region():
