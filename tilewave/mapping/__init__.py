@@ -3,7 +3,7 @@
 from tilewave.mapping.algebra import Chain, Formula, Mapping, Renumbering, from_function
 from tilewave.mapping.coverage import Counterexample, Coverage
 from tilewave.mapping.curves import Hilbert, Morton, hilbert, morton
-from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, ParameterError
+from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, OpenGrid, ParameterError
 from tilewave.mapping.index import Index, choose, larger, smaller
 from tilewave.mapping.locality import Locality, XcdReads, XcdShare, locality
 from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles, grouped, linear, snake, supertiles
@@ -27,6 +27,7 @@ __all__ = [
     "MappingError",
     "MappingHasNoEffect",
     "Morton",
+    "OpenGrid",
     "Order",
     "ParameterError",
     "PersistentFormula",

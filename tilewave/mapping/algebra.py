@@ -10,17 +10,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn, overload
+from typing import Any, ClassVar, NoReturn, overload
 
 import numpy as np
 
 from tilewave.mapping.coverage import Array, Walk
-from tilewave.mapping.grid import Deal, Grid, MappingError, checked_number, deal_of
-from tilewave.mapping.index import Index
+from tilewave.mapping.grid import AnyDeal, AnyGrid, Deal, Grid, MappingError, checked_number, deal_of
+from tilewave.mapping.index import Index, is_one
 from tilewave.mapping.orders import Linear, Order
 from tilewave.mapping.steps import MappingStep
 
-FreeFormula = Callable[[Index, Grid], tuple[Index, Index]]
+FreeFormula = Callable[[Index, Any], tuple[Index, Index]]
+"""A function of (number, grid); the grid is a Grid, or an OpenGrid where only a launch will tell its sides."""
 
 
 class Renumbering(MappingStep):
@@ -31,14 +32,14 @@ class Renumbering(MappingStep):
         return self.formula(checked_number(t, deal.count, f"{self} of {deal.count} tiles"), deal)
 
     @abstractmethod
-    def formula(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: AnyDeal) -> Index:
         """The number of a t that is one of the deal's."""
 
     def no_effect(self, deal: Deal) -> str:
         """Why this renumbering could as well be left out of this deal; empty where it matters."""
         return ""
 
-    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+    def tile(self, t: Index, grid: AnyGrid, workgroups: Index | None = None) -> tuple[Index, Index, Index]:
         """As a mapping whose order is `linear()`."""
         return mapping_of(self).tile(t, grid, workgroups)
 
@@ -73,7 +74,7 @@ class Chain(Renumbering):
     def __post_init__(self) -> None:
         assert len(self.links) > 1, "a chain of one is that one"
 
-    def formula(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: AnyDeal) -> Index:
         return _renumbered(self.links, t, deal)
 
     @property
@@ -97,18 +98,19 @@ class Mapping(Walk):
     renumberings: tuple[Renumbering, ...] = ()
     order: Order = field(default_factory=Linear)
 
-    def __call__(self, w: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index]:
+    def __call__(self, w: Index, grid: AnyGrid, workgroups: Index | None = None) -> tuple[Index, Index]:
         """(row, col) of the w-th tile dealt, for one batch."""
-        if grid.batches != 1:
+        if not is_one(grid.batches):
             raise MappingError(
                 f"a grid of {grid} has {grid.batches} batches", remedy="use tile(), which tells the batch"
             )
         _, row, col = self.tile(w, grid, workgroups)
         return row, col
 
-    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+    def tile(self, t: Index, grid: AnyGrid, workgroups: Index | None = None) -> tuple[Index, Index, Index]:
         """(batch, row, col) of the t-th tile; workgroup t % workgroups computes it in round t // workgroups."""
-        t = checked_number(t, grid.size, f"{self} on {grid}")
+        if isinstance(grid, Grid):
+            t = checked_number(t, grid.size, f"{self} on {grid}")
         return self.order.tile(_renumbered(self.renumberings, t, deal_of(grid, workgroups)), grid)
 
     def parameters(self) -> tuple[object, ...]:
@@ -141,7 +143,7 @@ class Mapping(Walk):
         return " >> ".join(map(str, (*self.renumberings, self.order)))
 
 
-def _renumbered(steps: tuple[Renumbering, ...], t: Index, deal: Deal) -> Index:
+def _renumbered(steps: tuple[Renumbering, ...], t: Index, deal: AnyDeal) -> Index:
     for step in steps:
         t = step.formula(t, deal)
         deal = deal.each
@@ -159,7 +161,7 @@ class Formula(Order):
         if not callable(self.function):
             raise MappingError(f"{self.function!r} is not a function of (w, grid)")
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         if not isinstance(number, np.ndarray):
             return self._pair(self.function(number, grid), grid)
         try:
@@ -169,7 +171,7 @@ class Formula(Order):
             # It asks `if` or `min` of a number, or divides by zero in a branch not taken: one number at a time, then.
             return self._one_by_one(number, grid)
 
-    def _one_by_one(self, numbers: Array, grid: Grid) -> tuple[Array, Array]:
+    def _one_by_one(self, numbers: Array, grid: AnyGrid) -> tuple[Array, Array]:
         pairs = []
         for number in numbers.tolist():
             try:
@@ -179,7 +181,7 @@ class Formula(Order):
         rows, cols = zip(*pairs, strict=True)
         return np.asarray(rows), np.asarray(cols)
 
-    def _pair(self, answer: object, grid: Grid) -> tuple[Index, Index]:
+    def _pair(self, answer: object, grid: AnyGrid) -> tuple[Index, Index]:
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise MappingError(f"{self} answers with (row, col), not with {answer!r}")
         return answer

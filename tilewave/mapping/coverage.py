@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewave.mapping.grid import FITS_INT32, Deal, Grid, MappingError, MappingHasNoEffect, deal_of
+from tilewave.mapping.grid import FITS_INT32, AnyGrid, Deal, Grid, MappingError, MappingHasNoEffect, deal_of
 from tilewave.mapping.index import Index
 
 Array = npt.NDArray[Any]
@@ -83,7 +83,7 @@ class Walk(Coverage):
     """A coverage in which the t-th tile to be dealt is a function of t: what mappings are."""
 
     @abstractmethod
-    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+    def tile(self, t: Index, grid: AnyGrid, workgroups: Index | None = None) -> tuple[Index, Index, Index]:
         """(batch, row, col) of the t-th tile; workgroup t % workgroups computes it in round t // workgroups."""
 
     @abstractmethod

@@ -42,7 +42,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
 
-from tilewave.mapping.grid import Grid
+from tilewave.mapping.grid import AnyGrid, MappingError, OpenGrid
 from tilewave.mapping.index import Index, choose, divide, smaller, total, zero_like
 from tilewave.mapping.orders import Order
 
@@ -55,7 +55,9 @@ class Morton(Order):
 
     name: ClassVar[str] = "morton"
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
+        if isinstance(grid, OpenGrid):
+            raise MappingError(f"{self} needs a grid whose sides are known, not {grid}")
         row, col = zero_like(number), zero_like(number)
         height, width = _Extent(grid.rows), _Extent(grid.cols)
         for half in _powers_of_two_below(max(grid.rows, grid.cols)):
@@ -104,7 +106,9 @@ class Hilbert(Order):
 
     name: ClassVar[str] = "hilbert"
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
+        if isinstance(grid, OpenGrid):
+            raise MappingError(f"{self} needs a grid whose sides are known, not {grid}")
         if grid.rows > grid.cols:
             col, row = self.formula(number, grid.transposed)
             return row, col

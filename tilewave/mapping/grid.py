@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Number
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
-from tilewave.mapping.index import Index
+from tilewave.mapping.index import Index, is_one, times
 
 MOST_TILES = 2**31 - 1
 """What a launch can number: HIP and CUDA both hold the first grid dimension in 31 bits."""
@@ -75,6 +76,39 @@ class Grid:
         return f"{self.rows}×{self.cols}" + (f"×{self.batches}" if self.batches > 1 else "")
 
 
+@dataclass(frozen=True, eq=False)
+class OpenGrid:
+    """A grid whose sides only a launch will tell: each is an int, or a traced number that is at least 1.
+
+    Whoever launches sees to it that there are no more than MOST_TILES tiles; the formulas then stay within 32 bits.
+    """
+
+    rows: Index
+    cols: Index
+    batches: Index = 1
+
+    @cached_property
+    def plane(self) -> Index:
+        """Tiles in one batch."""
+        return times(self.rows, self.cols)
+
+    @cached_property
+    def size(self) -> Index:
+        """Tiles in all."""
+        return times(self.plane, self.batches)
+
+    @property
+    def transposed(self) -> OpenGrid:
+        """The same tiles with M and N swapped."""
+        return OpenGrid(self.cols, self.rows, self.batches)
+
+    def __str__(self) -> str:
+        return f"{self.rows}×{self.cols}" + ("" if is_one(self.batches) else f"×{self.batches}")
+
+
+AnyGrid = Grid | OpenGrid
+
+
 @dataclass(frozen=True)
 class Deal:
     """`count` tiles dealt to `workgroups` workgroups in rounds: tile t goes to workgroup t % workgroups."""
@@ -97,8 +131,50 @@ class Deal:
         return Deal(self.count, self.count)
 
 
-def deal_of(grid: Grid, workgroups: int | None) -> Deal:
+@dataclass(frozen=True, eq=False)
+class OpenDeal:
+    """The deal of an open grid; `launched` may be an int or a traced number, and is None for one workgroup per tile.
+
+    Unlike in a Deal, there may be more workgroups than tiles: the rest is then all there is, and no round is full.
+    """
+
+    grid: OpenGrid
+    launched: Index | None = None
+
+    @property
+    def count(self) -> Index:
+        """Tiles in all."""
+        return self.grid.size
+
+    @property
+    def workgroups(self) -> Index:
+        """Workgroups launched."""
+        return self.count if self.launched is None else self.launched
+
+    @property
+    def in_one_round(self) -> bool:
+        """Whether this is known to be a plain launch before anything runs."""
+        return self.workgroups is self.count
+
+    @property
+    def each(self) -> OpenDeal:
+        """The plain launch of the same tiles."""
+        return OpenDeal(self.grid)
+
+
+AnyDeal = Deal | OpenDeal
+
+
+@overload
+def deal_of(grid: Grid, workgroups: int | None) -> Deal: ...
+@overload
+def deal_of(grid: OpenGrid, workgroups: Index | None) -> OpenDeal: ...
+
+
+def deal_of(grid: AnyGrid, workgroups: Index | None) -> AnyDeal:
     """How a launch deals the grid; without `workgroups`, one workgroup per tile. More than that have nothing to do."""
+    if isinstance(grid, OpenGrid):
+        return OpenDeal(grid, workgroups)
     return Deal(grid.size, grid.size if workgroups is None else min(checked_workgroups(workgroups), grid.size))
 
 

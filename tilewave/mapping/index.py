@@ -88,5 +88,10 @@ def is_zero(value: Index) -> bool:
     return isinstance(value, int) and value == 0
 
 
+def is_one(value: Index) -> bool:
+    """Whether this is 1 for certain, before anything runs."""
+    return isinstance(value, int) and value == 1
+
+
 def _is_numpy(value: Index) -> bool:
     return isinstance(value, (np.ndarray, np.generic))

@@ -54,8 +54,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
-from tilewave.mapping.grid import Grid, MappingError, checked_number
-from tilewave.mapping.index import Index, choose, divide, smaller, total
+from tilewave.mapping.grid import AnyGrid, Grid, MappingError, checked_number
+from tilewave.mapping.index import Index, choose, divide, is_one, smaller, total
 from tilewave.mapping.steps import MappingStep
 
 
@@ -67,13 +67,14 @@ class Order(MappingStep):
         return self.formula(checked_number(number, grid.plane, f"{self} on one plane of {grid}"), grid)
 
     @abstractmethod
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         """(row, col) of a number that is one of the plane's."""
 
-    def tile(self, t: Index, grid: Grid, workgroups: int | None = None) -> tuple[Index, Index, Index]:
+    def tile(self, t: Index, grid: AnyGrid, workgroups: Index | None = None) -> tuple[Index, Index, Index]:
         """(batch, row, col): one batch after the other, each in this order."""
-        t = checked_number(t, grid.size, f"{self} on {grid}")
-        batch, number = (0, t) if grid.batches == 1 else divide(t, grid.plane)
+        if isinstance(grid, Grid):
+            t = checked_number(t, grid.size, f"{self} on {grid}")
+        batch, number = (0, t) if is_one(grid.batches) else divide(t, grid.plane)
         return batch, *self.formula(number, grid)
 
     def no_effect(self, grid: Grid) -> str:
@@ -96,7 +97,7 @@ class Linear(Order):
     along: str = "m"
     name: ClassVar[str] = "linear"
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         if self.along == "n":
             return divide(number, grid.cols)
         col, row = divide(number, grid.rows)
@@ -111,7 +112,7 @@ class Grouped(Order):
     along: str = "m"
     name: ClassVar[str] = "grouped"
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         if self.along == "n":
             col, row = Grouped(self.size).formula(number, grid.transposed)
             return row, col
@@ -136,7 +137,7 @@ class Snake(Order):
     along: str = "m"
     name: ClassVar[str] = "snake"
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         if self.along == "n":
             col, row = Snake(self.size).formula(number, grid.transposed)
             return row, col
@@ -146,7 +147,7 @@ class Snake(Order):
         return row, choose(band % 2 >= 1, grid.cols - 1 - step, step)
 
 
-def _bands(number: Index, grid: Grid, size: Index) -> tuple[Index, Index, Index, Index]:
+def _bands(number: Index, grid: AnyGrid, size: Index) -> tuple[Index, Index, Index, Index]:
     """Cut the rows into bands of `size`: which band, its first row, its height, and the number within it."""
     size = smaller(size, grid.rows)
     if isinstance(size, int) and size == grid.rows:
@@ -165,7 +166,7 @@ class Supertiles(Order):
     cols: Index
     name: ClassVar[str] = "supertiles"
 
-    def formula(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         top, height, rest = _piece(number, grid.rows, self.rows, grid.cols)
         left, width, rest = _piece(rest, grid.cols, self.cols, height)
         row, col = divide(rest, width)
@@ -177,7 +178,7 @@ class Supertiles(Order):
         return 'each super-tile is one row high, as in linear(along="n")' if self.rows >= grid.rows else ""
 
 
-def _piece(number: Index, side: int, pieces: Index, across: Index) -> tuple[Index, Index, Index]:
+def _piece(number: Index, side: Index, pieces: Index, across: Index) -> tuple[Index, Index, Index]:
     """Cut `side` lines of `across` tiles into even pieces, the longer first: first line, lines, number within."""
     length, longer = divide(side, pieces)
     if isinstance(longer, int) and longer == 0:

@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewave.mapping.algebra import Renumbering
-from tilewave.mapping.grid import Deal
-from tilewave.mapping.index import Index, choose, divide, larger, smaller, times, total
+from tilewave.mapping.grid import AnyDeal, Deal, OpenDeal
+from tilewave.mapping.index import Index, choose, divide, is_one, is_zero, larger, smaller, times, total
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class XcdContiguous(Renumbering):
     xcds: Index
     name: ClassVar[str] = "xcd_contiguous"
 
-    def formula(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: AnyDeal) -> Index:
         lists = _Lists.of(deal, self.xcds)
         xcd, position = lists.place(t)
         per_round = times(smaller(xcd, lists.larger_xcds), lists.rounds)
@@ -66,7 +66,7 @@ class XcdChunked(Renumbering):
     chunk: Index
     name: ClassVar[str] = "xcd_chunked"
 
-    def formula(self, t: Index, deal: Deal) -> Index:
+    def formula(self, t: Index, deal: AnyDeal) -> Index:
         lists = _Lists.of(deal, self.xcds)
         # Any chunk beyond the shortest list chunks nothing; a huge one, told at the launch, must not overflow below.
         chunk = smaller(self.chunk, lists.shortest + 1)
@@ -100,17 +100,19 @@ def _no_xcds(xcds: int, deal: Deal) -> str:
 class _Lists:
     """The tiles of each XCD, in the order in which it computes them: how long the lists are, who stands where."""
 
-    workgroups: int
-    rounds: int  # full rounds, R; a launch of one round counts as none and a rest
-    rest: int
+    workgroups: Index
+    rounds: Index  # full rounds, R; a launch of one round counts as none and a rest
+    rest: Index
     xcds: Index  # those that hold a workgroup
 
     @staticmethod
-    def of(deal: Deal, xcds: Index) -> _Lists:
+    def of(deal: AnyDeal, xcds: Index) -> _Lists:
         if deal.in_one_round:
-            return _Lists(deal.count, 0, deal.count, smaller(xcds, deal.count))
-        rounds, rest = divmod(deal.count, deal.workgroups)
-        return _Lists(deal.workgroups, rounds, rest, smaller(xcds, deal.workgroups))
+            # The XCDs without a tile do no harm: no rest reaches them. They are dropped where that costs nothing.
+            holding = xcds if isinstance(deal, OpenDeal) else smaller(xcds, deal.count)
+            return _Lists(deal.count, 0, deal.count, holding)
+        rounds, rest = divide(deal.count, deal.workgroups)
+        return _Lists(deal.workgroups, rounds, rest, 1 if is_one(xcds) else smaller(xcds, deal.workgroups))
 
     @property
     def larger_xcds(self) -> Index:
@@ -130,11 +132,12 @@ class _Lists:
     @property
     def even(self) -> bool:
         """Whether the position times xcds, plus the XCD, is known to be t."""
-        return self.rounds == 0 or (isinstance(self.xcds, int) and self.workgroups % self.xcds == 0)
+        known = isinstance(self.xcds, int) and isinstance(self.workgroups, int)
+        return is_zero(self.rounds) or is_one(self.xcds) or (known and self.workgroups % self.xcds == 0)
 
     def place(self, t: Index) -> tuple[Index, Index]:
         """The XCD that computes the t-th tile, and the tile's position in its list."""
-        turn, w = (0, t) if self.rounds == 0 else divide(t, self.workgroups)
+        turn, w = (0, t) if is_zero(self.rounds) else divide(t, self.workgroups)
         seat, xcd = divide(w, self.xcds)
         per_round = times(turn, self.workgroups // self.xcds)
         extra = 0 if self.even else choose(xcd < self.larger_xcds, turn, 0)
