@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+<<<<<<< HEAD
+=======
+from typing import Any, ClassVar
+>>>>>>> maps
 
 import numpy as np
 
@@ -10,12 +14,23 @@ import numpy as np
 class Hidden:
     """An array of numbers behind the protocol of traced values: it has no truth, and no formula can look inside.
 
+<<<<<<< HEAD
     It computes as a kernel with indices of 32 bits does, so a value that leaves them is a wrong one from there on, and
     it refuses what a traced formula must never do: divide by zero, or divide a negative number.
     """
 
     def __init__(self, values: object) -> None:
         self.values = np.asarray(values, np.int32)
+=======
+    It wraps as indices of 32 bits do, so what leaves them is wrong from there on, and it refuses what a traced formula
+    must never do, not even in a branch that is thrown away: divide by zero, or divide a negative number.
+    """
+
+    dtype: ClassVar[Any] = np.int32
+
+    def __init__(self, values: object) -> None:
+        self.values = np.asarray(values, self.dtype)
+>>>>>>> maps
 
     def __bool__(self) -> bool:
         raise TypeError("a hidden value has no truth")
@@ -24,6 +39,7 @@ class Hidden:
         raise TypeError("a hidden value is no Python number")
 
     def smaller(self, other: object) -> Hidden:
+<<<<<<< HEAD
         return Hidden(np.minimum(self.values, shown(other)))
 
     def larger(self, other: object) -> Hidden:
@@ -57,6 +73,48 @@ def _operator(op: Callable[..., np.ndarray], swapped: bool = False) -> Callable[
             return Hidden(op(a, b))
 
     return method
+=======
+        return type(self)(np.minimum(self.values, shown(other)))
+
+    def larger(self, other: object) -> Hidden:
+        return type(self)(np.maximum(self.values, shown(other)))
+
+    def choose(self, a: object, b: object) -> Hidden:
+        return type(self)(np.where(self.values != 0, shown(a), shown(b)))
+
+
+class Wide(Hidden):
+    """The same in 64 bits, as the IR has its indices."""
+
+    dtype = np.int64
+
+
+def shown(x: object) -> Any:
+    """The values of a number that a formula made."""
+    assert isinstance(x, (Hidden, int)), f"{x!r} is no number of a formula"
+    return x.values if isinstance(x, Hidden) else x
+
+
+def _checked(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def divided(a: Any, b: Any) -> Any:
+        assert np.all(np.asarray(b) > 0), "a formula divides by zero, or by less"
+        assert np.all(np.asarray(a) >= 0), "a formula divides a negative number"
+        return op(a, b)
+
+    return divided
+
+
+def _both_ways(op: Callable[[Any, Any], Any]) -> tuple[object, object]:
+    def forward(self: Hidden, other: object) -> Hidden:
+        with np.errstate(over="ignore"):
+            return type(self)(op(self.values, shown(other)))
+
+    def backward(self: Hidden, other: object) -> Hidden:
+        with np.errstate(over="ignore"):
+            return type(self)(op(shown(other), self.values))
+
+    return forward, backward
+>>>>>>> maps
 
 
 for _name, _op in {
@@ -66,7 +124,15 @@ for _name, _op in {
     "floordiv": _checked(np.floor_divide),
     "mod": _checked(np.remainder),
 }.items():
+<<<<<<< HEAD
     setattr(Hidden, f"__{_name}__", _operator(_op))
     setattr(Hidden, f"__r{_name}__", _operator(_op, swapped=True))
 for _name, _op in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
     setattr(Hidden, f"__{_name}__", _operator(_op))
+=======
+    _forward, _backward = _both_ways(_op)
+    setattr(Hidden, f"__{_name}__", _forward)
+    setattr(Hidden, f"__r{_name}__", _backward)
+for _name, _op in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
+    setattr(Hidden, f"__{_name}__", _both_ways(_op)[0])
+>>>>>>> maps

@@ -7,7 +7,7 @@ from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, 
 from tilewave.mapping.index import Index, choose, larger, smaller
 from tilewave.mapping.locality import Locality, XcdReads, XcdShare, locality
 from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles, grouped, linear, snake, supertiles
-from tilewave.mapping.proof import PersistentFormula, Proof, find_counterexample, prove
+from tilewave.mapping.proof import PersistentFormula, Proof, find_counterexample, is_right_on_every_grid, prove
 from tilewave.mapping.renumberings import XcdChunked, XcdContiguous, xcd_chunked, xcd_contiguous
 from tilewave.mapping.text import as_mapping, parse
 
@@ -45,6 +45,7 @@ __all__ = [
     "from_function",
     "grouped",
     "hilbert",
+    "is_right_on_every_grid",
     "larger",
     "linear",
     "locality",

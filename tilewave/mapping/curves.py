@@ -32,29 +32,85 @@ side; there the last stretch is turned and ends in the opposite corner.
 
 How many levels there are, and which sizes occur on each, depends on the grid alone: sizes that are the same for all
 tiles of a level are plain ints and cost nothing. On 2ᵏ×2ᵏ all are, and the curve is the familiar one.
+
+On a grid whose sides only a launch tells, both curves take as many levels as the shorter side can need, since the
+longer one is cut into squares (`morton`) or near-squares (`hilbert`) first, by a division. A level halves: a side of
+at most 2ᵏ becomes one of at most 2ᵏ⁻¹, for `hilbert` too, as w2 and w − w2 are at most 2ᵏ⁻¹ for k > 1. A launch has
+fewer than 2³¹ tiles, so the shorter side is below 2¹⁶, and 16 levels are enough. A level beyond those that a grid needs
+does nothing.
 """
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
 
+<<<<<<< HEAD
 from tilewave.mapping.grid import AnyGrid, MappingError, OpenGrid
 from tilewave.mapping.index import Index, choose, divide, smaller, total, zero_like
+=======
+from tilewave.mapping.grid import MOST_TILES, AnyGrid, Grid
+from tilewave.mapping.index import Index, choose, divide, is_one, is_zero, larger, smaller, total, zero_like
+>>>>>>> maps
 from tilewave.mapping.orders import Order
 
 Shape = tuple[int, int]
 
 
+class Curve(Order):
+    """An order of levels: how many there are is known with the grid, or bounded by what a launch can hold."""
+
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
+        if isinstance(grid.rows, int) and isinstance(grid.cols, int):
+            return self.known(number, Grid(grid.rows, grid.cols))
+        if is_one(grid.rows):
+            return zero_like(number), number
+        if is_one(grid.cols):
+            return number, zero_like(number)
+        long, short, is_tall = larger(grid.rows, grid.cols), smaller(grid.rows, grid.cols), grid.rows > grid.cols
+        return self.open(number, _Sides(long, short, is_tall, _bits_of_shorter(grid)))
+
+    @abstractmethod
+    def known(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+        """(row, col) on a grid whose sides are ints."""
+
+    @abstractmethod
+    def open(self, number: Index, sides: _Sides) -> tuple[Index, Index]:
+        """(row, col) on a grid whose sides only a launch tells."""
+
+
 @dataclass(frozen=True)
-class Morton(Order):
+class _Sides:
+    """The sides of an open grid: which is the longer, and how many bits the shorter can have."""
+
+    long: Index
+    short: Index
+    is_tall: Index
+    bits: int
+
+    def turn(self, along: Index, across: Index) -> tuple[Index, Index]:
+        """What belongs to the rows and what to the columns, of what lies along the longer side and across it."""
+        return choose(self.is_tall, along, across), choose(self.is_tall, across, along)
+
+
+def _bits_of_shorter(grid: AnyGrid) -> int:
+    """The k of the least 2ᵏ that no shorter side exceeds."""
+    known = [side for side in (grid.rows, grid.cols) if isinstance(side, int)]
+    return (min([*known, math.isqrt(MOST_TILES)]) - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Morton(Curve):
     """The Z curve: quarters of quarters, row by row; tiles outside the grid are skipped."""
 
     name: ClassVar[str] = "morton"
 
+<<<<<<< HEAD
     def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         if isinstance(grid, OpenGrid):
             raise MappingError(f"{self} needs a grid whose sides are known, not {grid}")
@@ -68,22 +124,56 @@ class Morton(Order):
                 number, right, width = _halve(number, half, width, height.value)
                 col = total(col, right)
         return row, col
+=======
+    def known(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+        side = max(grid.rows, grid.cols)
+        return _quarters(number, side, _Extent.known(grid.rows), _Extent.known(grid.cols))
+
+    def open(self, number: Index, sides: _Sides) -> tuple[Index, Index]:
+        square = 1 << sides.bits
+        # No side is cut at `square` or above but the longer: squares along it, one after the other.
+        nth, number = divide(number, smaller(sides.long, square) * sides.short)
+        start = nth * square
+        height, width = sides.turn(smaller(sides.long - start, square), sides.short)
+        row, col = _quarters(number, square, _Extent(height), _Extent(width))
+        down, right = sides.turn(start, 0)
+        return total(down, row), total(right, col)
+
+
+def _quarters(number: Index, side: int, height: _Extent, width: _Extent) -> tuple[Index, Index]:
+    """(row, col) of a number in the corner of a square that has a power of two, at least `side`, on each side."""
+    row, col = zero_like(number), zero_like(number)
+    for half in _powers_of_two_below(side):
+        if height.exceeds(half):
+            number, down, height = _halve(number, half, height, width.value)
+            row = total(row, down)
+        if width.exceeds(half):
+            number, right, width = _halve(number, half, width, height.value)
+            col = total(col, right)
+    return row, col
+>>>>>>> maps
 
 
 @dataclass(frozen=True)
 class _Extent:
-    """How far the grid reaches into the square at hand: its value, and all values it can have."""
+    """How far the grid reaches into the square at hand: its value, and all values it can have; none: any."""
 
     value: Index
     possible: frozenset[int] = frozenset()
 
-    @property
-    def values(self) -> frozenset[int]:
-        return self.possible or frozenset({self.value})
+    @staticmethod
+    def known(side: int) -> _Extent:
+        return _Extent(side, frozenset({side}))
 
-    @property
-    def most(self) -> int:
-        return max(self.values)
+    def exceeds(self, half: int) -> bool:
+        """Whether it can."""
+        return not self.possible or max(self.possible) > half
+
+    def on_side(self, far: Index, near: Index, half: int) -> _Extent:
+        """The extent in the half of the square where the tile lies."""
+        possible = frozenset({min(half, e) for e in self.possible} | {e - half for e in self.possible if e > half})
+        value = next(iter(possible)) if len(possible) == 1 else choose(far, self.value - near, near)
+        return _Extent(value, possible)
 
 
 def _halve(number: Index, half: int, extent: _Extent, across: Index) -> tuple[Index, Index, _Extent]:
@@ -91,9 +181,8 @@ def _halve(number: Index, half: int, extent: _Extent, across: Index) -> tuple[In
     near = smaller(extent.value, half)
     cells = near * across
     far = number >= cells
-    possible = frozenset({min(half, e) for e in extent.values} | {e - half for e in extent.values if e > half})
-    value = next(iter(possible)) if len(possible) == 1 else choose(far, extent.value - near, near)
-    return number - choose(far, cells, 0), choose(far, half, 0), _Extent(value, possible)
+    there = extent.on_side(far, near, half)
+    return number - choose(far, cells, 0), choose(far, half, 0), there
 
 
 def _powers_of_two_below(side: int) -> list[int]:
@@ -101,39 +190,78 @@ def _powers_of_two_below(side: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Hilbert(Order):
+class Hilbert(Curve):
     """A walk of single steps to neighbours, on every grid; Hilbert's curve on 2ᵏ×2ᵏ."""
 
     name: ClassVar[str] = "hilbert"
 
+<<<<<<< HEAD
     def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
         if isinstance(grid, OpenGrid):
             raise MappingError(f"{self} needs a grid whose sides are known, not {grid}")
+=======
+    def known(self, number: Index, grid: Grid) -> tuple[Index, Index]:
+>>>>>>> maps
         if grid.rows > grid.cols:
-            col, row = self.formula(number, grid.transposed)
+            col, row = self.known(number, grid.transposed)
             return row, col
         plan = _plan(grid.cols, grid.rows)
-        if plan.count == 1:
+        if is_one(plan.count):
             along, across = _descend(number, plan.levels, *plan.last)
             return (along, across) if plan.turned else (across, along)
-        block = smaller(number // (plan.width * grid.rows), plan.count - 1)
-        is_last = block >= plan.count - 1
-        shape = (choose(is_last, plan.last[side], (plan.width, grid.rows)[side]) for side in (0, 1))
-        along, across = _descend(number - block * (plan.width * grid.rows), plan.levels, *shape)
-        if plan.turned:
-            along, across = choose(is_last, across, along), choose(is_last, along, across)
-        return across, along + block * plan.width
+        along, across = plan.walk(number, grid.rows)
+        return across, along
+
+    def open(self, number: Index, sides: _Sides) -> tuple[Index, Index]:
+        return sides.turn(*_open_plan(sides).walk(number, sides.short))
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What is known of the rectangles on one level before anything runs; a side that they do not share is None."""
+
+    lanes: bool = True
+    leaves: bool = True
+    w: int | None = None
+    h: int | None = None
+    is_flat: bool = False
+
+    @staticmethod
+    def of(shapes: frozenset[Shape]) -> _Level:
+        widths, heights = {shape[0] for shape in shapes}, {shape[1] for shape in shapes}
+        return _Level(
+            any(_is_lane(*shape) for shape in shapes),
+            any(_is_leaf(*shape) for shape in shapes),
+            min(widths) if len(widths) == 1 else None,
+            min(heights) if len(heights) == 1 else None,
+            heights == {1},
+        )
+
+    def sides(self, w: Index, h: Index) -> tuple[Index, Index]:
+        """Plain ints for the sides that are the same in all rectangles of the level."""
+        return (w if self.w is None else self.w), (h if self.h is None else self.h)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A long grid is a row of `count` blocks, all `width` wide but the last; sizes on each level below."""
+    """A long grid is a row of `count` blocks, all `width` wide but the last, which may be turned; the levels below."""
 
-    count: int
-    width: int
-    last: Shape
-    turned: bool
-    levels: tuple[frozenset[Shape], ...]
+    count: Index
+    width: Index
+    last: tuple[Index, Index]
+    turned: Index
+    levels: tuple[_Level, ...]
+
+    def walk(self, number: Index, short: Index) -> tuple[Index, Index]:
+        """(along, across) of a number, block after block."""
+        block = smaller(number // (self.width * short), self.count - 1)
+        is_last = block >= self.count - 1
+        shape = (choose(is_last, self.last[side], (self.width, short)[side]) for side in (0, 1))
+        along, across = _descend(number - block * (self.width * short), self.levels, *shape)
+        if not is_zero(self.turned):
+            is_turned = is_last if is_one(self.turned) else block >= self.count - self.turned
+            along, across = choose(is_turned, across, along), choose(is_turned, along, across)
+        return along + block * self.width, across
 
 
 @lru_cache(maxsize=256)
@@ -141,13 +269,25 @@ def _plan(long: int, short: int) -> _Plan:
     width = short + short % 2
     count = max(1, (2 * long + width) // (2 * width))
     last = long - (count - 1) * width
-    turned = long % 2 == 1 and short % 2 == 0
+    turned = int(long % 2 > short % 2)
     last_shape = (short, last) if turned else (last, short)
     shapes = frozenset({last_shape} | ({(width, short)} if count > 1 else set()))
     levels = [shapes]
     while not all(_is_leaf(*shape) for shape in levels[-1]):
         levels.append(frozenset(part for shape in levels[-1] for part in _parts(*shape)))
-    return _Plan(count, width, last_shape, turned, tuple(levels))
+    return _Plan(count, width, last_shape, turned, tuple(map(_Level.of, levels)))
+
+
+def _open_plan(sides: _Sides) -> _Plan:
+    """The same, by arithmetic on traced sides; 2 · long could leave 32 bits."""
+    long, short = sides.long, sides.short
+    width = short + short % 2
+    whole, rest = divide(long, width)
+    count = whole + choose(rest >= width // 2, 1, 0)
+    last = long - (count - 1) * width
+    is_turned = long % 2 > short % 2
+    last_shape = choose(is_turned, short, last), choose(is_turned, last, short)
+    return _Plan(count, width, last_shape, choose(is_turned, 1, 0), (_Level(),) * max(1, sides.bits))
 
 
 def _parts(w: int, h: int) -> Iterable[Shape]:
@@ -171,26 +311,20 @@ def _even_half(side: Index) -> Index:
     return (side + 2) // 4 * 2
 
 
-def _descend(number: Index, levels: tuple[frozenset[Shape], ...], w: Index, h: Index) -> tuple[Index, Index]:
+def _descend(number: Index, levels: tuple[_Level, ...], w: Index, h: Index) -> tuple[Index, Index]:
     """(along, across) of a number in a w×h rectangle: down through the parts to a leaf, and back up."""
     cuts = []
     for here, below in pairwise(levels):
         cut = _Cut.of(number, here, w, h)
         number = number - cut.start
-        w, h = _known(below, *cut.shape)
+        w, h = below.sides(*cut.shape)
         cuts.append(cut)
     along, across = divide(number, h)
-    if max(shape[1] for shape in levels[-1]) > 1:
+    if not levels[-1].is_flat:
         across = choose(along % 2 >= 1, h - 1 - across, across)
     for cut in reversed(cuts):
         along, across = cut.outward(along, across)
     return along, across
-
-
-def _known(shapes: frozenset[Shape], w: Index, h: Index) -> tuple[Index, Index]:
-    """Plain ints for the sides that are the same in all shapes of a level."""
-    widths, heights = {shape[0] for shape in shapes}, {shape[1] for shape in shapes}
-    return (widths.pop() if len(widths) == 1 else w), (heights.pop() if len(heights) == 1 else h)
 
 
 @dataclass(frozen=True)
@@ -206,11 +340,11 @@ class _Cut:
     after_c: Index
 
     @staticmethod
-    def of(number: Index, shapes: frozenset[Shape], w: Index, h: Index) -> _Cut:
+    def of(number: Index, level: _Level, w: Index, h: Index) -> _Cut:
         w2, h2 = _even_half(w), _even_half(h)
-        if any(_is_lane(*shape) for shape in shapes):
+        if level.lanes:
             h2 = choose(w <= 3, h - 1, h2)
-        if any(_is_leaf(*shape) for shape in shapes):  # a leaf is not cut: all of it is B
+        if level.leaves:  # a leaf is not cut: all of it is B
             leaf = _is_leaf(w, h)
             w2, h2 = choose(leaf, w, w2), choose(leaf, 0, h2)
         return _Cut(w, h, w2, h2, number >= w2 * h2, number >= w2 * h, number >= w * h - (w - w2) * h2)

@@ -80,7 +80,7 @@ class Grid:
 class OpenGrid:
     """A grid whose sides only a launch will tell: each is an int, or a traced number that is at least 1.
 
-    Whoever launches sees to it that there are no more than MOST_TILES tiles; the formulas then stay within 32 bits.
+    Whoever launches sees to it that none is 0, and that there are no more than MOST_TILES tiles.
     """
 
     rows: Index
