@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-<<<<<<< HEAD
-=======
 from typing import Any, ClassVar
->>>>>>> maps
 
 import numpy as np
 
@@ -14,14 +11,6 @@ import numpy as np
 class Hidden:
     """An array of numbers behind the protocol of traced values: it has no truth, and no formula can look inside.
 
-<<<<<<< HEAD
-    It computes as a kernel with indices of 32 bits does, so a value that leaves them is a wrong one from there on, and
-    it refuses what a traced formula must never do: divide by zero, or divide a negative number.
-    """
-
-    def __init__(self, values: object) -> None:
-        self.values = np.asarray(values, np.int32)
-=======
     It wraps as indices of 32 bits do, so what leaves them is wrong from there on, and it refuses what a traced formula
     must never do, not even in a branch that is thrown away: divide by zero, or divide a negative number.
     """
@@ -30,7 +19,6 @@ class Hidden:
 
     def __init__(self, values: object) -> None:
         self.values = np.asarray(values, self.dtype)
->>>>>>> maps
 
     def __bool__(self) -> bool:
         raise TypeError("a hidden value has no truth")
@@ -39,41 +27,6 @@ class Hidden:
         raise TypeError("a hidden value is no Python number")
 
     def smaller(self, other: object) -> Hidden:
-<<<<<<< HEAD
-        return Hidden(np.minimum(self.values, shown(other)))
-
-    def larger(self, other: object) -> Hidden:
-        return Hidden(np.maximum(self.values, shown(other)))
-
-    def choose(self, a: object, b: object) -> Hidden:
-        return Hidden(np.where(self.values != 0, shown(a), shown(b)))
-
-
-def shown(x: object) -> np.ndarray:
-    """The values of a number that a formula made."""
-    if isinstance(x, Hidden):
-        return x.values
-    assert isinstance(x, (int, np.ndarray)), f"{x!r} is no number"
-    return np.asarray(x, np.int32)
-
-
-def _checked(op: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    def method(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        assert (b > 0).all(), "a formula divides by zero, or by less"
-        assert (a >= 0).all(), "a formula divides a negative number"
-        return op(a, b)
-
-    return method
-
-
-def _operator(op: Callable[..., np.ndarray], swapped: bool = False) -> Callable[[Hidden, object], Hidden]:
-    def method(self: Hidden, other: object) -> Hidden:
-        a, b = (shown(other), self.values) if swapped else (self.values, shown(other))
-        with np.errstate(over="ignore"):
-            return Hidden(op(a, b))
-
-    return method
-=======
         return type(self)(np.minimum(self.values, shown(other)))
 
     def larger(self, other: object) -> Hidden:
@@ -114,7 +67,6 @@ def _both_ways(op: Callable[[Any, Any], Any]) -> tuple[object, object]:
             return type(self)(op(shown(other), self.values))
 
     return forward, backward
->>>>>>> maps
 
 
 for _name, _op in {
@@ -124,15 +76,8 @@ for _name, _op in {
     "floordiv": _checked(np.floor_divide),
     "mod": _checked(np.remainder),
 }.items():
-<<<<<<< HEAD
-    setattr(Hidden, f"__{_name}__", _operator(_op))
-    setattr(Hidden, f"__r{_name}__", _operator(_op, swapped=True))
-for _name, _op in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
-    setattr(Hidden, f"__{_name}__", _operator(_op))
-=======
     _forward, _backward = _both_ways(_op)
     setattr(Hidden, f"__{_name}__", _forward)
     setattr(Hidden, f"__r{_name}__", _backward)
 for _name, _op in {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}.items():
     setattr(Hidden, f"__{_name}__", _both_ways(_op)[0])
->>>>>>> maps

@@ -50,13 +50,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
 
-<<<<<<< HEAD
-from tilewave.mapping.grid import AnyGrid, MappingError, OpenGrid
-from tilewave.mapping.index import Index, choose, divide, smaller, total, zero_like
-=======
 from tilewave.mapping.grid import MOST_TILES, AnyGrid, Grid
 from tilewave.mapping.index import Index, choose, divide, is_one, is_zero, larger, smaller, total, zero_like
->>>>>>> maps
 from tilewave.mapping.orders import Order
 
 Shape = tuple[int, int]
@@ -110,21 +105,6 @@ class Morton(Curve):
 
     name: ClassVar[str] = "morton"
 
-<<<<<<< HEAD
-    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
-        if isinstance(grid, OpenGrid):
-            raise MappingError(f"{self} needs a grid whose sides are known, not {grid}")
-        row, col = zero_like(number), zero_like(number)
-        height, width = _Extent(grid.rows), _Extent(grid.cols)
-        for half in _powers_of_two_below(max(grid.rows, grid.cols)):
-            if height.most > half:
-                number, down, height = _halve(number, half, height, width.value)
-                row = total(row, down)
-            if width.most > half:
-                number, right, width = _halve(number, half, width, height.value)
-                col = total(col, right)
-        return row, col
-=======
     def known(self, number: Index, grid: Grid) -> tuple[Index, Index]:
         side = max(grid.rows, grid.cols)
         return _quarters(number, side, _Extent.known(grid.rows), _Extent.known(grid.cols))
@@ -151,7 +131,6 @@ def _quarters(number: Index, side: int, height: _Extent, width: _Extent) -> tupl
             number, right, width = _halve(number, half, width, height.value)
             col = total(col, right)
     return row, col
->>>>>>> maps
 
 
 @dataclass(frozen=True)
@@ -195,13 +174,7 @@ class Hilbert(Curve):
 
     name: ClassVar[str] = "hilbert"
 
-<<<<<<< HEAD
-    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
-        if isinstance(grid, OpenGrid):
-            raise MappingError(f"{self} needs a grid whose sides are known, not {grid}")
-=======
     def known(self, number: Index, grid: Grid) -> tuple[Index, Index]:
->>>>>>> maps
         if grid.rows > grid.cols:
             col, row = self.known(number, grid.transposed)
             return row, col
