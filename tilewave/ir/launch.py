@@ -96,17 +96,20 @@ class _Mover:
             self.inside.update(zip(self.launch.results, ends.values, strict=True))
 
     def moved(self) -> Kernel:
-        args = set(self.inside) if self.launch is None else set(self.inside) - set(self.launch.results)
         body = rewrite_block(replace(self.kernel.body, ops=self.rest(self.kernel.body)), self.move)
         kernel = replace(self.kernel, body=body)
         wanted = {v for op in walk(body) for v in op.operands}
         called = named_values(kernel)
-        results = tuple(v for v in self.inside if v not in args and (v in wanted or v.name in called))
+        results = tuple(v for v in self.inside if self.is_result(v) and (v in wanted or v.name in called))
         if not results:
             return kernel
         ends = Yield(tuple(self.inside[v] for v in results))
         launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results)
         return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
+
+    def is_result(self, v: Value) -> bool:
+        """Whether the body gets it from the launch: it has constants and arguments, and computes truth values again."""
+        return v.type == INDEX_SCALAR and v not in self.constants and v not in self.kernel.body.args
 
     def rest(self, body: Block) -> tuple[Op, ...]:
         return body.ops[1:] if self.launch is not None else body.ops

@@ -9,8 +9,8 @@ from typing import Any, NoReturn, Protocol
 from tilewave.errors import TraceError, here
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import TileOf
-from tilewave.ir.rewrite import names, rename, replace_values, rewrite
+from tilewave.ir.ops import TileOf, Workgroup
+from tilewave.ir.rewrite import names, rename, replace_values, rewrite, walk
 from tilewave.mapping import Grid, OpenGrid
 
 
@@ -28,8 +28,10 @@ class TileOrder(Protocol):
 class Dealt(Number):
     """The number of a tile in the hands of an author's formula, which may do arithmetic with it and no more."""
 
+    called: str = "the workgroup's number"
+
     def make(self, value: Value) -> Number:
-        return Dealt(self.builder, value)
+        return Dealt(self.builder, value, self.called)
 
     def __bool__(self) -> bool:
         self._refuse("has no truth value: it is known only when the kernel runs", CHOOSE)
@@ -44,7 +46,7 @@ class Dealt(Number):
     __rtruediv__ = __truediv__
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
-        raise TraceError(f"the workgroup's number {what}", loc=here(), remedy=remedy)
+        raise TraceError(f"{self.called} {what}", loc=here(), remedy=remedy)
 
     def __repr__(self) -> str:
         return str(self.value)
@@ -73,9 +75,7 @@ class MapWorkgroups:
         builder = Builder(taken, locate=lambda: op.loc)
         arguments = {v.name: Dealt(builder, v) for v in kernel.body.args}
         order = self.order.bind(lambda symbol: arguments[str(symbol)])
-        *sides, workgroups = op.with_sides([Dealt(builder, v) for v in op.sides])
-        grid = OpenGrid(*sides) if op.sides else Grid(op.rows, op.cols, op.batches)
-        found = order.tile(Dealt(builder, op.number), grid, workgroups)
+        found = order.tile(Dealt(builder, op.number), *_grid(op, kernel, builder))
         values = [x.value if isinstance(x, Number) else builder.const(int(x)) for x in found]
         computed = {v for new in builder.ops for v in new.results}
         renamed: dict[Value, Value] = {}
@@ -85,3 +85,12 @@ class MapWorkgroups:
             else:
                 same[result] = renamed.get(value, value)
         return [rename(new, renamed) for new in builder.ops]
+
+
+def _grid(op: TileOf, kernel: Kernel, builder: Builder) -> tuple[Grid | OpenGrid, Any]:
+    """The grid, and how many workgroups it is dealt to; None where each computes the one tile of its own number."""
+    if not op.sides:
+        return Grid(op.rows, op.cols, op.batches), op.workgroups
+    *sides, workgroups = op.with_sides([Dealt(builder, v, "a side of the grid") for v in op.sides])
+    is_plain = any(isinstance(other, Workgroup) and other.result == op.number for other in walk(kernel.body))
+    return OpenGrid(*sides), None if is_plain else workgroups
