@@ -17,7 +17,7 @@ from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, quoted, target_nam
 from tilewave.errors import CallError, SavedKernelError, SymbolError, TargetError, TilewaveError, WrongDevice, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
-from tilewave.ir.core import Kernel
+from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
@@ -26,6 +26,8 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
+from tilewave.runtime.scalars import word_of
+from tilewave.runtime.signature import Signature
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
@@ -37,8 +39,8 @@ T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
 """What is made of a kernel on whole tiles."""
 
-Schedules = dict[tuple[tuple[str, int], ...], Schedule]
-"""By the values of the dynamic symbols."""
+Schedules = dict[tuple[int, ...], Schedule]
+"""By the numbers of a call that decide who computes what, and what is read, as words."""
 
 ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
 """The levels at which a kernel can be interpreted, and in which orders."""
@@ -97,19 +99,19 @@ class Compiled:
 
     # -- running it
 
-    def __call__(self, *arrays: Any, **symbols: int) -> None:
-        """Run it on the device it was compiled for."""
-        numbers: list[int] = []
-        if symbols or self.dynamic_symbols:
-            values = self._symbols(symbols)
-            self.schedule_for(**values)
-            numbers = [values[name] for name in self.dynamic_symbols]
+    def __call__(self, /, *arrays: Any, **named: Any) -> None:
+        """Run it on the device it was compiled for; arrays and numbers in the author's order, or by their names."""
+        numbers: Sequence[int] = ()
+        if named or self.numbers:
+            arrays, values = self._bound(arrays, named)
+            self._judged(values)
+            numbers = self._words(values)
         try:
             self.build.run(arrays, numbers, self.parameters)
         except WrongDevice as error:
             raise _with_targets(error) from None
 
-    def interpret(self, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **symbols: int) -> None:
+    def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
 
         level="tile": order="launch", or "shuffled": the workgroups in a random order.
@@ -122,14 +124,17 @@ class Compiled:
             known = " or ".join(map(repr, ORDERS[level]))
             raise CallError(f"{self.name}: at the {level} level the order is {known}, not {order!r}", loc=here())
         if level == "lane":
-            self._interpret_lanes(arrays, symbols, order, seed)
+            self._interpret_lanes(*self._bound(arrays, named), order, seed)
             return
         workgroups = list(range(self.kernel.workgroups))
         if order == "shuffled":
             random.Random(seed).shuffle(workgroups)
-        self._interpret(arrays, symbols, workgroups)
+        arrays, values = self._bound(arrays, named)
+        views = self._checked(arrays)
+        self._judged(values)
+        interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
 
-    def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
+    def _interpret_lanes(self, arrays: Sequence[Any], values: Mapping[str, Any], order: str, seed: int) -> None:
         with IMPORTING:
             from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
@@ -141,19 +146,19 @@ class Compiled:
                 loc=here(),
                 remedy=f'compile it with target="{first.name}"; no GPU is needed',
             )
-        values = self._symbols(symbols)
         views = self._checked(arrays)
-        self.schedule_for(**values)
+        self._judged(values)
         interpret_lanes(lanes, [v.numpy() for v in views], values, order, seed)
 
     def emulate(
         self,
+        /,
         *arrays: Any,
         order: WaveOrder = "barrier",
         seed: int = 0,
         check: Check = "strict",
         limit: int | None = None,
-        **symbols: int,
+        **named: Any,
     ) -> EmulationReport:
         """Run the emitted machine code on this CPU, and check its waits, barriers, races and bounds.
 
@@ -162,11 +167,10 @@ class Compiled:
         as endless; without it the limit follows from the arrays' sizes.
         """
         emulated = self._emulated("machine code to emulate")
-        values = self._symbols(symbols)
+        arrays, values = self._bound(arrays, named)
         views = self._checked(arrays)
-        self.schedule_for(**values)
-        numbers = [values[name] for name in self.dynamic_symbols]
-        return emulated.emulate(views, numbers, order, seed, check, limit)
+        self._judged(values)
+        return emulated.emulate(views, self._words(values), order, seed, check, limit)
 
     def _emulated(self, what: str) -> Emulated:
         found = self.build.emulated
@@ -175,12 +179,6 @@ class Compiled:
             what = f"{self.name}: there is no {what} for {self.target}"
             raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
         return found
-
-    def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], workgroups: Sequence[int]) -> None:
-        values = self._symbols(symbols)
-        views = self._checked(arrays)
-        self.schedule_for(**values)
-        interpret(self.kernel, [v.numpy() for v in views], values, workgroups)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewave.load` runs on machines where nothing is compiled."""
@@ -202,7 +200,28 @@ class Compiled:
         memories, _ = arguments(self.kernel)
         return tuple(Parameter(m.name, m.type.shape, m.type.dtype, m in written) for m in memories)
 
-    def _symbols(self, given: Mapping[str, int]) -> dict[str, int]:
+    @cached_property
+    def numbers(self) -> tuple[Value, ...]:
+        """Those of a call, in the kernel's order: parameters such as `alpha: f32`, and the dynamic symbols."""
+        return arguments(self.kernel)[1]
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What its author listed: arrays and numbers, in order."""
+        own = [v for v in self.kernel.body.args if v.name not in self.dynamic_symbols]
+        dtypes = {v.name: v.type.dtype for v in own if v in self.numbers}
+        return Signature(self.name, tuple(v.name for v in own), dtypes)
+
+    def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arrays of a call, and its numbers by name."""
+        call = self.signature.bind(given, named)
+        return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+
+    def _words(self, values: Mapping[str, Any]) -> list[int]:
+        """The numbers of a call as a launch passes them."""
+        return [word_of(values[v.name], v.type.dtype) for v in self.numbers]
+
+    def _symbols(self, given: Mapping[str, Any]) -> dict[str, int]:
         """The dynamic symbols of a call, each an int and none missing or unknown."""
         unknown = [name for name in given if name not in self.dynamic_symbols]
         missing = [name for name in self.dynamic_symbols if name not in given]
@@ -224,7 +243,7 @@ class Compiled:
     def schedule(self) -> Schedule:
         """Which workgroup computes which tiles, in order."""
         if deciding := order_depends_on(self.kernel):
-            given = ", ".join(f"{name}=…" for name in self.dynamic_symbols)
+            given = ", ".join(f"{name}=…" for name in dict.fromkeys((*self.dynamic_symbols, *deciding)))
             raise CallError(
                 f"{self.name}: the order depends on {', '.join(deciding)}",
                 loc=here(),
@@ -235,16 +254,29 @@ class Compiled:
             return checked_schedule(self.kernel, values, self._remedy)
         return self.schedule_for(**values)
 
-    def schedule_for(self, **symbols: int) -> Schedule:
-        """The schedule for given dynamic symbols.
+    def schedule_for(self, /, **symbols: Any) -> Schedule:
+        """The schedule for given dynamic symbols, and those parameters that decide it.
 
         An error if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile outside.
         """
-        values = self._symbols(symbols)
-        key = tuple(sorted(values.items()))
-        if key not in self._schedules:
-            self._schedules[key] = judged_schedule(self.kernel, values, self._remedy)
-        return self._schedules[key]
+        own = self.signature.dtypes
+        wanted = {v.name for v in self._deciding} & own.keys()
+        scalars = self.signature.of_numbers(wanted | (own.keys() & symbols)).bind((), symbols)
+        return self._judged({**scalars.scalars, **self._symbols(scalars.symbols)})
+
+    @cached_property
+    def _deciding(self) -> tuple[Value, ...]:
+        """The numbers of a call that decide who computes what, and what is read."""
+        names = {*order_depends_on(self.kernel), *reads_depend_on(self.kernel)} if self.numbers else set()
+        return tuple(v for v in self.numbers if v.name in names)
+
+    def _judged(self, values: Mapping[str, Any]) -> Schedule:
+        """The schedule for these numbers; each that decides something is judged once."""
+        key = tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding])
+        found = self._schedules.get(key)
+        if found is None:
+            found = self._schedules[key] = judged_schedule(self.kernel, values, self._remedy)
+        return found
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -358,7 +390,7 @@ def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> S
     if reads_depend_on(kernel):
         checked_schedule(kernel, values, remedy)
         return {}
-    return {tuple(sorted(values.items())): judged_schedule(kernel, values, remedy)}
+    return {(): judged_schedule(kernel, values, remedy)}
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
@@ -425,7 +457,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
 
 
 def order_depends_on(kernel: Kernel) -> list[str]:
-    """The dynamic symbols that decide who computes which tiles, and when."""
+    """The numbers of a call that decide who computes which tiles, and when."""
     deciding = needed_values(kernel.body, lambda op: isinstance(op, (Write, Scatter)))
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 

@@ -107,7 +107,8 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
 def check_argument(kind: Type, want: Want) -> None:
     """A call gives arrays and numbers, nothing else."""
     is_array = isinstance(kind, Memory) and kind.space == "global" and kind.dtype not in INTERNAL
-    want(is_array or kind == INDEX_SCALAR, f"a call gives arrays and numbers (index), no {kind}")
+    is_number = isinstance(kind, Scalar) and (kind.dtype not in INTERNAL or kind == INDEX_SCALAR)
+    want(is_array or is_number, f"a call gives arrays and numbers, no {kind}")
 
 
 def check_parts(op: Op, want: Want) -> None:

@@ -12,13 +12,15 @@ from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.places import Places
-from tilewave.ir.types import INDEX_SCALAR, Scalar
+from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, Order, places_of, positive, resolve
 from tilewave.lang.symbols import Symbol, expression, no_value
-from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.trace import DimensionWindow, Trace, tracing
+
+Argument = MemoryArgument | ScalarArgument
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class WaveKernel:
 
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols of its constraints and annotations, in order."""
-        annotated = [kind for _, kind in _parameters(self)]
+        annotated = [kind for _, kind in parameters_of(self) if isinstance(kind, MemoryType)]
         found = [s for c in self.constraints for s in c.symbols()]
         found += [s for kind in annotated for d in kind.dims for s in d.symbols()]
         found += [kind.space for kind in annotated if isinstance(kind.space, Symbol)]
@@ -87,12 +89,12 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
     with _sizes_are_known(dynamic):
         geometry = resolve(kernel.constraints, sizes, dynamic)
         trace = Trace(locate=lambda: kernel.loc, walks=geometry.walks, driven=geometry.driven)
-        memories = [_argument(trace, p, kernel, sizes) for p in _parameters(kernel)]
+        given = [_argument(trace, p, kernel, sizes) for p in parameters_of(kernel)]
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in dynamic}
     trace.symbols.update({**sizes, **{s: trace.number(v) for s, v in numbers.items()}})
     with tracing(trace):
-        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, memories))
-    args = [m.value for m in memories] + list(numbers.values())
+        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
+    args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
@@ -100,7 +102,7 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
 
 
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
-    names = [name for name, _ in _parameters(kernel)]
+    names = [name for name, _ in parameters_of(kernel)]
     for s in dynamic:
         if s in sizes:
             remedy = "leave it out of one of them"
@@ -137,10 +139,11 @@ def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence
     )
 
 
-def _run(trace: Trace, kernel: WaveKernel, memories: list[MemoryArgument]) -> None:
+def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
+    arguments = [a.traced(trace) if isinstance(a, ScalarArgument) else a for a in given]
     trace.locate = here
     try:
-        kernel.function(*memories)
+        kernel.function(*arguments)
     finally:
         trace.locate = lambda: kernel.loc
 
@@ -181,7 +184,8 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
         trace.windows[dim] = DimensionWindow(trace.number(along[share.axis]) * share.tile, share.tile)
 
 
-def _parameters(kernel: WaveKernel) -> list[tuple[str, MemoryType]]:
+def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
+    """Its arrays and numbers, as its author annotated them, in order."""
     try:
         annotations = inspect.get_annotations(kernel.function, eval_str=True)
     except NameError as error:
@@ -192,21 +196,21 @@ def _parameters(kernel: WaveKernel) -> list[tuple[str, MemoryType]]:
         ) from None
     found = []
     for name in inspect.signature(kernel.function).parameters:
-        kind = annotations.get(name)
-        if not isinstance(kind, MemoryType):
-            raise TraceError(
-                f"{kernel.name}: {name} is not annotated as a memory",
-                loc=kernel.loc,
-                remedy=f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]",
-            )
+        kind = BOOL if annotations.get(name) is bool else annotations.get(name)
+        if not isinstance(kind, (MemoryType, DType)):
+            remedy = f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]; a number given at the call is {name}: f32"
+            what = f"{kernel.name}: {name} is not annotated as a memory or a number"
+            raise TraceError(what, loc=kernel.loc, remedy=remedy)
         found.append((name, kind))
     return found
 
 
 def _argument(
-    trace: Trace, parameter: tuple[str, MemoryType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
-) -> MemoryArgument:
+    trace: Trace, parameter: tuple[str, MemoryType | DType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
+) -> Argument:
     name, kind = parameter
+    if isinstance(kind, DType):
+        return ScalarArgument(trace.fresh(name, Scalar(I64 if kind == INDEX else kind)), kind)
     loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
