@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -13,7 +14,7 @@ from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Cut, Schedule, checked_schedule
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, quoted, target_named, targets_on
+from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
 from tilewave.errors import CallError, SavedKernelError, SymbolError, TargetError, TilewaveError, WrongDevice, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
@@ -25,7 +26,7 @@ from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
+from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
 
@@ -69,8 +70,11 @@ class WaveCompileOptions:
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
-    """The options with what is unset filled in: the machine's GPU where there is one, else the CPU."""
-    return options if options.target else replace(options, target=DEFAULT_TARGET)
+    """The options with what is unset filled in: the GPU that is here, else the CPU.
+
+    A kernel compiled without a target runs there too, or where the arrays of its call are.
+    """
+    return options if options.target else replace(options, target=target_here())
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +92,8 @@ class Compiled:
     _schedules: Schedules = field(default_factory=dict, repr=False)
     file: str = ""
     """It was loaded from, without the story of its making; nothing where it was compiled."""
+    elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
+    """The same for the device of arrays that are not where this one runs, if its author named no target."""
 
     @property
     def name(self) -> str:
@@ -101,15 +107,23 @@ class Compiled:
 
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
         """Run it on the device it was compiled for; arrays and numbers in the author's order, or by their names."""
-        numbers: Sequence[int] = ()
+        values: Mapping[str, Any] = {}
         if named or self.numbers:
             arrays, values = self._bound(arrays, named)
+        self.launch(arrays, values)
+
+    def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
+        """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
+        numbers: Sequence[int] = ()
+        if values:
             self._judged(values)
             numbers = self._words(values)
         try:
             self.build.run(arrays, numbers, self.parameters)
         except WrongDevice as error:
-            raise _with_targets(error) from None
+            if self.elsewhere is None:
+                raise _with_targets(error) from None
+            self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
@@ -368,7 +382,13 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
     wanted = _checked_options(options, target)
-    return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+    compiled = compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+
+    @cache
+    def there(device: str) -> Compiled:
+        return wave_compile(replace(options, target=target_on(kernel.name, device).name), kernel)
+
+    return compiled if options.target else replace(compiled, elsewhere=there)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:

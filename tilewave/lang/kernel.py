@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 from typing import Any, cast
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
+from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.places import Places
@@ -30,17 +33,26 @@ class WaveKernel:
     function: Callable[..., Any]
     constraints: tuple[Constraint, ...]
     loc: Loc
+    subs: Mapping[Symbol, Any] = field(default_factory=dict)
+    """What symbols are worth where neither the options nor a call say it."""
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What calls left for later ones."""
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TraceError(
-            f"{self.name} is a kernel; it must be compiled before it runs",
-            loc=here(),
-            remedy=f"write wave_compile(WaveCompileOptions(subs={{…}}), {self.name})(…)",
-        )
+    def __call__(self, /, *arrays: Any, **named: Any) -> None:
+        """Run it where its arrays are, with the sizes that they have; compiled at most once for each kind of call.
+
+        Arrays and numbers stand in the author's order or are given by name; symbols by name, or in `subs={…}`.
+        """
+        call = self.kept.get("call") or _calling().prepared(self)
+        call(arrays, named)
+
+    def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
+        """The `Compiled` for a target, with the options of `WaveCompileOptions`."""
+        return _calling().compile_kernel(self, target, subs or {}, options)
 
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols of its constraints and annotations, in order."""
@@ -54,9 +66,18 @@ class WaveKernel:
         return f"<kernel {self.name} at {self.loc}>"
 
 
-def wave(constraints: Sequence[Constraint]) -> Callable[[Callable[..., Any]], WaveKernel]:
-    """Make a kernel of a function."""
+def _calling() -> ModuleType:
+    """Who calls a kernel needs the compiler; who defines one does not."""
+    with IMPORTING:
+        return import_module("tilewave.call")
+
+
+def wave(
+    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None
+) -> Callable[[Callable[..., Any]], WaveKernel]:
+    """Make a kernel of a function; `subs` are values of symbols for all who do not give others."""
     loc = here()
+    own = given_subs({} if subs is None else subs)
     if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
         raise ConstraintError("wave takes a list of constraints", loc=loc, remedy="write @wave([constraint, …])")
     constraints = tuple(constraints)
@@ -65,7 +86,7 @@ def wave(constraints: Sequence[Constraint]) -> Callable[[Callable[..., Any]], Wa
             raise ConstraintError(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
-    return lambda function: WaveKernel(function, constraints, _definition(function, loc))
+    return lambda function: WaveKernel(function, constraints, _definition(function, loc), own)
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
@@ -84,7 +105,8 @@ class TracedKernel:
 
 def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
     """Run the author's function once, with its sizes known."""
-    sizes = check_subs(subs)
+    defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
+    sizes = check_subs({**defaults, **given_subs(subs)})
     _check_open(kernel, dynamic, sizes)
     with _sizes_are_known(dynamic):
         geometry = resolve(kernel.constraints, sizes, dynamic)
@@ -225,14 +247,19 @@ def _argument(
     return MemoryArgument(name, trace.fresh(name, IrMemory(shape, kind.dtype, "global")), kind.dims, space)
 
 
-def check_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
-    """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space."""
+def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
+    """Each symbol's expression or address space; an error for whatever is neither."""
     if not isinstance(subs, Mapping):
         raise SymbolError(f"subs is {subs!r}", loc=here(), remedy="write subs={M: 512, …}")
     for key in subs:
         if not isinstance(key, Symbol):
             raise SymbolError(f"subs: {key!r} is no symbol", loc=here(), remedy=f"write subs={{sym.{key}: …}}")
-    given = {key: value if isinstance(value, AddressSpace) else expression(value) for key, value in subs.items()}
+    return {key: value if isinstance(value, AddressSpace) else expression(value) for key, value in subs.items()}
+
+
+def check_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
+    """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space."""
+    given = given_subs(subs)
     known: dict[Symbol, Any] = {}
     for key in given:
         _find_value(key, given, known, ())
