@@ -62,8 +62,12 @@ class KernelCalls:
         self.signature = Signature(kernel.name, tuple(name for name, _ in parameters), numbers)
         self.cut = [c.dim for c in kernel.constraints if isinstance(c, WorkgroupConstraint)]
         self.symbols = {s.name: s for s in (*_symbols_of_body(kernel), *kernel.subs, *kernel.symbols())}
+        for name in self.signature.names:
+            if name in self.symbols:
+                what = f"{kernel.name}: {name} is a parameter and a symbol"
+                raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self._kernels: dict[Any, Compiled] = {}
-        self._calls: dict[Any, Compiled | None] = {}
+        self._calls: dict[Any, Compiled] = {}
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         if is_tracing():
@@ -74,13 +78,15 @@ class KernelCalls:
         call = self.signature.bind(given, named)
         places = self._places(call.arrays)
         key = places, self._key(call.symbols)
-        if key not in self._calls:
+        compiled = self._calls.get(key)
+        if compiled is None:
+            compiled = self._compiled(call.arrays, places, call.symbols)
+            if compiled is None:
+                return
             if len(self._calls) >= KEPT_CALLS:
                 self._calls.clear()
-            self._calls[key] = self._compiled(call.arrays, places, call.symbols)
-        compiled = self._calls[key]
-        if compiled is not None:
-            compiled.launch(call.arrays, call.scalars)
+            self._calls[key] = compiled
+        compiled.launch(call.arrays, call.scalars)
 
     # -- what a call is about
 

@@ -172,7 +172,8 @@ def _type_fault(kind: Type) -> str:
     """Why there is no such type; empty where there is. Few types stand in a kernel, each in many places."""
     if isinstance(kind, Scalar):
         return ""
-    if not 0 < len(kind.shape) <= MOST_AXES or not all(0 < n < FARTHEST for n in kind.shape):
+    least = 0 if isinstance(kind, Memory) and kind.space == "global" else 1  # a call may bring an empty array
+    if not 0 < len(kind.shape) <= MOST_AXES or not all(least <= n < FARTHEST for n in kind.shape):
         return f"{kind} has an axis without elements, or more than {MOST_AXES} axes"
     most = MOST_SHARED if isinstance(kind, Memory) and kind.space == "shared" else MOST_ELEMENTS[type(kind)]
     if prod(kind.shape) > most:

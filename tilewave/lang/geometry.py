@@ -141,7 +141,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     shares, counts = _shares(cuts, subs)
     grid = _grid(counts, cuts)
     walks = {
-        c.dim: WalkedDimension(positive(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
+        c.dim: WalkedDimension(extent(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None
     }
@@ -295,11 +295,20 @@ def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Seque
 
 def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
     """The value of a size; an error at `loc` where it has none or makes no sense."""
+    return _at_least(1, e, subs, loc, what)
+
+
+def extent(e: Expression, subs: Subs, loc: Loc) -> int:
+    """The value of a size that may be 0: an array without elements, a loop that runs not once."""
+    return _at_least(0, e, subs, loc, "size")
+
+
+def _at_least(least: int, e: Expression, subs: Subs, loc: Loc, what: str) -> int:
     with told_at(loc):
         value: int = e.evaluate(subs)
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or value < least:
         name = str(e) if any(True for _ in e.symbols()) else f"the {what}"
-        raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least 1")
+        raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least {least}")
     return value
 
 

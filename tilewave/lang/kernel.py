@@ -18,7 +18,7 @@ from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
-from tilewave.lang.geometry import Geometry, Order, places_of, positive, resolve
+from tilewave.lang.geometry import Geometry, Order, extent, places_of, resolve
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.trace import DimensionWindow, Trace, tracing
@@ -243,7 +243,7 @@ def _argument(
             loc=loc,
             remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
         )
-    shape = tuple(positive(d, subs, loc) for d in kind.dims)
+    shape = tuple(extent(d, subs, loc) for d in kind.dims)
     return MemoryArgument(name, trace.fresh(name, IrMemory(shape, kind.dtype, "global")), kind.dims, space)
 
 

@@ -9,6 +9,7 @@ import math
 import struct
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tilewave.ir.casts import cast
@@ -47,20 +48,16 @@ def _kind(given: object) -> str:
 
 def _rounded(name: str, given: Any, dtype: DType) -> Any:
     found = cast(float(given), dtype)
-    if math.isfinite(given) != math.isfinite(found) and not math.isnan(given):
+    if not math.isnan(given) and (math.isnan(found) or math.isfinite(given) != math.isfinite(found)):
         larger = "" if dtype.bits == 64 else f"; declare {name}: f64 for numbers as large as this one"
         remedy = f"the largest {dtype} is {largest(dtype)}{larger}"
         raise Refused(f"{name} is {given!s}, which {dtype} does not have", remedy)
     return found
 
 
-def largest(dtype: DType) -> str:
+def largest(dtype: DType) -> Any:
     """The largest finite number of a float's dtype."""
-    bits = np.arange(1 << min(dtype.bits, 16), dtype=_UNSIGNED[min(dtype.bytes, 2)])
-    if dtype.bits > 16:
-        return str(np.finfo(dtype.numpy).max)
-    numbers = bits.view(dtype.numpy).astype(np.float64)
-    return str(numbers[np.isfinite(numbers)].max())
+    return ml_dtypes.finfo(dtype.numpy).max  # type: ignore[no-untyped-call]
 
 
 def _whole(name: str, given: int, dtype: DType) -> int:
