@@ -61,9 +61,13 @@ def target_on(kernel: str, device: str) -> Backend:
     """The target whose code runs on `cpu`, `cuda:1`, …; an error where there is none."""
     kind, _, number = device.partition(":")
     able = targets_on(kind)
-    for target in able:
-        if target.runs_on(int(number or 0)):
-            return target
+    try:
+        for target in able:
+            if target.runs_on(int(number or 0)):
+                return target
+    except TargetError as error:
+        what = f"{kernel}: its arrays are on {device}, but {error.what}"
+        raise TargetError(what, loc=here(), remedy=error.remedy) from None
     if not able:
         kinds = " or ".join(dict.fromkeys(target.device for target in TARGETS.values() if target.device))
         raise TargetError(f"{kernel}: no target is for arrays on {kind}", loc=here(), remedy=f"pass arrays on {kinds}")
