@@ -34,6 +34,14 @@ def _a_cache_of_its_own(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _the_same_target_everywhere():
+    """What names no target is compiled for the CPU, on machines with a GPU too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWAVE_TARGET", "cpu")
+        yield
+
+
 def pytest_runtest_setup(item):
     """LLVM runs in this process: starting one takes longer than most kernels. The mark `llvm_child` starts one."""
     assembler.assemble = assemble if item.get_closest_marker("llvm_child") else _compiled_here

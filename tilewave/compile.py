@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -13,20 +14,23 @@ from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Cut, Schedule, checked_schedule
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
-from tilewave.backend.targets import DEFAULT_TARGET, TARGETS, quoted, target_named, targets_on
+from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
 from tilewave.errors import CallError, SavedKernelError, SymbolError, TargetError, TilewaveError, WrongDevice, here
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
-from tilewave.ir.core import Kernel
+from tilewave.ir.core import Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call
+from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
+from tilewave.runtime.scalars import word_of
+from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import KEPT_CALLS, SizedCall, Sizes
 
 if TYPE_CHECKING:
@@ -39,8 +43,8 @@ T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
 """What is made of a kernel on whole tiles."""
 
-Schedules = dict[tuple[tuple[str, int], ...], Schedule]
-"""By the values of the dynamic symbols."""
+Schedules = dict[tuple[int, ...], Schedule]
+"""By the numbers of a call that decide who computes what, and what is read, as words."""
 
 ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
 """The levels at which a kernel can be interpreted, and in which orders."""
@@ -69,8 +73,11 @@ class WaveCompileOptions:
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
-    """The options with what is unset filled in: the machine's GPU where there is one, else the CPU."""
-    return options if options.target else replace(options, target=DEFAULT_TARGET)
+    """The options with what is unset filled in: the GPU that is here, else the CPU.
+
+    A kernel compiled without a target runs there too, or where the arrays of its call are.
+    """
+    return options if options.target else replace(options, target=target_here())
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +93,10 @@ class Compiled:
     build: Build
     _remedy: str
     _schedules: Schedules = field(default_factory=dict, repr=False)
-    _calls: dict[Any, SizedCall] = field(default_factory=dict, repr=False)
     file: str = ""
     """It was loaded from, without the story of its making; nothing where it was compiled."""
+    elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
+    """The same for the device of arrays that are not where this one runs, if its author named no target."""
 
     @property
     def name(self) -> str:
@@ -102,17 +110,26 @@ class Compiled:
 
     # -- running it
 
-    def __call__(self, *arrays: Any, **symbols: int) -> None:
-        """Run it on the device it was compiled for."""
-        sized = self._sized(arrays, symbols)
-        if self.sizes.indices:
-            self.schedule_for(**sized.values)
+    def __call__(self, /, *arrays: Any, **named: Any) -> None:
+        """Run it on the device it was compiled for; arrays and numbers in the author's order, or by their names."""
+        values: Mapping[str, Any] = {}
+        if named or self._takes_numbers:
+            arrays, values = self._bound(arrays, named)
+        self.launch(arrays, values)
+
+    def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
+        """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
+        sized = self._sized(arrays, values)
+        if self.numbers:
+            self._judged(sized.values)
         try:
             self.build.run(arrays, sized.numbers, sized.parameters)
         except WrongDevice as error:
-            raise _with_targets(error) from None
+            if self.elsewhere is None:
+                raise _with_targets(error) from None
+            self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
-    def interpret(self, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **symbols: int) -> None:
+    def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
 
         level="tile": order="launch", or "shuffled": the workgroups in a random order.
@@ -125,11 +142,11 @@ class Compiled:
             known = " or ".join(map(repr, ORDERS[level]))
             raise CallError(f"{self.name}: at the {level} level the order is {known}, not {order!r}", loc=here())
         if level == "lane":
-            self._interpret_lanes(arrays, symbols, order, seed)
+            self._interpret_lanes(*self._bound(arrays, named), order, seed)
             return
-        self._interpret(arrays, symbols, seed if order == "shuffled" else None)
+        self._interpret(*self._bound(arrays, named), seed if order == "shuffled" else None)
 
-    def _interpret_lanes(self, arrays: Sequence[Any], symbols: Mapping[str, int], order: str, seed: int) -> None:
+    def _interpret_lanes(self, arrays: Sequence[Any], values: Mapping[str, Any], order: str, seed: int) -> None:
         with IMPORTING:
             from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
@@ -141,19 +158,20 @@ class Compiled:
                 loc=here(),
                 remedy=f'compile it with target="{first.name}"; no GPU is needed',
             )
-        sized = self._sized(arrays, symbols)
+        sized = self._sized(arrays, values)
         views = self._checked(arrays, sized)
-        self.schedule_for(**sized.values)
+        self._judged(sized.values)
         interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
 
     def emulate(
         self,
+        /,
         *arrays: Any,
         order: WaveOrder = "barrier",
         seed: int = 0,
         check: Check = "strict",
         limit: int | None = None,
-        **symbols: int,
+        **named: Any,
     ) -> EmulationReport:
         """Run the emitted machine code on this CPU, and check its waits, barriers, races and bounds.
 
@@ -162,9 +180,10 @@ class Compiled:
         as endless; without it the limit follows from the arrays' sizes.
         """
         emulated = self._emulated("machine code to emulate")
-        sized = self._sized(arrays, symbols)
+        arrays, values = self._bound(arrays, named)
+        sized = self._sized(arrays, values)
         views = self._checked(arrays, sized)
-        self.schedule_for(**sized.values)
+        self._judged(sized.values)
         return emulated.emulate(views, sized.numbers, order, seed, check, limit)
 
     def _emulated(self, what: str) -> Emulated:
@@ -175,10 +194,10 @@ class Compiled:
             raise TargetError(what, loc=here(), remedy=f"compile it with target={able}")
         return found
 
-    def _interpret(self, arrays: Sequence[Any], symbols: Mapping[str, int], shuffled_by: int | None) -> None:
-        sized = self._sized(arrays, symbols)
+    def _interpret(self, arrays: Sequence[Any], values: Mapping[str, Any], shuffled_by: int | None) -> None:
+        sized = self._sized(arrays, values)
         views = self._checked(arrays, sized)
-        self.schedule_for(**sized.values)
+        self._judged(sized.values)
         kernel = bind(self.kernel, sized.values)
         workgroups = list(range(kernel.workgroup_count))
         if shuffled_by is not None:
@@ -199,15 +218,8 @@ class Compiled:
         except WrongDevice as error:
             raise _with_targets(error) from None
 
-    def _sized(self, arrays: Sequence[Any], symbols: Mapping[str, int]) -> SizedCall:
-        given = self._symbols(symbols) if symbols or self.dynamic_symbols else symbols
-        return self.sizes.of_call(arrays, given) if self.open_sizes else self._same(tuple(given.items()))
-
-    def _same(self, given: tuple[tuple[str, int], ...]) -> SizedCall:
-        """A call of a kernel whose sizes are known: the arrays have nothing to tell."""
-        if given not in self._calls:
-            self._calls[given] = self.sizes.of_values(dict(given))
-        return self._calls[given]
+    def _sized(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> SizedCall:
+        return self.sizes.of_call(arrays, values)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -221,11 +233,33 @@ class Compiled:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """What it was compiled for, where its sizes are known."""
-        return self._same(tuple((name, 1) for name in self.dynamic_symbols)).parameters
+        return self.sizes.of_values({v.name: 1 for v in self.numbers}).parameters
 
-    def _symbols(self, given: Mapping[str, int], wanted: Sequence[str] | None = None) -> dict[str, int]:
+    @cached_property
+    def numbers(self) -> tuple[Value, ...]:
+        """Those of a call, in the kernel's order: parameters such as `alpha: f32`, sizes and dynamic symbols."""
+        return arguments(self.kernel)[1]
+
+    @cached_property
+    def _takes_numbers(self) -> bool:
+        """Whether a call must give one; sizes come with its arrays."""
+        return len(self.numbers) > len(self.open_sizes)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What its author listed: arrays and numbers, in order."""
+        own = [v for v in self.kernel.body.args if v.name not in (*self.dynamic_symbols, *self.open_sizes)]
+        dtypes = {v.name: v.type.dtype for v in own if v in self.numbers}
+        return Signature(self.name, tuple(v.name for v in own), dtypes)
+
+    def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arrays of a call, and its numbers by name."""
+        call = self.signature.bind(given, named)
+        return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+
+    def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
-        unknown = [name for name in given if name not in self.sizes.indices]
+        unknown = [name for name in given if name not in (*self.dynamic_symbols, *self.open_sizes)]
         missing = [name for name in (self.dynamic_symbols if wanted is None else wanted) if name not in given]
         if unknown:
             known = f"it takes {', '.join(self.dynamic_symbols)}" if self.dynamic_symbols else "it takes none"
@@ -246,7 +280,7 @@ class Compiled:
     def schedule(self) -> Schedule:
         """Which workgroup computes which tiles, in order."""
         if deciding := list(self.open_sizes) or order_depends_on(self.kernel):
-            given = ", ".join(f"{name}=…" for name in self.sizes.indices)
+            given = ", ".join(f"{name}=…" for name in dict.fromkeys((*self.dynamic_symbols, *deciding)))
             raise CallError(
                 f"{self.name}: the order depends on {', '.join(deciding)}",
                 loc=here(),
@@ -257,22 +291,38 @@ class Compiled:
             return checked_schedule(self.kernel, values, self._remedy)
         return self.schedule_for(**values)
 
-    def schedule_for(self, **symbols: int) -> Schedule:
-        """The schedule for given dynamic symbols.
+    def schedule_for(self, /, **symbols: Any) -> Schedule:
+        """The schedule for given dynamic symbols, and those parameters that decide it.
 
         An error if a tile is lost or computed twice, if a workgroup reads what another writes, or a tile outside.
         """
-        values = self._symbols(symbols, self.sizes.indices)
-        key = tuple(sorted(values.items()))
-        if key not in self._schedules:
+        own = self.signature.dtypes
+        wanted = {v.name for v in self._deciding} & own.keys()
+        scalars = self.signature.of_numbers(wanted | (own.keys() & symbols)).bind((), symbols)
+        told = self._symbols(scalars.symbols, (*self.dynamic_symbols, *self.open_sizes))
+        return self._judged({**scalars.scalars, **told})
+
+    @cached_property
+    def _deciding(self) -> tuple[Value, ...]:
+        """The numbers of a call that decide who computes what, and what is read."""
+        if is_open(self.kernel):
+            return tuple(v for v in self.numbers if v.type == INDEX_SCALAR)
+        names = {*order_depends_on(self.kernel), *reads_depend_on(self.kernel)} if self.numbers else set()
+        return tuple(v for v in self.numbers if v.name in names)
+
+    def _judged(self, values: Mapping[str, Any]) -> Schedule:
+        """The schedule for these numbers; each that decides something is judged once."""
+        key = tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding])
+        found = self._schedules.get(key)
+        if found is None:
             if len(self._schedules) >= KEPT_CALLS:
                 self._schedules.clear()
-            self._schedules[key] = judged_schedule(bind(self.kernel, values), values, self._remedy)
-        return self._schedules[key]
+            found = self._schedules[key] = judged_schedule(bind(self.kernel, values), values, self._remedy)
+        return found
 
     def bound(self, **symbols: int) -> Kernel:
         """The kernel on whole tiles of a call with these sizes and symbols."""
-        return bind(self.kernel, self._symbols(symbols, self.sizes.indices))
+        return bind(self.kernel, self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes)))
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -366,7 +416,13 @@ def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
     wanted = _checked_options(options, target)
-    return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+    compiled = compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+
+    @cache
+    def there(device: str) -> Compiled:
+        return wave_compile(replace(options, target=target_on(kernel.name, device).name), kernel)
+
+    return compiled if options.target else replace(compiled, elsewhere=there)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
@@ -389,7 +445,7 @@ def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> S
     if reads_depend_on(kernel):
         checked_schedule(kernel, values, remedy)
         return {}
-    return {tuple(sorted(values.items())): judged_schedule(kernel, values, remedy)}
+    return {(): judged_schedule(kernel, values, remedy)}
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
@@ -456,7 +512,7 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
 
 
 def order_depends_on(kernel: Kernel) -> list[str]:
-    """The dynamic symbols that decide who computes which tiles, and when."""
+    """The numbers of a call that decide who computes which tiles, and when."""
     deciding = needed_values(kernel.body, lambda op: isinstance(op, (Write, Scatter)))
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 

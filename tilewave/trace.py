@@ -127,6 +127,11 @@ def current(op: str) -> Trace:
     return trace
 
 
+def is_tracing() -> bool:
+    """Whether a kernel's function is running."""
+    return _TRACE.get() is not None
+
+
 @contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
     """Make `trace` the current one."""

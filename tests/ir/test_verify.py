@@ -26,13 +26,12 @@ def refused(text):
 
 
 ARGUMENTS = {
-    "tile<4x4xf32>": "a call gives arrays and numbers (index), no tile<4x4xf32>",
+    "tile<4x4xf32>": "a call gives arrays and numbers, no tile<4x4xf32>",
     "accumulator<16x16xf32>": "no accumulator<16x16xf32>",
     "vector<4xf32>": "no vector<4xf32>",
     "signals<2>": "no signals<2>",
     "exchange<2x8x8xf32>": "no exchange<2x8x8xf32>",
-    "f32": "no f32",
-    "bool": "no bool",
+    "i16": "no i16",
     "memory<4x4xf32, shared>": "no memory<4x4xf32, shared>",
     "memory<4x4xindex, global>": "no memory<4x4xindex, global>",
     "memory<0x4xf32, global>": "has an axis without elements",

@@ -182,15 +182,48 @@ CASES = {
           kernels run when they are compiled: put it into a function under @wave(constraints)
         """,
     ),
-    "a kernel called before it is compiled": (
-        TraceError,
+    "a kernel called with what are no arrays": (
+        CallError,
         HEAD + GEMM + "gemm(1, 2, 3)",
         """
-        gemm is a kernel; it must be compiled before it runs
+        gemm: a is an int, not an array
           gemm.py:19
               gemm(1, 2, 3)
               ^^^^^^^^^^^^^
-          write wave_compile(WaveCompileOptions(subs={…}), gemm)(…)
+          pass a numpy array, a torch tensor, or anything with DLPack or __cuda_array_interface__
+        """,
+    ),
+    "arrays that do not agree about a size": (
+        CallError,
+        HEAD
+        + GEMM
+        + "a, b, c = np.ones((8, 4), np.float16), np.ones((6, 5), np.float16), np.ones((8, 6), np.float32)\n"
+        + "gemm(a, b, c)",
+        """
+        gemm: K is 4 by a, but 5 by b; a is 8x4, b is 6x5
+          gemm.py:20
+              gemm(a, b, c)
+              ^^^^^^^^^^^^^
+          K is axis 1 of a and axis 1 of b; they must be equal
+        """,
+    ),
+    "a whole number for a float": (
+        CallError,
+        HEAD
+        + """
+@wave(tiles)
+def scaled(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32], alpha: f32):
+    write(read(a) * alpha, c)
+
+
+scaled(np.ones((8, 4), np.float32), np.ones((8, 4), np.float32), alpha=2)
+""",
+        """
+        scaled: alpha is 2 (int), but the kernel takes a float (f32)
+          gemm.py:14
+              scaled(np.ones((8, 4), np.float32), np.ones((8, 4), np.float32), alpha=2)
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write alpha=2.0
         """,
     ),
     "a loop that returns nothing": (

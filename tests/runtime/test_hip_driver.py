@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from fake_array_libraries import forget_guests, install_torch
 from fake_drivers import AmdGpu, FakeHip
-from kernels import compiled, gemm, sizes
+from kernels import G, M, N, compiled, gemm, sizes
 
+from tilewave import *
+from tilewave.backend import targets
 from tilewave.errors import CallError, TargetError, TilewaveError
 from tilewave.ir.types import F32
 from tilewave.runtime import driver as driver_module
@@ -217,3 +219,30 @@ def test_what_amd_does_not_have_is_a_fault_of_the_compilers(torch):
     code = HipCode("scale", "gfx942", b"\x7fELF", GpuLaunch((Table(0),), (1, 1, 1), (1, 1, 1)), PARAMETERS, ((0, 8),))
     with pytest.raises(NotImplementedError, match="no parameter for Table"):
         HipProgram(code)([torch.Tensor(at, (8, 4)) for at in (0x1000, 0x2000)], [])
+
+
+def test_a_kernel_called_with_tensors_of_a_card_runs_there_with_its_numbers(torch, fake):
+    @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1)])
+    def scaled(n: i8, a: Memory[M, N, G, f32], c: Memory[M, N, G, f32], x: f64):
+        write(read(a) * cast(x, f32) + cast(n, f32), c)
+
+    fake.kernels = [*fake.kernels, b"scaled"]
+    a, c = torch.Tensor(0x10000, (128, 64)), torch.Tensor(0x90000, (128, 64))
+    scaled(-2, a, c, x=0.1)
+    scaled(5, a, x=-0.5, c=torch.Tensor(0x90000, (128, 64)))
+    first, second = (struct.unpack("<bxxxxxxxqqqqqqd", seen.arguments) for seen in fake.launches)
+    assert first == (-2, 0x10000, 64, 1, 0x90000, 64, 1, 0.1)
+    assert second == (5, *first[1:7], -0.5)
+    assert fake.launches[0].grid == (2, 1, 1)
+    elsewhere = torch.Tensor(0x10000, (128, 64), number=2), torch.Tensor(0x90000, (128, 64), number=2)
+    scaled(1, *elsewhere, x=1.0)
+    assert {target for target, _ in scaled.kept["call"]._kernels} == {"gfx942", "gfx950"}
+
+
+def test_without_arrays_the_card_that_is_here_is_taken(torch, fake, monkeypatch):
+    monkeypatch.delenv("TILEWAVE_TARGET")
+    targets._found_here.cache_clear()
+    try:
+        assert set_default_run_config(WaveCompileOptions()).target == "gfx942"
+    finally:
+        targets._found_here.cache_clear()

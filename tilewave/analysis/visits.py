@@ -82,8 +82,9 @@ class IndexRun:
         self, kernel: Kernel, symbols: Mapping[str, int], wanted: Wanted, watched: frozenset[Value] = frozenset()
     ) -> None:
         self.kernel, self.wanted, self.watched = kernel, wanted, watched
-        self.symbols = {v: symbols[v.name] for v in kernel.body.args if isinstance(v.type, Scalar)}
         self.needed = needed_values(kernel.body, wanted, watched)
+        numbers = [v for v in kernel.body.args if isinstance(v.type, Scalar)]
+        self.symbols = {v: symbols[v.name] for v in numbers if v in self.needed or v.name in symbols}
         self.bounds: dict[Value, tuple[int, int]] = {}
         self.out: list[Visit] = []
         tiles = sum(_tile_count(op) for op in walk(kernel.body) if isinstance(op, Write))
@@ -218,10 +219,14 @@ def written_again(kernel: Kernel) -> set[Value]:
     looped = {op for op in writes if isinstance(op, Write) and op not in kernel.body.ops and op.memory not in found}
     if not looped:
         return found
-    if any(isinstance(v.type, Scalar) for v in kernel.body.args):
+    if not needed_values(kernel.body, _writes).isdisjoint(kernel.body.args):
         outside = {v for op in kernel.body.ops if not op.blocks for v in op.results} | set(kernel.body.args)
         return found | {op.memory for op in looped if outside.issuperset(op.at)}
     return found | _met_again(kernel, looped)
+
+
+def _writes(op: Op) -> bool:
+    return isinstance(op, Write)
 
 
 def _met_again(kernel: Kernel, writes: set[Write]) -> set[Value]:

@@ -161,6 +161,18 @@ class Backend(Protocol):
     def passes(self) -> tuple[Pass, ...]:
         """Those behind the tile level, in order, for their names: a kernel may need fewer."""
 
+    def device_count(self) -> int:
+        """How many devices of its kind are here; the machine's own memory is no device."""
+        return 0
+
+    def runs_on(self, number: int) -> bool:
+        """Whether its code runs on that device of its kind."""
+        return self.device == "cpu"
+
+    def device_name(self, number: int) -> str:
+        """For people: `NVIDIA A100 (sm_80)`."""
+        return self.kind
+
     def check(self, options: BuildOptions) -> None:
         """Refuse what would be taken and change nothing."""
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import cache
 
 from tilewave.backend.amd.backend import AmdBackend
 from tilewave.backend.cpu.backend import CpuBackend
@@ -38,6 +40,44 @@ def target_named(name: str) -> Backend:
             f"no target is called {name!r}", loc=here(), remedy=f"{guess}The targets are {', '.join(TARGETS)}."
         )
     return TARGETS[name]
+
+
+def target_here() -> str:
+    """Where a kernel runs if neither its author nor its arrays say it: as TILEWAVE_TARGET says, or on the GPU that is
+    here, else on the CPU.
+    """
+    return os.environ.get("TILEWAVE_TARGET") or _found_here()
+
+
+@cache
+def _found_here() -> str:
+    for target in TARGETS.values():
+        if any(target.runs_on(number) for number in range(target.device_count())):
+            return target.name
+    return DEFAULT_TARGET
+
+
+def target_on(kernel: str, device: str) -> Backend:
+    """The target whose code runs on `cpu`, `cuda:1`, …; an error where there is none."""
+    kind, _, number = device.partition(":")
+    able = targets_on(kind)
+    try:
+        for target in able:
+            if target.runs_on(int(number or 0)):
+                return target
+    except TargetError as error:
+        what = f"{kernel}: its arrays are on {device}, but {error.what}"
+        raise TargetError(what, loc=here(), remedy=error.remedy) from None
+    if not able:
+        kinds = " or ".join(dict.fromkeys(target.device for target in TARGETS.values() if target.device))
+        raise TargetError(f"{kernel}: no target is for arrays on {kind}", loc=here(), remedy=f"pass arrays on {kinds}")
+    what = (
+        f"{kernel}: its arrays are on {device}, {able[0].device_name(int(number or 0))}, for which there is no target"
+    )
+    remedy = (
+        f"the targets on {kind} are {', '.join(target.name for target in able)}; copy the arrays to the CPU, or there"
+    )
+    raise TargetError(what, loc=here(), remedy=remedy)
 
 
 def targets_on(device: str) -> list[Backend]:

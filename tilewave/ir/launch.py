@@ -49,13 +49,18 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.ops.launch import is_launched
 from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
-from tilewave.ir.types import INDEX_SCALAR, Memory, Type
+from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
-Numbers = Mapping[str, int]
-"""What the indices of a kernel are at a call, by name."""
+Numbers = Mapping[str, Any]
+"""What the numbers of a kernel are at a call, by name."""
 
 MOST_OPEN = 1 << 30
 """No size that stays open is larger: positions, and what is added to them, then fit 32 bits."""
+
+
+def numbers_of(kernel: Kernel) -> tuple[Value, ...]:
+    """What a call gives beside arrays: its indices, and parameters of other dtypes."""
+    return tuple(v for v in kernel.body.args if isinstance(v.type, Scalar))
 
 
 def open_sizes(kernel: Kernel) -> tuple[str, ...]:
@@ -196,39 +201,39 @@ class LaunchNumbers:
     """What a launch computed."""
 
     workgroups: int
-    numbers: tuple[int, ...]
-    """The kernel's own indices, then the results of its launch."""
+    numbers: tuple[Any, ...]
+    """Those of the call, then the results of the launch."""
 
 
 class HostLaunch:
     """A kernel's launch as a list of steps on a list of numbers; nothing is looked up by name at a call."""
 
     def __init__(self, kernel: Kernel) -> None:
-        indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
-        at = {v: i for i, v in enumerate(indices)}
-        self._begin: list[int] = [0] * len(indices)
+        given = numbers_of(kernel)
+        at = {v: i for i, v in enumerate(given)}
+        self._begin: list[Any] = [0] * len(given)
         self._steps: list[tuple[Callable[..., Any], tuple[int, ...], int]] = []
         launch = launch_of(kernel)
         results: tuple[Value, ...] = ()
-        given: tuple[Value, ...] = ()
+        found: tuple[Value, ...] = ()
         for op in launch.body.ops if launch else ():
             if isinstance(op, Yield):
                 assert launch is not None
-                results, given = launch.results, op.values
+                results, found = launch.results, op.values
                 continue
             at[op.result] = len(self._begin)
             self._begin.append(int(op.value) if isinstance(op, Const) else 0)
             if not isinstance(op, Const):
                 self._steps.append((MEANINGS[type(op)], tuple(at[v] for v in op.operands), at[op.result]))
-        places = {v.name: at[v] for v in indices} | {r.name: at[v] for r, v in zip(results, given, strict=True)}
+        places = {v.name: at[v] for v in given} | {r.name: at[v] for r, v in zip(results, found, strict=True)}
         self.names = tuple(places)
         """Of all numbers that a launch passes on, in order."""
         self._passed = tuple(places.values())
         self._workgroups = kernel.workgroups if isinstance(kernel.workgroups, int) else -1
         self._counted = places[kernel.workgroups] if isinstance(kernel.workgroups, str) else -1
 
-    def __call__(self, numbers: Sequence[int]) -> LaunchNumbers:
-        """`numbers` are those of the kernel's own indices, in the order of its arguments."""
+    def __call__(self, numbers: Sequence[Any]) -> LaunchNumbers:
+        """`numbers` are those of the call, in the order of the kernel's arguments; all but indices pass unchanged."""
         values = self._begin.copy()
         values[: len(numbers)] = numbers
         for meaning, operands, result in self._steps:
@@ -238,21 +243,19 @@ class HostLaunch:
 
 
 def skeleton(kernel: Kernel) -> Kernel:
-    """Its indices and its launch alone: what whoever launches its machine code must know."""
-    indices = tuple(v for v in kernel.body.args if v.type == INDEX_SCALAR)
+    """Its numbers and its launch alone: what whoever launches its machine code must know."""
     launch = launch_of(kernel)
-    return Kernel(kernel.name, Block(indices, (launch,) if launch else ()), kernel.workgroups)
+    return Kernel(kernel.name, Block(numbers_of(kernel), (launch,) if launch else ()), kernel.workgroups)
 
 
 def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
     """The kernel of a call: with `numbers` in the place of the indices they name, and of all that follows from them."""
-    indices = [v for v in kernel.body.args if v.type == INDEX_SCALAR]
     if not is_open(kernel):
         return kernel
-    host = HostLaunch(kernel)
-    found = host([numbers[v.name] for v in indices])
+    host, given = HostLaunch(kernel), numbers_of(kernel)
+    found = host([numbers[v.name] for v in given])
     values = dict(zip(host.names, found.numbers, strict=True))
-    sizes = {*open_sizes(kernel)} | (set(values) - {v.name for v in indices})
+    sizes = {*open_sizes(kernel)} | (set(values) - {v.name for v in given})
     known = {name: values[name] for name in sizes}
     body = _Bound(known, values).block(_without_launch(kernel.body))
     args = tuple(v for v in body.args if v.name not in known)

@@ -110,7 +110,8 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
 def check_argument(kind: Type, want: Want) -> None:
     """A call gives arrays and numbers, nothing else."""
     is_array = isinstance(kind, Memory) and kind.space == "global" and kind.dtype not in INTERNAL
-    want(is_array or kind == INDEX_SCALAR, f"a call gives arrays and numbers (index), no {kind}")
+    is_number = isinstance(kind, Scalar) and (kind.dtype not in INTERNAL or kind == INDEX_SCALAR)
+    want(is_array or is_number, f"a call gives arrays and numbers, no {kind}")
 
 
 def check_parts(op: Op, want: Want) -> None:
@@ -178,7 +179,8 @@ def _type_fault(kind: Type) -> str:
         return f"{kind}: the sizes of a shared memory are numbers"
     extents = kind.extents if isinstance(kind, Memory) else kind.shape
     known = [extent for extent in extents if isinstance(extent, int)]
-    if not 0 < len(extents) <= MOST_AXES or not all(0 < n < FARTHEST for n in known):
+    least = 0 if isinstance(kind, Memory) and kind.space == "global" else 1  # a call may bring an empty array
+    if not 0 < len(extents) <= MOST_AXES or not all(least <= n < FARTHEST for n in known):
         return f"{kind} has an axis without elements, or more than {MOST_AXES} axes"
     most = MOST_SHARED if isinstance(kind, Memory) and kind.space == "shared" else MOST_ELEMENTS[type(kind)]
     if prod(known) > most:

@@ -160,7 +160,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         shares=shares,
         walks=walks,
         driven=driven,
-        workgroups=size(launch.workgroups, subs, launch.loc, "number of workgroups") if launch else grid.size,
+        workgroups=size(launch.workgroups, subs, launch.loc, "number of workgroups", least=1) if launch else grid.size,
         persistent=launch is not None,
         order=_order(constraints, known, dynamic),
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
@@ -213,7 +213,7 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
                 f"{c.dim} is cut twice over the grid", loc=c.loc, remedy=f"the first is at {shares[c.dim].loc}"
             )
         taken[c.workgroup_dim] = c
-        length, tile = size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile")
+        length, tile = size(c.dim, subs, c.loc, least=1), positive(c.tile, subs, c.loc, "tile")
         shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc)
         counts[c.workgroup_dim] = steps_along(length, tile, f"{c.dim}_tiles")
     return shares, counts
@@ -298,16 +298,19 @@ def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Seque
     return Places(first(WorkgroupConstraint), depth, first(WaveConstraint), hardware, (side(rows), side(cols)))
 
 
-def size(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> Any:
+def size(e: Expression, subs: Subs, loc: Loc, what: str = "size", least: int = 0) -> Any:
     """The value of a size, which may be known only at the launch; an error at `loc` where it makes no sense."""
     with told_at(loc):
         value = e.evaluate(subs)
-    return value if isinstance(value, Number) else _positive(e, value, loc, what)
+    if not isinstance(value, (int, Number)) or (isinstance(value, int) and value < least):
+        name = str(e) if any(True for _ in e.symbols()) else f"the {what}"
+        raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least {least}")
+    return value
 
 
 def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
-    """The same for what must be known when a kernel is compiled."""
-    value = size(e, subs, loc, what)
+    """The same, at least 1, for what must be known when a kernel is compiled."""
+    value = size(e, subs, loc, what, least=1)
     if isinstance(value, Number):
         left_open = next(s for s in e.symbols() if isinstance(subs[s], Number))
         raise ConstraintError(
@@ -316,13 +319,6 @@ def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
             remedy=f"give it a value: WaveCompileOptions(subs={{{left_open}: …, …}})",
         )
     return cast(int, value)
-
-
-def _positive(e: Expression, value: object, loc: Loc, what: str) -> int:
-    if not isinstance(value, int) or value < 1:
-        name = str(e) if any(True for _ in e.symbols()) else f"the {what}"
-        raise ConstraintError(f"{name} is {value}", loc=loc, remedy=f"a {what} is at least 1")
-    return value
 
 
 def _all(constraints: Sequence[Constraint], kind: type[C]) -> list[C]:

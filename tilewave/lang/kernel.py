@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 from typing import Any, cast
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
+from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Block, Kernel, Value, word
 from tilewave.ir.launch import at_launch
 from tilewave.ir.places import Places
-from tilewave.ir.types import INDEX_SCALAR, Scalar
+from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
-from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.trace import DimensionWindow, Trace, tracing
+
+Argument = MemoryArgument | ScalarArgument
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,21 +34,30 @@ class WaveKernel:
     function: Callable[..., Any]
     constraints: tuple[Constraint, ...]
     loc: Loc
+    subs: Mapping[Symbol, Any] = field(default_factory=dict)
+    """What symbols are worth where neither the options nor a call say it."""
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What calls left for later ones."""
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TraceError(
-            f"{self.name} is a kernel; it must be compiled before it runs",
-            loc=here(),
-            remedy=f"write wave_compile(WaveCompileOptions(subs={{…}}), {self.name})(…)",
-        )
+    def __call__(self, /, *arrays: Any, **named: Any) -> None:
+        """Run it where its arrays are, with the sizes that they have; compiled at most once for each kind of call.
+
+        Arrays and numbers stand in the author's order or are given by name; symbols by name, or in `subs={…}`.
+        """
+        call = self.kept.get("call") or _calling().prepared(self)
+        call(arrays, named)
+
+    def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
+        """The `Compiled` for a target, with the options of `WaveCompileOptions`."""
+        return _calling().compile_kernel(self, target, subs or {}, options)
 
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols of its constraints and annotations, in order."""
-        annotated = [kind for _, kind in _parameters(self)]
+        annotated = [kind for _, kind in parameters_of(self) if isinstance(kind, MemoryType)]
         found = [s for c in self.constraints for s in c.symbols()]
         found += [s for kind in annotated for d in kind.dims for s in d.symbols()]
         found += [kind.space for kind in annotated if isinstance(kind.space, Symbol)]
@@ -53,9 +67,18 @@ class WaveKernel:
         return f"<kernel {self.name} at {self.loc}>"
 
 
-def wave(constraints: Sequence[Constraint]) -> Callable[[Callable[..., Any]], WaveKernel]:
-    """Make a kernel of a function."""
+def _calling() -> ModuleType:
+    """Who calls a kernel needs the compiler; who defines one does not."""
+    with IMPORTING:
+        return import_module("tilewave.call")
+
+
+def wave(
+    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None
+) -> Callable[[Callable[..., Any]], WaveKernel]:
+    """Make a kernel of a function; `subs` are values of symbols for all who do not give others."""
     loc = here()
+    own = given_subs({} if subs is None else subs)
     if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
         raise ConstraintError("wave takes a list of constraints", loc=loc, remedy="write @wave([constraint, …])")
     constraints = tuple(constraints)
@@ -64,7 +87,7 @@ def wave(constraints: Sequence[Constraint]) -> Callable[[Callable[..., Any]], Wa
             raise ConstraintError(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
-    return lambda function: WaveKernel(function, constraints, _definition(function, loc))
+    return lambda function: WaveKernel(function, constraints, _definition(function, loc), own)
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
@@ -83,18 +106,19 @@ class TracedKernel:
 
 def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
     """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch."""
-    sizes = check_subs(subs)
-    left_open = tuple(dict.fromkeys((*_unsaid_sizes(kernel, sizes), *dynamic)))
-    _check_open(kernel, left_open, sizes)
+    defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
+    said = {**defaults, **given_subs(subs)}
+    left_open = tuple(dict.fromkeys((*_unsaid_sizes(kernel, said), *dynamic)))
+    _check_open(kernel, left_open, said)
     trace = Trace(locate=lambda: kernel.loc)
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
-    trace.symbols.update({**sizes, **{s: trace.number(v) for s, v in numbers.items()}})
+    trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven = geometry.walks, geometry.driven
-    memories = [_argument(trace, p, kernel, trace.symbols) for p in _parameters(kernel)]
+    given = [_argument(trace, p, kernel, trace.symbols) for p in parameters_of(kernel)]
     with tracing(trace):
-        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, memories))
-    args = [m.value for m in memories] + list(numbers.values())
+        _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
+    args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
@@ -103,11 +127,12 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
 
 def _unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
     """The sizes of arrays that nobody has said: a call's arrays tell them."""
-    return [d for _, kind in _parameters(kernel) for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
 
 
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
-    names = [name for name, _ in _parameters(kernel)]
+    names = [name for name, _ in parameters_of(kernel)]
     for s in dynamic:
         if s in sizes:
             remedy = "leave it out of one of them"
@@ -129,10 +154,11 @@ def _with_wishes(kernel: WaveKernel, geometry: Geometry, rows_and_cols: Sequence
     )
 
 
-def _run(trace: Trace, kernel: WaveKernel, memories: list[MemoryArgument]) -> None:
+def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
+    arguments = [a.traced(trace) if isinstance(a, ScalarArgument) else a for a in given]
     trace.locate = here
     try:
-        kernel.function(*memories)
+        kernel.function(*arguments)
     finally:
         trace.locate = lambda: kernel.loc
 
@@ -175,7 +201,8 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
         trace.windows[dim] = DimensionWindow(trace.number(along[share.axis]) * share.tile, share.tile)
 
 
-def _parameters(kernel: WaveKernel) -> list[tuple[str, MemoryType]]:
+def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
+    """Its arrays and numbers, as its author annotated them, in order."""
     try:
         annotations = inspect.get_annotations(kernel.function, eval_str=True)
     except NameError as error:
@@ -186,21 +213,21 @@ def _parameters(kernel: WaveKernel) -> list[tuple[str, MemoryType]]:
         ) from None
     found = []
     for name in inspect.signature(kernel.function).parameters:
-        kind = annotations.get(name)
-        if not isinstance(kind, MemoryType):
-            raise TraceError(
-                f"{kernel.name}: {name} is not annotated as a memory",
-                loc=kernel.loc,
-                remedy=f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]",
-            )
+        kind = BOOL if annotations.get(name) is bool else annotations.get(name)
+        if not isinstance(kind, (MemoryType, DType)):
+            remedy = f"write {name}: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]; a number given at the call is {name}: f32"
+            what = f"{kernel.name}: {name} is not annotated as a memory or a number"
+            raise TraceError(what, loc=kernel.loc, remedy=remedy)
         found.append((name, kind))
     return found
 
 
 def _argument(
-    trace: Trace, parameter: tuple[str, MemoryType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
-) -> MemoryArgument:
+    trace: Trace, parameter: tuple[str, MemoryType | DType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
+) -> Argument:
     name, kind = parameter
+    if isinstance(kind, DType):
+        return ScalarArgument(trace.fresh(name, Scalar(I64 if kind == INDEX else kind)), kind)
     loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
@@ -216,15 +243,23 @@ def _argument(
     return MemoryArgument(name, trace.fresh(name, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
 
 
-def check_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
-    """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space."""
+def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
+    """Each symbol's expression or address space; an error for whatever is neither."""
     if not isinstance(subs, Mapping):
         raise SymbolError(f"subs is {subs!r}", loc=here(), remedy="write subs={M: 512, …}")
     for key in subs:
         if not isinstance(key, Symbol):
             raise SymbolError(f"subs: {key!r} is no symbol", loc=here(), remedy=f"write subs={{sym.{key}: …}}")
-    given = {key: value if isinstance(value, AddressSpace) else expression(value) for key, value in subs.items()}
-    known: dict[Symbol, Any] = {}
+    return {key: value if isinstance(value, AddressSpace) else expression(value) for key, value in subs.items()}
+
+
+def check_subs(subs: Mapping[Any, Any], left_open: Mapping[Symbol, Number] | None = None) -> dict[Symbol, Any]:
+    """Sizes as ints, expressions among them evaluated; an error for whatever is neither size nor address space.
+
+    What is made of sizes that are `left_open` is a number that is known at the launch, as they are.
+    """
+    given = given_subs(subs)
+    known: dict[Symbol, Any] = dict(left_open or {})
     for key in given:
         _find_value(key, given, known, ())
     return known
@@ -241,7 +276,7 @@ def _find_value(key: Symbol, given: Mapping[Symbol, Any], known: dict[Symbol, An
     if not isinstance(value, AddressSpace):
         for s in value.symbols():
             _find_value(s, given, known, (*asked, key))
-        numbers = {s: v for s, v in known.items() if isinstance(v, int)}
+        numbers = {s: v for s, v in known.items() if isinstance(v, (int, Number))}
         value = value.evaluate(known if isinstance(value, Symbol) else numbers)
         if isinstance(value, int) and value < 0:
             raise SymbolError(f"subs: {key} is {value}; symbols are not negative", loc=here())

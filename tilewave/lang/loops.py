@@ -118,6 +118,8 @@ class _Walk(_Carrying):
 
     def run(self) -> Any:
         trace = self.trace
+        if self.walk.length == 0:  # not one step, so nothing changes
+            return self.finish([], tuple(x.value for x in self.init))
         trips = trace.index(steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps"))
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
         with trace.scope():

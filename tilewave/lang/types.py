@@ -111,6 +111,18 @@ class MemoryArgument:
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = _unread
 
 
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number of the call, `alpha: f32`; one that is to be an index is given as an i64."""
+
+    value: Value
+    dtype: DType
+
+    def traced(self, trace: Trace) -> Traced:
+        """What the kernel's function gets for it."""
+        return Traced(trace, trace.cast(self.value, self.dtype))
+
+
 def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
     """The part of `dim` that is at hand; a known number is a dimension of its own."""
     if dim in trace.windows:

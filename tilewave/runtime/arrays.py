@@ -66,6 +66,14 @@ def view(array: object) -> ArrayView:
         ) from refused.__cause__
 
 
+def place_of(array: object) -> tuple[str, tuple[int, ...]]:
+    """The device that an array is on, and its shape; `Refused` where it is none."""
+    if type(array) is _ndarray:
+        return "cpu", array.shape
+    found = _view(array)
+    return found.device, tuple(found.shape)
+
+
 def _view(array: object) -> ArrayView:
     kind = type(array)  # not isinstance, which believes what an object says of its class
     if issubclass(kind, np.ma.MaskedArray):

@@ -6,6 +6,7 @@ from os import PathLike
 
 from tilewave.compile import Compiled
 from tilewave.forks import IMPORTING
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.kernel import arguments
 
 
@@ -17,7 +18,7 @@ def load(path: str | PathLike[str]) -> Compiled:
     contents, saved = read_kernel(path)
     facts = saved.target, saved.dynamic_symbols, saved.build, saved.remedy
     loaded = Compiled(saved.kernel, saved.kernel, (), *facts, file=contents.path)
-    symbols = tuple(v.name for v in arguments(saved.kernel)[1])
+    symbols = tuple(v.name for v in arguments(saved.kernel)[1] if v.type == INDEX_SCALAR)
     if (loaded.parameters, loaded.dynamic_symbols) != (saved.parameters, symbols):
         raise contents.misfit("kernel.ir")
     return loaded

@@ -14,11 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from tilewave.analysis.visits import CHUNK, FOLLOWED, Visit, visits, want_followed
+from tilewave.analysis.visits import CHUNK, FOLLOWED, Visit, needed_values, visits, want_followed
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Gather, Mma, Scatter
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import Scalar
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
 from tilewave.sim.blocks import Blocks, cut, tile_of, written_bytes
 from tilewave.sim.problem import SimError
@@ -44,7 +43,8 @@ def kernel_of(problem: HasKernel | Kernel) -> Kernel:
 
 def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
     """What the workgroups of a kernel touch, step by step."""
-    missing = [v.name for v in kernel.body.args if isinstance(v.type, Scalar) and v.name not in symbols]
+    deciding = needed_values(kernel.body, lambda op: isinstance(op, FOLLOWED))
+    missing = [v.name for v in kernel.body.args if v in deciding and v.name not in symbols]
     if missing:
         raise SimError(f"{kernel.name} needs a value for {missing[0]}", remedy=f"write symbols={{'{missing[0]}': 4}}")
     segments = list(_segments(kernel, symbols))

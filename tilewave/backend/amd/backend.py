@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewave.backend.protocol import Backend, BuildOptions
-from tilewave.errors import TilewaveError, here
+from tilewave.errors import TargetError, TilewaveError, here
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
@@ -15,6 +15,7 @@ from tilewave.pipeline.runner import Pass
 
 if TYPE_CHECKING:
     from tilewave.backend.amd.build import AmdBuild
+    from tilewave.runtime.hip import HipDriver
     from tilewave.runtime.saved_file import Contents
 
 
@@ -53,3 +54,23 @@ class AmdBackend(Backend):
             from tilewave.backend.amd.build import passes_for  # noqa: PLC0415  as above
 
         return passes_for(self.chip, Places(), 1)
+
+    def device_count(self) -> int:
+        try:
+            return _driver().device_count()
+        except TargetError:  # no driver, or no device that it can use
+            return 0
+
+    def runs_on(self, number: int) -> bool:
+        return _driver().device(number).arch == self.chip.cpu
+
+    def device_name(self, number: int) -> str:
+        device = _driver().device(number)
+        return f"{device.name} ({device.arch})"
+
+
+def _driver() -> HipDriver:
+    with IMPORTING:
+        from tilewave.runtime.hip import hip_driver  # noqa: PLC0415  `import tilewave` does not wait for drivers
+
+    return hip_driver()

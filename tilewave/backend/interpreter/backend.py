@@ -14,6 +14,7 @@ from tilewave.ir.places import Places
 from tilewave.ir.types import Memory
 from tilewave.pipeline.runner import Pass, Step
 from tilewave.runtime.arrays import Parameter, check_host_call
+from tilewave.runtime.scalars import value_of
 
 if TYPE_CHECKING:
     from tilewave.runtime.saved_file import Contents, Stored
@@ -31,8 +32,8 @@ class Interpreted(Build):
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         views = check_host_call(self.tiles.name, parameters, arrays)
-        symbols = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
-        values = dict(zip(symbols, numbers, strict=True))
+        own = [v for v in self.tiles.body.args if not isinstance(v.type, Memory)]
+        values = {v.name: value_of(word, v.type.dtype) for v, word in zip(own, numbers, strict=True)}
         interpret(bind(self.tiles, values), [v.numpy() for v in views], values)
 
     def stored(self) -> Stored:

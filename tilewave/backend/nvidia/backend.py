@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewave.backend.protocol import Backend, BuildOptions
+from tilewave.errors import TargetError
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.places import Places
@@ -14,6 +15,7 @@ from tilewave.pipeline.runner import Pass
 
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.build import NvidiaBuild
+    from tilewave.runtime.cuda_driver import CudaDriver
     from tilewave.runtime.saved_file import Contents
 
 
@@ -43,3 +45,23 @@ class NvidiaBackend(Backend):
             from tilewave.backend.nvidia.build import copying_passes  # noqa: PLC0415  as above
 
         return copying_passes(self.chip, Places())
+
+    def device_count(self) -> int:
+        try:
+            return _driver().device_count()
+        except TargetError:  # no driver, or no device that it can use
+            return 0
+
+    def runs_on(self, number: int) -> bool:
+        return _driver().device(number).runs(self.chip.cpu)
+
+    def device_name(self, number: int) -> str:
+        device = _driver().device(number)
+        return f"{device.name} ({device.arch})"
+
+
+def _driver() -> CudaDriver:
+    with IMPORTING:
+        from tilewave.runtime.cuda_driver import cuda_driver  # noqa: PLC0415  `import tilewave` does not wait for drivers
+
+    return cuda_driver()

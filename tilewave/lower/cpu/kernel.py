@@ -14,7 +14,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.faults import telling
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import Accumulator, Memory, Tile
+from tilewave.ir.types import BOOL, Accumulator, DType, Memory, Tile
 from tilewave.lower.cpu.memory import Place
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
@@ -53,7 +53,8 @@ class ArgumentSlots:
             if isinstance(v.type, Memory):
                 memories[v] = at
                 at += 1 + len(v.type.shape)
-            else:
+        for v in kernel.body.args:  # behind all arrays, wherever its author put it
+            if not isinstance(v.type, Memory):
                 numbers[v] = at
                 at += 1
         for op in walk(kernel.body):
@@ -134,6 +135,12 @@ def load_word(f: LlvmFunction, slot: int, kind: str = "i64") -> str:
     return f.value(f"load {kind}, ptr {where}, align 8, !invariant.load !0")
 
 
+def load_number(f: LlvmFunction, slot: int, dtype: DType) -> str:
+    """Its own bits are the low ones of its word, which come first in memory on every CPU that we know."""
+    found = load_word(f, slot, in_memory(dtype))
+    return f.value(f"icmp ne i8 {found}, 0") if dtype == BOOL else found
+
+
 def load_place(f: LlvmFunction, value: Value, slot: int) -> Place:
     assert isinstance(value.type, Memory)
     strides = tuple(load_word(f, slot + 1 + axis) for axis in range(len(value.type.shape)))
@@ -159,7 +166,7 @@ class _Body:
         for v, slot in self.slots.memories.items():
             self.values[v] = load_place(f, v, slot)
         for v, slot in self.slots.numbers.items():
-            self.values[v] = load_word(f, slot)
+            self.values[v] = load_number(f, slot, v.type.dtype)
         if self.room is Room.MEMORY:
             base = load_word(f, self.slots.scratch, "ptr")
             stride = load_word(f, self.slots.scratch + 1)

@@ -1,0 +1,114 @@
+"""Numbers that a call gives to parameters such as `alpha: f32`: checked, rounded once, and as words of a launch.
+
+A launch passes every number in a word of 64 bits, whose low bits are the number's own.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewave.ir.casts import cast
+from tilewave.ir.types import BOOL, DTYPES, DType
+from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.remedies import described
+
+_FLOATS = {dtype.numpy for dtype in DTYPES.values() if dtype.is_float}
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_PACKED = {
+    32: (struct.Struct("<f").pack, struct.Struct("<I").unpack),
+    64: (struct.Struct("<d").pack, struct.Struct("<Q").unpack),
+}
+
+
+def scalar_value(name: str, given: object, dtype: DType) -> Any:
+    """What a kernel computes with: a number of numpy's for floats, a Python int or bool; or why it cannot be."""
+    kind = _kind(given)
+    if kind != dtype.kind:
+        raise Refused(f"{name} is {_shown(given)}, but the kernel takes {_wanted(dtype)}", _remedy(name, given, dtype))
+    number: Any = given.item() if isinstance(given, np.ndarray) and given.dtype not in _FLOATS else given
+    if dtype == BOOL:
+        return bool(number)
+    return _rounded(name, number, dtype) if dtype.is_float else _whole(name, int(number), dtype)
+
+
+def _kind(given: object) -> str:
+    """`float`, `int` or `bool`; or nothing."""
+    if isinstance(given, np.generic) or (isinstance(given, np.ndarray) and not given.ndim):
+        letter = given.dtype.kind
+        is_float = letter == "f" or given.dtype in _FLOATS
+        return "float" if is_float else {"i": "int", "u": "int", "b": "bool"}.get(letter, "")
+    kinds = ((bool, "bool"), (int, "int"), (float, "float"))
+    return next((name for kind, name in kinds if isinstance(given, kind)), "")
+
+
+def _rounded(name: str, given: Any, dtype: DType) -> Any:
+    found = cast(float(given), dtype)
+    if not math.isnan(given) and (math.isnan(found) or math.isfinite(given) != math.isfinite(found)):
+        larger = "" if dtype.bits == 64 else f"; declare {name}: f64 for numbers as large as this one"
+        remedy = f"the largest {dtype} is {largest(dtype)}{larger}"
+        raise Refused(f"{name} is {given!s}, which {dtype} does not have", remedy)
+    return found
+
+
+def largest(dtype: DType) -> Any:
+    """The largest finite number of a float's dtype."""
+    return ml_dtypes.finfo(dtype.numpy).max  # type: ignore[no-untyped-call]
+
+
+def _whole(name: str, given: int, dtype: DType) -> int:
+    end = 1 << dtype.bits - 1
+    if not -end <= given < end:
+        larger = "" if dtype.bits == 64 else f", or declare {name}: i64"
+        raise Refused(f"{name} is {given}, which is no {dtype}", f"{dtype} goes from {-end} to {end - 1}{larger}")
+    return given
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, (bool, int, float, np.generic)):
+        return f"{given} ({type(given).__name__})"
+    if isinstance(given, np.ndarray):
+        return f"an array of {given.dtype.name}"
+    return described(given)
+
+
+def _wanted(dtype: DType) -> str:
+    return {"float": f"a float ({dtype})", "int": f"a whole number ({dtype})", "bool": "True or False"}[dtype.kind]
+
+
+def _remedy(name: str, given: object, dtype: DType) -> str:
+    kind = _kind(given)
+    if not kind:
+        asks = f"pass {name}.item()" if hasattr(given, "item") else f"pass {name}=…, a Python or numpy number"
+        return asks if getattr(given, "shape", ()) == () else f"declare {name} as Memory[…] to pass an array"
+    number: Any = given
+    if dtype == BOOL:
+        return f"write {name}={number != 0}"
+    if dtype.is_float:
+        return f"write {name}={float(number)}"
+    declare = f"declare {name}: f32 to compute with fractions"
+    return f"write {name}={int(number)}, or {declare}" if math.isfinite(number) else declare
+
+
+def word_of(value: Any, dtype: DType) -> int:
+    """The number as a word: its own bits in the low ones, integers with their sign."""
+    if not dtype.is_float:
+        return int(value)
+    if dtype.bits >= 32:
+        pack, unpack = _PACKED[dtype.bits]
+        found: int = unpack(pack(value))[0]
+        return found
+    return int(np.asarray(value, dtype.numpy).view(_UNSIGNED[dtype.bytes]))
+
+
+def value_of(word: int, dtype: DType) -> Any:
+    """The number that `word_of` made a word of."""
+    if dtype == BOOL:
+        return bool(word)
+    if not dtype.is_float:
+        return word
+    return np.asarray(word, _UNSIGNED[dtype.bytes]).view(dtype.numpy)[()]
