@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from types import CodeType
 from typing import Any
 
+from numpy import ndarray
+
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import NOWHERE, CallError, SymbolError, TraceError, here
@@ -68,8 +70,15 @@ class KernelCalls:
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self._kernels: dict[Any, Compiled] = {}
         self._calls: dict[Any, Compiled] = {}
+        self._plain: dict[Any, Compiled] = {}
+        """The same for calls that give numpy arrays and nothing else, by their shapes."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        if not named and not self.signature.dtypes:
+            compiled = self._plain.get(tuple([a.shape if type(a) is ndarray else None for a in given]))
+            if compiled is not None and not is_tracing():
+                compiled.launch(given, {})
+                return
         if is_tracing():
             what = f"{self.kernel.name} is a kernel, and is called while another is being traced"
             raise TraceError(
@@ -85,7 +94,10 @@ class KernelCalls:
                 return
             if len(self._calls) >= KEPT_CALLS:
                 self._calls.clear()
+                self._plain.clear()
             self._calls[key] = compiled
+            if not named and not self.signature.dtypes and all(type(a) is ndarray for a in given):
+                self._plain[tuple([a.shape for a in given])] = compiled
         compiled.launch(call.arrays, call.scalars)
 
     # -- what a call is about

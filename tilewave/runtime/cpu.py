@@ -61,17 +61,25 @@ class CpuProgram:
         self._frames: list[_Frame] = []
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], threads: int) -> None:
+        self.call(self.words_of(views), numbers, threads)
+
+    def words_of(self, views: Sequence[ArrayView]) -> list[int]:
+        """What the arrays put in front of the numbers; nobody may change it."""
         words: list[int] = []
         for view, item in zip(views, self.launch.item_bytes):  # noqa: B905  strict costs time, and they are counted
             words.append(view.pointer)
             strides = view.strides
             words += self._strides.get((strides, item)) or self._in_elements(strides, item)
-        words += numbers
+        return words
+
+    def call(self, words: list[int], numbers: Sequence[int], threads: int) -> None:
+        """Run it on arrays that `words_of` was given."""
         each = self._scratch_pages
         needed = self._packed_pages + threads * each
         if needed <= KEPT_BYTES:
-            self._call_kept(words, threads, needed, each)
+            self._call_kept(words, numbers, threads, needed, each)
             return
+        words = [*words, *numbers]
         with _SCRATCH.lease(1, needed) as lease:
             laid_out = self._words(*words, *self._memory(lease.address, each))
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
@@ -83,7 +91,7 @@ class CpuProgram:
         found = self._strides[strides, item] = [stride // item for stride in strides]
         return found
 
-    def _call_kept(self, words: list[int], threads: int, needed: int, each: int) -> None:
+    def _call_kept(self, words: list[int], numbers: Sequence[int], threads: int, needed: int, each: int) -> None:
         """A call whose memory is small enough to be kept for the next one; each concurrent call has its own."""
         try:
             frame = self._frames.pop()
@@ -94,7 +102,9 @@ class CpuProgram:
         if frame.each != each or not frame.ready:
             frame.words[self._given :] = self._memory(frame.memory_address, each)
             frame.each, frame.ready = each, True
-        frame.words[: self._given] = words
+        if frame.holds is not words or numbers:  # the last call had the same arrays, and no numbers
+            frame.words[: self._given] = [*words, *numbers]
+            frame.holds = words if not numbers else None
         self._run(self._launcher, frame.address, threads)
         self._frames.append(frame)
 
@@ -110,7 +120,7 @@ class CpuProgram:
 class _Frame:
     """The arguments of one call in memory, and small memory for it."""
 
-    __slots__ = ("address", "bytes", "each", "memory", "memory_address", "ready", "words")
+    __slots__ = ("address", "bytes", "each", "holds", "memory", "memory_address", "ready", "words")
 
     def __init__(self, words: Any, memory: Any, size: int) -> None:
         self.words, self.memory, self.bytes = words, memory, size
@@ -118,6 +128,8 @@ class _Frame:
         start = ctypes.addressof(memory)
         self.memory_address = -(-start // PAGE_BYTES) * PAGE_BYTES
         self.each, self.ready = 0, False
+        self.holds: list[int] | None = None
+        """What stands in its words, where no numbers do."""
 
     @staticmethod
     def new(kind: Any, size: int) -> _Frame:

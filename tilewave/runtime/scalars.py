@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewave.ir.casts import cast
-from tilewave.ir.types import BOOL, DTYPES, DType
+from tilewave.ir.types import BOOL, DTYPES, F32, F64, I8, I32, I64, DType
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import described
 
@@ -25,8 +25,27 @@ _PACKED = {
 }
 
 
+_LARGEST = float(np.finfo(np.float32).max)
+_USUAL: dict[tuple[type, str], tuple[float, float, Any]] = {
+    (float, F32.name): (-_LARGEST, _LARGEST, np.float32),
+    (float, F64.name): (-math.inf, math.inf, np.float64),
+    (bool, BOOL.name): (False, True, bool),
+    **{(int, d.name): (-(1 << d.bits - 1), (1 << d.bits - 1) - 1, int) for d in (I8, I32, I64)},
+}
+"""What most calls give, and need not be looked at closely: between which bounds, and what it becomes."""
+
+
 def scalar_value(name: str, given: object, dtype: DType) -> Any:
     """What a kernel computes with: a number of numpy's for floats, a Python int or bool; or why it cannot be."""
+    usual = _USUAL.get((type(given), dtype.name))
+    if usual is not None:
+        low, high, make = usual
+        if low <= given <= high:  # type: ignore[operator]
+            return make(given)
+    return _looked_at(name, given, dtype)
+
+
+def _looked_at(name: str, given: object, dtype: DType) -> Any:
     kind = _kind(given)
     if kind != dtype.kind:
         raise Refused(f"{name} is {_shown(given)}, but the kernel takes {_wanted(dtype)}", _remedy(name, given, dtype))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewave.errors import CallError, here
+from tilewave.forks import cached_property
 from tilewave.ir.types import BOOL, DType
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.scalars import scalar_value
 
 
-@dataclass(frozen=True)
-class BoundCall:
+class BoundCall(NamedTuple):
     """The arguments of a call, each with its parameter."""
 
     arrays: Sequence[Any]
@@ -37,6 +37,23 @@ class Signature:
         """Each argument with its parameter; an error where one is missing, or is given twice."""
         if not named and not self.dtypes:
             return BoundCall(given, {}, {})
+        later = self.names[len(given) :]
+        if named.keys() == set(later):
+            given = [*given, *[named[name] for name in later]]
+            if len(given) == len(self.names):  # each parameter once, and nothing else
+                return BoundCall([given[i] for i in self._arrays], self._scalars(given), {})
+        return self._bound(given, named)
+
+    @cached_property
+    def _arrays(self) -> tuple[int, ...]:
+        """Where arrays stand among its parameters."""
+        return tuple(i for i, name in enumerate(self.names) if name not in self.dtypes)
+
+    @cached_property
+    def _numbers(self) -> tuple[tuple[int, str, DType], ...]:
+        return tuple((i, name, self.dtypes[name]) for i, name in enumerate(self.names) if name in self.dtypes)
+
+    def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> BoundCall:
         found = dict(zip(self.names, given, strict=False))
         twice = next((name for name in found if name in named), None)
         if twice is not None:
@@ -49,17 +66,17 @@ class Signature:
         for name, value in named.items():
             (found if name in self.names else symbols)[name] = value
         self._want_all(found, symbols)
-        arrays = [found[name] for name in self.names if name not in self.dtypes]
-        return BoundCall(arrays, self._scalars(found), symbols)
+        everything = [found[name] for name in self.names]
+        return BoundCall([everything[i] for i in self._arrays], self._scalars(everything), symbols)
 
     def of_numbers(self, names: Set[str]) -> Signature:
         """Of some of its numbers, and no array."""
         kept = tuple(name for name in self.names if name in names)
         return Signature(self.kernel, kept, {name: self.dtypes[name] for name in kept})
 
-    def _scalars(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _scalars(self, given: Sequence[Any]) -> dict[str, Any]:
         try:
-            return {name: scalar_value(name, found[name], dtype) for name, dtype in self.dtypes.items()}
+            return {name: scalar_value(name, given[i], dtype) for i, name, dtype in self._numbers}
         except Refused as refused:
             raise CallError(f"{self.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.assembler import assembled
@@ -24,7 +24,7 @@ from tilewave.ir.rewrite import unnamed
 from tilewave.lower.cpu.kernel import Lowered, lower
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import Step, run
-from tilewave.runtime.arrays import Parameter, check_host_call
+from tilewave.runtime.arrays import Parameter, check_host_call, plain_pointers
 from tilewave.runtime.cache import compile_key, default_cache
 from tilewave.runtime.cpu import CpuLaunch, CpuProgram
 from tilewave.runtime.pool import default_threads
@@ -33,6 +33,8 @@ from tilewave.runtime.records import AGAIN
 if TYPE_CHECKING:
     from tilewave.runtime.saved_file import Stored
 
+KEPT_CALLS = 1024
+"""Sets of arrays that a kernel remembers; more different ones in turn, and it starts afresh."""
 OBJECT = "code.o"
 """The member of a file that holds machine code."""
 
@@ -47,6 +49,8 @@ class CpuBuild(Build):
     launch: CpuLaunch
     file: str = ""
     """Where its code comes from, perhaps from another machine; nothing where it was compiled here."""
+    known: dict[tuple[int, ...], tuple[tuple[Parameter, ...], list[int]]] = field(default_factory=dict, repr=False)
+    """What calls before were about, by the addresses of arrays that lie in rows: their parameters and words."""
 
     @cached_property
     def program(self) -> CpuProgram:
@@ -81,8 +85,24 @@ class CpuBuild(Build):
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run it on this machine's cores."""
-        views = check_host_call(self.tiles.name, parameters, arrays)
-        self.program(views, numbers, default_threads() if self.tiles.workgroup_count > 1 else 1)
+        self.program.call(self._words(arrays, parameters), numbers, self._threads())
+
+    def _threads(self) -> int:
+        return default_threads() if self.tiles.workgroup_count > 1 else 1
+
+    def _words(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> list[int]:
+        """What the machine code is told of the arrays; numpy's that were checked before are not checked again."""
+        pointers = plain_pointers(parameters, arrays)
+        if pointers is not None:
+            known = self.known.get(pointers)
+            if known is not None and known[0] is parameters:
+                return known[1]
+        words = self.program.words_of(check_host_call(self.tiles.name, parameters, arrays))
+        if pointers is not None:
+            if len(self.known) >= KEPT_CALLS:
+                self.known.clear()
+            self.known[pointers] = parameters, words
+        return words
 
     def stored(self) -> Stored:
         with IMPORTING:
