@@ -7,6 +7,7 @@ from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
@@ -39,6 +40,7 @@ from tilewave.passes.widen_writes import WidenWrites
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
+    "compute_at_launch": lambda text: compute_at_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),

@@ -148,10 +148,10 @@ def test_a_pass_that_is_not_there_is_told_with_those_that_are(call):
 
 
 def test_a_kernel_that_does_not_compile_says_why(call):
-    code, out, err = call("diff", "k.py", "--set", "N=48,SPACE=shared", k=KERNEL)
+    code, out, err = call("diff", "k.py", "--set", "M=64,N=48", k=KERNEL)
     assert (code, out) == (2, "")
-    assert err.startswith("error: M has no value\n  k.py:5\n")
-    assert err.endswith("  give it a value: --set M=…\n")
+    assert err.startswith("error: SPACE has no value\n  k.py:6\n")
+    assert err.endswith("  give it a value: --set SPACE=…\n")
 
 
 def test_sizes_are_read_with_blanks_and_several_times():

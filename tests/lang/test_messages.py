@@ -30,13 +30,13 @@ A, B, C = "np.ones((128, 96), np.float16)", "np.ones((128, 96), np.float16)", "n
 CASES = {
     "a symbol without a value": (
         SymbolError,
-        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: 128, N: 128}), gemm)",
+        HEAD.replace("K, 32", "K, T") + GEMM + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
         """
-        K has no value
+        T has no value
           gemm.py:6
-              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)]
-                                                                                     ^^^^^^^^^^^^^^^^^^^^^^^
-          give it one: WaveCompileOptions(subs={K: …, …})
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, T)]
+                                                                                     ^^^^^^^^^^^^^^^^^^^^^^
+          give it one: WaveCompileOptions(subs={T: …, …})
         """,
     ),
     "an address space without a value": (
@@ -908,21 +908,21 @@ CASES |= {
         SymbolError,
         HEAD + GEMM + "wave_compile(WaveCompileOptions(subs=sizes, dynamic_symbols=[sym.a]), gemm)",
         """
-        gemm: a is an argument and a dynamic symbol
+        gemm: a is an argument and a symbol that stays open
           gemm.py:9
               @wave(tiles)
           rename one of them
         """,
     ),
-    "a size that stays open": (
-        SymbolError,
-        HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: 128, N: 128}, dynamic_symbols=[K]), gemm)",
+    "a tile that stays open": (
+        ConstraintError,
+        HEAD.replace("K, 32", "K, K // 4") + GEMM + "wave_compile(WaveCompileOptions(subs={M: 128, N: 128}), gemm)",
         """
-        K is a size, and sizes must be known when a kernel is compiled
+        K // 4 is a tile, which is fixed when a kernel is compiled, but K stays open until the launch
           gemm.py:6
-              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)]
-                                                                                     ^^^^^^^^^^^^^^^^^^^^^^^
-          move it from dynamic_symbols to subs: WaveCompileOptions(subs={K: …, …})
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, K // 4)]
+                                                                                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give it a value: WaveCompileOptions(subs={K: …, …})
         """,
     ),
     "subs that go in a circle": (

@@ -33,7 +33,7 @@ ARGUMENT_PADDING = 64
 
 
 @dataclass(frozen=True)
-class Launch:
+class EmulatedLaunch:
     """A kernel, its grid of workgroups, its arguments in memory."""
 
     module: MachineCode
@@ -61,7 +61,7 @@ class Launch:
 def prepare(
     module: MachineCode, kernel: LoadedKernel, grid: Extent, block: Extent, given: Sequence[Given], dynamic_shared: int,
     memory: GlobalMemory,
-) -> Launch:  # fmt: skip
+) -> EmulatedLaunch:  # fmt: skip
     """Lay out the arguments' arrays, the argument buffer and the dispatch packet."""
     arrays = [a for a in given if isinstance(a, np.ndarray)]
     buffers = []
@@ -77,7 +77,7 @@ def prepare(
         memory.add(name, len(content), writable=False, address=address)
         contents[name] = content
     memory.fill(contents)
-    return Launch(module, kernel, grid, block, shared, memory, arguments, packet)
+    return EmulatedLaunch(module, kernel, grid, block, shared, memory, arguments, packet)
 
 
 def _name(kernel: LoadedKernel, given: Sequence[Given], start: int) -> str:
@@ -169,7 +169,7 @@ def _packet(kernel: LoadedKernel, grid: Extent, block: Extent, shared: int, argu
 
 
 def make_machine(
-    launch: Launch,
+    launch: EmulatedLaunch,
     program: DecodedProgram,
     launched: Sequence[Workgroup],
     running: range,
@@ -197,7 +197,7 @@ def make_machine(
     return machine
 
 
-def _fill_lanes(launch: Launch, machine: MachineState) -> None:
+def _fill_lanes(launch: EmulatedLaunch, machine: MachineState) -> None:
     """v0 holds the lane's coordinates in its workgroup, ten bits each; lanes behind the last are off."""
     lane = machine.wave_of[:, None] * LANES + np.arange(LANES)
     x, y, _ = launch.block
@@ -208,7 +208,7 @@ def _fill_lanes(launch: Launch, machine: MachineState) -> None:
     machine.lanes[:] = lanes_of(masks)
 
 
-def _scalars(launch: Launch, machine: MachineState) -> list[tuple[int, Any]]:
+def _scalars(launch: EmulatedLaunch, machine: MachineState) -> list[tuple[int, Any]]:
     """What the hardware writes into scalar registers, in its order."""
     descriptor = launch.kernel.descriptor
     rows: list[tuple[int, Any]] = []
@@ -239,7 +239,7 @@ def _scalars(launch: Launch, machine: MachineState) -> list[tuple[int, Any]]:
     return rows
 
 
-def known_at_start(launch: Launch, machine: MachineState) -> int:
+def known_at_start(launch: EmulatedLaunch, machine: MachineState) -> int:
     """One bit per register that holds something before the first instruction."""
     scalars = {row for row, _ in _scalars(launch, machine)}
     scalars |= {EXEC, EXEC + 1, FLAT_SCRATCH, FLAT_SCRATCH + 1, XNACK_MASK, XNACK_MASK + 1, *range(TRAP, TRAP + 16)}
