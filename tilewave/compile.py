@@ -229,7 +229,9 @@ class Compiled:
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
         call = self.signature.bind(given, named)
-        return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+        if call.symbols or self.dynamic_symbols:
+            return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+        return tuple(call.arrays), dict(call.scalars)
 
     def _words(self, values: Mapping[str, Any]) -> list[int]:
         """The numbers of a call as a launch passes them."""
