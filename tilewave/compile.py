@@ -255,7 +255,9 @@ class Compiled:
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
         call = self.signature.bind(given, named)
-        return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+        if call.symbols or self.dynamic_symbols:
+            return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+        return tuple(call.arrays), dict(call.scalars)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""

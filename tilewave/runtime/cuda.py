@@ -12,7 +12,7 @@ from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchFrame
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, stream_of
-from tilewave.runtime.gpu_launch import GpuLaunch, ScratchMemory
+from tilewave.runtime.gpu_launch import GpuLaunch, ScalarArgument, ScratchMemory
 
 KEPT_CALLS = 1024
 """Calls that a program remembers; more different ones in turn, and it starts afresh."""
@@ -42,6 +42,8 @@ class Prepared:
 
     launcher: Launcher
     frame: LaunchFrame
+    numbers: tuple[int, ...] = ()
+    """Those in the frame."""
 
 
 @dataclass
@@ -53,9 +55,11 @@ class CudaProgram:
     _prepared: dict[tuple[Any, ...], Prepared] = field(default_factory=dict, repr=False)
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
+    _scalars: set[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
+        self._scalars = {slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarArgument)}
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
 
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:
@@ -66,7 +70,7 @@ class CudaProgram:
                 number = facts[0][0]
                 stream = stream_of(arrays, self._names, number)
                 recorded = self._has_scratch and self._is_recorded(number, stream)
-                key = (facts, stream, recorded, *numbers)
+                key = (facts, stream, recorded, *(self._deciding(numbers) if self._scalars else numbers))
             prepared = None if key is None else self._prepared.get(key)
             if prepared is None:
                 prepared = self._prepare(arrays, numbers)
@@ -75,7 +79,14 @@ class CudaProgram:
             raise error.at(here()) from None
         except Refused as refused:
             raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
-        prepared.launcher.launch(prepared.frame)
+        frame, launcher = prepared.frame, prepared.launcher
+        if self._scalars and prepared.numbers != tuple(numbers):
+            frame = launcher.renumbered(frame, numbers)
+        launcher.launch(frame)
+
+    def _deciding(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers that more than the kernel's own arithmetic depends on."""
+        return [number for i, number in enumerate(numbers) if i not in self._scalars]
 
     def _is_recorded(self, number: int, stream: int) -> bool:
         """Whether this launch goes into a graph, which has scratch memory of its own."""
@@ -91,7 +102,7 @@ class CudaProgram:
     def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
         """All that launches with these arrays need, on the device of that number; the arrays have been checked."""
         launcher = self._on(number).launcher
-        return Prepared(launcher, launcher.prepare(views, numbers, stream))
+        return Prepared(launcher, launcher.prepare(views, numbers, stream), tuple(numbers))
 
     def _keep(self, key: tuple[Any, ...] | None, prepared: Prepared) -> None:
         if key is not None:

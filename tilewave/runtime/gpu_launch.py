@@ -32,6 +32,13 @@ class SymbolArgument:
 
 
 @dataclass(frozen=True)
+class ScalarArgument:
+    """One of the numbers of the call, which nothing but the kernel's own arithmetic depends on: `alpha: f32`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Table:
     """The address of data that the kernel brings along, put on the device once."""
 
@@ -60,7 +67,7 @@ class TiledArray:
     l2_promotion_bytes: int = 128
 
 
-Slot = Address | Stride | SymbolArgument | Table | ScratchMemory | TiledArray
+Slot = Address | Stride | SymbolArgument | ScalarArgument | Table | ScratchMemory | TiledArray
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class GpuLaunch:
 
 _KINDS: dict[str, Callable[..., Any]] = {
     kind.__name__: kind
-    for kind in (Address, Stride, SymbolArgument, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
+    for kind in (Address, Stride, SymbolArgument, ScalarArgument, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
 }
 
 

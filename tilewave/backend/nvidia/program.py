@@ -13,11 +13,11 @@ from typing import Any
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.errors import NOWHERE, SlowCodeWarning, SpillWarning, here
+from tilewave.errors import NOWHERE, SlowCodeWarning, SpillWarning, here, levels_to_author
 from tilewave.forks import IMPORTING
 from tilewave.ir.core import Kernel
 from tilewave.ir.reasons import Declined, Reason
-from tilewave.ir.types import Memory
+from tilewave.ir.types import INDEX, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
@@ -28,6 +28,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
+    ScalarArgument,
     ScratchMemory,
     Slot,
     Stride,
@@ -37,9 +38,6 @@ from tilewave.runtime.gpu_launch import (
 
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 """Code for arrays that lie so; lanes are asked for where the cache does not know it."""
-
-AUTHOR = 8
-"""How far the author's call stands above `warn_of_slow_code`, seen by `warnings`."""
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
 ONE_BY_ONE = Reason(
@@ -118,10 +116,10 @@ class NvidiaProgram:
         told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
         if told.serialized:
             what = f"{self.name}: products wait for each other: {told.serialized[0]}"
-            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=AUTHOR)
+            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=levels_to_author())
         if spilled:
             what = f"{self.name}: {spilled} bytes of a lane are spilled"
-            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=AUTHOR)
+            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=levels_to_author())
 
     # -- which code
 
@@ -234,7 +232,8 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
         case "stride":
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
-            return SymbolArgument(symbols.index(argument.name))
+            index = symbols.index(argument.name)
+            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarArgument(index)
         case "scratch":
             return ScratchMemory(argument.scratch_bytes)
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
