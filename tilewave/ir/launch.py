@@ -101,11 +101,13 @@ class _Mover:
         kernel = replace(self.kernel, body=body)
         wanted = {v for op in walk(body) for v in op.operands}
         called = named_values(kernel)
-        results = tuple(v for v in self.inside if v not in args and (v in wanted or v.name in called))
+        made = [v for v in self.inside if v.type == INDEX_SCALAR and v not in args and v not in self.constants]
+        results = tuple(v for v in made if v in wanted or v.name in called)
         if not results:
             return kernel
-        ends = Yield(tuple(self.inside[v] for v in results))
-        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results)
+        ends = Yield(tuple(self.inside[v] for v in results), loc=self.kernel.body.ops[0].loc)
+        loc = self.kernel.body.ops[0].loc
+        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results, loc=loc)
         return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
 
     def rest(self, body: Block) -> tuple[Op, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.assembler import assembled
@@ -82,7 +83,7 @@ class CpuBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """Run it on this machine's cores."""
         views = check_host_call(self.tiles.name, parameters, arrays)
-        self.program(views, numbers, default_threads() if self.tiles.workgroup_count > 1 else 1)
+        self.program(views, numbers, 1 if self.tiles.workgroups == 1 else default_threads())
 
     def stored(self) -> Stored:
         with IMPORTING:
@@ -150,10 +151,13 @@ def _packed(code: bytes, lowered: Lowered) -> bytes:
     launch = CpuLaunch(
         words=lowered.slots.count,
         packed_slots=tuple(p.slot for p in lowered.packed),
-        packed_bytes=tuple(p.bytes for p in lowered.packed),
+        packed_bytes=()
+        if lowered.opening
+        else tuple(prod(p.memory.shape) * p.memory.dtype.bytes for p in lowered.packed),
         scratch_slot=lowered.slots.scratch,
         scratch_bytes=lowered.scratch_bytes,
         item_bytes=tuple(m.type.dtype.bytes for m in lowered.slots.memories),
+        opening=lowered.opening,
     )
     return json.dumps(asdict(launch)).encode() + b"\n" + code
 
