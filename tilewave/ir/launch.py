@@ -108,8 +108,9 @@ class _Mover:
         results = tuple(v for v in self.inside if self.is_result(v) and (v in wanted or v.name in called))
         if not results:
             return kernel
-        ends = Yield(tuple(self.inside[v] for v in results))
-        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results)
+        ends = Yield(tuple(self.inside[v] for v in results), loc=self.kernel.body.ops[0].loc)
+        loc = self.kernel.body.ops[0].loc
+        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results, loc=loc)
         return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
 
     def is_result(self, v: Value) -> bool:
