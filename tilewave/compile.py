@@ -10,8 +10,10 @@ from functools import cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tilewave.analysis.reads import judged_schedule, reads_depend_on
-from tilewave.analysis.schedule import Cut, Schedule, checked_schedule
+from tilewave.analysis.every_size import EverySize, every_size
+from tilewave.analysis.reads import reads_depend_on
+from tilewave.analysis.schedule import Cut, Schedule
+from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
 from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
@@ -23,7 +25,6 @@ from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
@@ -31,7 +32,7 @@ from tilewave.pipeline.why import Why
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import KEPT_CALLS, SizedCall, Sizes
+from tilewave.runtime.sizes import SizedCall, Sizes
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
 """What is made of a kernel on whole tiles."""
-
-Schedules = dict[tuple[int, ...], Schedule]
-"""By the numbers of a call that decide who computes what, and what is read, as words."""
 
 ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "random")}
 """The levels at which a kernel can be interpreted, and in which orders."""
@@ -91,8 +89,8 @@ class Compiled:
     target: str
     dynamic_symbols: tuple[str, ...]
     build: Build
-    _remedy: str
-    _schedules: Schedules = field(default_factory=dict, repr=False)
+    verdicts: Verdicts = field(repr=False)
+    """What was found of the sizes that it was called with."""
     file: str = ""
     """It was loaded from, without the story of its making; nothing where it was compiled."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
@@ -104,7 +102,8 @@ class Compiled:
 
     def __repr__(self) -> str:
         if self.open_sizes:
-            return f"<compiled {self.name} for {self.target}: any {', '.join(self.open_sizes)}>"
+            sizes = ", ".join(self.open_sizes)
+            return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
 
@@ -121,7 +120,8 @@ class Compiled:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
         sized = self._sized(arrays, values)
         if self.numbers:
-            self._judged(sized.values)
+            key = tuple([sized.numbers[i] for i in self._deciding_at])
+            self.verdicts.want(key, sized.values, sized.parameters)
         try:
             self.build.run(arrays, sized.numbers, sized.parameters)
         except WrongDevice as error:
@@ -209,7 +209,7 @@ class Compiled:
         with IMPORTING:
             from tilewave.saved.kernel import SavedKernel, write_kernel  # noqa: PLC0415  zipfile is heavy; few save
 
-        facts = self.kernel, self.target, self.parameters, self.dynamic_symbols, self._remedy
+        facts = self.kernel, self.target, self.dynamic_symbols, self.verdicts
         write_kernel(path, SavedKernel(*facts, self.build))
 
     def _checked(self, arrays: Sequence[Any], sized: SizedCall) -> tuple[ArrayView, ...]:
@@ -288,10 +288,12 @@ class Compiled:
                 loc=here(),
                 remedy=f"write schedule_for({given})",
             )
-        values = dict.fromkeys(self.dynamic_symbols, 1)
-        if reads_depend_on(self.kernel):  # they are judged with the values of a call
-            return checked_schedule(self.kernel, values, self._remedy)
-        return self.schedule_for(**values)
+        return self.verdicts.first(dict.fromkeys(self.dynamic_symbols, 1))
+
+    @property
+    def proof(self) -> EverySize:
+        """That it is right for every size, or why each new set of sizes is looked at; it prints as a sentence."""
+        return self.verdicts.proof
 
     def schedule_for(self, /, **symbols: Any) -> Schedule:
         """The schedule for given dynamic symbols, and those parameters that decide it.
@@ -307,24 +309,21 @@ class Compiled:
     @cached_property
     def _deciding(self) -> tuple[Value, ...]:
         """The numbers of a call that decide who computes what, and what is read."""
-        if is_open(self.kernel):
-            return tuple(v for v in self.numbers if v.type == INDEX_SCALAR)
-        names = {*order_depends_on(self.kernel), *reads_depend_on(self.kernel)} if self.numbers else set()
-        return tuple(v for v in self.numbers if v.name in names)
+        return deciding(self.kernel) if self.numbers else ()
+
+    @cached_property
+    def _deciding_at(self) -> tuple[int, ...]:
+        """Where those stand among the numbers of a call."""
+        return tuple(self.numbers.index(v) for v in self._deciding)
 
     def _judged(self, values: Mapping[str, Any]) -> Schedule:
         """The schedule for these numbers; each that decides something is judged once."""
-        key = tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding])
-        found = self._schedules.get(key)
-        if found is None:
-            if len(self._schedules) >= KEPT_CALLS:
-                self._schedules.clear()
-            found = self._schedules[key] = judged_schedule(bind(self.kernel, values), values, self._remedy)
-        return found
+        return self.verdicts.schedule(tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding]), values)
 
-    def bound(self, **symbols: int) -> Kernel:
+    def bound(self, /, **symbols: int) -> Kernel:
         """The kernel on whole tiles of a call with these sizes and symbols."""
-        return bind(self.kernel, self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes)))
+        told = self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes))
+        return bind(self.kernel, {**dict.fromkeys(self.signature.dtypes, 0), **told})
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -436,18 +435,12 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
-    schedules = {} if is_open(final) or order_depends_on(final) else _first_schedule(final, given, remedy)
+    proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
+    verdicts = Verdicts(final, proof, remedy)
+    if not is_open(final) and not order_depends_on(final):
+        verdicts.first({s.name: 1 for s in given})
     built = build(final, traced.places)
-    return Compiled(final, traced.ir, steps, target.name, tuple(s.name for s in given), built, remedy, schedules)
-
-
-def _first_schedule(kernel: Kernel, dynamic: Sequence[Symbol], remedy: str) -> Schedules:
-    """The schedule that no open symbol decides; where one decides what is read, the reads are judged at the call."""
-    values = {s.name: 1 for s in dynamic}
-    if reads_depend_on(kernel):
-        checked_schedule(kernel, values, remedy)
-        return {}
-    return {(): judged_schedule(kernel, values, remedy)}
+    return Compiled(final, traced.ir, steps, target.name, tuple(s.name for s in given), built, verdicts)
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
@@ -511,6 +504,12 @@ def _open_symbols(given: object) -> tuple[Symbol, ...]:
             remedy = "give it a name of ASCII letters: it becomes a parameter of the machine code"
             raise SymbolError(f"dynamic_symbols: {s} cannot stay open", loc=here(), remedy=remedy)
     return symbols
+
+
+def deciding(kernel: Kernel) -> tuple[Value, ...]:
+    """The numbers of a call on which it depends who computes what, and what is read."""
+    names = {*open_sizes(kernel), *order_depends_on(kernel), *reads_depend_on(kernel)}
+    return tuple(v for v in arguments(kernel)[1] if v.name in names)
 
 
 def order_depends_on(kernel: Kernel) -> list[str]:

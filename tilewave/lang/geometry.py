@@ -23,7 +23,7 @@ from tilewave.lang.constraints import (
     WorkgroupMapping,
 )
 from tilewave.lang.symbols import Expression, Symbol, expression, no_value
-from tilewave.mapping import Grid, MappingError, OpenGrid, linear
+from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import WalkedDimension, steps_along
 
@@ -51,6 +51,17 @@ class Reordering:
             replaced[dim].evaluate(values) if dim in replaced else hardware[dim] for dim in range(len(hardware))
         )
         return batch, row, col
+
+    @property
+    def doubt(self) -> str:
+        """Why it may not be right on every grid."""
+        named = " and ".join(f"WORKGROUP_{dim}" for dim, _ in self.formulas)
+        return f"the order of tiles is the author's own formula for {named}"
+
+    @property
+    def positive(self) -> tuple[str, ...]:
+        """The symbols that must be at least 1."""
+        return ()
 
     def __repr__(self) -> str:
         return "; ".join(f"WORKGROUP_{dim} = {e}" for dim, e in self.formulas)
@@ -81,6 +92,25 @@ class Named:
     def tile(self, number: Any, grid: Grid | OpenGrid, workgroups: Any) -> tuple[Any, Any, Any]:
         with told_at(self.loc):
             return self.mapping.tile(number, grid, workgroups)
+
+    @property
+    def doubt(self) -> str:
+        """Why it may not be right on every grid; nothing where it is."""
+        if not is_right_on_every_grid(self.mapping):
+            return f"the order of tiles, {self}, is not made of named mappings alone"
+        computed = next((e for e in self._parameters() if not isinstance(e, Symbol)), None)
+        return "" if computed is None else f"a parameter of the order of tiles is computed, {computed}"
+
+    @property
+    def positive(self) -> tuple[str, ...]:
+        """The symbols that must be at least 1."""
+        return tuple(e.name for e in self._parameters() if isinstance(e, Symbol))
+
+    def _parameters(self) -> list[Expression]:
+        """Those that are known only at the call."""
+        found: list[Expression] = []
+        self._with(lambda e: found.append(e) or e)  # type: ignore[func-returns-value]
+        return found
 
     def __repr__(self) -> str:
         return str(self.mapping)

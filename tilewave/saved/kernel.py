@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from tilewave.analysis.every_size import EverySize
+from tilewave.analysis.verdicts import Verdicts
 from tilewave.backend.protocol import Build
 from tilewave.backend.targets import TARGETS
 from tilewave.errors import SavedKernelError, here
+from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel
-from tilewave.ir.types import DTYPES
-from tilewave.runtime.arrays import Parameter
-from tilewave.runtime.records import Record
+from tilewave.ir.launch import numbers_of, open_sizes
+from tilewave.ir.types import DTYPES, INDEX_SCALAR, Extent, Memory
+from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Path, read, write
 
 TILES = "kernel.ir"
+UNSAID = "its file does not say that it is right for all of them"
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,8 @@ class SavedKernel:
     kernel: Kernel
     """On whole tiles."""
     target: str
-    parameters: tuple[Parameter, ...]
     dynamic_symbols: tuple[str, ...]
-    remedy: str
-    """Against an order that loses tiles."""
+    verdicts: Verdicts
     build: Build
 
 
@@ -36,13 +38,28 @@ def write_kernel(path: Path, saved: SavedKernel) -> None:
         "name": saved.kernel.name,
         "target": saved.target,
         "workgroups": saved.kernel.workgroups,
-        "parameters": [
-            {"name": p.name, "shape": p.shape, "dtype": p.dtype.name, "written": p.written} for p in saved.parameters
-        ],
+        "parameters": [asdict(p) for p in saved_parameters(saved.kernel)],
         "dynamic_symbols": saved.dynamic_symbols,
-        "remedy": saved.remedy,
+        "remedy": saved.verdicts.remedy,
+        **({"every_size": asdict(saved.verdicts.proof)} if open_sizes(saved.kernel) else {}),
     }
     write(path, {**facts, **about}, {TILES: str(saved.kernel).encode(), **members})
+
+
+@dataclass(frozen=True)
+class SavedParameter:
+    """An array that a kernel takes; an extent that stays open is a name."""
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: str
+    written: bool
+
+
+def saved_parameters(kernel: Kernel) -> tuple[SavedParameter, ...]:
+    written = touched(kernel)[0]
+    memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
+    return tuple(SavedParameter(v.name, v.type.extents, v.type.dtype.name, v in written) for v in memories)
 
 
 def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
@@ -52,11 +69,27 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
     kernel = contents.kernel(TILES)
     target = about.text("target")
     parameters = tuple(_parameter(p) for p in about.records("parameters"))
+    symbols, indices = about.texts("dynamic_symbols"), (v.name for v in numbers_of(kernel) if v.type == INDEX_SCALAR)
     build = _loaded_build(contents, target, kernel)
-    if (kernel.name, kernel.workgroups) != (about.text("name"), about.number("workgroups")):
+    told = about.text("name"), _extent(about, "workgroups", about.fields.get("workgroups")), parameters
+    fitting = tuple(name for name in indices if name not in open_sizes(kernel))
+    if told != (kernel.name, kernel.workgroups, saved_parameters(kernel)) or symbols != fitting:
         raise contents.misfit(TILES)
-    saved = SavedKernel(kernel, target, parameters, about.texts("dynamic_symbols"), about.text("remedy"), build)
-    return contents, saved
+    proof = _every_size(contents, kernel)
+    return contents, SavedKernel(kernel, target, symbols, Verdicts(kernel, proof, about.text("remedy")), build)
+
+
+def _every_size(contents: Contents, kernel: Kernel) -> EverySize:
+    """What was found when it was compiled; nothing in files of kernels whose sizes are fixed."""
+    if "every_size" not in contents.about.fields:
+        return EverySize(doubts=(UNSAID,)) if open_sizes(kernel) else EverySize()
+    found = restored(EverySize, contents.about.record("every_size"))
+    ranks = {v.name: v.type.rank for v in kernel.body.args if isinstance(v.type, Memory)}
+    windows = all(ranks.get(w.array) == len(w.window) and min(w.window) >= 1 for w in found.windows)
+    symbols = {v.name for v in numbers_of(kernel) if v.type == INDEX_SCALAR}
+    if not windows or not symbols.issuperset(found.positive) or (found.holds and not found.windows):
+        raise contents.misfit(TILES)
+    return found
 
 
 def _loaded_build(contents: Contents, target: str, kernel: Kernel) -> Build:
@@ -69,6 +102,14 @@ def _loaded_build(contents: Contents, target: str, kernel: Kernel) -> Build:
     )
 
 
-def _parameter(p: Record) -> Parameter:
-    dtype = p.text("dtype")
-    return Parameter(p.text("name"), p.numbers("shape"), DTYPES.get(dtype) or p.fail("dtype"), p.truth("written"))
+def _parameter(p: Record) -> SavedParameter:
+    dtype, shape = p.text("dtype"), p.fields.get("shape")
+    extents = shape if type(shape) is list else p.fail("shape")
+    known = dtype if dtype in DTYPES else p.fail("dtype")
+    return SavedParameter(p.text("name"), tuple(_extent(p, "shape", e) for e in extents), known, p.truth("written"))
+
+
+def _extent(record: Record, name: str, found: object) -> Extent:
+    if type(found) is int and 0 <= found < 1 << 63:
+        return found
+    return found if type(found) is str else str(record.fail(name))

@@ -6,8 +6,6 @@ from os import PathLike
 
 from tilewave.compile import Compiled
 from tilewave.forks import IMPORTING
-from tilewave.ir.types import INDEX_SCALAR
-from tilewave.lang.kernel import arguments
 
 
 def load(path: str | PathLike[str]) -> Compiled:
@@ -16,9 +14,5 @@ def load(path: str | PathLike[str]) -> Compiled:
         from tilewave.saved.kernel import read_kernel  # noqa: PLC0415  zipfile is heavy; `import tilewave` does not wait
 
     contents, saved = read_kernel(path)
-    facts = saved.target, saved.dynamic_symbols, saved.build, saved.remedy
-    loaded = Compiled(saved.kernel, saved.kernel, (), *facts, file=contents.path)
-    symbols = tuple(v.name for v in arguments(saved.kernel)[1] if v.type == INDEX_SCALAR)
-    if (loaded.parameters, loaded.dynamic_symbols) != (saved.parameters, symbols):
-        raise contents.misfit("kernel.ir")
-    return loaded
+    facts = saved.target, saved.dynamic_symbols, saved.build, saved.verdicts
+    return Compiled(saved.kernel, saved.kernel, (), *facts, file=contents.path)

@@ -1,0 +1,394 @@
+"""A kernel is called right for every size only where it is; all others are looked at once for each set of sizes."""
+
+import random
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewave import *
+from tilewave.analysis import verdicts
+from tilewave.analysis.every_size import every_size
+from tilewave.analysis.reads import judged_schedule
+from tilewave.errors import AccessError, CallError, CoverageError
+from tilewave.ir.launch import bind
+from tilewave.ir.parse import parse
+from tilewave.ir.verify import verify
+from tilewave.mapping import as_mapping, from_function, grouped
+from tilewave.pipeline.runner import run
+from tilewave.pipeline.tile_level import tile_level
+
+M, N, K, B, P, WGM = sym.M, sym.N, sym.K, sym.B, sym.P, sym.WGM
+G = GLOBAL_ADDRESS_SPACE
+TILES = [WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 8, 1), TilingConstraint(K, 4)]
+
+
+def gemm(*extra, tiles=TILES):
+    @wave([*tiles, *extra])
+    def gemm(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    return gemm
+
+
+def compiled(kernel, subs=(), target="numpy", **options):
+    return wave_compile(WaveCompileOptions(subs=dict(subs), target=target, **options), kernel)
+
+
+def arrays(m, n, k, seed=0):
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((m, k), (n, k)))
+    return a, b, np.full((m, n), np.nan, np.float32)
+
+
+def runs(kernel, sizes, **symbols):
+    a, b, c = arrays(*sizes)
+    kernel(a, b, c, **symbols)
+    np.testing.assert_array_equal(c, a @ b.T)
+
+
+# what is proved -----------------------------------------------------------------------------------------------------
+
+SHAPES = [(1, 1, 1), (16, 8, 4), (17, 9, 5), (64, 64, 64), (37, 101, 13), (0, 5, 3), (5, 0, 3), (5, 7, 0), (300, 1, 2)]
+
+
+@wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 8, 1)])
+def in_place(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+    write(read(a) + read(c), c)
+
+
+@wave([WorkgroupConstraint(M, 16, 0), TilingConstraint(N, 8)])
+def step_by_step(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+    @iterate(N, init_args=[])
+    def _step():
+        write(read(a) * 2.0, c)
+
+
+@wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 8, 1), WorkgroupConstraint(B, 1, 2)])
+def batched(a: Memory[B, M, N, G, f32], c: Memory[B, N, M, G, f32]):
+    write(read(a), c)
+
+
+PROVED = {
+    "linear": lambda: compiled(gemm()),
+    "named": lambda: compiled(gemm(WorkgroupMapping("xcd_contiguous(8) >> grouped(3)"))),
+    "curve": lambda: compiled(gemm(WorkgroupMapping("hilbert()"))),
+    "persistent": lambda: compiled(gemm(GridConstraint(7), WorkgroupMapping("xcd_chunked(4, 2) >> snake(2)"))),
+    "some sizes fixed": lambda: compiled(gemm(), {M: 40, K: 6}),
+    "step by step": lambda: compiled(step_by_step),
+    "in place": lambda: compiled(in_place),
+    "batched": lambda: compiled(batched),
+}
+
+
+@cache
+def proved(name):
+    return PROVED[name]()
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_what_the_language_deals_and_cuts_is_right_for_every_size(name):
+    kernel = PROVED[name]()
+    assert kernel.proof.holds and not kernel.proof.doubts
+    assert str(kernel.proof).startswith("right for every size, because ")
+    assert repr(kernel).endswith(", right for every size>")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([*PROVED]), st.fixed_dictionaries({s: st.integers(0, 70) for s in "MNKB"}))
+def test_what_is_proved_is_what_looking_at_every_tile_finds(name, sizes):
+    kernel = proved(name)
+    values = {size: sizes[size] for size in kernel.open_sizes}
+    judged_schedule(bind(kernel.kernel, values), values)
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_a_proved_kernel_is_never_looked_at(sizes):
+    kernel = compiled(gemm(WorkgroupMapping("grouped(2)")))
+    runs(kernel, sizes)
+    assert kernel.verdicts.looked_at == 0
+
+
+def test_the_symbols_of_a_named_mapping_and_of_the_launch_may_be_anything_from_1_on():
+    kernel = compiled(gemm(GridConstraint(P), WorkgroupMapping(grouped(WGM))), dynamic_symbols=[P, WGM])
+    assert kernel.proof.holds and kernel.proof.positive == ("WGM",)
+    for p, group in ((1, 1), (3, 5), (1000, 70)):
+        runs(kernel, (65, 33, 9), P=p, WGM=group)
+    assert kernel.verdicts.looked_at == 0
+    shapes = {"a": (65, 9), "b": (33, 9), "c": (65, 33)}
+    assert kernel.proof.holds_at(shapes, {"WGM": 1}, 4)
+    assert not kernel.proof.holds_at(shapes, {"WGM": 0}, 4)
+    assert not kernel.proof.holds_at(shapes, {"WGM": 1}, 0), "there are tiles, and nobody computes them"
+    assert kernel.proof.holds_at({**shapes, "c": (0, 33)}, {"WGM": 1}, 0)
+
+
+def test_a_kernel_whose_sizes_are_fixed_was_checked_when_it_was_compiled():
+    kernel = compiled(gemm(), {M: 40, N: 24, K: 6})
+    assert str(kernel.proof) == "checked when it was compiled, because its sizes are fixed"
+    assert not kernel.proof.holds and kernel.verdicts.looked_at == 1
+    runs(kernel, (40, 24, 6))
+    assert kernel.verdicts.looked_at == 1
+
+
+# why it is not proved -----------------------------------------------------------------------------------------------
+
+i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
+SHUFFLED = j % 2 * 4 + j // 2
+
+
+@wave(TILES[:2])
+def through_a_mapping(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+    mapping = IndexMapping(num_iterators=2, inputs={M: i, N: SHUFFLED}, outputs={M: i, N: j})
+    write(read(a, mapping=mapping), c)
+
+
+@wave(TILES[:2])
+def scattered(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+    mapping = IndexMapping(num_iterators=2, inputs={M: i, N: j}, outputs={M: i, N: SHUFFLED})
+    write(read(a), c, mapping=mapping)
+
+
+@wave(TILES[:2])
+def twice(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+    write(read(a), c)
+    write(read(a) * 2.0, c)
+
+
+@wave(TILES[:2])
+def too_many_tiles(a: Memory[M, G, f32], d: Memory[N, G, f32], c: Memory[M, G, f32]):
+    write(read(a), c)
+
+
+@wave(TILES)
+def repeated(a: Memory[M, N, G, f32], d: Memory[K, G, f32], c: Memory[M, N, G, f32]):
+    @iterate(K, init_args=[])
+    def _step():
+        write(read(a), c)
+
+
+DOUBTED = {
+    "reordered": (
+        lambda: compiled(gemm(ReorderingConstraint(WORKGROUP_1, 0), ReorderingConstraint(WORKGROUP_0, 1))),
+        "the order of tiles is the author's own formula for WORKGROUP_0 and WORKGROUP_1",
+    ),
+    "a function": (
+        lambda: compiled(gemm(WorkgroupMapping(from_function(lambda w, grid: (w // grid.cols, w % grid.cols))))),
+        "is not made of named mappings alone",
+    ),
+    "a computed parameter": (
+        lambda: compiled(gemm(WorkgroupMapping(grouped(WGM - 1))), dynamic_symbols=[WGM]),
+        "a parameter of the order of tiles is computed, WGM - 1",
+    ),
+    "gathered": (lambda: compiled(through_a_mapping), "a is read through an index mapping"),
+    "scattered": (lambda: compiled(scattered), "c is written through an index mapping"),
+    "twice": (lambda: compiled(twice), "c is written at 2 places"),
+    "a column for each": (lambda: compiled(too_many_tiles), "c is written for tiles or steps that are no part of it"),
+    "repeated": (lambda: compiled(repeated), "c is written for tiles or steps that are no part of it"),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTED)
+def test_what_may_fail_on_some_sizes_is_looked_at_and_says_why(name):
+    make, reason = DOUBTED[name]
+    kernel = make()
+    assert not kernel.proof.holds
+    assert str(kernel.proof).startswith("checked once for each new set of sizes, because ")
+    assert reason in str(kernel.proof)
+    assert kernel.proof.windows == ()
+
+
+OWN_LOOP = """
+kernel @own {workgroups = P} (%c: memory<{M}xf32, global>, %M: index, %P: index) {
+  %w = workgroup() : index
+  %x = const() {value = 1.0} : tile<16xf32>
+  %end = while([%w]) : index do (%t: index) {
+    %c16 = const() {value = 16} : index
+    %at = mul(%t, %c16) : index
+    %more = less(%at, %M) : bool
+    yield([%more])
+  } do (%t_1: index) {
+    %c16_1 = const() {value = 16} : index
+    %at_1 = mul(%t_1, %c16_1) : index
+    write(%x, %c, [%at_1]) {axes = [0]}
+    %next = add(%t_1, %P) : index
+    yield([%next])
+  }
+}
+"""
+
+
+def known(text, doubt=""):
+    return every_size(verify(parse(text)), "linear()", doubt, ())
+
+
+def test_a_loop_of_the_authors_own_is_looked_at():
+    assert known(OWN_LOOP).doubts == ("its own while loop decides which tiles it computes (<text>:5)",)
+
+
+# sabotage -----------------------------------------------------------------------------------------------------------
+
+PLAIN, PERSISTENT = (str(compiled(gemm(*more)).ir("trace")) for more in ((), (GridConstraint(5),)))
+WRONG = {
+    "too few rows": (PLAIN, "const() {value = 15}", "const() {value = 14}"),
+    "too many rows": (PLAIN, "const() {value = 15}", "const() {value = 16}"),
+    "rows of another height": (PLAIN, "const() {value = 16}", "const() {value = 8}"),
+    "too many steps": (PLAIN, "const() {value = 3}", "const() {value = 4}"),
+    "longer steps": (PLAIN, "mul(%k_step, %c4_1)", "mul(%k_step, %K_steps)"),
+    "steps past the end": (PLAIN, "%mul_3 = mul(%k_step, %c4_1)", "%mul_3 = add(%k_step, %K)"),
+    "rows for columns": (PLAIN, "write(%total_end, %c, [%mul_1, %mul_2])", "write(%total_end, %c, [%mul_2, %mul_1])"),
+    "one row for all": (PLAIN, "write(%total_end, %c, [%mul_1,", "write(%total_end, %c, [%mul_2,"),
+    "another memory": (PLAIN, "%c: memory<{M}x{N}xf32", "%c: memory<{N}x{M}xf32"),
+    "a longer memory": (PLAIN, "%c: memory<{M}x{N}xf32", "%c: memory<{M}x{K}xf32"),
+    "a memory of any length": (PLAIN, "%c: memory<{M}x{N}xf32", "%c: memory<{M}x900xf32"),
+    "another read": (PLAIN, "read(%a, [%mul_1, %mul_3])", "read(%a, [%mul_3, %mul_1])"),
+    "fewer workgroups": (PLAIN, "workgroups = mul", "workgroups = M_tiles"),
+    "a fixed number of workgroups": (PLAIN, "workgroups = mul", "workgroups = 4"),
+    "another tile": (PLAIN, "tile_of(%workgroup,", "tile_of(%M_tiles,"),
+    "another grid": (PLAIN, "tile_of(%workgroup, [%M_tiles, %N_tiles,", "tile_of(%workgroup, [%N_tiles, %M_tiles,"),
+    "no grid": (PLAIN, "batches = 1", "batches = 2"),
+    "too few rounds": (PERSISTENT, "%c1_at_launch = const() {value = 1}", "%c1_at_launch = const() {value = 2}"),
+    "rounds of another length": (PERSISTENT, "const() {value = 5}", "const() {value = 6}"),
+    "dealt to others": (PERSISTENT, "workgroups = 5}", "workgroups = 6}"),
+    "launched by others": (PERSISTENT, "{workgroups = 5, lanes", "{workgroups = 6, lanes"),
+    "the first round only": (PERSISTENT, "tile_of(%add_3,", "tile_of(%workgroup,"),
+}
+
+
+def test_the_kernels_below_are_right_before_they_are_spoiled():
+    assert known(PLAIN).holds and known(PERSISTENT).holds
+    assert not known(PLAIN, "the order is doubtful").holds
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_kernel_that_was_spoiled_is_not_called_right(name):
+    text, old, new = WRONG[name]
+    assert old in text, text
+    assert known(text.replace(old, new)).doubts
+
+
+INDICES = re.compile(r"%(?:M|N|K|\w+_tiles|K_steps|tile_[bmn]|mul(?:_\d)?|workgroup|k_step|add_3|sub(?:_1)?|round)\b")
+
+
+def spoiled(rng, text):
+    """With another number, or another index in the place of one."""
+    places = list(INDICES.finditer(text)) + list(re.finditer(r"(?<=value = )\d+(?=\} : index)", text))
+    place = rng.choice(places)
+    found = place[0]
+    new = rng.choice(INDICES.findall(text)) if found.startswith("%") else str(int(found) + rng.choice((-2, -1, 1, 2)))
+    return text[: place.start()] + new + text[place.end() :]
+
+
+@pytest.mark.parametrize("text", [PLAIN, PERSISTENT], ids=["plain", "persistent"])
+def test_what_is_called_right_after_a_change_is_right(text):
+    rng, right = random.Random(0), 0
+    for _ in range(200):
+        try:
+            kernel = verify(parse(spoiled(rng, text)))
+        except TilewaveError:
+            continue
+        if not every_size(kernel, "linear()", "", ()).holds:
+            continue
+        right += 1
+        final, _ = run(kernel, tile_level(as_mapping("linear()")))
+        for m, n, k in ((1, 1, 1), (16, 8, 4), (33, 50, 9), (100, 3, 0), (0, 9, 9), (47, 65, 64)):
+            values = {"M": m, "N": n, "K": k}
+            judged_schedule(bind(final, values), values)
+    assert right > 10, "what makes no difference leaves it right"
+
+
+# looked at once for each set of sizes -------------------------------------------------------------------------------
+
+FOURS = ReorderingConstraint(WORKGROUP_0 // 4 * 4 + (WORKGROUP_0 + 1) % 4, 0)
+"""Right where the rows of tiles are a multiple of 4."""
+
+
+@pytest.mark.parametrize("how", ["__call__", "interpret"])
+def test_a_formula_is_refused_on_exactly_the_sizes_on_which_it_is_wrong(how):
+    kernel = compiled(gemm(FOURS))
+    for rows in range(1, 13):
+        a, b, c = arrays(16 * rows - 3, 9, 5)
+        if rows % 4 == 0:
+            getattr(kernel, how)(a, b, c)
+            np.testing.assert_array_equal(c, a @ b.T)
+            continue
+        with pytest.raises(CoverageError, match=rf"^with M = {16 * rows - 3}, K = 5, N = 9, workgroup"):
+            getattr(kernel, how)(a, b, c)
+        assert np.isnan(c).all(), "no array is touched"
+
+
+def test_what_was_looked_at_is_kept():
+    kernel = compiled(gemm(FOURS))
+    for _ in range(3):
+        for m in (64, 128, 60):
+            runs(kernel, (m, 9, 5))
+    assert kernel.verdicts.looked_at == 3
+
+
+def test_what_is_kept_does_not_grow(monkeypatch):
+    monkeypatch.setattr(verdicts, "KEPT_VERDICTS", 4)
+    kernel = compiled(gemm(FOURS))
+    for k in range(40):
+        runs(kernel, (64, 9, k))
+        assert len(kernel.verdicts._right) <= 4
+        assert len(kernel.verdicts._schedules) <= verdicts.KEPT_SCHEDULES
+    with pytest.raises(CoverageError):
+        runs(kernel, (16, 9, 5))
+
+
+def test_a_wrong_set_of_sizes_stays_wrong():
+    kernel = compiled(gemm(FOURS))
+    for _ in range(2):
+        with pytest.raises(CoverageError):
+            runs(kernel, (16, 9, 5))
+
+
+def test_a_read_that_lies_outside_for_some_sizes_is_refused_there():
+    @wave([WorkgroupConstraint(M, 16, 0)])
+    def second(a: Memory[M, G, f32], c: Memory[M, G, f32]):
+        write(read(a, mapping=IndexMapping(1, inputs={M: i + 16}, outputs={M: i})), c)
+
+    kernel = compiled(second)
+    assert "what is read of a along axis 0 may lie outside" in str(kernel.proof)
+    with pytest.raises(AccessError, match=r"^with M = 16, workgroup 0 reads a tile of 16 at a"):
+        kernel(np.ones(16, np.float32), np.ones(16, np.float32))
+
+
+def test_more_workgroups_than_a_launch_numbers_are_refused():
+    @wave([WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, 1, 1)])
+    def ones(a: Memory[M, G, f32], b: Memory[N, G, f32], c: Memory[M, N, G, f32]):
+        write(Register[M, N, f32](1.0), c)
+
+    kernel = compiled(ones)
+    assert kernel.proof.holds
+    with pytest.raises(CallError, match="with M = 100000, N = 100000 it takes 10,000,000,000 workgroups"):
+        kernel.schedule_for(M=100_000, N=100_000)
+    line = np.zeros(100_000, np.float32)
+    wide = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (100_000, 100_000), (0, 0))
+    with pytest.raises(CallError, match="it takes 10,000,000,000 workgroups"):
+        kernel(line, line, wide)
+
+
+def test_a_number_of_the_call_that_decides_nothing_needs_no_second_look():
+    @wave([*TILES, FOURS])
+    def scaled(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f32], alpha: f32):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total * alpha, c)
+
+    kernel = compiled(scaled)
+    for alpha in (0.5, 2.0, -1.0):
+        a, b, c = arrays(64, 9, 5)
+        kernel(a, b, c, alpha=alpha)
+        np.testing.assert_array_equal(c, a @ b.T * alpha)
+    assert kernel.verdicts.looked_at == 1
+    assert kernel.schedule_for(M=64, N=9, K=5).grid == (4, 2)
+    assert kernel.bound(M=64, N=9, K=5).workgroups == 8

@@ -1,0 +1,287 @@
+"""Is a kernel right whatever its sizes are? Then nothing is left to check when it is called.
+
+What is looked at is the kernel as it was traced: a workgroup's tile is (b, m, n), whatever the order of tiles, and an
+order that is right on every grid gives each tile to one workgroup. Along each axis of a memory a window then begins at
+
+    m · 64         where the grid has (M + 63) // 64 rows and the axis is M long, or
+    k · 32         in a loop that goes round (K + 31) // 32 times, along an axis of length K, or
+    0              if the window is as long as the axis.
+
+Windows written so lie side by side and reach the end: each element is written once if every axis of the grid, and every
+loop around the write, is the place along one axis. A window that is read must only have some part inside. Whatever
+does not look like this may be right as well: it is looked at tile by tile, once for each new set of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.analysis.forms import Form, Forms, add, number, number_of, without
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Gather, Launch, Loop, Read, Scatter, TileOf, While, Workgroup, Write, Yield
+from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import INDEX_SCALAR, Memory
+
+FIXED = "its sizes are fixed"
+Window = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WrittenWindow:
+    """An array that is written, and how long its windows are along its axes."""
+
+    array: str
+    window: Window
+
+
+@dataclass(frozen=True)
+class EverySize:
+    """What is known of a kernel before its sizes are: that it is right for all of them, or why each is looked at."""
+
+    because: str = FIXED
+    doubts: tuple[str, ...] = ()
+    windows: tuple[WrittenWindow, ...] = ()
+    positive: tuple[str, ...] = ()
+    """Symbols of the call that the order of tiles needs to be at least 1."""
+
+    @property
+    def holds(self) -> bool:
+        return not self.doubts and self.because != FIXED
+
+    def holds_at(self, shapes: Mapping[str, Sequence[int]], symbols: Mapping[str, int], workgroups: int) -> bool:
+        """Whether it is right for these: what can be numbered is, and somebody is there to compute it."""
+        cuts = [zip(shapes[w.array], w.window, strict=True) for w in self.windows]
+        tiles = [prod(-(-n // t) for n, t in cut) for cut in cuts]
+        counted = max((*tiles, workgroups)) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
+        return self.holds and counted and all(symbols[name] >= 1 for name in self.positive)
+
+    @property
+    def verdict(self) -> str:
+        if self.doubts:
+            return "checked once for each new set of sizes"
+        return "right for every size" if self.holds else "checked when it was compiled"
+
+    def __str__(self) -> str:
+        return f"{self.verdict}, because {' and '.join(self.doubts) or self.because}"
+
+
+def every_size(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) -> EverySize:
+    """What is known of a traced kernel; `order` are the words for its order of tiles, `doubt` those against it."""
+    if not any(v.type == INDEX_SCALAR for v in traced.body.args):
+        return EverySize()
+    found = _Look(traced)
+    found.look()
+    has_tiles = any(isinstance(op, TileOf) for op in walk(traced.body))
+    doubts = tuple(dict.fromkeys([doubt] * bool(doubt and has_tiles) + found.doubts))
+    because = f"{order} is right on every grid, and windows lie side by side along the grid and along loops"
+    return EverySize(because, doubts, () if doubts else found.windows(), tuple(positive))
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """A number from 0 to count - 1: a coordinate of the tile, or the round of a loop."""
+
+    at: Form
+    count: Form
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Where an op stands: the tile it works on, and the loops around it since that is known."""
+
+    grid: tuple[_Counter, ...] | None = None
+    loops: tuple[_Counter, ...] = ()
+
+    @property
+    def counters(self) -> tuple[_Counter, ...]:
+        return (*(self.grid or ()), *self.loops)
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A window: where it begins and how long it is, along each axis of its memory."""
+
+    at: tuple[Form, ...]
+    window: Window
+
+
+class _Look:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.forms = kernel, Forms()
+        self.known: dict[Value, Form] = {}
+        self.named: dict[str, Form] = {}
+        self.doubts: list[str] = []
+        self.writes: dict[Value, list[_Access]] = {}
+        self.reads: dict[Value, list[tuple[_Access, Op]]] = {}
+        self.workgroup = self.forms.named("workgroup")
+
+    def look(self) -> None:
+        for v in self.kernel.body.args:
+            if v.type == INDEX_SCALAR:
+                self.learn(v, self.forms.named("argument", v.name))
+        self.block(self.kernel.body, _Scope())
+        for memory, accesses in self.writes.items():
+            if len(accesses) > 1:
+                self.doubt(f"{memory.name} is written at {len(accesses)} places")
+            for access, op in self.reads.get(memory, ()):
+                if access != accesses[0]:
+                    self.doubt(f"{memory.name} is read and written", op)
+        if not self.writes and not self.doubts:
+            self.doubt("no window is written")
+
+    def windows(self) -> tuple[WrittenWindow, ...]:
+        return tuple(WrittenWindow(memory.name, accesses[0].window) for memory, accesses in self.writes.items())
+
+    def doubt(self, what: str, op: Op | None = None) -> None:
+        self.doubts.append(f"{what} ({op.loc})" if op is not None and op.loc.line else what)
+
+    # what numbers are -------------------------------------------------------------------------------------------------
+
+    def learn(self, v: Value, form: Form) -> None:
+        self.known[v] = form
+        self.named[v.name] = form
+
+    def of(self, v: Value) -> Form:
+        if v not in self.known:
+            self.learn(v, self.forms.fresh())
+        return self.known[v]
+
+    def extent(self, memory: Value, axis: int) -> Form:
+        extent = memory.type.extents[axis]
+        return number(extent) if isinstance(extent, int) else self.named[extent]
+
+    def workgroups(self) -> Form:
+        said = self.kernel.workgroups
+        return number(said) if isinstance(said, int) else self.named[said]
+
+    # the kernel, op by op ---------------------------------------------------------------------------------------------
+
+    def block(self, block: Block, scope: _Scope) -> None:
+        for op in block.ops:
+            scope = self.op(op, scope)
+
+    def op(self, op: Op, scope: _Scope) -> _Scope:
+        """What is learnt of an op; where those behind it stand."""
+        match op:
+            case Launch():
+                self.launch(op)
+            case Workgroup():
+                self.learn(op.result, self.workgroup)
+            case TileOf():
+                return self.tile(op, scope)
+            case Loop():
+                counter = _Counter(self.of(op.body.args[0]), self.of(op.trips))
+                self.block(op.body, replace(scope, loops=(*scope.loops, counter)))
+            case Read() if op.memory in self.kernel.body.args:
+                self.read(op, scope)
+            case Write() if op.memory in self.kernel.body.args:
+                self.write(op, scope)
+            case _:
+                self.other(op)
+        return scope
+
+    def launch(self, op: Launch) -> None:
+        self.block(op.body, _Scope())
+        ends = op.body.ops[-1]
+        assert isinstance(ends, Yield)
+        for result, v in zip(op.results, ends.values, strict=True):
+            self.learn(result, self.of(v))
+
+    def other(self, op: Op) -> None:
+        touched = [v for one in _all_of(op) for v in (*one.read, *one.written) if v in self.kernel.body.args]
+        if isinstance(op, While) and touched:
+            self.doubt("its own while loop decides which tiles it computes", op)
+        elif touched:
+            how = {Gather: "read through an index mapping", Scatter: "written through an index mapping"}
+            self.doubt(f"{touched[0].name} is {how.get(type(op), f'touched by {op.name}')}", op)
+        if len(op.results) == 1 and op.result.type == INDEX_SCALAR and not op.blocks:
+            self.learn(op.result, self.forms.of(op, [self.of(v) for v in op.operands]))
+
+    def tile(self, op: TileOf, scope: _Scope) -> _Scope:
+        rows, cols, batches, workgroups = op.with_sides([self.of(v) for v in op.sides])
+        sides = [number(n) if isinstance(n, int) else n for n in (batches, rows, cols)]
+        launched = number(workgroups) if isinstance(workgroups, int) else workgroups
+        if scope.grid is not None or not self.is_dealt(self.of(op.number), sides, launched, scope):
+            self.doubt("it is not the language that deals its tiles to workgroups", op)
+        grid = tuple(_Counter(self.of(v), side) for v, side in zip(op.results, sides, strict=True))
+        return _Scope(grid)
+
+    def is_dealt(self, dealt: Form, sides: list[Form], workgroups: Form, scope: _Scope) -> bool:
+        """Whether each workgroup takes every workgroups-th tile: one, or round by round."""
+        tiles = number(1)
+        for side in sides:
+            tiles = self.forms.mul(tiles, side)
+        if workgroups != self.workgroups():
+            return False
+        if not scope.loops:
+            return dealt == self.workgroup and workgroups == tiles
+        (rounds, *more) = scope.loops
+        left = add(add(add(tiles, workgroups), number(1), -1), self.workgroup, -1)
+        number_of_tile = add(self.workgroup, self.forms.mul(rounds.at, workgroups))
+        return not more and dealt == number_of_tile and rounds.count == self.forms.floor_div(left, workgroups)
+
+    # windows ----------------------------------------------------------------------------------------------------------
+
+    def write(self, op: Write, scope: _Scope) -> None:
+        access = self.access(op, op.tile)
+        self.writes.setdefault(op.memory, []).append(access)
+        if scope.grid is None:
+            self.doubt(f"{op.memory.name} is written outside its tile", op)
+            return
+        used = [self.walker(op.memory, axis, access, scope) for axis in range(op.memory.type.rank)]
+        for axis, found in enumerate(used):
+            if found is None and not self.is_whole(op.memory, axis, access):
+                self.doubt(f"what is written of {op.memory.name} along axis {axis} is not cut as the grid is", op)
+        for counter in scope.counters:
+            if number_of(counter.count) != 1 and used.count(counter) != 1:
+                self.doubt(f"{op.memory.name} is written for tiles or steps that are no part of it", op)
+
+    def walker(self, memory: Value, axis: int, access: _Access, scope: _Scope) -> _Counter | None:
+        """What the windows of a write go along an axis with, side by side to its end."""
+        size, begin = access.window[axis], access.at[axis]
+        steps = self.forms.steps(self.extent(memory, axis), size)
+        fitting = (c for c in scope.counters if self.forms.mul(c.at, number(size)) == begin and c.count == steps)
+        return next(fitting, None)
+
+    def is_whole(self, memory: Value, axis: int, access: _Access) -> bool:
+        extent = number_of(self.extent(memory, axis))
+        return number_of(access.at[axis]) == 0 and extent is not None and extent <= access.window[axis]
+
+    def read(self, op: Read, scope: _Scope) -> None:
+        access = self.access(op, op.result)
+        self.reads.setdefault(op.memory, []).append((access, op))
+        for axis in range(op.memory.type.rank):
+            if not self.is_inside(op.memory, axis, access, scope):
+                self.doubt(f"what is read of {op.memory.name} along axis {axis} may lie outside", op)
+
+    def is_inside(self, memory: Value, axis: int, access: _Access, scope: _Scope) -> bool:
+        """Whether some of every window lies inside: it begins before the end, and not too far before the begin."""
+        extent, begin, size = self.extent(memory, axis), access.at[axis], access.window[axis]
+        length, fixed = number_of(extent), number_of(begin)
+        if fixed is not None:
+            return length is not None and -size < fixed < length
+        for counter in scope.counters:
+            step, rest = without(begin, counter.at)
+            offset, count = number_of(rest), number_of(counter.count)
+            if step < 1 or offset is None or offset <= -size:
+                continue
+            if counter.count == self.forms.steps(extent, step) and offset <= 0:
+                return True
+            if length is not None and count is not None and (count - 1) * step + offset < length:
+                return True
+        return False
+
+    def access(self, op: Read | Write, tile: Value) -> _Access:
+        along = dict(zip(op.axes, tile.type.shape, strict=True))
+        kind = op.memory.type
+        assert isinstance(kind, Memory)
+        return _Access(tuple(map(self.of, op.at)), tuple(along.get(axis, 1) for axis in range(kind.rank)))
+
+
+def _all_of(op: Op) -> Iterator[Op]:
+    yield op
+    for block in op.blocks:
+        yield from walk(block)

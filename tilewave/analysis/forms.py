@@ -1,0 +1,125 @@
+"""Index arithmetic in a normal form: two formulas that are the same sum of products have the same form.
+
+    (n + 63) // 64 * 64 - 1        is        64 · q - 1,   where q = (n + 63) // 64 is one name
+
+A form is a sum of whole multiples of products. What is neither sum nor product (a quotient, a remainder, the number of
+a workgroup) gets a name of its own, and gets it again where it is written again. Forms that are equal are equal
+numbers; forms that differ may be, and whoever asks takes that for a no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import cast
+
+from tilewave.ir.core import Op
+from tilewave.ir.launch import MEANINGS
+from tilewave.ir.ops import Add, Const, FloorDiv, Mod, Mul, Neg, Sub
+
+Product = frozenset[tuple[int, int]]
+"""Names and how often each stands in it."""
+Form = frozenset[tuple[Product, int]]
+"""Products and how often each is added; none is added 0 times."""
+
+ONE: Product = frozenset()
+MOST_PRODUCTS = 64
+"""A longer product of two sums is not multiplied out: it is a name."""
+
+
+def number(n: int) -> Form:
+    return frozenset({(ONE, n)}) if n else frozenset()
+
+
+def number_of(form: Form) -> int | None:
+    """Which number it is, if it is one."""
+    if not form:
+        return 0
+    ((product, times),) = form if len(form) == 1 else ((None, 0),)
+    return times if product == ONE else None
+
+
+def add(a: Form, b: Form, times: int = 1) -> Form:
+    """a + times · b."""
+    found = dict(a)
+    for product, n in b:
+        found[product] = found.get(product, 0) + times * n
+    return _without_zeros(found)
+
+
+def without(form: Form, part: Form) -> tuple[int, Form]:
+    """(n, rest), where the form is n · part + rest; part is one name."""
+    ((product, _),) = part
+    found = dict(form)
+    times = found.pop(product, 0)
+    return times, _without_zeros(found)
+
+
+def _without_zeros(found: Mapping[Product, int]) -> Form:
+    return frozenset((product, n) for product, n in found.items() if n)
+
+
+def _times(a: Product, b: Product) -> Product:
+    found = dict(a)
+    for name, often in b:
+        found[name] = found.get(name, 0) + often
+    return frozenset(found.items())
+
+
+class Forms:
+    """The names that were given out."""
+
+    def __init__(self) -> None:
+        self._names: dict[Hashable, int] = {}
+
+    def named(self, *key: Hashable) -> Form:
+        """The form that is this alone, by its name."""
+        name = self._names.setdefault(key, len(self._names))
+        return frozenset({(frozenset({(name, 1)}), 1)})
+
+    def fresh(self) -> Form:
+        """What is like nothing else."""
+        return self.named("fresh", len(self._names))
+
+    def mul(self, a: Form, b: Form) -> Form:
+        if len(a) * len(b) > MOST_PRODUCTS:
+            return self.named("Mul", frozenset({a, b}))
+        found: dict[Product, int] = {}
+        for one, n in a:
+            for other, m in b:
+                product = _times(one, other)
+                found[product] = found.get(product, 0) + n * m
+        return _without_zeros(found)
+
+    def floor_div(self, a: Form, b: Form) -> Form:
+        known, by = number_of(a), number_of(b)
+        if known is not None and by is not None:
+            return number(cast(int, MEANINGS[FloorDiv](known, by)))
+        return a if by == 1 else self.named("FloorDiv", a, b)
+
+    def steps(self, length: Form, step: int) -> Form:
+        """How many steps cover a length."""
+        return self.floor_div(add(length, number(step - 1)), number(step))
+
+    def of(self, op: Op, operands: list[Form]) -> Form:
+        """What an op on whole numbers makes of these."""
+        match op, operands:
+            case Const(value), _:
+                return number(int(value))
+            case Add(), [a, b]:
+                return add(a, b)
+            case Sub(), [a, b]:
+                return add(a, b, -1)
+            case Neg(), [a]:
+                return add(number(0), a, -1)
+            case Mul(), [a, b]:
+                return self.mul(a, b)
+            case FloorDiv(), [a, b]:
+                return self.floor_div(a, b)
+            case Mod(), [_, b] if number_of(b) == 1:
+                return number(0)
+            case _ if type(op) in MEANINGS and all(number_of(x) is not None for x in operands):
+                return number(int(MEANINGS[type(op)](*map(number_of, operands))))
+            case _ if type(op) in MEANINGS:  # nothing but its operands decides what it is
+                return self.named(type(op).__name__, *operands)
+            case _:
+                return self.fresh()
