@@ -18,7 +18,7 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import Parameter, place_of
+from tilewave.runtime.arrays import HOST, Parameter, place_of
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
@@ -146,8 +146,8 @@ class KernelCalls:
     def _device(self, arrays: Sequence[Any], places: Places) -> str:
         """The one that all arrays are on."""
         names = [name for name, _ in self.memories]
-        first = next((i for i, (device, _) in enumerate(places) if device != "cpu"), 0)
-        device, _ = places[first] if places else ("cpu", ())
+        first = next((i for i, (device, _) in enumerate(places) if device != HOST), 0)
+        device, _ = places[first] if places else (HOST, ())
         for name, array, (other, shape), (_, kind) in zip(names, arrays, places, self.memories, strict=True):
             if _is_other(other, device):
                 remedy = f"pass {moved(Parameter(name, shape, kind.dtype, False), array, device)}"

@@ -12,7 +12,7 @@ from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchFrame
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, stream_of
-from tilewave.runtime.gpu_launch import GpuLaunch, ScalarArgument, ScratchMemory
+from tilewave.runtime.gpu_launch import GpuLaunch, ScalarSlot, ScratchMemory
 
 KEPT_CALLS = 1024
 """Calls that a program remembers; more different ones in turn, and it starts afresh."""
@@ -59,7 +59,7 @@ class CudaProgram:
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
-        self._scalars = {slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarArgument)}
+        self._scalars = {slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarSlot)}
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
 
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:

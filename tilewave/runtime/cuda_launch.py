@@ -20,7 +20,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    ScalarArgument,
+    ScalarSlot,
     ScratchMemory,
     Shape3,
     Slot,
@@ -251,7 +251,7 @@ class Launcher:
         self._scratch = {(at, _RECORDED): self._zeros(slot.bytes) for at, slot in scratch}
         self._maps: dict[_MapKey, TensorMapBytes] = {}
         slots = enumerate(description.slots)
-        self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarArgument)]
+        self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
@@ -294,7 +294,7 @@ class Launcher:
                 return views[array].pointer
             case Stride(array, axis):
                 return views[array].strides[axis] // views[array].dtype.bytes
-            case SymbolArgument(index) | ScalarArgument(index):
+            case SymbolArgument(index) | ScalarSlot(index):
                 return numbers[index]
             case Table(index):
                 return self._tables[index].address

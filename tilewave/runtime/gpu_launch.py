@@ -32,7 +32,7 @@ class SymbolArgument:
 
 
 @dataclass(frozen=True)
-class ScalarArgument:
+class ScalarSlot:
     """One of the numbers of the call, which nothing but the kernel's own arithmetic depends on: `alpha: f32`."""
 
     index: int
@@ -67,7 +67,7 @@ class TiledArray:
     l2_promotion_bytes: int = 128
 
 
-Slot = Address | Stride | SymbolArgument | ScalarArgument | Table | ScratchMemory | TiledArray
+Slot = Address | Stride | SymbolArgument | ScalarSlot | Table | ScratchMemory | TiledArray
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class GpuLaunch:
 
 _KINDS: dict[str, Callable[..., Any]] = {
     kind.__name__: kind
-    for kind in (Address, Stride, SymbolArgument, ScalarArgument, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
+    for kind in (Address, Stride, SymbolArgument, ScalarSlot, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
 }
 
 

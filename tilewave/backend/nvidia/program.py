@@ -28,7 +28,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    ScalarArgument,
+    ScalarSlot,
     ScratchMemory,
     Slot,
     Stride,
@@ -233,7 +233,7 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
             index = symbols.index(argument.name)
-            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarArgument(index)
+            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarSlot(index)
         case "scratch":
             return ScratchMemory(argument.scratch_bytes)
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
