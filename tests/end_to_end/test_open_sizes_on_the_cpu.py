@@ -1,6 +1,7 @@
 """Kernels for the CPU whose sizes are open: one binary for every shape, against float64; what it computes at a call."""
 
 import ctypes
+import json
 import mmap
 
 import numpy as np
@@ -11,10 +12,12 @@ from kernels import *
 from tilewave import kernels as shipped
 from tilewave.backend import assembler
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
-from tilewave.errors import CallError
+from tilewave.backend.targets import TARGETS
+from tilewave.errors import CallError, SavedKernelError
 from tilewave.mapping import grouped
-from tilewave.runtime import cpu
+from tilewave.runtime import cpu, saved_file
 from tilewave.runtime import sizes as kept_sizes
+from tilewave.runtime.sizes import Sizes
 
 WGM, N_TILES, TOTAL_TILES = sym.WGM, sym.N_TILES, sym.TOTAL_TILES
 i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
@@ -371,3 +374,85 @@ def test_machine_code_with_open_sizes_comes_from_the_cache(compiles, monkeypatch
     a, b, c = PRODUCTS["f32"].operands(33, 50, 20)
     again(a, b, c)
     check_product(c, a, b)
+
+
+# -- in a file ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """The facts and members of a file that holds a product's machine code."""
+    monkeypatch.chdir(tmp_path)
+    made = PRODUCTS["f32"].compiled()
+    facts, members = made.build.stored()
+    return made.kernel, json.loads(json.dumps(facts)), members
+
+
+def loaded(kernel, facts, members):
+    saved_file.write("gemm.tilewave", facts, members)
+    return TARGETS["cpu"].load(saved_file.read("gemm.tilewave"), kernel)
+
+
+def test_a_saved_product_takes_every_size(saved):
+    build = loaded(*saved)
+    for shape in ((129, 257, 65), (1, 1, 1), (6, 7, 0)):
+        a, b, c = PRODUCTS["f32"].operands(*shape)
+        build.run((a, b, c), *numbers_of(saved[0], a, b, c))
+        check_product(c, a, b)
+
+
+def numbers_of(kernel, *arrays):
+    call = Sizes(kernel, {kernel.body.args[2]}).of_call(arrays, {})
+    return call.numbers, call.parameters
+
+
+def without(member, text, **facts):
+    def change(saved):
+        kernel, about, members = saved
+        about["launch"].update(facts)
+        return kernel, about, {**members, member: text(members[member].decode()).encode()}
+
+    return change
+
+
+DAMAGED = {
+    "no text": (without("launch.ir", lambda text: text[: len(text) // 2]), "launch.ir is no kernel: "),
+    "another name": (
+        without("launch.ir", lambda text: text.replace("@gemm", "@other")),
+        "another kernel than launch.ir",
+    ),
+    "another array": (
+        without("launch.ir", lambda text: text.replace("%a: memory<{M}x{K}xf32", "%a: memory<{M}x{K}xf16")),
+        "another kernel than launch.ir",
+    ),
+    "more words": (without("launch.ir", str, scratch_slot=40), "another kernel than launch.ir"),
+    "fewer operands": (without("launch.ir", str, packed_slots=[14]), "another kernel than launch.ir"),
+    "a size that nobody knows": (
+        without("launch.ir", lambda text: text.replace("memory<{M_by_", "memory<{L_by_")),
+        "is no index of the call",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_damaged_launch_is_refused(saved, how):
+    change, said = DAMAGED[how]
+    with pytest.raises(SavedKernelError, match=said):
+        loaded(*change(saved))
+
+
+def test_a_file_without_its_launch_is_refused(saved):
+    kernel, about, members = saved
+    with pytest.raises(SavedKernelError, match=r"gemm.tilewave holds no launch.ir"):
+        loaded(kernel, about, {name: data for name, data in members.items() if name != "launch.ir"})
+
+
+# -- what passes say ------------------------------------------------------------------------------------------------
+
+
+def test_a_tile_that_is_scattered_tells_that_its_size_should_be_known():
+    (row,) = compiled(scattered, target="cpu").why()
+    assert row.step == "split_tiles"
+    assert row.remedy == "let the tile divide the size, and give that in subs"
+    assert not list(compiled(scattered, subs={M: 48, N: 80}, target="cpu").why())
+    assert not list(PRODUCTS["f32"].compiled().why())
