@@ -66,11 +66,11 @@ TWO_PLACES = Reason("{memory} is touched at two places, one of them written, so 
 MOVING = Reason("a loop over a tile moves where {memory} is written, so tiles stay whole")
 RAGGED_SCATTER = Reason(
     "a tile that may hang over the edge is written element by element, so it stays whole",
-    "let the tile divide the size",
+    "let the tile divide the size, and give that in subs",
 )
 OUTSIDE = Reason(
     "a block of {memory} might lie outside it where the tile does not, so tiles stay whole",
-    "let the tile divide the size",
+    "let the tile divide the size, and give that in subs",
 )
 TWO_LENGTHS = Reason("memories of two lengths are written along one axis, so tiles stay whole")
 

@@ -8,8 +8,9 @@ from tilewave.backend.cpu.build import OBJECT, CpuBuild
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS
 from tilewave.errors import SavedKernelError, here
 from tilewave.ir.core import Kernel
-from tilewave.ir.launch import is_open
+from tilewave.ir.launch import HostLaunch, is_open
 from tilewave.ir.ops import Prepack
+from tilewave.ir.types import Memory
 from tilewave.runtime.cpu import CpuLaunch
 from tilewave.runtime.records import restored
 from tilewave.runtime.saved_file import Contents, Stored
@@ -42,10 +43,14 @@ def loaded_cpu(contents: Contents, kernel: Kernel) -> CpuBuild:
 
 
 def _opening(contents: Contents, kernel: Kernel) -> str:
-    """The text of what is computed at each launch, which is of this kernel."""
+    """The text of what is computed at each launch, which is of this kernel, and as many words as its code reads."""
     opening = contents.kernel(OPENING)
-    packed = [op for op in opening.body.ops if isinstance(op, Prepack)]
-    slots = contents.about.record("launch").numbers("packed_slots")
-    if (opening.name, opening.body.args, len(packed)) != (kernel.name, kernel.body.args, len(slots)):
+    if (opening.name, opening.body.args) != (kernel.name, kernel.body.args):
+        raise contents.misfit(OPENING)
+    arrays = [v.type for v in opening.body.args if isinstance(v.type, Memory)]
+    packed = sum(isinstance(op, Prepack) for op in opening.body.ops)
+    words = sum(1 + kind.rank for kind in arrays) + len(HostLaunch(opening).names) + packed
+    launch = contents.about.record("launch")
+    if (words, packed) != (launch.number("scratch_slot"), len(launch.numbers("packed_slots"))):
         raise contents.misfit(OPENING)
     return contents.text(OPENING)
