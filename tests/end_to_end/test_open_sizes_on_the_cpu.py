@@ -19,7 +19,7 @@ from tilewave.runtime import cpu, saved_file
 from tilewave.runtime import sizes as kept_sizes
 from tilewave.runtime.sizes import Sizes
 
-WGM, N_TILES, TOTAL_TILES = sym.WGM, sym.N_TILES, sym.TOTAL_TILES
+WGM, N_TILES, TOTAL_TILES, L = sym.WGM, sym.N_TILES, sym.TOTAL_TILES, sym.L
 i, j = IndexMapping.iterator(0), IndexMapping.iterator(1)
 
 
@@ -271,6 +271,44 @@ def test_kernels_that_move_numbers_of_any_shape(kernel, at_end):
         c = between_guards(poisoned(want.shape, f32), at_end)
         made(a, c)
         np.testing.assert_array_equal(c, want)
+
+
+@wave(TWO)
+def last_rows(a: Memory[L, N, G, i8], c: Memory[M, N, G, i8]):
+    write(read(a, mapping=IndexMapping(2, inputs={L: L - 1 - i, N: j}, outputs={M: i, N: j})), c)
+
+
+def test_arrays_of_more_elements_than_32_bits_count():
+    """Nearly all of it is never touched, and takes no memory."""
+    made = compiled(last_rows, target="cpu")
+    a = np.zeros((70_000, 65_537), np.int8)
+    a[-3:] = np.arange(65_537) % 100 + np.arange(3)[:, None]
+    c = poisoned((3, 65_537), i8)
+    made(a, c)
+    np.testing.assert_array_equal(c, a[:-4:-1])
+
+
+@wave([*TWO, TilingConstraint(K, 16)])
+def two_sums(a: Memory[M, K, G, f32], b: Memory[N, K, G, f32], c: Memory[M, N, G, f32], d: Memory[M, N, G, f32]):
+    """One product is packed, the other's operand is computed."""
+
+    @iterate(K, init_args=[Register[M, N, f32](0.0), Register[M, N, f32](0.0)])
+    def sums(plain, shifted):
+        return mma(read(a), read(b), plain), mma(read(a) + 1.0, read(b), shifted)
+
+    write(sums[0], c)
+    write(sums[1], d)
+
+
+def test_a_packed_product_beside_one_that_is_not():
+    """The loop keeps the author's steps, and the last of them reads beyond K."""
+    made, rng = compiled(two_sums, target="cpu"), np.random.default_rng(0)
+    for m, n, k in ((24, 40, 16), (25, 41, 17), (1, 1, 1), (50, 7, 3), (9, 8, 0), (7, 5, 50)):
+        a, b = (rng.integers(-8, 9, s).astype(np.float32) for s in ((m, k), (n, k)))
+        c, d = poisoned((m, n), f32), poisoned((m, n), f32)
+        made(a, b, c, d)
+        np.testing.assert_array_equal(c, a @ b.T)
+        np.testing.assert_array_equal(d, (a + 1) @ b.T)
 
 
 @wave([*TWO, WorkgroupConstraint(B, 1, 2), TilingConstraint(K, 16)])
