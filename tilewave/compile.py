@@ -232,7 +232,13 @@ class Compiled:
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What it was compiled for, where its sizes are known."""
+        """The arrays that it was compiled for, where their sizes are known."""
+        if self.open_sizes:
+            raise CallError(
+                f"{self.name}: how large its arrays are depends on {', '.join(self.open_sizes)}",
+                loc=here(),
+                remedy=f"any that agree will do; compile it with subs={{{self.open_sizes[0]}: …, …}} to fix them",
+            )
         return self.sizes.of_values({v.name: 1 for v in self.numbers}).parameters
 
     @cached_property

@@ -341,3 +341,70 @@ def test_no_option_is_named_by_what_it_takes():
                 spells_it = option.metavar and option.metavar.lower() == name.strip("_")
                 named = str(option.default).startswith("--")  # where Annotated has it, until the command is built
                 assert named or not spells_it, f"tilewave {command}: write Option('--{name}', …)"
+
+
+# -- sizes that stay open -------------------------------------------------------------------------------------------
+
+
+def test_compile_leaves_sizes_open_that_nobody_says_and_tells_what_is_known_of_them(call):
+    code, out, err = call("compile", "k.py", "--target", "numpy", "--set", "N=48,SPACE=global", "--json", k=KERNEL)
+    assert (code, err) == (0, "")
+    found = json.loads(out)["copy"]
+    assert found["open_sizes"] == ["M"] and "workgroups" not in found
+    assert found["tiles"].startswith("right for every size, because grouped(2) is right on every grid")
+    code, out, err = call("compile", "k.py", "--target", "numpy", "--set", "SPACE=global")
+    assert (code, err) == (0, "")
+    lines = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    assert ["", "open sizes", "M, N", ""] in lines
+
+
+def test_compile_tells_of_fixed_sizes_that_they_were_checked(call):
+    code, out, _ = call("compile", "k.py", "--target", "numpy", "--set", SIZES, "--json", k=KERNEL)
+    found = json.loads(out)["copy"]
+    assert code == 0 and found["workgroups"] == 12 and "open_sizes" not in found
+    assert found["tiles"] == "checked when it was compiled, because its sizes are fixed"
+
+
+def test_diff_shows_what_the_launch_computes(call):
+    words = ("diff", "k.py", "--set", "SPACE=global,N=48", "--target", "numpy", "--only", "compute_at_launch")
+    code, out, err = call(*words, "--kernel", "copy", k=KERNEL)
+    assert (code, err) == (0, "")
+    assert "{M}x48xf32" in out and "launch()" in out
+
+
+SUBS = "\ndef subs(m, n, k):\n    return {M: m, N: n, SPACE: GLOBAL_ADDRESS_SPACE}\n"
+
+
+@pytest.mark.parametrize("command", ["compile", "diff"])
+def test_open_frees_sizes_that_the_files_own_subs_fix(command, call):
+    words = (command, "k.py", "--target", "numpy", "--kernel", "copy")
+    code, out, err = call(*words, "--open", "M, N", k=KERNEL + SUBS)
+    assert (code, err) == (0, "")
+    assert ("open sizes" in out) if command == "compile" else ("{M}x{N}xf32" in out)
+    code, out, _ = call(*words)
+    assert code == 0 and "{M}" not in out and "open sizes" not in out
+
+
+OPEN_MISTAKES = {
+    ("--open", "Q"): "error: --open: no kernel of k.py has a symbol Q\n  its symbols are M, N, SPACE\n",
+    ("--open", "M+1"): "error: --open: 'M+1' is no name of a size\n  write --open M,N,K\n",
+    ("--open", "M", "--set", "M=4"): "error: M is in --set and in --open\n  leave it out of one of them\n",
+}
+
+
+@pytest.mark.parametrize("words", OPEN_MISTAKES, ids=" ".join)
+def test_open_is_given_what_can_stay_open(words, call):
+    assert call("compile", "k.py", "--target", "numpy", *words, k=KERNEL + SUBS) == (2, "", OPEN_MISTAKES[words])
+
+
+@pytest.mark.parametrize("command", ["run", "bench", "sim"])
+def test_what_makes_arrays_asks_for_sizes(command, call):
+    option = "--set" if command == "sim" else "--sizes"
+    code, out, err = call(command, "k.py", option, "SPACE=global,N=8", k=KERNEL)
+    assert (code, out) == (2, "")
+    assert err == f"error: double: how large its arrays are depends on M\n  write {option} M=…\n"
+    own = "\nmine = wave_compile(WaveCompileOptions(subs={SPACE: GLOBAL_ADDRESS_SPACE}, target='numpy'), double)\n"
+    code, out, err = call(command, "k.py", k=KERNEL + own)
+    assert (code, out) == (2, "")
+    told = "  k.py compiles it itself: fix them there, in subs\n"
+    assert err == f"error: double: how large its arrays are depends on M, N\n{told}"

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.cli.asked import given
-from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
+from tilewave.cli.diff import LeftOpen, compiled_in, named_kernels, parse_names, parse_sizes
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.errors import TilewaveError
@@ -31,6 +31,7 @@ def compile_command(
     set_: Annotated[
         list[str], typer.Option("--set", "-s", help="Sizes for kernels that the file leaves uncompiled: M=512,N=512,…")
     ] = [],  # noqa: B006  typer reads the default
+    left_open: LeftOpen = "",
     kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
     schedule: Annotated[str, typer.Option(help="none, or prefetch: load ahead while multiplying.")] = "prefetch",
     out: Annotated[
@@ -41,12 +42,15 @@ def compile_command(
 ) -> None:
     """Compile the kernels of a Python file, for this machine or for a chip that is not here.
 
+    Sizes of arrays that neither --set nor the file's own function `subs(m, n, k)` says stay open.
+
     [bold]tilewave compile examples/reordered_gemm.py --target CHIP --stats[/bold]
 
     [bold]tilewave compile kernel.py --target CHIP --set M=4096,N=4096,K=4096 --out build[/bold]
     """
-    asked = given(context, "target", "schedule")
-    found = named_kernels(compiled_in(file, parse_sizes(set_), target, _schedule(schedule), asked), kernel)
+    asked, names = given(context, "target", "schedule", "left_open"), parse_names(left_open)
+    compiled = compiled_in(file, parse_sizes(set_), target, _schedule(schedule), asked, names)
+    found = named_kernels(compiled, kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
     counted = {name: c.loop_statistics for name, c in found.items()} if stats else {}
@@ -77,7 +81,8 @@ def _schedule(text: str) -> SchedulingType:
 def _record(c: Compiled) -> dict[str, Any]:
     code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
     declined = [row.record for row in _why(c)]
-    return {"target": c.target, "workgroups": c.kernel.workgroups, **code, **c.build.figures, "declined": declined}
+    launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
+    return {"target": c.target, **launch, "tiles": str(c.proof), **code, **c.build.figures, "declined": declined}
 
 
 def _why(c: Compiled) -> Why:

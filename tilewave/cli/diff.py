@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -20,7 +20,7 @@ from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
 from tilewave.lang.constraints import HARDWARE
-from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.kernel import WaveKernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.pipeline.runner import Step, pass_name, told_apart
@@ -28,6 +28,9 @@ from tilewave.pipeline.tile_level import tile_level
 from tilewave.pipeline.why import Why
 
 T = TypeVar("T")
+LeftOpen = Annotated[
+    str, typer.Option("--open", metavar="M,N,…", help="Sizes that stay open, though the file's own subs fix them.")
+]
 SPACES = {"shared": SHARED_ADDRESS_SPACE, "global": GLOBAL_ADDRESS_SPACE}
 
 
@@ -42,6 +45,7 @@ def diff_command(
         str,
         typer.Option(help=f"{', '.join(TARGETS)}; where it is not said, the first that has the pass of --only."),
     ] = "",
+    left_open: LeftOpen = "",
     context: Annotated[int, typer.Option(help="Lines of context around a change.", min=0)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -49,6 +53,7 @@ def diff_command(
 
     The file is run. Kernels that it compiles itself are shown as they are; the others are compiled with the sizes
     given by --set, or by the file's own function `subs(m, n, k)` for 512 x 512 x 512, and prefetch for a GPU.
+    Sizes of arrays that neither says stay open, as do those of --open.
 
     [bold]tilewave diff examples/reordered_gemm.py[/bold]
 
@@ -56,8 +61,9 @@ def diff_command(
 
     [bold]tilewave diff kernel.py --set M=2048,N=2048,K=512,BLOCK_M=128,ADDRESS_SPACE=shared --target CHIP[/bold]
     """
-    asked = ["--target"] if target else []
-    compiled = compiled_in(file, parse_sizes(set_), target or _target_with(only), asked=asked)
+    asked = [option for option, said in (("--target", target), ("--open", left_open)) if said]
+    names = parse_names(left_open)
+    compiled = compiled_in(file, parse_sizes(set_), target or _target_with(only), asked=asked, left_open=names)
     found = named_kernels(compiled, kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
@@ -116,21 +122,78 @@ def compiled_in(
     target: str = DEFAULT_TARGET,
     schedule: SchedulingType = SchedulingType.PREFETCH,
     asked: Sequence[str] = (),
+    left_open: Sequence[Symbol] = (),
 ) -> list[Compiled]:
     """The compiled kernels of a file, or else its kernels compiled with `sizes` or with the file's own `subs`.
 
-    `asked` are the options on the command line that say how kernels are compiled.
+    `asked` are the options on the command line that say how kernels are compiled; `left_open` are the sizes that the
+    file's `subs` are not to fix.
     """
     with _as_a_program(file):
-        names = runpy.run_path(str(file), run_name="tilewave_diff")
-        compiled = _each_once(x for x in names.values() if isinstance(x, Compiled))
-        if compiled and (sizes or asked):
-            option = "--set" if sizes else asked[0]
-            raise TilewaveError(
-                f"{file} compiles its kernels itself", remedy=f"leave {option} out: it would change nothing"
-            )
+        found = _found_in(file, sizes, asked)
         options = WaveCompileOptions(target=target, schedule=schedule)
-        return compiled or _compile(file, names, sizes, options)
+        return found.compiled or _compile(found, sizes, options, left_open)
+
+
+def fixed_in(
+    file: Path, sizes: dict[Symbol, Any], option: str, target: str = DEFAULT_TARGET, asked: Sequence[str] = ()
+) -> list[Compiled]:
+    """The same for whoever must know how large arrays are; `option` is the one that says it."""
+    with _as_a_program(file):
+        found = _found_in(file, sizes, asked)
+        for c in found.compiled:
+            _want_sizes(c.name, c.open_sizes, f"{file} compiles it itself: fix them there, in subs")
+        for kernel in found.kernels:
+            unsaid = unsaid_sizes(kernel, {**kernel.subs, **found.subs, **sizes})
+            missing = list(dict.fromkeys(s.name for s in unsaid))
+            _want_sizes(kernel.name, missing, f"write {option} {','.join(f'{name}=…' for name in missing)}")
+        options = WaveCompileOptions(target=target, schedule=SchedulingType.PREFETCH)
+        return found.compiled or _compile(found, sizes, options, ())
+
+
+def _want_sizes(kernel: str, missing: Sequence[str], remedy: str) -> None:
+    if missing:
+        what = f"{kernel}: how large its arrays are depends on {', '.join(missing)}"
+        raise TilewaveError(what, remedy=remedy)
+
+
+@dataclass(frozen=True)
+class _FileOfKernels:
+    """What a Python file defines: kernels that it compiled itself, or else those that it left uncompiled."""
+
+    file: Path
+    compiled: list[Compiled]
+    kernels: list[WaveKernel]
+    subs: dict[Symbol, Any]
+    symbols: dict[Symbol, None]
+
+    def want_known(self, option: str, said: Iterable[Symbol]) -> None:
+        """Refuse a symbol that none of its kernels has."""
+        unknown = next((s for s in said if s not in self.symbols), None)
+        if self.kernels and unknown is not None:
+            raise TilewaveError(
+                f"{option}: no kernel of {self.file} has a symbol {unknown}",
+                remedy=f"its symbols are {', '.join(map(str, self.symbols))}",
+            )
+
+
+def _found_in(file: Path, sizes: dict[Symbol, Any], asked: Sequence[str]) -> _FileOfKernels:
+    names = runpy.run_path(str(file), run_name="tilewave_diff")
+    compiled = _each_once(x for x in names.values() if isinstance(x, Compiled))
+    if compiled and (sizes or asked):
+        option = "--set" if sizes else asked[0]
+        raise TilewaveError(
+            f"{file} compiles its kernels itself", remedy=f"leave {option} out: it would change nothing"
+        )
+    if compiled:
+        return _FileOfKernels(file, compiled, [], {}, {})
+    kernels = _each_once(x for x in names.values() if isinstance(x, WaveKernel))
+    subs = names["subs"](512, 512, 512) if callable(names.get("subs")) else {}
+    known = dict.fromkeys([*(s for k in kernels for s in k.symbols()), *subs])
+    known.update(dict.fromkeys(x for x in names.values() if isinstance(x, Symbol) and x not in HARDWARE))
+    found = _FileOfKernels(file, [], kernels, subs, known)
+    found.want_known("--set", sizes)
+    return found
 
 
 @contextmanager
@@ -150,19 +213,16 @@ def _as_a_program(file: Path) -> Iterator[None]:
         sys.path[:], sys.argv = path, arguments
 
 
-def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], wanted: WaveCompileOptions) -> list[Compiled]:
-    kernels = _each_once(x for x in names.values() if isinstance(x, WaveKernel))
-    subs = names["subs"](512, 512, 512) if callable(names.get("subs")) else {}
-    known = dict.fromkeys([*(s for k in kernels for s in k.symbols()), *subs])
-    known.update(dict.fromkeys(x for x in names.values() if isinstance(x, Symbol) and x not in HARDWARE))
-    if kernels and (unknown := [s for s in sizes if s not in known]):
-        raise TilewaveError(
-            f"--set: no kernel of {file} has a symbol {unknown[0]}",
-            remedy=f"its symbols are {', '.join(map(str, known))}",
-        )
+def _compile(
+    found: _FileOfKernels, sizes: dict[Symbol, Any], wanted: WaveCompileOptions, left_open: Sequence[Symbol]
+) -> list[Compiled]:
+    found.want_known("--open", left_open)
+    if both := [s for s in left_open if s in sizes]:
+        raise TilewaveError(f"{both[0]} is in --set and in --open", remedy="leave it out of one of them")
+    subs = {s: value for s, value in found.subs.items() if s not in left_open}
     options = replace(wanted, subs={**subs, **sizes})
     try:
-        return [wave_compile(options, x) for x in kernels]
+        return [wave_compile(options, x) for x in found.kernels]
     except SymbolError as error:
         if not error.missing:
             raise
@@ -172,6 +232,15 @@ def _compile(file: Path, names: dict[str, Any], sizes: dict[Symbol, Any], wanted
 def _each_once(found: Iterable[T]) -> list[T]:
     """Without those that a file has under a second name."""
     return list({id(x): x for x in found}.values())
+
+
+def parse_names(text: str) -> list[Symbol]:
+    """`M,N` as symbols."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if not name.isidentifier():
+            raise TilewaveError(f"--open: {name!r} is no name of a size", remedy="write --open M,N,K")
+    return [getattr(sym, name) for name in names]
 
 
 def parse_sizes(texts: list[str]) -> dict[Symbol, Any]:

@@ -19,7 +19,7 @@ from tilewave.bench.arguments import signature_text
 from tilewave.bench.kernel import KernelReport, KernelSettings, Measured, grouped, measure_kernels, pieces
 from tilewave.bench.measure import threads_of
 from tilewave.bench.rounds import Rounds
-from tilewave.cli.diff import compiled_in, named_kernels, parse_sizes
+from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.cli.progress import progress
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError
@@ -89,7 +89,7 @@ def measure_file(asked: FileRequest, as_json: bool, saved: Path | None = None) -
 
 
 def _kernels(asked: FileRequest) -> dict[str, Compiled]:
-    compiled = compiled_in(asked.file, parse_sizes([*asked.sizes]), asked.target, asked=asked.said)
+    compiled = fixed_in(asked.file, parse_sizes([*asked.sizes]), "--sizes", asked.target, asked.said)
     found = named_kernels(compiled, asked.kernel)
     if not found:
         known = ", ".join(named_kernels(compiled, ""))
@@ -106,7 +106,7 @@ def _others(asked: FileRequest) -> dict[str, Compiled]:
         if not path.is_file():
             what = f"--against: there is no file {text}"
             raise TilewaveError(what, remedy="beside a kernel of your own stand kernels of other files: --against b.py")
-        compiled = compiled_in(path, parse_sizes([*asked.sizes]), asked.target, asked=asked.said)
+        compiled = fixed_in(path, parse_sizes([*asked.sizes]), "--sizes", asked.target, asked.said)
         found.update({f"{path.name}:{name}": c for name, c in named_kernels(compiled, asked.kernel).items()})
     return found
 

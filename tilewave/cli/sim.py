@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewave.cli.asked import refuse_given
-from tilewave.cli.diff import compiled_in, parse_sizes
+from tilewave.cli.diff import fixed_in, parse_sizes
 from tilewave.errors import TilewaveError, text_error
 from tilewave.machine import Machine, find_or_load
 from tilewave.sim import Gemm, Ranked, Residency, best, sensitivity
@@ -176,7 +176,7 @@ def _one(gemms: list[Gemm]) -> Gemm:
 
 
 def _kernel(file: Path, sizes: list[str]) -> Any:
-    found = compiled_in(file, parse_sizes(sizes))
+    found = fixed_in(file, parse_sizes(sizes), "--set")
     if len(found) != 1:
         names = ", ".join(compiled.name for compiled in found) or "none"
         raise TilewaveError(f"{file} has {len(found)} kernels, not one: {names}")

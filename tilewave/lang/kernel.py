@@ -108,7 +108,7 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
     """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch."""
     defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
     said = {**defaults, **given_subs(subs)}
-    left_open = tuple(dict.fromkeys((*_unsaid_sizes(kernel, said), *dynamic)))
+    left_open = tuple(dict.fromkeys((*unsaid_sizes(kernel, said), *dynamic)))
     _check_open(kernel, left_open, said)
     trace = Trace(locate=lambda: kernel.loc)
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
@@ -125,7 +125,7 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
     return TracedKernel(at_launch(_with_wishes(kernel, geometry, dims, body)), geometry.order, places)
 
 
-def _unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
+def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
     """The sizes of arrays that nobody has said: a call's arrays tell them."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]

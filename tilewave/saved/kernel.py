@@ -71,7 +71,8 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
     parameters = tuple(_parameter(p) for p in about.records("parameters"))
     symbols, indices = about.texts("dynamic_symbols"), (v.name for v in numbers_of(kernel) if v.type == INDEX_SCALAR)
     build = _loaded_build(contents, target, kernel)
-    told = about.text("name"), _extent(about, "workgroups", about.fields.get("workgroups")), parameters
+    workgroups: Extent = about.text("workgroups") if type(kernel.workgroups) is str else about.number("workgroups")
+    told = about.text("name"), workgroups, parameters
     fitting = tuple(name for name in indices if name not in open_sizes(kernel))
     if told != (kernel.name, kernel.workgroups, saved_parameters(kernel)) or symbols != fitting:
         raise contents.misfit(TILES)

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewave.analysis.visits import CHUNK, FOLLOWED, Visit, needed_values, visits, want_followed
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import bind, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import Allocate, Gather, Mma, Scatter
 from tilewave.ir.rewrite import walk
 from tilewave.sim.accesses import NO_STREAM, Accesses, Array
@@ -43,10 +44,13 @@ def kernel_of(problem: HasKernel | Kernel) -> Kernel:
 
 def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
     """What the workgroups of a kernel touch, step by step."""
-    deciding = needed_values(kernel.body, lambda op: isinstance(op, FOLLOWED))
-    missing = [v.name for v in kernel.body.args if v in deciding and v.name not in symbols]
+    deciding = {v.name for v in needed_values(kernel.body, lambda op: isinstance(op, FOLLOWED))} | {*open_sizes(kernel)}
+    missing = [v.name for v in numbers_of(kernel) if v.name in deciding and v.name not in symbols]
     if missing:
-        raise SimError(f"{kernel.name} needs a value for {missing[0]}", remedy=f"write symbols={{'{missing[0]}': 4}}")
+        given = ", ".join(f"'{name}': …" for name in missing)
+        raise SimError(f"{kernel.name} needs a value for {', '.join(missing)}", remedy=f"write symbols={{{given}}}")
+    if is_open(kernel):
+        kernel = bind(kernel, {v.name: symbols.get(v.name, 0) for v in numbers_of(kernel)})
     segments = list(_segments(kernel, symbols))
     blocks = cut(visit for segment in segments for visit in segment.visits)
     tasks = _streamed(segments, blocks) or _step_by_step(segments, blocks)

@@ -52,7 +52,7 @@ def simulate(
     """Where the bytes of a launch come from, and how long it takes.
 
     engine="closed" needs milliseconds; engine="trace" follows every slab through LRU lists. `symbols` are a kernel's
-    dynamic symbols.
+    dynamic symbols, and the sizes that it leaves open.
     """
     return run(problem, machine, mapping, engine=engine, residency=residency, symbols=symbols).report
 
@@ -79,7 +79,9 @@ def run(
     return SimulatedRun(made.report(name, order, engine), accesses, placed, flows)
 
 
-def sensitivity(problem: Problem, machine: Machine | str, mapping: object = None) -> tuple[Sensitivity, ...]:
+def sensitivity(
+    problem: Problem, machine: Machine | str, mapping: object = None, symbols: Mapping[str, int] | None = None
+) -> tuple[Sensitivity, ...]:
     """The same launch with residents out of step, and with two workgroups on a unit."""
     cases = {
         "as assumed": DEFAULT,
@@ -87,7 +89,10 @@ def sensitivity(problem: Problem, machine: Machine | str, mapping: object = None
         "residents 16 steps apart": replace(DEFAULT, skew_steps=16.0),
         "two workgroups on a unit": replace(DEFAULT, occupancy=2),
     }
-    reports = {name: simulate(problem, machine, mapping, residency=residency) for name, residency in cases.items()}
+    reports = {
+        name: simulate(problem, machine, mapping, residency=residency, symbols=symbols)
+        for name, residency in cases.items()
+    }
     return tuple(Sensitivity(name, r.l2_hit, r.hbm_read_bytes, r.seconds) for name, r in reports.items())
 
 
