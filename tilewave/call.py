@@ -71,19 +71,19 @@ class KernelCalls:
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self._kernels: dict[Any, Compiled] = {}
         self._on_cpu: Compiled | None = None
-        """For calls that give numpy arrays and nothing else."""
+        """For calls that give numpy arrays, and no symbol."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-        is_plain = not named and not self.signature.dtypes and all(type(a) is ndarray for a in given)
-        if is_plain and self._on_cpu is not None and not is_tracing():
-            self._on_cpu.launch(given, {})
-            return
         if is_tracing():
             what = f"{self.kernel.name} is a kernel, and is called while another is being traced"
             raise TraceError(
                 what, loc=here(), remedy="call one after the other, outside; an inner function needs no @wave"
             )
         call = self.signature.bind(given, named)
+        is_plain = not call.symbols and all(type(a) is ndarray for a in call.arrays)
+        if is_plain and self._on_cpu is not None:
+            self._on_cpu.launch(call.arrays, call.scalars)
+            return
         symbols = self._given(call.symbols)
         compiled = self._compiled(self._device(call.arrays, self._places(call.arrays)), symbols)
         if is_plain:

@@ -25,6 +25,7 @@ from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
@@ -118,10 +119,12 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        sized = self._sized(arrays, values)
-        if self.numbers:
+        sized = self.sizes.of_call(arrays, values)
+        if not sized.is_right and self.numbers:
             key = tuple([sized.numbers[i] for i in self._deciding_at])
             self.verdicts.want(key, sized.values, sized.parameters)
+            if self._sizes_decide:
+                self.sizes.note_right(arrays, values)
         try:
             self.build.run(arrays, sized.numbers, sized.parameters)
         except WrongDevice as error:
@@ -321,6 +324,11 @@ class Compiled:
     def _deciding_at(self) -> tuple[int, ...]:
         """Where those stand among the numbers of a call."""
         return tuple(self.numbers.index(v) for v in self._deciding)
+
+    @cached_property
+    def _sizes_decide(self) -> bool:
+        """Whether sizes and symbols alone decide, and no parameter such as `n: i32`."""
+        return all(v.type == INDEX_SCALAR for v in self._deciding)
 
     def _judged(self, values: Mapping[str, Any]) -> Schedule:
         """The schedule for these numbers; each that decides something is judged once."""

@@ -21,7 +21,7 @@ KEPT_CALLS = 4096
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SizedCall:
     """What a call with arrays of certain shapes comes to."""
 
@@ -30,6 +30,8 @@ class SizedCall:
     numbers: tuple[int, ...]
     """The same in the order of the kernel's arguments, each as the word that a launch passes."""
     parameters: tuple[Parameter, ...]
+    is_right: bool = False
+    """Whether the kernel was found right for these sizes and symbols."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,7 @@ class Sizes:
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""
-        key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.told else ()
-        if given:
-            key += tuple([(name, x) for name, x in given.items() if name not in self._others])
+        key = self._key(arrays, given)
         found = self._kept.get(key)
         if found is None:
             found = self.of_values({**self._inferred(arrays, given), **given} if self.told else given)
@@ -74,6 +74,10 @@ class Sizes:
                 self._kept.clear()
             self._kept[key] = found
         return self._with_others(found, given) if self._others else found
+
+    def _key(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
+        key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.told else ()
+        return key + tuple([(name, x) for name, x in given.items() if name not in self._others]) if given else key
 
     def of_values(self, values: Mapping[str, Any]) -> SizedCall:
         """The same for sizes that somebody knows."""
@@ -92,7 +96,13 @@ class Sizes:
         words = list(found.numbers)
         for name, (at, dtype) in self._others.items():
             words[at] = word_of(given[name], dtype)
-        return SizedCall({**found.values, **given}, tuple(words), found.parameters)
+        return SizedCall({**found.values, **given}, tuple(words), found.parameters, found.is_right)
+
+    def note_right(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> None:
+        """Remember that the kernel is right for the sizes of this call, whatever its other numbers are."""
+        found = self._kept.get(self._key(arrays, given))
+        if found is not None:
+            found.is_right = True
 
     def _check_computed(self, arrays: Sequence[Any], call: SizedCall) -> None:
         """Sizes that follow from others, such as that of `Memory[M // 2, …]`; the rest is checked with the arrays."""
