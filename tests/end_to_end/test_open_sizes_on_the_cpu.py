@@ -1,8 +1,12 @@
 """Kernels for the CPU whose sizes are open: one binary for every shape, against float64; what it computes at a call."""
 
+import concurrent.futures
 import ctypes
+import itertools
 import json
 import mmap
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -412,6 +416,59 @@ def test_machine_code_with_open_sizes_comes_from_the_cache(compiles, monkeypatch
     a, b, c = PRODUCTS["f32"].operands(33, 50, 20)
     again(a, b, c)
     check_product(c, a, b)
+
+
+def test_calls_with_other_sizes_at_once():
+    """Each has its own memory for what it packs, and its own words."""
+    rng, jobs = np.random.default_rng(0), []
+    for m, n, k in rng.integers(1, 90, (60, 3)).tolist():
+        jobs.append(PRODUCTS["f32"].operands(m, n, k, seed=m))
+    made = PRODUCTS["f32"].compiled()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda arrays: made(*arrays), jobs))
+    for a, b, c in jobs:
+        check_product(c, a, b)
+
+
+# -- as quick as known sizes ----------------------------------------------------------------------------------------
+
+PRODUCTS_OF_MACHINES = ("fmadd", "pmadd", "tdp", "fmla", "sdot", "mulps", "mla")
+
+
+def k_loop(asm):
+    """How often each instruction stands in the loop that multiplies most."""
+    lines = [re.split("#|//", line)[0].strip() for line in asm.split("\nworkgroup:")[1].splitlines()]
+    lines = [line for line in lines if line]
+    loops = []
+    for first, line in enumerate(lines):
+        if not (line.startswith(".L") and line.endswith(":")):
+            continue
+        inside = list(itertools.takewhile(lambda x: not x.endswith(":"), lines[first + 1 :]))
+        back = [at for at, x in enumerate(inside) if x.split()[-1] == line[:-1]]
+        if back:
+            loops.append([x.split()[0] for x in inside[: back[0] + 1] if not x.startswith(".")])
+    return Counter(max(loops, key=lambda loop: sum(any(p in x for p in PRODUCTS_OF_MACHINES) for x in loop)))
+
+
+LOOPS = [(f32, name) for name in INSTRUCTION_SETS if not INSTRUCTION_SETS[name].only]
+LOOPS += [(dtype, name) for dtype in (bf16, i8) for name in ("amx", "avx512", "neon-dot")]
+
+
+@pytest.mark.parametrize(("dtype", "instruction_set"), LOOPS, ids=str)
+def test_the_loop_over_k_is_that_of_known_sizes(dtype, instruction_set):
+    """The same instructions, but for how steps are counted."""
+    made = shipped.gemm((2047, 2049, 2051), dtype)
+    subs = {s: value for s, value in made.subs.items() if s not in (M, N, K)}
+    fixed, opened = (
+        k_loop(compiled(made.kernel, subs=given, target="cpu", instruction_set=instruction_set).asm)
+        for given in (made.subs, subs)
+    )
+    counting = {"cmpq", "cmp", "decq", "incq", "addq", "add", "subs", "leaq"}
+    assert sum(fixed.values()) >= 14
+    assert {x: n for x, n in fixed.items() if x not in counting} == {
+        x: n for x, n in opened.items() if x not in counting
+    }
+    assert abs(sum(fixed.values()) - sum(opened.values())) <= 1
 
 
 # -- in a file ------------------------------------------------------------------------------------------------------

@@ -26,10 +26,11 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import at_launch, launch_of, open_sizes
-from tilewave.ir.ops import Add, Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
+from tilewave.ir.launch_parts import LaunchParts
+from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
-from tilewave.ir.types import BOOL, DTYPES, FLOAT8, INDEX_SCALAR, DType, Extent, Memory, Scalar, Tile, known_at_most
+from tilewave.ir.types import BOOL, DTYPES, FLOAT8, DType, Extent, Memory, Scalar, Tile, known_at_most
 
 NO_LOOP = Reason(
     "this product stands in no loop over its depth, so its operands are not packed",
@@ -180,8 +181,8 @@ class _Packer:
         self.declined: list[Declined] = []
         self.loc = NOWHERE
         self.builder = Builder(names(kernel), locate=lambda: self.loc)
+        self.launch = LaunchParts(self.builder)
         self.sizes = open_sizes(kernel)
-        self.computed: dict[tuple[str, int, int], Value] = {}
 
     def known_ends(self, kernel: Kernel) -> dict[int, set[Extent]]:
         """What some positions stay below: where a tile is written is checked, and a loop counts to its end."""
@@ -300,8 +301,8 @@ class _Packer:
         """The panels of an operand, as deep as the memory in whole units, and for a loop that reads up to `end`."""
         memory, rows = x.read.memory.type, x.value.type.shape[-2]
         row_axis, depth_axis = x.read.axes[-2:]
-        panels = self.parts(memory.extents[row_axis], rows)
-        groups = self.parts(x.length, unit, unit // x.panel.group)
+        panels = self.launch.parts(memory.extents[row_axis], rows)
+        groups = self.launch.parts(x.length, unit, unit // x.panel.group)
         if isinstance(groups, int):
             groups = max(groups, end // x.panel.group)
         shape = (panels, groups, rows, x.panel.group)
@@ -311,24 +312,6 @@ class _Packer:
             result = self.builder.fresh(f"{x.read.memory.name}_panels", kind)
             self.packs[key] = Prepack(x.read.memory, row_axis, depth_axis, results=(result,), loc=x.read.loc)
         return self.packs[key].result
-
-    def parts(self, length: Extent, each: int, times: int = 1) -> Extent:
-        """How many parts of a length there are, each counted so many times."""
-        if isinstance(length, int):
-            return _up(length, each) // each * times
-        return self.counted(length, each, times).name
-
-    def counted(self, size: str, each: int, times: int = 1) -> Value:
-        """The same of an open size, computed in front of all else."""
-        build, key = self.builder, (size, each, times)
-        if key not in self.computed and times > 1:
-            parts = self.counted(size, each)
-            self.computed[key] = build.emit(Mul, parts, build.const(times), type=INDEX_SCALAR, name=f"{size}_groups")
-        elif key not in self.computed:
-            reached = build.binary(Add, Value(size, INDEX_SCALAR), build.const(each - 1))
-            by = build.const(each)
-            self.computed[key] = build.emit(FloorDiv, reached, by, type=INDEX_SCALAR, name=f"{size}_by_{each}")
-        return self.computed[key]
 
 
 def _up(n: int, unit: int) -> int:
@@ -403,7 +386,7 @@ class _LoopPacker:
         lengths, packer = [x.length for x in self.operands], self.packer
         if isinstance(lengths[0], str):  # then that is what the loop walks, of all of them
             unit = packer.wish.unit
-            return Pace(unit, packer.counted(lengths[0], unit))
+            return Pace(unit, packer.launch.counted(lengths[0], unit))
         reached, length = self.trips * self.operands[0].step, max(n for n in lengths if isinstance(n, int))
         end = min(reached, length)
         unit = min(packer.wish.unit, _up(end, lcm(*(x.panel.group for x in self.operands))))

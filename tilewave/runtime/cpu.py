@@ -61,7 +61,12 @@ class Opening:
     def __init__(self, text: str) -> None:
         kernel = parse(text)
         self._launch = HostLaunch(kernel)
-        self._packed = [op.result.type for op in kernel.body.ops if isinstance(op, Prepack)]
+        at = {name: place for place, name in enumerate(self._launch.names)}
+        self._packed: list[tuple[int, list[int]]] = []
+        """Of each packed memory: the bytes that are known, and which numbers they are multiplied by."""
+        for kind in (op.result.type for op in kernel.body.ops if isinstance(op, Prepack)):
+            known = prod(n for n in kind.extents if isinstance(n, int)) * kind.dtype.bytes
+            self._packed.append((known, [at[n] for n in kind.extents if isinstance(n, str)]))
         self._kept: dict[tuple[int, ...], CallSizes] = {}
 
     def of(self, numbers: tuple[int, ...]) -> CallSizes:
@@ -74,10 +79,8 @@ class Opening:
 
     def _sizes(self, numbers: tuple[int, ...]) -> CallSizes:
         launched = self._launch(numbers)
-        known = dict(zip(self._launch.names, launched.numbers, strict=True))
-        sizes = [[known[n] if isinstance(n, str) else n for n in kind.extents] for kind in self._packed]
-        packed = tuple(prod(size) * kind.dtype.bytes for size, kind in zip(sizes, self._packed, strict=True))
-        return CallSizes(launched.numbers, packed, launched.workgroups)
+        packed = [known * prod([launched.numbers[place] for place in places]) for known, places in self._packed]
+        return CallSizes(launched.numbers, tuple(packed), launched.workgroups)
 
 
 @cache
