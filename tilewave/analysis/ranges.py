@@ -14,6 +14,8 @@ from tilewave.ir.ops import (
     Comparison,
     Const,
     Convert,
+    DivideBy,
+    EqualShares,
     FloorDiv,
     Iota,
     Loop,
@@ -22,6 +24,9 @@ from tilewave.ir.ops import (
     Mod,
     Mul,
     Permute,
+    RangeSharers,
+    Reciprocal,
+    ReciprocalShift,
     Select,
     Sub,
     Workgroup,
@@ -54,6 +59,16 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
+    if isinstance(op, DivideBy):
+        return range_of(FloorDiv(op.a, op.b, results=op.results), known)
+    if isinstance(op, RangeSharers):
+        return 0, op.workgroups
+    if isinstance(op, EqualShares):
+        return 0, min(op.workgroups, max(0, known(op.steps)[1]))
+    if isinstance(op, Reciprocal):
+        return 0, (1 << 32) - 1
+    if isinstance(op, ReciprocalShift):
+        return 0, 62
     if not isinstance(op, Binary) or isinstance(op, Comparison):
         return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)
@@ -69,6 +84,8 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a // c, a // d), max(b // c, b // d)
         case FloorDiv() if a >= 0 and c == 0:  # by zero it is 0
             return 0, b
+        case FloorDiv() if a >= 0:
+            return -b, b
         case Mod() if c > 0:
             return 0, min(d - 1, b) if a >= 0 else d - 1
         case Mod() if a >= 0 and c == 0:
@@ -142,7 +159,10 @@ def at_launch(kernel: Kernel) -> dict[Value, Range]:
 
 def workgroup_range(kernel: Kernel) -> Range:
     """Of the number of a workgroup."""
-    return 0, (kernel.workgroups if isinstance(kernel.workgroups, int) else MOST_WORKGROUPS) - 1
+    if isinstance(kernel.workgroups, int):
+        return 0, kernel.workgroups - 1
+    most = max((high for v, (_, high) in at_launch(kernel).items() if v.name == kernel.workgroups), default=ANY[1])
+    return 0, max(0, min(most, MOST_WORKGROUPS) - 1)
 
 
 class Ranges:

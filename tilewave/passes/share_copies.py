@@ -86,13 +86,15 @@ class ShareCopies:
 
     machine: Chip
     least_part: float = 0.5
+    open_on_lines: bool = True
+    """Of memories whose rows are open, whether the code is for such as begin on lines."""
 
     def __repr__(self) -> str:
         return f"ShareCopies({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.copy_engine
-        if engine is None or engine.largest_cluster < MEMBERS or not _crosses_lines(kernel, self.machine.line_bytes):
+        if engine is None or engine.largest_cluster < MEMBERS or not self.crosses_lines(kernel):
             return kernel
         if not any(isinstance(op, Role) for op in kernel.body.ops):
             return kernel
@@ -106,6 +108,10 @@ class ShareCopies:
             return kernel.declining(*declined)
         best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes)
         return _Sharing(program, best).kernel()
+
+    def crosses_lines(self, kernel: Kernel) -> bool:
+        copied = [op.memory for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal)]
+        return not all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in copied)
 
     def shared(self, program: _Program, memory: Value, declined: list[Declined]) -> _Shared | None:
         try:
@@ -193,10 +199,6 @@ class _Program:
                     return None
                 found.update(dict.fromkeys(before))
         return tuple(found)
-
-
-def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
-    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
 
 
 def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
