@@ -92,6 +92,12 @@ def launch_and_rest(body: Block) -> tuple[tuple[Op, ...], Block]:
     return launches, replace(body, ops=body.ops[len(launches) :])
 
 
+def in_front(ops: Sequence[Op], body: Block) -> Block:
+    """The body with further ops in front; what is computed for a whole launch stays the first."""
+    launch, rest = launch_and_rest(body)
+    return replace(body, ops=(*launch, *ops, *rest.ops))
+
+
 # what is computed at the launch --------------------------------------------------------------------------------------
 
 
@@ -119,8 +125,8 @@ class _Mover:
         kernel = replace(self.kernel, body=body)
         wanted = {v for op in walk(body) for v in op.operands}
         called = named_values(kernel)
-        computed = [v for v in self.inside if v not in args and v not in self.constants]
-        results = tuple(v for v in computed if v in wanted or v.name in called)
+        made = [v for v in self.inside if v.type == INDEX_SCALAR and v not in args and v not in self.constants]
+        results = tuple(v for v in made if v in wanted or v.name in called)
         if not results:
             return kernel
         ends = Yield(tuple(self.inside[v] for v in results))
