@@ -34,7 +34,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
-from tilewave.ir.types import INDEX, DType, Scalar, Tile
+from tilewave.ir.types import INDEX, INDEX_SCALAR, DType, Scalar, Tile
 
 Range = tuple[int, int]
 
@@ -105,10 +105,19 @@ def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
     product = makers.get(b)
     quotient = makers.get(product.a) if isinstance(product, Mul) else None
     match product, quotient:
-        case Mul(_, c), FloorDiv(x, d) if x == a and d == c:
+        case Mul(_, c), FloorDiv(x, d) | DivideBy(x, d) if x == a and d == c:
             return c
         case _:
             return None
+
+
+def multiple_below(op: Mul, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
+    """Bounds of x // d * d: it is not above x, where neither is negative."""
+    match makers.get(op.a):
+        case FloorDiv(x, d) | DivideBy(x, d) if d == op.b and of(x)[0] >= 0 and of(d)[0] >= 0:
+            return 0, of(x)[1]
+        case _:
+            return ANY
 
 
 def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
@@ -196,6 +205,8 @@ class Ranges:
                 return self._workgroup
             case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
                 return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Mul() if op.result.type == INDEX_SCALAR:
+                return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
             case Add():
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case _:

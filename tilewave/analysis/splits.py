@@ -63,7 +63,7 @@ class OpenSplit(Split):
     """
 
     every: Any = field(kw_only=True)
-    """Step of all tiles."""
+    """Steps of all tiles."""
     most: int = field(kw_only=True)
     """No more steps than these are shared."""
 
@@ -73,6 +73,9 @@ class OpenSplit(Split):
 
     def first(self, workgroup: Any) -> Any:
         return super().first(workgroup).smaller(self.most)
+
+    def workgroup_of(self, step: Any) -> Any:
+        return ((step + 1) * self.workgroups - 1).larger(0) // self.every
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ MOST_TILES = 1 << 30
 
 
 def range_sharers(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:
-    """How many of `workgroups` share the steps of `left` tiles evenly, a range each; 0 where whole tiles are as quick."""
+    """How many of `workgroups` share the steps of `left` tiles evenly; 0 where whole tiles are as quick."""
     if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
         return 0
     ways = [(left * 3 // 2, 3 if left % 2 else 2)]

@@ -9,22 +9,47 @@
 Positions of tiles are computed so where a mapping's last group is lower than the others; waves that multiply stand
 still meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is (2^s + e) / d
 with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next whole number.
+
+Where sizes are open, a divisor may be a number of the launch; factor and shift then are, too:
+
+    %q = floor_div(%x, %across)             →   %q = divide_by(%x, %across, %factor, %shift)
+
+and the last group's height, min(%rows - %g · %height, %height), is %height or what %height leaves of %rows: both
+quotients are computed, and one is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tilewave.analysis.ranges import Ranges
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import elementwise
-from tilewave.ir.build import Builder
+from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Arithmetic, Binary, Const, Div, Equal, FloorDiv, Mul, Select
+from tilewave.ir.launch import at_launch, is_open, known_at_launch, launch_and_rest
+from tilewave.ir.ops import (
+    Arithmetic,
+    Binary,
+    Const,
+    Div,
+    DivideBy,
+    Division,
+    Equal,
+    FloorDiv,
+    Loop,
+    Min,
+    Mod,
+    Mul,
+    Reciprocal,
+    ReciprocalShift,
+    Select,
+    Sub,
+)
 from tilewave.ir.reasons import Declined, Reason
-from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.rewrite import names, rewrite, rewrite_block, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
 UNKNOWN_DIVISOR = Reason(
@@ -48,6 +73,10 @@ class MultiplyByReciprocals:
     most_divisors: int = 4
 
     def __call__(self, kernel: Kernel) -> Kernel:
+        open_ = _OpenDivisors(kernel)
+        return self.by_few(open_.kernel() if is_open(kernel) else kernel)
+
+    def by_few(self, kernel: Kernel) -> Kernel:
         values, ranges, builder = _Values(kernel), Ranges(kernel), Builder(names(kernel))
         declined: list[Declined] = []
 
@@ -117,3 +146,90 @@ class _Values:
                 )
             case _:
                 return between
+
+
+class _OpenDivisors:
+    """Divisions by numbers of the launch, and by heights of groups that follow from these."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.old, self.known, self.ranges = kernel, known_at_launch(kernel), Ranges(kernel)
+        self.makers = {op.result: op for op in walk(kernel.body) if len(op.results) == 1}
+        self.builder = Builder(names(kernel))
+        self.front = Builder(self.builder.taken)
+        """What is computed for the whole launch."""
+        self.reciprocals: dict[Value, tuple[Value, Value]] = {}
+        self.rests: dict[tuple[Value, int | Value], Value] = {}
+
+    def kernel(self) -> Kernel:
+        launch, rest = launch_and_rest(self.old.body)
+        body = rewrite_block(rest, self.divide)
+        ops = (*launch, *self.front.ops, *body.ops)
+        return at_launch(replace(self.old, body=replace(body, ops=ops)))
+
+    def divide(self, op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Division) or op.result.type != INDEX_SCALAR:
+            return None
+        low, high = self.ranges.of(op.a)
+        if low < 0 or high > LARGEST:
+            return None
+        with self.builder.region():
+            self.builder.locate = self.front.locate = lambda: op.loc
+            quotient = self.quotient(Number(self.builder, op.a), op.b)
+            if quotient is None:
+                return None
+            if isinstance(op, Mod):
+                Number(self.builder, op.a) - quotient * Number(self.builder, op.b)
+            *before, last = self.builder.ops
+            return [*before, replace(last, results=(op.result, *last.results[1:]))]
+
+    def quotient(self, x: Number, divisor: Value) -> Number | None:
+        if divisor in self.known:
+            return self.product(x, divisor)
+        match self.makers.get(divisor):
+            case Min(left, height) if self.is_left(left, height):
+                return self.by_height(x, divisor, left, height)
+            case Min(height, left) if self.is_left(left, height):
+                return self.by_height(x, divisor, left, height)
+            case _:
+                return None
+
+    def product(self, x: Number, divisor: Value) -> Number:
+        if divisor not in self.reciprocals:
+            parts = [self.front.emit(op, divisor, type=INDEX_SCALAR) for op in (Reciprocal, ReciprocalShift)]
+            self.reciprocals[divisor] = parts[0], parts[1]
+        return x.make(self.builder.emit(DivideBy, x.value, divisor, *self.reciprocals[divisor], type=INDEX_SCALAR))
+
+    def is_left(self, left: Value, height: Value) -> bool:
+        """Whether one is what groups of the other leave of a number of the launch."""
+        sub = self.makers.get(left)
+        groups = self.makers.get(sub.b) if isinstance(sub, Sub) and sub.a in self.known else None
+        return isinstance(groups, Mul) and height in (groups.a, groups.b) and self.is_settled(height)
+
+    def is_settled(self, v: Value) -> bool:
+        maker = self.makers.get(v)
+        return v in self.known or (isinstance(maker, Const) and maker.value > 0)
+
+    def by_height(self, x: Number, divisor: Value, left: Value, height: Value) -> Number:
+        """Between 0 and the height, what is left of all rows is their remainder; what is not above 0 is divided by."""
+        sub = self.makers[left]
+        assert isinstance(sub, Sub)
+        b = self.builder
+        rest = self.rest(sub.a, height)
+        whole = self.product(x, height) if height in self.known else x // Number(b, height)
+        both = Number(b, divisor).equals(Number(b, height)).choose(whole, self.product(x, rest))
+        once, before = b.fresh("once", INDEX_SCALAR), b.fresh("quotient", INDEX_SCALAR)
+        trips = (Number(b, divisor) < 1).choose(1, 0).value
+        with b.region():
+            other = (x // Number(b, divisor)).value
+            body = b.block((once, before), (other,))
+        result = b.fresh("quotient", INDEX_SCALAR)
+        b.effect(Loop, trips, (both.value,), body, results=(result,))
+        return x.make(result)
+
+    def rest(self, rows: Value, height: Value) -> Value:
+        maker = self.makers.get(height)
+        key = rows, int(maker.value) if isinstance(maker, Const) else height
+        if key not in self.rests:
+            by = self.front.const(int(maker.value)) if isinstance(maker, Const) else height
+            self.rests[key] = self.front.emit(Mod, rows, by, type=INDEX_SCALAR)
+        return self.rests[key]

@@ -490,7 +490,7 @@ class _Plan:
         )
         b.ops.append(weighed)
         shares = Number(b, weighed.result)
-        whole = tiles - shares.equals(0).choose(0, left)
+        whole = shares.equals(0).choose(tiles, tiles // at_once * at_once)
         return _Plan(tiles, steps, left, shares, whole, at_once)
 
     def rounds(self, own: Number) -> Any:

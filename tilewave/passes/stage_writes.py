@@ -21,6 +21,7 @@ from tilewave.analysis.visits import written_again
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
@@ -99,7 +100,7 @@ class StageWrites:
             return [WriteThrough(op.tile, op.memory, op.at, memories[kind], op.axes, loc=op.loc)]
 
         staged = rewrite(kernel, stage)
-        made = replace(staged, body=replace(staged.body, ops=(*allocations, *staged.body.ops)))
+        made = replace(staged, body=in_front(allocations, staged.body))
         return made.declining(*declined)
 
 

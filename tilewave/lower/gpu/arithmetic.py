@@ -68,17 +68,13 @@ class LaneArithmetic:
 
     def _divided(self, op: ir.DivideBy, operands: Sequence[Typed]) -> str:
         """A product of 64 bits, of two numbers of 32, and a shift."""
-        a, _, factor, shift = operands
-        x, y, by = (
-            resized(self.f, self._short(x, v), "i32", "i64", 1, False)
-            for x, v in zip((a, factor, shift), (op.a, op.factor, op.shift), strict=True)
+        x, _, factor, shift = (
+            resized(self.f, resized(self.f, value, kind, "i32", 1), "i32", "i64", 1, False) for kind, value in operands
         )
-        product = self.f.value(f"mul nuw i64 {x}, {y}")
-        return resized(self.f, self.f.value(f"lshr i64 {product}, {by}"), "i64", f"i{self.ranges.bits(op.result)}", 1)
-
-    def _short(self, x: Typed, v: Value) -> str:
-        """The 32 bits of a number that has no more."""
-        return resized(self.f, x[1], x[0], "i32", 1)
+        product = self.f.value(f"mul nuw i64 {x}, {factor}")
+        return resized(
+            self.f, self.f.value(f"lshr i64 {product}, {shift}"), "i64", f"i{self.ranges.bits(op.result)}", 1
+        )
 
     def _index(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
         values = [v for v in op.operands if v.type.dtype == INDEX]

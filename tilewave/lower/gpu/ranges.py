@@ -11,6 +11,7 @@ from tilewave.analysis.ranges import (
     bounds,
     divisor_of,
     last_turn,
+    multiple_below,
     range_of,
     within_both,
     workgroup_range,
@@ -27,6 +28,7 @@ from tilewave.ir.ops import (
     LessEqual,
     Loop,
     Mod,
+    Mul,
     Permute,
     Ramp,
     Rearrange,
@@ -38,7 +40,7 @@ from tilewave.ir.ops import (
     Workgroup,
     Yield,
 )
-from tilewave.ir.types import INDEX, Scalar, Vector
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Vector
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
@@ -105,6 +107,8 @@ class LaneRanges:
                 return self.of(x)
             case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
                 return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Mul() if op.result.type == INDEX_SCALAR:
+                return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
             case Add() if isinstance(op.result.type, Scalar):
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case Select(_, a, b):
