@@ -64,3 +64,8 @@ def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
         return False
     row = kind.extents[-1]
     return open_rows if isinstance(row, str) else row * kind.dtype.bytes % line_bytes == 0
+
+
+def box_axes(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """All axes of a memory in the order in which the copy engine sees them: those of a box come last."""
+    return (*(axis for axis in range(rank) if axis not in axes), *axes)

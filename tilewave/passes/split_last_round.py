@@ -108,8 +108,9 @@ class SplitLastRound:
             return kernel
         try:
             found = _Tile.of(kernel)
-            is_known = left is not None and isinstance(found.steps, int)
-            return (self.rounds(kernel, found, left) if is_known else self.open_rounds(kernel, found)).kernel()
+            if left is None or not isinstance(found.steps, int):
+                return self.open_rounds(kernel, found).kernel()
+            return self.rounds(kernel, found, left).kernel()
         except Left as why:
             return kernel.declining(why.declined)
 
@@ -465,12 +466,12 @@ class _OpenParts(_Parts):
 class _Plan:
     """What the launch computes for the rounds of a kernel."""
 
-    tiles: Number
-    steps: Number
-    left: Number
+    tiles: Any
+    steps: Any
+    left: Any
     """Tiles behind the last whole round."""
-    shares: Number
-    whole: Number
+    shares: Any
+    whole: Any
     at_once: int
 
     @staticmethod
@@ -498,4 +499,5 @@ class _Plan:
 
     def grid(self, sharers: Number) -> str:
         """The name of the number of workgroups: with a round of whole tiles, or nothing shared, as many as it has."""
-        return self.whole.smaller(self.at_once).larger(sharers).value.name
+        most: Number = self.whole.smaller(self.at_once).larger(sharers)
+        return most.value.name

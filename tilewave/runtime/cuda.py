@@ -12,7 +12,7 @@ from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchFrame
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, stream_of
-from tilewave.runtime.gpu_launch import GpuLaunch, ScratchMemory
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScratchMemory
 
 KEPT_CALLS = 1024
 """Calls that a program remembers; more different ones in turn, and it starts afresh."""
@@ -36,12 +36,22 @@ class _Loaded:
     launcher: Launcher
 
 
+class NoLauncher:
+    """For calls that have nothing to compute."""
+
+    def launch(self, frame: LaunchFrame | None) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A launch that can be made again and again."""
 
-    launcher: Launcher
-    frame: LaunchFrame
+    launcher: Launcher | NoLauncher
+    frame: Any
+
+
+NOTHING = Prepared(NoLauncher(), None)
 
 
 @dataclass
@@ -58,8 +68,13 @@ class CudaProgram:
         self._names = tuple(p.name for p in self.code.parameters)
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
 
-    def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:
-        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
+    def __call__(
+        self, arrays: Sequence[object], numbers: Sequence[int] = (), parameters: tuple[Parameter, ...] | None = None
+    ) -> None:
+        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for.
+
+        `parameters` say what this call's arrays must be, where it is not the same for all.
+        """
         try:
             facts, key = key_of(arrays), None
             if facts:
@@ -69,7 +84,7 @@ class CudaProgram:
                 key = (facts, stream, recorded, *numbers)
             prepared = None if key is None else self._prepared.get(key)
             if prepared is None:
-                prepared = self._prepare(arrays, numbers)
+                prepared = self._prepare(arrays, numbers, self.code.parameters if parameters is None else parameters)
                 self._keep(key, prepared)
         except CallError as error:  # looking for the author's line costs more than a launch
             raise error.at(here()) from None
@@ -81,17 +96,35 @@ class CudaProgram:
         """Whether this launch goes into a graph, which has scratch memory of its own."""
         return cuda_driver(self.code.kernel).capturing(number, stream)
 
-    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> Prepared:
+    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> Prepared:
         kernel = self.code.kernel
         driver = cuda_driver(kernel)
-        views = check_call(kernel, self.code.parameters, arrays, "cuda", NOWHERE, driver.device_of)
+        views = check_call(kernel, parameters, arrays, "cuda", NOWHERE, driver.device_of)
         number = device_number(views)
-        return self.prepare(views, numbers, number, stream_of(arrays, self._names, number))
+        return self.prepare(views, numbers, number, stream_of(arrays, self._names, number), parameters)
 
-    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
+    def prepare(
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        number: int,
+        stream: int,
+        parameters: tuple[Parameter, ...],
+    ) -> Prepared:
         """All that launches with these arrays need, on the device of that number; the arrays have been checked."""
+        return self.prepared(views, numbers, number, stream)
+
+    def prepared(
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        number: int,
+        stream: int,
+        shape: LaunchShape | None = None,
+    ) -> Prepared:
+        """The same, where the sizes of a call decide how many workgroups there are."""
         launcher = self._on(number).launcher
-        return Prepared(launcher, launcher.prepare(views, numbers, stream))
+        return Prepared(launcher, launcher.prepare(views, numbers, stream, shape))
 
     def _keep(self, key: tuple[Any, ...] | None, prepared: Prepared) -> None:
         if key is not None:
