@@ -444,13 +444,15 @@ class _OpenParts(_Parts):
     def start(self) -> Any:
         plan = _Plan.of(self, EqualShares)
         sharers = plan.left * plan.shares
+        self.most_rounds = (plan.whole + (self.at_once - 1)) // self.at_once
         self.cut = EqualParts(plan.left, plan.steps, plan.shares)
         self.rounds, self.whole, self.workgroups = plan.rounds(self.own), plan.whole, plan.grid(sharers)
         self.steps = plan.steps
         return (self.own < sharers).choose(1, 0)
 
     def is_whole(self, turn: Number) -> Any:
-        return self.own + turn * self.at_once < self.whole
+        """Where tiles are shared, whole ones fill all rounds before; so no workgroup's number decides it."""
+        return turn < self.most_rounds
 
     def turn(self, turn: Number, is_whole: Number) -> _Turn:
         self.its_tile = self.cut.tile(self.own)

@@ -257,7 +257,8 @@ class Chooser(CudaProgram):
         owner.warn_of_slow_code(program, number)
         code = owner.code_for(variant)
         workgroups, passed = code.launches.of(symbols)
-        shape = LaunchShape((workgroups, 1, 1), starts_early=tiles <= workgroups) if owner.is_open else None
+        one_round = workgroups == -(-tiles // code.cluster) * code.cluster
+        shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
         return program.prepared(views, [passed[name] for name in _symbols(code)], number, stream, shape)
 
 
