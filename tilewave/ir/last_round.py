@@ -46,7 +46,7 @@ def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_ov
 
 
 def _near(steps: int, step_bytes: int, hand_over_bytes: int, most: int) -> range:
-    best = min(isqrt(steps * step_bytes // hand_over_bytes), most)
+    best = min(isqrt(steps * step_bytes // max(1, hand_over_bytes)), most)
     return range(max(2, best - AROUND), min(most, best + 1 + AROUND) + 1)
 
 
