@@ -164,6 +164,7 @@ class Compiled:
         sized = self._sized(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized.values)
+        lanes = self.build.lanes_for(views) or lanes
         interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
 
     def emulate(
@@ -355,6 +356,11 @@ class Compiled:
         if not arrays:
             return found
         return found.of_a_call(self.build.declined_for(arrays, self._sized(arrays, {}).parameters))
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """Which arrays it has machine code for by now: each class gets its own when its first arrays come."""
+        return self.build.binaries
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""

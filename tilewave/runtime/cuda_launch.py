@@ -20,6 +20,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
+    LaunchShape,
     ScalarSlot,
     ScratchMemory,
     Shape3,
@@ -259,10 +260,16 @@ class Launcher:
         """Launch it; the arrays have been checked, and nothing is waited for."""
         self.launch(self.prepare(views, numbers, stream))
 
-    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> LaunchFrame:
-        """All that a launch needs, for as many launches as the arrays live."""
+    def prepare(
+        self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int, shape: LaunchShape | None = None
+    ) -> LaunchFrame:
+        """All that a launch needs, for as many launches as the arrays live; `shape` where their sizes decide it."""
         d = self.description
-        frame = LaunchFrame(len(d.slots), d.grid, d.block, d.shared_bytes, d.attributes, stream)
+        grid, attributes = d.grid, d.attributes
+        if shape is not None:
+            grid = shape.grid
+            attributes = tuple(a for a in attributes if shape.starts_early or not isinstance(a, EarlyStart))
+        frame = LaunchFrame(len(d.slots), grid, d.block, d.shared_bytes, attributes, stream)
         for at, slot in enumerate(d.slots):
             if isinstance(slot, TiledArray):
                 descriptor = self._descriptor(slot, views[slot.array])

@@ -105,6 +105,15 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
+@dataclass(frozen=True)
+class LaunchShape:
+    """What the sizes of a call decide, where a kernel leaves them open."""
+
+    grid: Shape3
+    starts_early: bool
+    """Whether the launch asks for what `EarlyStart` allows."""
+
+
 # as data ------------------------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, Callable[..., Any]] = {
