@@ -9,7 +9,6 @@ from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Schedule, checked_schedule
 from tilewave.errors import AccessError, CallError, CoverageError, here
-from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import HostLaunch, bind, numbers_of, open_sizes
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
@@ -84,11 +83,7 @@ class Verdicts:
 
     def _workgroups(self, values: Values) -> int:
         all_of_them = self._all(values)
-        return self.launch([all_of_them[v.name] for v in numbers_of(self.kernel)]).workgroups
-
-    @cached_property
-    def launch(self) -> HostLaunch:
-        return HostLaunch(self.kernel)
+        return HostLaunch.of(self.kernel)([all_of_them[v.name] for v in numbers_of(self.kernel)]).workgroups
 
     def _all(self, values: Values) -> Values:
         """With zeros for the numbers of a call that decide nothing, where they are not said."""
