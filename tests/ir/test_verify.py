@@ -121,7 +121,7 @@ OPS = {
     "%b = prepack(%a) {row_axis = 0, depth_axis = 7} : memory<1x8x8x1xf32, packed>": "has no such panels",
     "%b = prepack(%s) {row_axis = 0, depth_axis = 1} : memory<1x8x8x1xf32, packed>": "copies a global memory",
     "%p, %q, %r = tile_of(%o) {rows = -1, cols = 1, batches = 1, workgroups = 1} : index, index, index": "rows is",
-    "%p, %q, %r = tile_of(%o) {rows = 0, cols = 1, batches = 1, workgroups = 1} : index, index, index": "1 of its sides",
+    "%p, %q, %r = tile_of(%o) {rows = 0, cols = 1, batches = 1, workgroups = 1} : index, index, index": "sides",
     "barrier() {waves = -1}": "waves is from 0 to 1024, not -1",
     "await_async() {pending = true}": "pending is a whole number, not True",
     "%b = loop(%o, [%s]) : memory<8x8xf32, shared> do (%i: index, %c: memory<8x8xf32, shared>) {}": "carries",
