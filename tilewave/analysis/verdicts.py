@@ -9,6 +9,7 @@ from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Schedule, checked_schedule
 from tilewave.errors import AccessError, CallError, CoverageError, here
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import HostLaunch, bind, numbers_of, open_sizes
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
@@ -82,12 +83,19 @@ class Verdicts:
             raise type(error)(what, loc=error.loc, remedy=error.remedy) from None
 
     def _workgroups(self, values: Values) -> int:
-        all_of_them = self._all(values)
-        return HostLaunch(self.kernel)([all_of_them[v.name] for v in numbers_of(self.kernel)]).workgroups
+        return self._launch([values.get(name, 0) for name in self._names]).workgroups
+
+    @cached_property
+    def _launch(self) -> HostLaunch:
+        return HostLaunch(self.kernel)
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(v.name for v in numbers_of(self.kernel))
 
     def _all(self, values: Values) -> Values:
         """With zeros for the numbers of a call that decide nothing, where they are not said."""
-        return {v.name: values.get(v.name, 0) for v in numbers_of(self.kernel)}
+        return {name: values.get(name, 0) for name in self._names}
 
     def _want_numbered(self, values: Values) -> None:
         workgroups = self._workgroups(values)
