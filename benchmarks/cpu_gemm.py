@@ -1,11 +1,15 @@
 """GEMM on the CPU: tilewave beside numpy's BLAS and torch, interleaved in one run.
 
     python benchmarks/cpu_gemm.py --threads 2 [--rounds 9] [--only f32] [--json FILE]
+    python benchmarks/cpu_gemm.py --threads 2 --open       one binary for all sizes beside one with these sizes
 
 Each round measures every contestant once, in a random order, after a pause; the table gives medians, the spread (half
 the distance between the quartiles), and the ratio of medians to the faster of numpy and torch (above 1: tilewave is
 faster). `cpu s` is processor time over all threads: on a busy machine it is the figure to trust. OpenMP's workers are
 kept from spinning into their neighbours (OMP_WAIT_POLICY=PASSIVE).
+
+With `--open` the contestants are the kernel with these sizes, the same once more (what differs there is noise), and
+one with open sizes. Ratios are medians over the rounds with their spreads, and of the fastest; above 1, it is quicker.
 """
 
 import argparse
@@ -24,6 +28,7 @@ PARSER.add_argument("--rounds", type=int, default=9)
 PARSER.add_argument("--only", default="", help="only rows whose name holds this")
 PARSER.add_argument("--tile", default="128x256x64")
 PARSER.add_argument("--json", default="")
+PARSER.add_argument("--open", action="store_true", help="one binary for all sizes beside one with these sizes")
 ARGUMENTS = PARSER.parse_args()
 
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -57,18 +62,37 @@ ROWS = [
 ]
 
 
-def contestants(shape, dtype):
-    """What to measure, by name: each a function without arguments."""
+def compiled_gemm(shape, dtype, open_sizes=()):
+    made = gemm(shape, dtype, tile=tuple(map(int, ARGUMENTS.tile.split("x"))))
+    subs = {symbol: value for symbol, value in made.subs.items() if str(symbol) not in open_sizes}
+    return tw.wave_compile(tw.WaveCompileOptions(subs=subs, target="cpu"), made.kernel)
+
+
+def operands(shape, dtype):
     m, n, k = shape
     rng = np.random.default_rng(0)
-    tile = tuple(map(int, ARGUMENTS.tile.split("x")))
-    made = gemm(shape, dtype, tile=tile)
-    compiled = tw.wave_compile(tw.WaveCompileOptions(subs=made.subs, target="cpu"), made.kernel)
     if dtype.is_int:
         a, b = (rng.integers(-127, 128, s, dtype=np.int8) for s in ((m, k), (n, k)))
     else:
         a, b = (rng.standard_normal(s).astype(np.float32).astype(dtype.numpy) for s in ((m, k), (n, k)))
-    c = np.empty((m, n), accumulator(dtype).numpy)
+    return a, b, np.empty((m, n), accumulator(dtype).numpy)
+
+
+def open_and_fixed(shape, dtype):
+    """The kernel with these sizes twice, and one that takes any."""
+    found = {}
+    for name, sizes in (("fixed", ""), ("fixed again", ""), ("open", "MNK")):
+        compiled, (a, b, c) = compiled_gemm(shape, dtype, sizes), operands(shape, dtype)
+        found[name] = lambda compiled=compiled, a=a, b=b, c=c: compiled(a, b, c)
+        found[name]()
+        check(a, b, c, shape[2])
+    return found
+
+
+def contestants(shape, dtype):
+    """What to measure, by name: each a function without arguments."""
+    m, n, k = shape
+    compiled, (a, b, c) = compiled_gemm(shape, dtype), operands(shape, dtype)
     found = {"tilewave": lambda: compiled(a, b, c)}
     if dtype == tw.f32:
         out = np.empty((m, n), np.float32)
@@ -132,9 +156,34 @@ def spread(times):
     return (quarters[2] - quarters[0]) / 2
 
 
+def compare_open():
+    print(f"{'':22} {'against':12} {'wall':>8} {'±':>7} {'best':>7} {'cpu':>8} {'±':>7} {'best':>7}  fixed / this")
+    records = []
+    for name, shape, dtype, _ in ROWS:
+        if ARGUMENTS.only not in name:
+            continue
+        wall, cpu = measure(open_and_fixed(shape, dtype))
+        for who in ("open", "fixed again"):
+            figures = [*compared(wall["fixed"], wall[who]), *compared(cpu["fixed"], cpu[who])]
+            row = " ".join(f"{x:{width}.3f}" for x, width in zip(figures, (8, 7, 7) * 2, strict=True))
+            print(f"{name:22} {who:12} {row}", flush=True)
+            records.append({"row": name, "who": who, "wall_s": wall, "cpu_s": cpu, "figures": figures})
+    return records
+
+
+def compared(reference, times):
+    """The median ratio of a round, its spread, and the ratio of the fastest: what others do can only slow it down."""
+    ratios = [x / y for x, y in zip(reference, times, strict=True)]
+    return statistics.median(ratios), spread(ratios), min(reference) / min(times)
+
+
 def main():
     print(f"{platform.machine()}, {host_instruction_set().name}, {ARGUMENTS.threads} threads", end="; ")
     print(f"numpy {np.__version__}, torch {torch.__version__ if torch else 'not here'}, tiles {ARGUMENTS.tile}")
+    save(compare_open() if ARGUMENTS.open else compare_libraries())
+
+
+def compare_libraries():
     print(f"{'':22} {'':10} {'median s':>10} {'± s':>8} {'GFLOP/s':>9} {'cpu s':>8} {'ratio':>7} {'by cpu s':>9}")
     records = []
     for name, shape, dtype, _ in ROWS:
@@ -153,6 +202,10 @@ def main():
                 flush=True,
             )
             records.append({"row": name, "who": who, "median_s": median, "spread_s": spread(wall[who]), "cpu_s": used})
+    return records
+
+
+def save(records):
     if ARGUMENTS.json:
         with open(ARGUMENTS.json, "w") as file:
             json.dump({"machine": platform.machine(), "arguments": vars(ARGUMENTS), "records": records}, file, indent=2)

@@ -12,18 +12,17 @@ from numpy import ndarray
 
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
-from tilewave.errors import NOWHERE, CallError, SymbolError, TraceError, here
+from tilewave.errors import CallError, SymbolError, TraceError, here
 from tilewave.ir.types import I64, INDEX, DType
-from tilewave.lang.constraints import WorkgroupConstraint
 from tilewave.lang.index_mapping import IndexMapping
-from tilewave.lang.kernel import WaveKernel, check_subs, given_subs, parameters_of
-from tilewave.lang.sizes import Shape, inferred_sizes
+from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import Parameter, check_call, place_of
+from tilewave.runtime.arrays import HOST, Parameter, place_of
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
+from tilewave.runtime.sizes import Shape
 from tilewave.trace import is_tracing
 
 KEPT_KERNELS = 64
@@ -49,7 +48,7 @@ def compile_kernel(
 
 
 def compiled_for(kernel: WaveKernel, target: str, subs: Mapping[Symbol, Any]) -> Compiled:
-    """The kernel for a target, all its sizes known."""
+    """The kernel for a target; sizes that `subs` does not tell stay open."""
     return wave_compile(WaveCompileOptions(subs=subs, target=target), kernel)
 
 
@@ -62,43 +61,35 @@ class KernelCalls:
         self.memories = [(name, kind) for name, kind in parameters if isinstance(kind, MemoryType)]
         numbers = {name: _passed_as(kind) for name, kind in parameters if isinstance(kind, DType)}
         self.signature = Signature(kernel.name, tuple(name for name, _ in parameters), numbers)
-        self.cut = [c.dim for c in kernel.constraints if isinstance(c, WorkgroupConstraint)]
+        dims = [d for _, kind in self.memories for d in kind.dims if isinstance(d, Symbol)]
+        self.told = {d.name for d in dims if d not in kernel.subs}
+        """The sizes that arrays tell."""
         self.symbols = {s.name: s for s in (*_symbols_of_body(kernel), *kernel.subs, *kernel.symbols())}
         for name in self.signature.names:
             if name in self.symbols:
                 what = f"{kernel.name}: {name} is a parameter and a symbol"
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self._kernels: dict[Any, Compiled] = {}
-        self._calls: dict[Any, Compiled] = {}
-        self._plain: dict[Any, Compiled] = {}
-        """The same for calls that give numpy arrays and nothing else, by their shapes."""
+        self._on_cpu: Compiled | None = None
+        """For calls that give numpy arrays, and no symbol."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-        if not named and not self.signature.dtypes:
-            compiled = self._plain.get(tuple([a.shape if type(a) is ndarray else None for a in given]))
-            if compiled is not None and not is_tracing():
-                compiled.launch(given, {})
-                return
         if is_tracing():
             what = f"{self.kernel.name} is a kernel, and is called while another is being traced"
             raise TraceError(
                 what, loc=here(), remedy="call one after the other, outside; an inner function needs no @wave"
             )
         call = self.signature.bind(given, named)
-        places = self._places(call.arrays)
-        key = places, self._key(call.symbols)
-        compiled = self._calls.get(key)
-        if compiled is None:
-            compiled = self._compiled(call.arrays, places, call.symbols)
-            if compiled is None:
-                return
-            if len(self._calls) >= KEPT_CALLS:
-                self._calls.clear()
-                self._plain.clear()
-            self._calls[key] = compiled
-            if not named and not self.signature.dtypes and all(type(a) is ndarray for a in given):
-                self._plain[tuple([a.shape for a in given])] = compiled
-        compiled.launch(call.arrays, call.scalars)
+        is_plain = not call.symbols and all(type(a) is ndarray for a in call.arrays)
+        if is_plain and self._on_cpu is not None:
+            self._on_cpu.launch(call.arrays, call.scalars)
+            return
+        symbols = self._given(call.symbols)
+        compiled = self._compiled(self._device(call.arrays, self._places(call.arrays)), symbols)
+        if is_plain:
+            self._on_cpu = compiled
+        told = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_told(s, value)}
+        compiled.launch(call.arrays, {**call.scalars, **told} if told else call.scalars)
 
     # -- what a call is about
 
@@ -115,10 +106,6 @@ class KernelCalls:
                 what = f"{self.kernel.name}: {name} {refused.what}"
                 raise CallError(what, loc=here(), remedy=refused.remedy.replace("{name}", name)) from None
         return tuple(found)
-
-    def _key(self, symbols: Mapping[str, Any]) -> Any:
-        """The symbols of a call as a dict's key."""
-        return tuple(sorted((s.name, value) for s, value in self._given(symbols).items())) if symbols else ()
 
     def _given(self, symbols: Mapping[str, Any]) -> dict[Symbol, Any]:
         """Those of a call by its keywords, `subs` among them."""
@@ -140,15 +127,11 @@ class KernelCalls:
 
     # -- compiling
 
-    def _compiled(self, arrays: Sequence[Any], places: Places, symbols: Mapping[str, Any]) -> Compiled | None:
-        """None where there is no tile to compute; an error before anything is compiled where arrays do not fit."""
-        device = self._device(arrays, places)
-        subs = self._subs([shape for _, shape in places], self._given(symbols))
-        self._check(arrays, subs, device)
+    def _compiled(self, device: str, symbols: Mapping[Symbol, Any]) -> Compiled:
+        """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
+        subs = {s: value for s, value in symbols.items() if not self._is_told(s, value)}
         target = target_on(self.kernel.name, device).name
-        if any(_size(dim, subs) == 0 for dim in self.cut):
-            return None
-        key = target, frozenset(subs.items())
+        key = target, *sorted((s.name, str(value)) for s, value in subs.items())
         if key not in self._kernels:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
@@ -156,23 +139,15 @@ class KernelCalls:
                 self._kernels[key] = compiled_for(self.kernel, target, subs)
         return self._kernels[key]
 
-    def _subs(self, shapes: Sequence[Shape], given: Mapping[Symbol, Any]) -> dict[Symbol, Any]:
-        """What all symbols are worth: as the call says, as the decorator says, as the arrays tell."""
-        name, own = self.kernel.name, {**self.kernel.subs, **given}
-        numbers = {
-            s: value.evaluate({}) for s, value in own.items() if isinstance(value, Expression) and _is_known(value)
-        }
-        told = inferred_sizes(name, self.memories, shapes, {**own, **numbers})
-        with _missing_told(name):
-            everything = check_subs({**told, **own})
-        inferred_sizes(name, self.memories, shapes, everything)
-        return everything
+    def _is_told(self, symbol: Symbol, value: Any) -> bool:
+        """Whether it is a size that arrays tell too, and a number for them to agree with."""
+        return symbol.name in self.told and isinstance(value, Expression) and not any(True for _ in value.symbols())
 
     def _device(self, arrays: Sequence[Any], places: Places) -> str:
         """The one that all arrays are on."""
         names = [name for name, _ in self.memories]
-        first = next((i for i, (device, _) in enumerate(places) if device != "cpu"), 0)
-        device, _ = places[first] if places else ("cpu", ())
+        first = next((i for i, (device, _) in enumerate(places) if device != HOST), 0)
+        device, _ = places[first] if places else (HOST, ())
         for name, array, (other, shape), (_, kind) in zip(names, arrays, places, self.memories, strict=True):
             if _is_other(other, device):
                 remedy = f"pass {moved(Parameter(name, shape, kind.dtype, False), array, device)}"
@@ -181,23 +156,9 @@ class KernelCalls:
             device = max(device, other, key=len)  # the one that tells its number
         return device
 
-    def _check(self, arrays: Sequence[Any], subs: Mapping[Symbol, Any], device: str) -> None:
-        """As the compiled kernel will, except for what it writes, which is not known yet."""
-        shapes = [tuple(_size(d, subs) for d in kind.dims) for _, kind in self.memories]
-        memories = zip(self.memories, shapes, strict=True)
-        try:
-            wanted = [Parameter(name, shape, kind.dtype, False) for (name, kind), shape in memories]
-            check_call(self.kernel.name, wanted, arrays, device, NOWHERE)
-        except CallError as error:
-            raise error.at(here()) from None
-
 
 def _passed_as(kind: DType) -> DType:
     return I64 if kind == INDEX else kind
-
-
-def _is_known(value: Expression) -> bool:
-    return next(iter(value.symbols()), None) is None
 
 
 def _is_other(one: str, other: str) -> bool:
@@ -221,11 +182,6 @@ def _missing_told(kernel: str) -> Iterator[None]:
             remedy=f"write {kernel}(…, {name}=…), or @wave(constraints, subs={{{name}: …}})",
             missing=name,
         ) from None
-
-
-def _size(dim: Any, subs: Mapping[Symbol, Any]) -> int:
-    found: int = dim.evaluate(dict(subs))
-    return found
 
 
 # symbols of the author's function -----------------------------------------------------------------------------------

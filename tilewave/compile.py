@@ -25,6 +25,7 @@ from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import walk
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
@@ -118,10 +119,12 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        sized = self._sized(arrays, values)
-        if self.numbers:
+        sized = self.sizes.of_call(arrays, values)
+        if not sized.is_right and self.numbers:
             key = tuple([sized.numbers[i] for i in self._deciding_at])
             self.verdicts.want(key, sized.values, sized.parameters)
+            if self._sizes_decide:
+                self.sizes.note_right(arrays, values)
         try:
             self.build.run(arrays, sized.numbers, sized.parameters)
         except WrongDevice as error:
@@ -161,6 +164,7 @@ class Compiled:
         sized = self._sized(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized.values)
+        lanes = self.build.lanes_for(views) or lanes
         interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
 
     def emulate(
@@ -261,7 +265,9 @@ class Compiled:
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
         call = self.signature.bind(given, named)
-        return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+        if call.symbols or self.dynamic_symbols:
+            return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
+        return tuple(call.arrays), dict(call.scalars)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
@@ -320,6 +326,11 @@ class Compiled:
         """Where those stand among the numbers of a call."""
         return tuple(self.numbers.index(v) for v in self._deciding)
 
+    @cached_property
+    def _sizes_decide(self) -> bool:
+        """Whether sizes and symbols alone decide, and no parameter such as `n: i32`."""
+        return all(v.type == INDEX_SCALAR for v in self._deciding)
+
     def _judged(self, values: Mapping[str, Any]) -> Schedule:
         """The schedule for these numbers; each that decides something is judged once."""
         return self.verdicts.schedule(tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding]), values)
@@ -345,6 +356,11 @@ class Compiled:
         if not arrays:
             return found
         return found.of_a_call(self.build.declined_for(arrays, self._sized(arrays, {}).parameters))
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """Which arrays it has machine code for by now: each class gets its own when its first arrays come."""
+        return self.build.binaries
 
     def ir(self, pass_name: str = "") -> Kernel:
         """The kernel after a pass; "trace" is what the author's function gave; nothing is the last, or a file's."""

@@ -172,6 +172,15 @@ def author_frame(frame: FrameType | None) -> FrameType | None:
     return None if frame is None or _package(frame) in COMMANDS else frame
 
 
+def levels_to_author() -> int:
+    """How far the author's line stands above whoever asks, as `warnings.warn(…, stacklevel=…)` counts."""
+    author, level = author_frame(sys._getframe(1)), 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not author:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _package(frame: FrameType) -> str:
     name: str = frame.f_globals.get("__name__", "")
     return name.partition(".")[0]

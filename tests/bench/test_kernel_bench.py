@@ -324,6 +324,13 @@ def test_what_cannot_be_measured_is_refused():
     with pytest.raises(TilewaveError, match="k takes STEP at the call"):
         measured(open_kernel)
 
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1)])
+    def scaled(a: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], alpha: f32):
+        write(read(a) * alpha, c)
+
+    with pytest.raises(TilewaveError, match="k takes numbers at the call: alpha"):
+        measured(scaled.compile(target="cpu", subs={M: 16, N: 16}))
+
 
 def test_a_kernel_that_cannot_be_launched_leaves_the_others_their_turn(monkeypatch):
     right, broken = Compiled.__call__, product(mapping="grouped(2)")

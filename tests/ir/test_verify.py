@@ -34,7 +34,6 @@ ARGUMENTS = {
     "i16": "no i16",
     "memory<4x4xf32, shared>": "no memory<4x4xf32, shared>",
     "memory<4x4xindex, global>": "no memory<4x4xindex, global>",
-    "memory<0x4xf32, global>": "has an axis without elements",
     "memory<4294967296x4294967296xf32, global>": "has more than 281,474,976,710,656 elements",
     "memory<1x1x1x1x1x1x1x1x1x1x1x1x1xf32, global>": "or more than 12 axes",
 }
@@ -121,7 +120,7 @@ OPS = {
     "%b = prepack(%a) {row_axis = 0, depth_axis = 7} : memory<1x8x8x1xf32, packed>": "has no such panels",
     "%b = prepack(%s) {row_axis = 0, depth_axis = 1} : memory<1x8x8x1xf32, packed>": "copies a global memory",
     "%p, %q, %r = tile_of(%o) {rows = -1, cols = 1, batches = 1, workgroups = 1} : index, index, index": "rows is",
-    "%p, %q, %r = tile_of(%o) {rows = 0, cols = 1, batches = 1, workgroups = 1} : index, index, index": "sides",
+    "%p, %q, %r = tile_of(%o) {rows = 0, cols = 1, batches = 1, workgroups = 1} : index, index, index": "1 of",
     "barrier() {waves = -1}": "waves is from 0 to 1024, not -1",
     "await_async() {pending = true}": "pending is a whole number, not True",
     "%b = loop(%o, [%s]) : memory<8x8xf32, shared> do (%i: index, %c: memory<8x8xf32, shared>) {}": "carries",

@@ -918,11 +918,11 @@ CASES |= {
         ConstraintError,
         HEAD.replace("K, 32", "K, K // 4") + GEMM + "wave_compile(WaveCompileOptions(subs={M: 128, N: 128}), gemm)",
         """
-        K // 4 is a tile, which is fixed when a kernel is compiled, but K stays open until the launch
+        K // 4 is a tile, and fixed when a kernel is compiled, but K is known only at the launch
           gemm.py:6
               tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, K // 4)]
                                                                                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          give it a value: WaveCompileOptions(subs={K: …, …})
+          give it a number: subs={K: …}
         """,
     ),
     "subs that go in a circle": (

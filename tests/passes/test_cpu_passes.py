@@ -20,6 +20,7 @@ from tilewave.interp.tiles import interpret
 from tilewave.ir import ops
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Value
+from tilewave.ir.launch import bind
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, F32, FLOAT8, I8, INDEX_SCALAR, Scalar, Tile
 from tilewave.ir.types import Memory as IrMemory
@@ -164,6 +165,25 @@ def test_seed_kernels_are_cut_and_packed(seed, shape):
     after = check_passes(kernel, {}, [CUT, PACK, simplify])
     assert written_shapes(after) == [(4, 8)]
     assert sum(isinstance(op, ops.ReadPanel) for op in walk(after.body)) == 2
+
+
+OPEN_SHAPES = [(24, 24, 16), (29, 23, 17), (1, 1, 1), (5, 30, 3), (13, 7, 0)]
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_a_product_of_open_sizes_is_cut_and_packed(name):
+    """Once for all sizes: what the passes make is bound to those of a call, and each pass keeps what is computed."""
+    made = compiled(GEMMS[name], subs={BLOCK_M: 12, BLOCK_N: 24, BLOCK_K: 8, BLOCK_B: 2})
+    steps = [made.kernel]
+    for p in (CUT, PACK, simplify):
+        steps.append(verify(p(steps[-1])))
+        assert all(op.loc.line for op in walk(steps[-1].body)), "an op comes from nowhere"
+    assert sum(isinstance(op, ops.ReadPanel) for op in walk(steps[-1].body)) == 2
+    for m, n, k in OPEN_SHAPES:
+        numbers = {"M": m, "N": n, "K": k, "B": 3}
+        want, *found = [run_all(bind(step, numbers), {}) for step in steps]
+        for arrays in found:
+            np.testing.assert_array_equal(arrays[-1], want[-1])
 
 
 def test_a_symbol_known_only_at_the_call():

@@ -400,6 +400,7 @@ CASES = {
     "prepack_operands.ROUNDED": checked("prepack_operands", "a_rounding_cast_stays"),
     "prepack_operands.PANELS_BEGIN": checked("prepack_operands", "rows_that_are_no_panel_stay"),
     "prepack_operands.OUTSIDE": checked("prepack_operands", "written_memories_and_rows_outside_stay"),
+    "prepack_operands.OTHER_DEPTH": checked("prepack_operands", "another_depth_stays"),
     "prepack_operands.NOT_BY_STEPS": checked(
         "prepack_operands", "a_loop_that_stops_early_keeps_its_steps", ("mul(%i, %four)", "mul(%i, %three)")
     ),

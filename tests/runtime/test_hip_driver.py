@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,18 @@ def test_a_kernel_called_with_tensors_of_a_card_runs_there_with_its_numbers(torc
     elsewhere = torch.Tensor(0x10000, (128, 64), number=2), torch.Tensor(0x90000, (128, 64), number=2)
     scaled(1, *elsewhere, x=1.0)
     assert {target for target, _ in scaled.kept["call"]._kernels} == {"gfx942", "gfx950"}
+
+
+def test_more_lanes_than_a_launch_has_are_told_and_not_launched(torch, fake):
+    many = replace(SCALE, launch=replace(LAUNCH, grid=(1 << 26, 1, 1)))
+    given = [torch.Tensor(0x1000, (8, 4)), torch.Tensor(0x2000, (8, 4))]
+    assert told(CallError, lambda: HipProgram(many)(given, [1, 2])) == (
+        "scale: 67,108,864 workgroups of 256 lanes are more than HIP launches\n"
+        "it launches fewer than 4,294,967,296 lanes along a side: cut the arrays into larger tiles"
+    )
+    assert fake.launches == []
+    HipProgram(replace(many, launch=replace(LAUNCH, grid=((1 << 26) - 1, 1, 1))))(given, [1, 2])
+    assert len(fake.launches) == 1
 
 
 def test_without_arrays_the_card_that_is_here_is_taken(torch, fake, monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from math import gcd
 
 from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.ops import Add, Cast, Const, Max, Min, Mod, Mul, Neg, Select, Sub
+from tilewave.ir.ops import Add, Cast, Const, FloorDiv, Launch, Max, Min, Mod, Mul, Neg, Select, Sub
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Scalar
 
@@ -23,7 +23,10 @@ class BlockScalars:
         self._divisors: dict[Value, int] = {}
         self._formulas: dict[Value, int] = {}
         self._known: dict[Hashable, int] = {}
+        self._launched: dict[Value, Value] = {}
         for op in walk(body):
+            if isinstance(op, Launch):
+                self._launched.update(zip(op.results, op.body.ops[-1].operands, strict=True))
             if len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.is_pure:
                 self._makers[op.result] = op
                 self._divisors[op.result] = self._divisor(op)
@@ -31,16 +34,31 @@ class BlockScalars:
 
     def divisor(self, v: Value) -> int:
         """A number that divides v whatever v is; 0, which every number divides, where v is 0."""
-        return self._divisors.get(v, 1)
+        return self._divisors.get(self._inside(v), 1)
 
     def formula(self, v: Value) -> int:
         """Equal for two values that are computed alike, and therefore equal."""
+        v = self._inside(v)
         return self._formulas[v] if v in self._formulas else self._number(v.name)
 
     def constant(self, v: Value) -> int | None:
         """What v is, where that is written in the kernel."""
-        maker = self._makers.get(v)
+        maker = self._makers.get(self._inside(v))
         return int(maker.value) if isinstance(maker, Const) and v.type.dtype.is_int else None
+
+    def rounded_up(self, v: Value) -> tuple[Value, int]:
+        """x and n, where v is x / n, rounded up."""
+        quotient = self._makers.get(self._inside(v))
+        total = self._makers.get(self._inside(quotient.a)) if isinstance(quotient, FloorDiv) else None
+        match quotient, total:
+            case FloorDiv(_, by), Add(x, more) if (n := self.constant(by)) and self.constant(more) == n - 1:
+                return x, n
+            case _:
+                return v, 1
+
+    def _inside(self, v: Value) -> Value:
+        """What a result of the launch is called where it is computed."""
+        return self._launched.get(v, v)
 
     def _number(self, key: Hashable) -> int:
         return self._known.setdefault(key, len(self._known))

@@ -14,6 +14,8 @@ from tilewave.ir.ops import (
     Comparison,
     Const,
     Convert,
+    DivideBy,
+    EqualShares,
     FloorDiv,
     Iota,
     Loop,
@@ -22,6 +24,9 @@ from tilewave.ir.ops import (
     Mod,
     Mul,
     Permute,
+    RangeSharers,
+    Reciprocal,
+    ReciprocalShift,
     Select,
     Sub,
     Workgroup,
@@ -29,7 +34,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
-from tilewave.ir.types import INDEX, DType, Scalar, Tile
+from tilewave.ir.types import INDEX, INDEX_SCALAR, DType, Scalar, Tile
 
 Range = tuple[int, int]
 
@@ -54,6 +59,16 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
+    if isinstance(op, DivideBy):
+        return range_of(FloorDiv(op.a, op.b, results=op.results), known)
+    if isinstance(op, RangeSharers):
+        return 0, op.workgroups
+    if isinstance(op, EqualShares):
+        return 0, min(op.workgroups, max(0, known(op.steps)[1]))
+    if isinstance(op, Reciprocal):
+        return 0, (1 << 32) - 1
+    if isinstance(op, ReciprocalShift):
+        return 0, 62
     if not isinstance(op, Binary) or isinstance(op, Comparison):
         return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)
@@ -69,6 +84,8 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a // c, a // d), max(b // c, b // d)
         case FloorDiv() if a >= 0 and c == 0:  # by zero it is 0
             return 0, b
+        case FloorDiv() if a >= 0:
+            return -b, b
         case Mod() if c > 0:
             return 0, min(d - 1, b) if a >= 0 else d - 1
         case Mod() if a >= 0 and c == 0:
@@ -86,12 +103,39 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
 def divisor_of(a: Value, b: Value, makers: Mapping[Value, Op]) -> Value | None:
     """c, where b is a // c * c, so that a - b is a remainder."""
     product = makers.get(b)
-    quotient = makers.get(product.a) if isinstance(product, Mul) else None
-    match product, quotient:
-        case Mul(_, c), FloorDiv(x, d) if x == a and d == c:
-            return c
+    return product.b if isinstance(product, Mul) and _divides(product.a, a, product.b, makers) else None
+
+
+def difference(op: Sub, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
+    """Bounds of a - b, which is not below 0 where b is a // c * c, or less because the quotient was bounded."""
+    divisor, product = divisor_of(op.a, op.b, makers), makers.get(op.b)
+    if divisor is not None:
+        return range_of(Mod(op.a, divisor, results=op.results), of)
+    bounded = makers.get(product.a) if isinstance(product, Mul) else None
+    if not isinstance(product, Mul) or not isinstance(bounded, Min) or min(of(op.a)[0], of(product.b)[0]) < 0:
+        return range_of(op, of)
+    divides = any(_divides(quotient, op.a, product.b, makers) for quotient in (bounded.a, bounded.b))
+    return (0, of(op.a)[1]) if divides else range_of(op, of)
+
+
+def _divides(quotient: Value, x: Value, divisor: Value, makers: Mapping[Value, Op]) -> bool:
+    """Whether one is x // divisor, also where the divisor is one of two, and the quotient was chosen as it was."""
+    match makers.get(quotient), makers.get(divisor):
+        case ((FloorDiv(a, d) | DivideBy(a, d)), _) if a == x and d == divisor:
+            return True
+        case Select(one, p, q), Select(other, c, d) if one == other:
+            return _divides(p, x, c, makers) and _divides(q, x, d, makers)
         case _:
-            return None
+            return False
+
+
+def multiple_below(op: Mul, makers: Mapping[Value, Op], of: Callable[[Value], Range]) -> Range:
+    """Bounds of x // d * d: it is not above x, where neither is negative."""
+    match makers.get(op.a):
+        case FloorDiv(x, d) | DivideBy(x, d) if d == op.b and of(x)[0] >= 0 and of(d)[0] >= 0:
+            return 0, of(x)[1]
+        case _:
+            return ANY
 
 
 def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]) -> Range:
@@ -142,7 +186,10 @@ def at_launch(kernel: Kernel) -> dict[Value, Range]:
 
 def workgroup_range(kernel: Kernel) -> Range:
     """Of the number of a workgroup."""
-    return 0, (kernel.workgroups if isinstance(kernel.workgroups, int) else MOST_WORKGROUPS) - 1
+    if isinstance(kernel.workgroups, int):
+        return 0, kernel.workgroups - 1
+    most = max((high for v, (_, high) in at_launch(kernel).items() if v.name == kernel.workgroups), default=ANY[1])
+    return 0, max(0, min(most, MOST_WORKGROUPS) - 1)
 
 
 class Ranges:
@@ -174,8 +221,10 @@ class Ranges:
         match op:
             case Workgroup():
                 return self._workgroup
-            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
-                return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Sub():
+                return difference(op, self._makers, self.of)
+            case Mul() if op.result.type == INDEX_SCALAR:
+                return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
             case Add():
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case _:

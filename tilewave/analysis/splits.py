@@ -7,8 +7,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.last_round import MOST_TILES
+from tilewave.ir.types import INDEX_SCALAR
+
+
+def tiles_of(kernel: Kernel, builder: Builder) -> Any:
+    """How many tiles a kernel computes whose workgroups have one each: an int, or a number of the launch."""
+    if isinstance(kernel.workgroups, int):
+        return kernel.workgroups
+    return Number(builder, Value(kernel.workgroups, INDEX_SCALAR)).smaller(MOST_TILES)  # no launch has more
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,29 @@ class Split:
     def workgroup_of(self, step: Any) -> Any:
         """Whose range a step is in."""
         return ((step + 1) * self.workgroups - 1) // self.all_steps
+
+
+@dataclass(frozen=True)
+class OpenSplit(Split):
+    """The same with numbers of the launch, 0 workgroups included; what passes behind cannot see is bounded.
+
+    `range_sharers` lets nobody share where products of steps and workgroups would not fit 32 bits.
+    """
+
+    every: Any = field(kw_only=True)
+    """Steps of all tiles."""
+    most: int = field(kw_only=True)
+    """No more steps than these are shared."""
+
+    @property
+    def all_steps(self) -> Any:
+        return self.every
+
+    def first(self, workgroup: Any) -> Any:
+        return super().first(workgroup).smaller(self.most)
+
+    def workgroup_of(self, step: Any) -> Any:
+        return ((step + 1) * self.workgroups - 1).larger(0) // self.every
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,15 @@ class Build(Protocol):
         """What each lane does."""
         return None
 
+    def lanes_for(self, views: Sequence[ArrayView]) -> Kernel | None:
+        """What each lane does with arrays that lie so."""
+        return self.lanes
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """Which arrays it has machine code for by now, one by one."""
+        return ()
+
     @property
     def llvm_ir(self) -> str | None:
         return None

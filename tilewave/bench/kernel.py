@@ -199,6 +199,9 @@ def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
         if kernel.dynamic_symbols:
             told = f"{name} takes {', '.join(kernel.dynamic_symbols)} at the call"
             raise TilewaveError(told, remedy="to measure it, give them values in WaveCompileOptions(subs={…})")
+        if kernel.signature.dtypes:
+            told = f"{name} takes numbers at the call: {', '.join(kernel.signature.dtypes)}"
+            raise TilewaveError(told, remedy="to measure it, write them as constants")
     for name, kernel in others:
         if signature(kernel) != signature(first):
             raise TilewaveError(

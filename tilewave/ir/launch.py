@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
 from tilewave.ir.ops import (
     Abs,
     Add,
@@ -29,6 +30,7 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     Equal,
+    EqualShares,
     FloorDiv,
     Launch,
     Less,
@@ -41,13 +43,16 @@ from tilewave.ir.ops import (
     Not,
     NotEqual,
     Or,
+    RangeSharers,
+    Reciprocal,
+    ReciprocalShift,
     Select,
     Sub,
     TileOf,
     Xor,
     Yield,
 )
-from tilewave.ir.ops.launch import is_launched
+from tilewave.ir.ops.launch import LastRound, is_launched
 from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
@@ -79,6 +84,25 @@ def launch_of(kernel: Kernel) -> Launch | None:
     return first if isinstance(first, Launch) else None
 
 
+def known_at_launch(kernel: Kernel) -> set[Value]:
+    """The indices that are the same for all workgroups of an open kernel."""
+    launch = launch_of(kernel)
+    sizes = open_sizes(kernel)
+    return {v for v in kernel.body.args if v.name in sizes} | set(launch.results if launch else ())
+
+
+def launch_and_rest(body: Block) -> tuple[tuple[Op, ...], Block]:
+    """The launch, if a body begins with one, and the body without it."""
+    launches = tuple(op for op in body.ops[:1] if isinstance(op, Launch))
+    return launches, replace(body, ops=body.ops[len(launches) :])
+
+
+def in_front(ops: Sequence[Op], body: Block) -> Block:
+    """The body with further ops in front; what is computed for a whole launch stays the first."""
+    launch, rest = launch_and_rest(body)
+    return replace(body, ops=(*launch, *ops, *rest.ops))
+
+
 # what is computed at the launch --------------------------------------------------------------------------------------
 
 
@@ -108,8 +132,9 @@ class _Mover:
         results = tuple(v for v in self.inside if self.is_result(v) and (v in wanted or v.name in called))
         if not results:
             return kernel
-        ends = Yield(tuple(self.inside[v] for v in results))
-        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results)
+        ends = Yield(tuple(self.inside[v] for v in results), loc=self.kernel.body.ops[0].loc)
+        loc = self.kernel.body.ops[0].loc
+        launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results, loc=loc)
         return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
 
     def is_result(self, v: Value) -> bool:
@@ -192,8 +217,19 @@ MEANINGS: dict[type[Op], Callable[..., Any]] = {
     Abs: abs,
     Cast: int,
     Select: lambda condition, a, b: a if condition else b,
+    Reciprocal: reciprocal,
+    ReciprocalShift: reciprocal_shift,
+    RangeSharers: range_sharers,
+    EqualShares: equal_parts,
 }
 """What each op means for Python's own integers, which is what a host computes with."""
+
+
+def _meaning(op: Op) -> Callable[..., Any]:
+    found = MEANINGS[type(op)]
+    if not isinstance(op, LastRound):
+        return found
+    return lambda left, steps: found(left, steps, op.workgroups, op.step_bytes, op.hand_over_bytes)
 
 
 @dataclass(frozen=True)
@@ -224,7 +260,7 @@ class HostLaunch:
             at[op.result] = len(self._begin)
             self._begin.append(int(op.value) if isinstance(op, Const) else 0)
             if not isinstance(op, Const):
-                self._steps.append((MEANINGS[type(op)], tuple(at[v] for v in op.operands), at[op.result]))
+                self._steps.append((_meaning(op), tuple(at[v] for v in op.operands), at[op.result]))
         places = {v.name: at[v] for v in given} | {r.name: at[v] for r, v in zip(results, found, strict=True)}
         self.names = tuple(places)
         """Of all numbers that a launch passes on, in order."""
@@ -257,14 +293,10 @@ def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
     values = dict(zip(host.names, found.numbers, strict=True))
     sizes = {*open_sizes(kernel)} | (set(values) - {v.name for v in given})
     known = {name: values[name] for name in sizes}
-    body = _Bound(known, values).block(_without_launch(kernel.body))
+    body = _Bound(known, values).block(launch_and_rest(kernel.body)[1])
     args = tuple(v for v in body.args if v.name not in known)
     constants = tuple(Const(n, results=(Value(name, INDEX_SCALAR),)) for name, n in known.items())
     return replace(kernel, body=Block(args, (*constants, *body.ops)), workgroups=found.workgroups)
-
-
-def _without_launch(body: Block) -> Block:
-    return replace(body, ops=tuple(op for op in body.ops if not isinstance(op, Launch)))
 
 
 class _Bound:

@@ -56,7 +56,16 @@ def lies_in(v: Value, space: str) -> bool:
     return isinstance(v.type, Memory) and v.type.space == space
 
 
-def lies_on_lines(v: Value, line_bytes: int) -> bool:
-    """Whether each row of a memory begins on a line of so many bytes, if the first one does."""
+def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
+    """Whether each row of a memory begins on a line of so many bytes, if the first one does; `open_rows` where rows are
+    as long as the launch says."""
     kind = v.type
-    return isinstance(kind, Memory) and kind.shape[-1] * kind.dtype.bytes % line_bytes == 0
+    if not isinstance(kind, Memory):
+        return False
+    row = kind.extents[-1]
+    return open_rows if isinstance(row, str) else row * kind.dtype.bytes % line_bytes == 0
+
+
+def box_axes(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """All axes of a memory in the order in which the copy engine sees them: those of a box come last."""
+    return (*(axis for axis in range(rank) if axis not in axes), *axes)

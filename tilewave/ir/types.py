@@ -86,6 +86,11 @@ Extent = int | str
 """How long an axis is: a number, or, of a memory, the name of an index that is known at the launch."""
 
 
+def known_at_most(a: Extent, b: Extent) -> bool:
+    """Whether one length is no more than another, whatever the sizes of a call are."""
+    return a == b or (isinstance(a, int) and isinstance(b, int) and a <= b)
+
+
 class Sized:
     """What every type but a memory's has: a shape that is known."""
 

@@ -344,9 +344,9 @@ def positive(e: Expression, subs: Subs, loc: Loc, what: str = "size") -> int:
     if isinstance(value, Number):
         left_open = next(s for s in e.symbols() if isinstance(subs[s], Number))
         raise ConstraintError(
-            f"{e} is a {what}, which is fixed when a kernel is compiled, but {left_open} stays open until the launch",
+            f"{e} is a {what}, and fixed when a kernel is compiled, but {left_open} is known only at the launch",
             loc=loc,
-            remedy=f"give it a value: WaveCompileOptions(subs={{{left_open}: …, …}})",
+            remedy=f"give it a number: subs={{{left_open}: …}}",
         )
     return cast(int, value)
 

@@ -152,10 +152,23 @@ def _bands(number: Index, grid: AnyGrid, size: Index) -> tuple[Index, Index, Ind
     size = smaller(size, grid.rows)
     if isinstance(size, int) and size == grid.rows:
         return 0, 0, size, number
+    if not isinstance(grid.rows, int):
+        return _open_bands(number, grid, size)
     band, within = divide(number, size * grid.cols)
     first = band * size
     ends_evenly = isinstance(size, int) and grid.rows % size == 0
     return band, first, size if ends_evenly else smaller(grid.rows - first, size), within
+
+
+def _open_bands(number: Index, grid: AnyGrid, size: Index) -> tuple[Index, Index, Index, Index]:
+    """The same where only a launch tells the rows: it also tells how many bands are whole, and what they leave.
+
+    No band is above the number of whole ones, which is said though it is so: a machine then computes in 32 bits.
+    """
+    whole, left = divide(grid.rows, size)
+    across = size * grid.cols
+    band = smaller(number // across, whole)
+    return band, band * size, choose(band >= whole, left, size), number - band * across
 
 
 @dataclass(frozen=True)

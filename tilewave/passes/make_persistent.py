@@ -6,6 +6,7 @@
                                                %number = add(%w, mul(%i, %c132))
                                                …
 
+Where sizes are open, the loop always stands there, and the launch counts tiles and workgroups.
 The loads of one tile then overlap with the results of the one before; tiles are taken in launch order.
 """
 
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.splits import tiles_of
 from tilewave.analysis.tile_programs import computes_one_tile
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Value
+from tilewave.ir.launch import at_launch, launch_and_rest
 from tilewave.ir.ops import Loop, Mma, Workgroup, Yield
 from tilewave.ir.reasons import Reason
 from tilewave.ir.rewrite import names, substitute_block, walk
@@ -29,25 +32,29 @@ OWN_LOOP = Reason(
 
 @dataclass(frozen=True)
 class MakePersistent:
-    """`workgroups`: as many as run at once."""
+    """`workgroups`: as many as run at once; 0 where several fit on a processor, and each computes one tile."""
 
     workgroups: int
 
     def __call__(self, kernel: Kernel) -> Kernel:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
-        if kernel.workgroup_count <= self.workgroups or not products:
+        fits = isinstance(kernel.workgroups, int) and kernel.workgroups <= self.workgroups
+        if not self.workgroups or fits or not products:
             return kernel
         if not computes_one_tile(kernel):
-            facts = {"tiles": kernel.workgroup_count, "at_once": self.workgroups}
-            return kernel.declining(OWN_LOOP.at(products[0].loc, **facts))
+            many = kernel.workgroups if isinstance(kernel.workgroups, int) else "all"
+            return kernel.declining(OWN_LOOP.at(products[0].loc, tiles=many, at_once=self.workgroups))
         first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         builder = Builder(names(kernel), locate=lambda: first.loc)
         own = builder.emit(Workgroup, type=INDEX_SCALAR, name="own")
-        left = kernel.workgroup_count + self.workgroups - 1 - Number(builder, own)
+        tiles = tiles_of(kernel, builder)
+        left = tiles + (self.workgroups - 1) - Number(builder, own)
         trips = (left // self.workgroups).value
         loop = Loop(trips, (), self.body(kernel, own, builder), loc=first.loc)
-        body = replace(kernel.body, ops=(*builder.ops, loop))
-        return replace(kernel, body=body, workgroups=self.workgroups)
+        launch, _ = launch_and_rest(kernel.body)
+        grid = self.workgroups if isinstance(tiles, int) else tiles.smaller(self.workgroups).value.name
+        body = replace(kernel.body, ops=(*launch, *builder.ops, loop))
+        return at_launch(replace(kernel, body=body, workgroups=grid))
 
     def body(self, kernel: Kernel, own: Value, builder: Builder) -> Block:
         """What the kernel did, for the round's own number in place of the workgroup's."""
@@ -56,6 +63,7 @@ class MakePersistent:
             number = (Number(builder, own) + Number(builder, turn) * self.workgroups).value
             start = list(builder.ops)
         numbers = {op.result: number for op in kernel.body.ops if isinstance(op, Workgroup)}
-        inner = substitute_block(kernel.body, numbers)
+        _, rest = launch_and_rest(kernel.body)
+        inner = substitute_block(rest, numbers)
         ops = [op for op in inner.ops if not isinstance(op, Workgroup)]
         return Block((turn,), (*start, *ops, Yield((), loc=ops[-1].loc)))

@@ -9,22 +9,43 @@
 Positions of tiles are computed so where a mapping's last group is lower than the others; waves that multiply stand
 still meanwhile. With 2^s ≥ X · d, x · ceil(2^s / d) // 2^s is x // d for all 0 ≤ x < X: the factor is (2^s + e) / d
 with e < d, which makes the quotient too large by x · e / 2^s / d < 1 / d, less than it lacks to the next whole number.
+
+Where sizes are open, a divisor may be a number of the launch; factor and shift then are, too:
+
+    %q = floor_div(%x, %across)             →   %q = divide_by(%x, %across, %factor, %shift)
+
+and where it is one of two, select(%is_last, %left, %height), both quotients are computed, and one is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tilewave.analysis.ranges import Ranges
 from tilewave.errors import InterpreterError
 from tilewave.interp.arithmetic import elementwise
-from tilewave.ir.build import Builder
+from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Arithmetic, Binary, Const, Div, Equal, FloorDiv, Mul, Select
+from tilewave.ir.launch import at_launch, is_open, known_at_launch, launch_and_rest
+from tilewave.ir.ops import (
+    Arithmetic,
+    Binary,
+    Const,
+    Div,
+    DivideBy,
+    Division,
+    Equal,
+    FloorDiv,
+    Mod,
+    Mul,
+    Reciprocal,
+    ReciprocalShift,
+    Select,
+)
 from tilewave.ir.reasons import Declined, Reason
-from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.rewrite import names, rewrite, rewrite_block, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
 UNKNOWN_DIVISOR = Reason(
@@ -48,6 +69,10 @@ class MultiplyByReciprocals:
     most_divisors: int = 4
 
     def __call__(self, kernel: Kernel) -> Kernel:
+        open_ = _OpenDivisors(kernel)
+        return self.by_few(open_.kernel() if is_open(kernel) else kernel)
+
+    def by_few(self, kernel: Kernel) -> Kernel:
         values, ranges, builder = _Values(kernel), Ranges(kernel), Builder(names(kernel))
         declined: list[Declined] = []
 
@@ -117,3 +142,58 @@ class _Values:
                 )
             case _:
                 return between
+
+
+class _OpenDivisors:
+    """Divisions by numbers of the launch, and by heights of groups that follow from these."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.old, self.known, self.ranges = kernel, known_at_launch(kernel), Ranges(kernel)
+        self.makers = {op.result: op for op in walk(kernel.body) if len(op.results) == 1}
+        self.builder = Builder(names(kernel))
+        self.front = Builder(self.builder.taken)
+        """What is computed for the whole launch."""
+        self.reciprocals: dict[Value, tuple[Value, Value]] = {}
+
+    def kernel(self) -> Kernel:
+        launch, rest = launch_and_rest(self.old.body)
+        body = rewrite_block(rest, self.divide)
+        ops = (*launch, *self.front.ops, *body.ops)
+        return at_launch(replace(self.old, body=replace(body, ops=ops)))
+
+    def divide(self, op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Division) or op.result.type != INDEX_SCALAR:
+            return None
+        low, high = self.ranges.of(op.a)
+        if low < 0 or high > LARGEST:
+            return None
+        with self.builder.region():
+            self.builder.locate = self.front.locate = lambda: op.loc
+            quotient = self.quotient(Number(self.builder, op.a), op.b)
+            if quotient is None:
+                return None
+            if isinstance(op, Mod):
+                Number(self.builder, op.a) - quotient * Number(self.builder, op.b)
+            *before, last = self.builder.ops
+            return [*before, replace(last, results=(op.result, *last.results[1:]))]
+
+    def quotient(self, x: Number, divisor: Value) -> Number | None:
+        if divisor in self.known:
+            return self.product(x, divisor)
+        match self.makers.get(divisor):
+            case Const(value) if value > 0:
+                return x // int(value)
+            case Select(condition, a, b):
+                first, second = self.quotient(x, a), self.quotient(x, b)
+                if first is None or second is None:
+                    return None
+                kind = INDEX_SCALAR
+                return x.make(self.builder.emit(Select, condition, first.value, second.value, type=kind))
+            case _:
+                return None
+
+    def product(self, x: Number, divisor: Value) -> Number:
+        if divisor not in self.reciprocals:
+            parts = [self.front.emit(op, divisor, type=INDEX_SCALAR) for op in (Reciprocal, ReciprocalShift)]
+            self.reciprocals[divisor] = parts[0], parts[1]
+        return x.make(self.builder.emit(DivideBy, x.value, divisor, *self.reciprocals[divisor], type=INDEX_SCALAR))

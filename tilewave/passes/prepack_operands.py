@@ -6,6 +6,9 @@
 Each row of the tile's is converted and put beside its neighbours once, not by every workgroup that reads it. A loop
 that does nothing but add up such products walks the depth in steps of `unit`, so that a length which the author's step
 does not divide wastes less than a unit.
+
+Where a size is open, how many panels there are, how deep they are and how many steps the loop takes are computed at the
+launch: `memory<{M_by_8}x{K_groups}x8x1xf32, packed>`.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ from math import lcm
 import numpy as np
 
 from tilewave.analysis.positions import BlockScalars
-from tilewave.errors import Loc
+from tilewave.errors import NOWHERE, Loc
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import at_launch, launch_of, open_sizes
+from tilewave.ir.launch_parts import LaunchParts
 from tilewave.ir.ops import Cast, FloorDiv, Loop, Mma, Mul, Prepack, Read, ReadPanel, Write
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite, rewrite_block, substitute, uses, walk
-from tilewave.ir.types import BOOL, DTYPES, FLOAT8, DType, Memory, Scalar, Tile
+from tilewave.ir.types import BOOL, DTYPES, FLOAT8, DType, Extent, Memory, Scalar, Tile, known_at_most
 
 NO_LOOP = Reason(
     "this product stands in no loop over its depth, so its operands are not packed",
@@ -47,6 +52,11 @@ PANELS_BEGIN = Reason(
     "tiles of {memory} are not known to begin at a multiple of {rows} rows, as packed ones do, so it is not packed"
 )
 OUTSIDE = Reason("a tile of {memory} may begin outside it, where nothing is packed, so it is not packed")
+OTHER_DEPTH = Reason(
+    "how many steps the loop takes does not follow from how deep {memory} is, and one of the two is known at the call "
+    "only, so it is not packed",
+    "give the depth a value in subs",
+)
 NOT_BY_STEPS = Reason("the loop does not walk {memory} by whole steps from its begin, so it is not packed")
 
 
@@ -90,8 +100,10 @@ class PrepackOperands:
         declined = [*_without_loop(kernel.body), *packer.declined]
         if not packer.packs:
             return kernel.declining(*declined)
-        whole = replace(packed, body=Block(packed.body.args, (*packer.packs.values(), *packed.body.ops)))
-        return whole.declining(*declined)
+        launch = launch_of(packed)
+        first, rest = ((launch,), packed.body.ops[1:]) if launch else ((), packed.body.ops)
+        ops = (*first, *packer.builder.ops, *packer.packs.values(), *rest)
+        return at_launch(replace(packed, body=Block(packed.body.args, ops))).declining(*declined)
 
 
 def _without_loop(block: Block) -> Iterator[Declined]:
@@ -139,9 +151,9 @@ class ReadOperand:
         return self.value.type.shape[-1]
 
     @property
-    def length(self) -> int:
+    def length(self) -> Extent:
         """How deep the memory is."""
-        return self.read.memory.type.shape[self.read.axes[-1]]
+        return self.read.memory.type.extents[self.read.axes[-1]]
 
     @property
     def batch(self) -> list[int]:
@@ -154,7 +166,8 @@ class Pace:
     """How a loop goes along the depth: steps of `unit`, as many as reach the end."""
 
     unit: int
-    trips: int
+    trips: int | Value
+    """A value where the depth is open."""
 
 
 class _Packer:
@@ -166,23 +179,26 @@ class _Packer:
         self.ends = self.known_ends(kernel)
         self.packs: dict[object, Prepack] = {}
         self.declined: list[Declined] = []
-        self.builder = Builder(names(kernel))
+        self.loc = NOWHERE
+        self.builder = Builder(names(kernel), locate=lambda: self.loc)
+        self.launch = LaunchParts(self.builder)
+        self.sizes = open_sizes(kernel)
 
-    def known_ends(self, kernel: Kernel) -> dict[int, int]:
+    def known_ends(self, kernel: Kernel) -> dict[int, set[Extent]]:
         """What some positions stay below: where a tile is written is checked, and a loop counts to its end."""
-        ends: dict[int, int] = {}
+        ends: dict[int, set[Extent]] = {}
 
-        def learn(v: Value, end: int) -> None:
-            formula = self.positions.formula(v)
-            ends[formula] = min(end, ends.get(formula, end))
+        def learn(v: Value, end: Extent) -> None:
+            ends.setdefault(self.positions.formula(v), set()).add(end)
 
         for op in walk(kernel.body):
             match op:
                 case Write(memory=memory, at=at):
-                    for v, length in zip(at, memory.type.shape, strict=True):
+                    for v, length in zip(at, memory.type.extents, strict=True):
                         learn(v, length)
-                case Loop(trips, body=body) if (count := self.positions.constant(trips)) is not None:
-                    learn(body.args[0], count)
+                case Loop(trips, body=body):
+                    count = self.positions.constant(trips)
+                    learn(body.args[0], trips.name if count is None else count)
                 case _:
                     pass  # of others nothing is learned, and nothing is packed that needs more
         return ends
@@ -196,13 +212,19 @@ class _Packer:
         products = [p for p in op.body.ops if isinstance(p, Mma) and self.is_block(p) and not panels & {p.a, p.b}]
         if not products:
             return None
-        if not self.positions.constant(op.trips):
+        if not self.positions.constant(op.trips) and not self.walked(op.trips):
             self.declined.append(UNKNOWN_STEPS.at(op.loc))
             return None
+        self.loc = op.loc
         packed = {p: operands for p in products if (operands := self.operands(p, op))}
         if not packed:
             return None
         return _LoopPacker(self, op, list(packed), [x for pair in packed.values() for x in pair]).ops()
+
+    def walked(self, trips: Value) -> tuple[str, int] | None:
+        """The open size that a loop walks, and in which steps; None where it walks none."""
+        size, step = self.positions.rounded_up(trips)
+        return (size.name, step) if size.name in self.sizes else None
 
     def is_block(self, product: Mma) -> bool:
         *_, rows, cols = product.acc.type.shape
@@ -249,16 +271,18 @@ class _Packer:
         want(begins, PANELS_BEGIN, loc, memory=name, rows=rows)
         inside = all(self.is_inside(x.read, axis) for axis in (*x.batch, x.read.axes[-2]))
         want(inside, OUTSIDE, loc, memory=name)
+        fixed = isinstance(x.length, int) and self.positions.constant(loop.trips)
+        want(fixed or self.walked(loop.trips) == (x.length, x.step), OTHER_DEPTH, loc, memory=name)
         steps = x.step % x.panel.group == 0 and self.steps_by(x.depth, x.step, loop)
         want(steps, NOT_BY_STEPS, loc, memory=name)
 
     def is_inside(self, read: Read, axis: int) -> bool:
         """Whether a read begins inside its memory: it gives zeros elsewhere, where there are no panels."""
-        at, length = read.at[axis], read.memory.type.shape[axis]
+        at, length = read.at[axis], read.memory.type.extents[axis]
         fixed = self.positions.constant(at)
         if fixed is not None:
-            return 0 <= fixed < length
-        return self.ends.get(self.positions.formula(at), length + 1) <= length
+            return fixed >= 0 and known_at_most(fixed + 1, length)
+        return any(known_at_most(end, length) for end in self.ends.get(self.positions.formula(at), ()))
 
     def steps_by(self, depth: Value, step: int, loop: Loop) -> bool:
         """Whether `depth` is the loop's index times `step`, though simplify may say it in fewer words."""
@@ -274,12 +298,15 @@ class _Packer:
     # -- the panels
 
     def pack(self, x: ReadOperand, unit: int, end: int) -> Value:
-        """The panels of an operand, deep enough for a loop that reads up to `end`."""
+        """The panels of an operand, as deep as the memory in whole units, and for a loop that reads up to `end`."""
         memory, rows = x.read.memory.type, x.value.type.shape[-2]
         row_axis, depth_axis = x.read.axes[-2:]
-        depth = max(_up(x.length, unit), end)
-        shape = (-(-memory.shape[row_axis] // rows), depth // x.panel.group, rows, x.panel.group)
-        kind = Memory((*(memory.shape[a] for a in x.batch), *shape), DTYPES[x.panel.dtype], "packed")
+        panels = self.launch.parts(memory.extents[row_axis], rows)
+        groups = self.launch.parts(x.length, unit, unit // x.panel.group)
+        if isinstance(groups, int):
+            groups = max(groups, end // x.panel.group)
+        shape = (panels, groups, rows, x.panel.group)
+        kind = Memory((*(memory.extents[a] for a in x.batch), *shape), DTYPES[x.panel.dtype], "packed")
         key = x.read.memory, row_axis, depth_axis, kind
         if key not in self.packs:
             result = self.builder.fresh(f"{x.read.memory.name}_panels", kind)
@@ -308,7 +335,7 @@ class _LoopPacker:
         loop, pace = self.loop, self.pace() if self.only_adds_up() else None
         depth: Mul | None = None
         if pace:
-            unit, loop = self.front.const(pace.unit), replace(loop, trips=self.front.const(pace.trips))
+            unit, loop = self.front.const(pace.unit), replace(loop, trips=self.counted(pace.trips))
             depth = Mul(loop.body.args[0], unit, results=(self.front.fresh("depth", unit.type),), loc=loop.loc)
         reads = {x.read.result: self.read_panel(x, pace, depth) for x in self.operands}
         body = rewrite_block(loop.body, lambda op: self.replaced(op, reads, pace))
@@ -316,11 +343,14 @@ class _LoopPacker:
             body = Block(body.args, (depth, *body.ops))
         return [*self.front.ops, replace(loop, body=body)]
 
+    def counted(self, trips: int | Value) -> Value:
+        return self.front.const(trips) if isinstance(trips, int) else trips
+
     def read_panel(self, x: ReadOperand, pace: Pace | None, depth: Mul | None) -> list[Op]:
         """What stands in a read's place; the panel's number is known in front of the loop where the row is."""
         *outer, rows, step = x.value.type.shape
         unit, trips = (pace.unit, pace.trips) if pace else (step, self.trips)
-        panels = self.packer.pack(x, unit, unit * trips)
+        panels = self.packer.pack(x, unit, unit * trips if isinstance(trips, int) else 0)
         here = self.builder(x.read.loc)
         number = here.binary(FloorDiv, x.row, here.const(rows))
         at = (*(x.read.at[axis] for axis in x.batch), number, depth.result if depth else x.depth)
@@ -353,9 +383,13 @@ class _LoopPacker:
         """Steps of a unit; None where they would not end where the author's do."""
         if len({x.step for x in self.operands}) > 1:
             return None
-        reached, length = self.trips * self.operands[0].step, max(x.length for x in self.operands)
+        lengths, packer = [x.length for x in self.operands], self.packer
+        if isinstance(lengths[0], str):  # then that is what the loop walks, of all of them
+            unit = packer.wish.unit
+            return Pace(unit, packer.launch.counted(lengths[0], unit))
+        reached, length = self.trips * self.operands[0].step, max(n for n in lengths if isinstance(n, int))
         end = min(reached, length)
-        unit = min(self.packer.wish.unit, _up(end, lcm(*(x.panel.group for x in self.operands))))
+        unit = min(packer.wish.unit, _up(end, lcm(*(x.panel.group for x in self.operands))))
         if reached < length and reached % unit:
             return None
         return Pace(unit, -(-end // unit))

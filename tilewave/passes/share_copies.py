@@ -20,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from tilewave.analysis.pairs import Pairs, compare, following
+from tilewave.analysis.ranges import workgroup_range
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import at_launch, bind, in_front, is_open, open_sizes
 from tilewave.ir.ops import (
     And,
     Arrive,
@@ -47,10 +50,12 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite_block, substitute, substitute_block, walk
-from tilewave.ir.types import BOOL, Memory, Scalar, dims
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, dims
 from tilewave.machine.chips import Chip
 
 MEMBERS = 2
+SAMPLE = 4104
+"""Of open sizes, for which it is looked at which operand neighbours share: some rounds of tiles."""
 
 OPEN_SIZES = Reason(
     "{symbol} is known at the call only, so it is not known which neighbours want the same, and copies are not shared",
@@ -86,26 +91,34 @@ class ShareCopies:
 
     machine: Chip
     least_part: float = 0.5
+    open_on_lines: bool = True
+    """Of memories whose rows are open, whether the code is for such as begin on lines."""
 
     def __repr__(self) -> str:
         return f"ShareCopies({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         engine = self.machine.copy_engine
-        if engine is None or engine.largest_cluster < MEMBERS or not _crosses_lines(kernel, self.machine.line_bytes):
+        if engine is None or engine.largest_cluster < MEMBERS or not self.crosses_lines(kernel):
             return kernel
         if not any(isinstance(op, Role) for op in kernel.body.ops):
             return kernel
         declined: list[Declined] = []
         try:
             program = _program(kernel, engine.pattern_bytes)
-            found = [shared for memory in program.memories if (shared := self.shared(program, memory, declined))]
+            sample = _program(bind(kernel, dict.fromkeys(open_sizes(kernel), SAMPLE)), engine.pattern_bytes)
+            found = [shared for memory in sample.memories if (shared := self.shared(sample, memory, declined))]
+            if not found:
+                return kernel.declining(*declined)
+            best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes)
+            shared = program.of_any_size(best) if is_open(kernel) else best
         except Left as left:
             return kernel.declining(left.declined)
-        if not found:
-            return kernel.declining(*declined)
-        best = max(found, key=lambda s: s.pairs.agree / s.pairs.both * s.bytes)
-        return _Sharing(program, best).kernel()
+        return _Sharing(program, shared).kernel()
+
+    def crosses_lines(self, kernel: Kernel) -> bool:
+        copied = [op.memory for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal)]
+        return not all(lies_on_lines(memory, self.machine.line_bytes, self.open_on_lines) for memory in copied)
 
     def shared(self, program: _Program, memory: Value, declined: list[Declined]) -> _Shared | None:
         try:
@@ -155,13 +168,7 @@ class _Program:
 
     def shared(self, memory: Value, least_part: float) -> _Shared:
         """Raises `Left` where copies of this operand cannot be shared, or too few workgroups would."""
-        copies = tuple(op for op in self.copies if op.memory == memory)
-        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
-        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
-        made: dict[Value, Op] = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
-        positions = self.decisive([v for op in copies for v in op.at], made)
-        if positions is None or not _computed(positions, made, self.differs):
-            raise Left(ELSEWHERE.at(copies[0].loc, memory=memory.name))
+        copies, positions, made = self.wanted(memory.name)
         facts = {"memory": memory.name, "box": dims(_box(copies[0])), "bytes": self.pattern_bytes}
         want(all(_has_halves(op, self.pattern_bytes) for op in copies), NO_HALVES, copies[0].loc, **facts)
         numbers = [op for op in made.values() if op in self.tops or op in self.producer.body.ops]
@@ -169,6 +176,29 @@ class _Program:
         pairs = compare(self.kernel, numbers, self.turns, turn, positions)
         self.check(pairs, copies[0], least_part)
         return _Shared(copies, positions, pairs)
+
+    def of_any_size(self, sample: _Shared) -> _Shared:
+        """What was found for some sizes, where these are open: then pairs may always be uneven."""
+        copies, positions, _ = self.wanted(sample.copies[0].memory.name)
+        want(_is_repeatable(self), UNEVEN, copies[0].loc)
+        want(
+            self.turns is None or workgroup_range(self.kernel)[1] % MEMBERS,
+            ODD,
+            copies[0].loc,
+            workgroups="an odd number of",
+        )
+        return _Shared(copies, positions, replace(sample.pairs, uneven=True))
+
+    def wanted(self, memory: str) -> tuple[tuple[CopyAsyncSignal, ...], tuple[Value, ...], dict[Value, Op]]:
+        """The copies of an operand, what decides where they begin, and how numbers outside of the steps are made."""
+        copies = tuple(op for op in self.copies if op.memory.name == memory)
+        inside = [*self.producer.body.ops, *(self.turns.body.ops if self.turns else ())]
+        outside = [op for op in (*self.tops, *inside) if isinstance(op, (Const, Workgroup, Elementwise))]
+        made: dict[Value, Op] = {op.result: op for op in outside if all(isinstance(v.type, Scalar) for v in op.results)}
+        positions = self.decisive([v for op in copies for v in op.at], made)
+        if positions is None or not _computed(positions, made, self.differs):
+            raise Left(ELSEWHERE.at(copies[0].loc, memory=memory))
+        return copies, positions, made
 
     def check(self, pairs: Pairs, copy: CopyAsyncSignal, least_part: float) -> None:
         workgroups, loc = self.kernel.workgroup_count, copy.loc
@@ -195,17 +225,13 @@ class _Program:
         return tuple(found)
 
 
-def _crosses_lines(kernel: Kernel, line_bytes: int) -> bool:
-    return not all(lies_on_lines(op.memory, line_bytes) for op in walk(kernel.body) if isinstance(op, CopyAsyncSignal))
-
-
 def _program(kernel: Kernel, pattern_bytes: int) -> _Program:
     """The parts of a kernel that can be shared; `Left` where it has others."""
     roles = [op for op in kernel.body.ops if isinstance(op, Role)]
     owns = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
     barriers = [op for op in kernel.body.ops if isinstance(op, Barrier)]
     for v in kernel.body.args:
-        want(isinstance(v.type, Memory), OPEN_SIZES, roles[0].loc, symbol=v.name)
+        want(isinstance(v.type, Memory) or v.name in open_sizes(kernel), OPEN_SIZES, roles[0].loc, symbol=v.name)
     loc = roles[0].loc
     one = len(roles) == 2 and len(owns) == 1 and owns[0] in kernel.body.ops and len(barriers) == 1
     want(one, OTHER_FORM, loc)
@@ -298,7 +324,7 @@ class _Sharing:
 
     def kernel(self) -> Kernel:
         p = self.p
-        behind_own, in_front = self.start()
+        behind_own, before_roles = self.start()
         new = {self.own: self.members.who} if self.members else {}
         told = {op.signals for op in walk(p.consumer.body) if isinstance(op, Arrive)}
         ops: list[Op] = []
@@ -309,15 +335,31 @@ class _Sharing:
                 case MakeSignals(arrivals) if op.result in told:
                     ops.append(replace(op, arrivals=MEMBERS * arrivals))
                 case Barrier():
-                    ops += [*in_front, ClusterBarrier(loc=op.loc)]
+                    ops += [*before_roles, ClusterBarrier(loc=op.loc)]
                 case Role(body=body):
                     change = self.consumer if op is p.consumer else self.producer
                     ops.append(replace(op, body=change(body, new)))
                 case _:
                     ops.append(substitute(op, new))
         ops.append(ClusterBarrier(loc=p.own.loc))
-        whole = -(-p.kernel.workgroup_count // MEMBERS) * MEMBERS
-        return replace(p.kernel, body=replace(p.kernel.body, ops=tuple(ops)), workgroups=whole, cluster=MEMBERS)
+        front, whole = self.grid()
+        body = in_front(front, replace(p.kernel.body, ops=tuple(ops)))
+        return at_launch(replace(p.kernel, body=body, workgroups=whole, cluster=MEMBERS))
+
+    def grid(self) -> tuple[list[Op], int | str]:
+        """Pairs of workgroups, and what computes how many."""
+        if isinstance(self.workgroups, int):
+            return [], -(-self.workgroups // MEMBERS) * MEMBERS
+        with self.builder.region():
+            whole = (self.workgroups + (MEMBERS - 1)) // MEMBERS * MEMBERS
+            return list(self.builder.ops), whole.value.name
+
+    @property
+    def workgroups(self) -> Any:
+        return self.number(self.p.kernel.workgroups)
+
+    def number(self, extent: int | str) -> Any:
+        return extent if isinstance(extent, int) else Number(self.builder, Value(extent, INDEX_SCALAR))
 
     # -- who computes what
 
@@ -328,7 +370,7 @@ class _Sharing:
         with self.builder.region():
             first = Number(self.builder, self.own) // MEMBERS * MEMBERS
             if self.p.turns is None:
-                self.members = self.pair(first + 1 < self.p.kernel.workgroup_count)
+                self.members = self.pair(first + 1 < self.workgroups)
                 return list(self.builder.ops), []
             trips, tiles = (self.again([self.p.turns.trips], n.value)[0] for n in (first, first + 1))
             self.trips = trips, tiles
@@ -410,7 +452,7 @@ class _Sharing:
         """The copy, or where nothing may be written, one whose box lies outside the memory."""
         with self.builder.region():
             self.builder.locate = lambda: op.loc
-            inside, end = Number(self.builder, at[axis]), op.memory.type.shape[axis]
+            inside, end = Number(self.builder, at[axis]), self.number(op.memory.type.extents[axis])
             where = Number(self.builder, writes).choose(inside, end).value
             return [*self.builder.ops, replace(op, at=(*at[:axis], where, *at[axis + 1 :]))]
 

@@ -32,6 +32,7 @@ from tilewave.ir.ops import (
     Const,
     Copy,
     CopyAsyncSignal,
+    Launch,
     Load,
     Loop,
     MakeExchange,
@@ -142,7 +143,7 @@ class _Split:
         known = set(self.old.body.args)
         for op in self.old.body.ops:
             numbers = op.is_pure and all(isinstance(v.type, Scalar) for v in op.results)
-            if isinstance(op, (Allocate, MakeExchange)) or (numbers and known.issuperset(op.operands)):
+            if isinstance(op, (Allocate, Launch, MakeExchange)) or (numbers and known.issuperset(op.operands)):
                 before.append(replace(op, results=tuple(self.rings.get(v, v) for v in op.results)))
                 known.update(op.results)
             else:

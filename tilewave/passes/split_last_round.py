@@ -24,18 +24,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tilewave.analysis.splits import EqualParts, Split
+from tilewave.analysis.depths import Depths
+from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.last_round import LARGEST
+from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
 from tilewave.ir.ops import (
     Const,
+    EqualShares,
     HandOver,
+    LastRound,
     Loop,
     MakeExchange,
     Mma,
-    Mul,
+    RangeSharers,
     Read,
     TakeOver,
     While,
@@ -89,21 +94,35 @@ class SplitLastRound:
     workgroups: int
     hand_over_bytes: int = HAND_OVER_BYTES
     line_bytes: int = 1
+    open_on_lines: bool = True
+    """Of memories whose rows are open, whether the code is for such as begin on lines."""
 
     def __repr__(self) -> str:
         return f"SplitLastRound({self.workgroups})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        left = kernel.workgroup_count % self.workgroups
-        if not left or not any(isinstance(op, Mma) for op in walk(kernel.body)):
+        if not self.workgroups or not any(isinstance(op, Mma) for op in walk(kernel.body)):
+            return kernel
+        left = kernel.workgroups % self.workgroups if isinstance(kernel.workgroups, int) else None
+        if left == 0:
             return kernel
         try:
-            return self.rounds(kernel, _Tile.of(kernel), left).kernel()
+            found = _Tile.of(kernel)
+            if left is None or not isinstance(found.steps, int):
+                return self.open_rounds(kernel, found).kernel()
+            return self.rounds(kernel, found, left).kernel()
         except Left as why:
             return kernel.declining(why.declined)
 
+    def open_rounds(self, kernel: Kernel, found: _Tile) -> _Rounds:
+        """The launch decides how many share the last round, and whether anybody does."""
+        if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
+            return _OpenRanges(kernel, found, self.workgroups, self.hand_over_bytes)
+        want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
+        return _OpenParts(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
+
     def rounds(self, kernel: Kernel, found: _Tile, left: int) -> _Rounds:
-        if all(lies_on_lines(memory, self.line_bytes) for memory in found.memories):
+        if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
             if (split := self.best(left, found.steps, found.step_bytes)) is not None:
                 return _Ranges(kernel, found, split, self.workgroups)
         elif (cut := self.best_cut(left, found.steps, found.step_bytes, found.ends_in_zeros)) is not None:
@@ -149,8 +168,10 @@ class _Tile:
     before: tuple[Op, ...]
     loop: Loop
     after: tuple[Op, ...]
-    steps: int
+    steps: Any
+    """An int, or a number of the launch."""
     step_bytes: int
+    depths: Depths
 
     @property
     def memories(self) -> list[Value]:
@@ -158,37 +179,17 @@ class _Tile:
 
     @property
     def ends_in_zeros(self) -> bool:
-        """Whether all that steps behind the last one would multiply is read beyond the end of its memory."""
-        factors = {v for op in self.loop.body.ops if isinstance(op, Mma) for v in (op.a, op.b)}
-        return factors <= self.depths.keys()
-
-    @property
-    def depths(self) -> dict[Value, int]:
-        """Of the tiles that each step reads a step further, the axis along which their memory ends with the steps."""
-        index, ops = self.loop.body.args[0], self.loop.body.ops
-        made = {op.results[0]: op for op in (*self.before, *ops) if isinstance(op, (Const, Mul))}
-        found: dict[Value, int] = {}
-        for op in ops:
-            for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
-                by = made.get(position)
-                far = made.get(by.b) if isinstance(by, Mul) and by.a == index else None
-                if isinstance(far, Const) and far.value * self.steps >= op.memory.type.shape[axis]:  # type: ignore[attr-defined]
-                    found[op.results[0]] = axis
-        return found
+        return self.depths.end_in_zeros(self.loop)
 
     @property
     def running_on(self) -> _Tile:
         """The same, where steps behind the last one read zeros."""
-        ops = [
-            replace(op, guard=(self.depths[op.result],)) if isinstance(op, Read) and op.result in self.depths else op
-            for op in self.loop.body.ops
-        ]
-        return replace(self, loop=replace(self.loop, body=replace(self.loop.body, ops=tuple(ops))))
+        return replace(self, loop=replace(self.loop, body=self.depths.running_on(self.loop)))
 
     @staticmethod
     def of(kernel: Kernel) -> _Tile:
         """Raises `Left` where it is not sure that sums of parts make the sums."""
-        ops = kernel.body.ops
+        ops = launch_and_rest(kernel.body)[1].ops
         loops = [op for op in walk(kernel.body) if isinstance(op, (Loop, While))]
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         want(computes_one_tile(kernel) and len(loops) == 1, NOT_ONE_LOOP, products[0].loc)
@@ -196,15 +197,14 @@ class _Tile:
         want(only_adds_up(loop), DOES_MORE, loop.loc)
         assert isinstance(loop, Loop)
         made = {op.results[0]: op for op in ops if isinstance(op, Const)}
-        trips = made.get(loop.trips)
-        if trips is None:
-            raise Left(UNKNOWN_STEPS.at(loop.loc))
+        want(loop.trips in made or loop.trips in known_at_launch(kernel), UNKNOWN_STEPS, loop.loc)
         want(_begins_with_zero(loop, made), NOT_FROM_ZERO, loop.loc, bits=SUM_BITS)
+        steps = int(made[loop.trips].value) if loop.trips in made else loop.trips
         before = ops[: ops.index(loop)]
         _check_before(kernel, before)
         own = [op for op in loop.body.ops if isinstance(op, Mma)]
         step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in own)
-        return _Tile(before, loop, ops[len(before) + 1 :], int(trips.value), step_bytes)
+        return _Tile(before, loop, ops[len(before) + 1 :], steps, step_bytes, Depths(kernel))
 
 
 def _check_before(kernel: Kernel, before: tuple[Op, ...]) -> None:
@@ -235,10 +235,16 @@ class _Turn:
 class _Rounds(ABC):
     """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, split: Split | EqualParts, at_once: int) -> None:
-        self.old, self.tile, self.slots = kernel, tile, split.workgroups
-        self.rounds = kernel.workgroup_count // at_once
-        self.workgroups = at_once if self.rounds else split.workgroups
+    rounds: Any
+    """As many turns have whole tiles."""
+    whole: Any
+    """As many tiles are computed whole."""
+    workgroups: Any
+    steps: Any
+    """Of a whole tile."""
+
+    def __init__(self, kernel: Kernel, tile: _Tile, slots: int) -> None:
+        self.old, self.tile, self.slots, self.steps = kernel, tile, slots, tile.steps
         start = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         self.builder = Builder(names(kernel), locate=lambda: start.loc)
 
@@ -269,12 +275,17 @@ class _Rounds(ABC):
             self.compute(Number(b, turn))
             body = b.block((turn,), ())
         b.effect(Loop, trips, (), body)
-        return replace(self.old, body=replace(self.old.body, ops=tuple(b.ops)), workgroups=self.workgroups)
+        launch, rest = launch_and_rest(self.old.body)
+        new = replace(self.old, body=replace(rest, ops=(*launch, *b.ops)), workgroups=self.workgroups)
+        return at_launch(new)
+
+    def is_whole(self, turn: Number) -> Any:
+        return turn < self.rounds
 
     def compute(self, count: Number) -> None:
-        turn = self.turn(count, count < self.rounds)
+        turn = self.turn(count, self.is_whole(count))
         sums = self.add_up(turn)
-        ends = turn.end.equals(self.tile.steps)
+        ends = turn.end.equals(self.steps)
         self.when(ends.choose(0, 1), lambda: self.builder.effect(HandOver, sums, self.exchange, self.own.value))
         others = ends.choose(turn.first.equals(0).choose(0, self.others()), 0)
         whole = self.take_over(sums, others)
@@ -328,8 +339,10 @@ class _Ranges(_Rounds):
     """What is left is cut evenly: a workgroup has one part or two."""
 
     def __init__(self, kernel: Kernel, tile: _Tile, split: Split, at_once: int) -> None:
-        super().__init__(kernel, tile, split, at_once)
-        self.split = split
+        super().__init__(kernel, tile, split.workgroups)
+        self.split, self.at_once = split, at_once
+        self.rounds, self.workgroups = _known_rounds(kernel, split, at_once)
+        self.whole = self.rounds * self.workgroups
 
     def start(self) -> Any:
         split = self.split
@@ -344,10 +357,15 @@ class _Ranges(_Rounds):
     def turn(self, turn: Number, is_whole: Number) -> _Turn:
         """A whole tile, or the first of two parts, which is the begin of a tile, or the last part."""
         is_first = turn.equals(self.rounds)
-        tile = is_first.choose(self.last_tile, self.first_tile) + self.rounds * self.workgroups
-        number = is_whole.choose(self.own + turn * self.workgroups, tile)
+        tile = is_first.choose(self.last_tile, self.first_tile) + self.whole
+        number = is_whole.choose(self.own + turn * self.stride, tile)
         first = is_whole.choose(0, is_first.choose(self.begin, self.first_step))
         return _Turn(number.value, first, is_first.choose(self.last_step, self.split.steps))
+
+    @property
+    def stride(self) -> Any:
+        """From one whole tile of a workgroup to its next."""
+        return self.workgroups
 
     def others(self) -> Any:
         return self.own - self.source
@@ -360,16 +378,17 @@ class _Parts(_Rounds):
     """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
 
     def __init__(self, kernel: Kernel, tile: _Tile, cut: EqualParts, at_once: int) -> None:
-        super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut, at_once)
+        super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut.workgroups)
         self.cut = cut
+        self.rounds, self.workgroups = _known_rounds(kernel, cut, at_once)
+        self.whole = self.rounds * self.workgroups
 
     def start(self) -> Any:
         self.its_tile, self.begin = self.cut.tile(self.own), self.cut.first(self.own)
         return (self.own < self.cut.workgroups).choose(1, 0)
 
     def turn(self, turn: Number, is_whole: Number) -> _Turn:
-        far = self.rounds * self.workgroups
-        number = is_whole.choose(self.own + turn * self.workgroups, self.its_tile + far)
+        number = is_whole.choose(self.own + turn * self.workgroups, self.its_tile + self.whole)
         first = is_whole.choose(0, self.begin)
         trips = is_whole.choose(self.cut.steps, self.cut.longest)
         return _Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
@@ -379,3 +398,108 @@ class _Parts(_Rounds):
 
     def slot(self, other: Number) -> Any:
         return self.cut.workgroup_of(self.its_tile, other)
+
+
+def _known_rounds(kernel: Kernel, split: Split | EqualParts, at_once: int) -> tuple[int, int]:
+    """Rounds of whole tiles, and workgroups."""
+    rounds = kernel.workgroup_count // at_once
+    return rounds, at_once if rounds else split.workgroups
+
+
+class _OpenRanges(_Ranges):
+    """The same where the launch counts tiles and steps: it says how many share, and 0 where nobody does."""
+
+    def __init__(self, kernel: Kernel, tile: _Tile, at_once: int, hand_over_bytes: int) -> None:
+        _Rounds.__init__(self, kernel, tile, at_once)
+        self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
+
+    @property
+    def stride(self) -> int:
+        return self.at_once
+
+    def start(self) -> Any:
+        plan = _Plan.of(self, RangeSharers)
+        most = LARGEST // self.at_once - 1
+        every = (plan.left * plan.steps).smaller(most)
+        split = self.split = OpenSplit(plan.left, plan.steps, plan.shares, every=every, most=most)
+        self.rounds, self.whole, self.workgroups = plan.rounds(self.own), plan.whole, plan.grid(plan.shares)
+        self.steps = plan.steps
+        first, last = split.first(self.own), (split.first(self.own + 1) - 1).larger(0)
+        self.first_tile, self.first_step = first // split.steps, first % split.steps
+        self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
+        has_two = self.first_tile.differs(self.last_tile)
+        self.begin = has_two.choose(0, self.first_step)
+        self.source = split.workgroup_of((first - self.first_step).larger(0))
+        return (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
+
+
+class _OpenParts(_Parts):
+    """The same in equal parts. All that depends on a workgroup's number is computed turn by turn, so that one of two
+    neighbours can take a turn for the other."""
+
+    def __init__(self, kernel: Kernel, tile: _Tile, at_once: int, hand_over_bytes: int) -> None:
+        _Rounds.__init__(self, kernel, tile, at_once)
+        self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
+
+    def start(self) -> Any:
+        plan = _Plan.of(self, EqualShares)
+        sharers = plan.left * plan.shares
+        self.most_rounds = (plan.whole + (self.at_once - 1)) // self.at_once
+        self.cut = EqualParts(plan.left, plan.steps, plan.shares)
+        self.rounds, self.whole, self.workgroups = plan.rounds(self.own), plan.whole, plan.grid(sharers)
+        self.steps = plan.steps
+        return (self.own < sharers).choose(1, 0)
+
+    def is_whole(self, turn: Number) -> Any:
+        """Where tiles are shared, whole ones fill all rounds before; so no workgroup's number decides it."""
+        return turn < self.most_rounds
+
+    def turn(self, turn: Number, is_whole: Number) -> _Turn:
+        self.its_tile = self.cut.tile(self.own)
+        longest = (self.cut.steps + self.cut.parts - 1) // self.cut.parts
+        begin = self.own // self.cut.tiles * longest
+        number = is_whole.choose(self.own + turn * self.at_once, self.its_tile + self.whole)
+        first = is_whole.choose(0, begin)
+        trips = is_whole.choose(self.cut.steps, longest).larger(1)
+        return _Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the launch computes for the rounds of a kernel."""
+
+    tiles: Any
+    steps: Any
+    left: Any
+    """Tiles behind the last whole round."""
+    shares: Any
+    whole: Any
+    at_once: int
+
+    @staticmethod
+    def of(rounds: _OpenRanges | _OpenParts, decision: type[LastRound]) -> _Plan:
+        b, at_once, step_bytes = rounds.builder, rounds.at_once, rounds.tile.step_bytes
+        tiles, steps = tiles_of(rounds.old, b), rounds.tile.steps
+        tiles = tiles if isinstance(tiles, Number) else Number(b, b.const(tiles))
+        steps = Number(b, steps if isinstance(steps, Value) else b.const(steps))
+        left = tiles % at_once
+        weighed = decision(
+            left.value,
+            steps.value,
+            at_once,
+            step_bytes,
+            rounds.hand_over_bytes,
+            results=(b.fresh("shares", INDEX_SCALAR),),
+        )
+        b.ops.append(weighed)
+        shares = Number(b, weighed.result)
+        whole = shares.equals(0).choose(tiles, tiles // at_once * at_once)
+        return _Plan(tiles, steps, left, shares, whole, at_once)
+
+    def rounds(self, own: Number) -> Any:
+        return (self.whole + (self.at_once - 1) - own) // self.at_once
+
+    def grid(self, sharers: Number) -> str:
+        """The name of the number of workgroups: with a round of whole tiles, or nothing shared, as many as it has."""
+        most: Number = self.whole.smaller(self.at_once).larger(sharers)
+        return most.value.name

@@ -42,7 +42,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, rename, substitute, walk
-from tilewave.ir.types import INDEX_SCALAR, Tile
+from tilewave.ir.types import INDEX_SCALAR, Extent, Tile, known_at_most
 
 MOVES: tuple[type[Op], ...] = (Read, Write, Gather, Scatter)
 CUT_HERE: tuple[type[Op], ...] = (*MOVES, Iota, Loop, While, Yield)
@@ -66,11 +66,11 @@ TWO_PLACES = Reason("{memory} is touched at two places, one of them written, so 
 MOVING = Reason("a loop over a tile moves where {memory} is written, so tiles stay whole")
 RAGGED_SCATTER = Reason(
     "a tile that may hang over the edge is written element by element, so it stays whole",
-    "let the tile divide the size",
+    "let the tile divide the size, and give that in subs",
 )
 OUTSIDE = Reason(
     "a block of {memory} might lie outside it where the tile does not, so tiles stay whole",
-    "let the tile divide the size",
+    "let the tile divide the size, and give that in subs",
 )
 TWO_LENGTHS = Reason("memories of two lengths are written along one axis, so tiles stay whole")
 
@@ -129,7 +129,7 @@ class AxisWindow:
 
     op: Read | Write
     at: Value
-    length: int
+    length: Extent
 
 
 @dataclass(frozen=True)
@@ -214,12 +214,12 @@ class _Plan:
             if isinstance(op, (Read, Write)):
                 for axis, mine in zip(op.axes, self.axes.of(_tile(op)), strict=True):
                     if mine == label:
-                        yield AxisWindow(op, op.at[axis], op.memory.type.shape[axis])
+                        yield AxisWindow(op, op.at[axis], op.memory.type.extents[axis])
 
     def begin(self, label: Label, extent: int) -> AxisWindow | None:
         """The window that tells which blocks lie in the memory; None where all of them do."""
         windows = list(self.windows(label))
-        ragged = [w for w in windows if w.length % extent or self.positions.divisor(w.at) % extent]
+        ragged = [w for w in windows if not self.is_whole(w, extent)]
         if not ragged:
             return None
         writes = [w for w in windows if isinstance(w.op, Write)]
@@ -227,11 +227,16 @@ class _Plan:
         first = writes[0]
         same = [w for w in windows if self.positions.formula(w.at) == self.positions.formula(first.at)]
         for w in ragged:
-            inside = w in same and (w.length >= first.length or isinstance(w.op, Write))
+            inside = w in same and (known_at_most(first.length, w.length) or isinstance(w.op, Write))
             want(inside, OUTSIDE, w.op.loc, memory=w.op.memory.name)
         want(all(w.length == first.length for w in writes), TWO_LENGTHS, writes[-1].op.loc)
         want(first.at not in self.made_inside, MOVING, first.op.loc, memory=first.op.memory.name)
         return first
+
+    def is_whole(self, window: AxisWindow, extent: int) -> bool:
+        """Whether a window lies in its memory with all its elements, wherever it begins inside."""
+        length = window.length
+        return isinstance(length, int) and not length % extent and not self.positions.divisor(window.at) % extent
 
 
 def _parted(block: Block) -> tuple[list[Op], list[Op], Yield | None]:
@@ -312,8 +317,13 @@ class _Splitter:
         builder, count = self.builder, self.builder.const(cut.count)
         if cut.begin is None:
             return count
-        left = builder.binary(Sub, builder.const(cut.begin.length + cut.extent - 1), cut.begin.at)
+        left = builder.binary(Sub, self.up(cut.begin.length, cut.extent), cut.begin.at)
         return builder.binary(Min, builder.binary(FloorDiv, left, builder.const(cut.extent)), count)
+
+    def up(self, length: Extent, extent: int) -> Value:
+        if isinstance(length, int):
+            return self.builder.const(length + extent - 1)
+        return self.builder.binary(Add, Value(length, INDEX_SCALAR), self.builder.const(extent - 1))
 
     def nest(self, loops: Sequence[tuple[BlockAxis, Value]]) -> None:
         if not loops:

@@ -21,6 +21,7 @@ from tilewave.analysis.visits import written_again
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
@@ -99,7 +100,7 @@ class StageWrites:
             return [WriteThrough(op.tile, op.memory, op.at, memories[kind], op.axes, loc=op.loc)]
 
         staged = rewrite(kernel, stage)
-        made = replace(staged, body=replace(staged.body, ops=(*allocations, *staged.body.ops)))
+        made = replace(staged, body=in_front(allocations, staged.body))
         return made.declining(*declined)
 
 
@@ -114,7 +115,9 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
     want(rows, ACROSS_ROWS, loc, **facts)
-    want(memory.shape[-1] * size % grain == 0, ROWS_APART, loc, **facts, bytes=memory.shape[-1] * size)
+    row = memory.extents[-1]
+    if isinstance(row, int):  # open rows are looked at when it is launched
+        want(row * size % grain == 0, ROWS_APART, loc, **facts, bytes=row * size)
     want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
     few = axes <= engine.most_axes and prod(op.tile.type.shape[:-2]) == 1
     want(few, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)

@@ -7,7 +7,8 @@ Signals, registers and numbers are then ready when the last results of the kerne
 from kernel to kernel. Every wave that touches global memory waits by itself, so nothing rests on who tells whom.
 
 It pays for short kernels, in which each workgroup computes one tile: 4 % of 2048³ on an H200. Kernels of several rounds
-are left alone: they gain nothing, and those whose last round is split lose 1 %.
+are left alone: they gain nothing, and those whose last round is split lose 1 %. Where the launch decides how many
+rounds there are, the waits are there, and cost nothing unless it asks for an early start.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tilewave.ir.types import Memory
 def start_early(kernel: Kernel) -> Kernel:
     """Kernels whose tiles are copied: their roles are apart from what prepares them."""
     waits = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
-    if waits or _loops_around_copies(kernel.body) not in (0, 1):
+    most = 2 if isinstance(kernel.workgroups, str) else 1
+    if waits or _loops_around_copies(kernel.body) not in range(most + 1):
         return kernel
     ops: list[Op] = []
     for at, op in enumerate(kernel.body.ops):

@@ -113,11 +113,12 @@ class CopiedTile:
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
         rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, loc, **facts)
-        row_bytes, apart = box[-1] * size, memory.shape[-1] * size
+        row_bytes, row = box[-1] * size, memory.extents[-1]
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
-        want(apart % grain == 0 or memory.rank == 1, ROWS_APART, loc, **facts, bytes=apart)
+        if isinstance(row, int):  # open rows are looked at when it is launched
+            want(row * size % grain == 0 or memory.rank == 1, ROWS_APART, loc, **facts, bytes=row * size)
         want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
         want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
         axes = memory.rank

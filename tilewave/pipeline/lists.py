@@ -32,6 +32,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
@@ -109,16 +110,25 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
     )
 
 
-def hopper(machine: Chip, places: Places, stages: int | None, workgroups: int, fewest: int = 1) -> tuple[Pass, ...]:
+def hopper(
+    machine: Chip,
+    places: Places,
+    stages: int | None,
+    workgroups: int,
+    fewest: int = 1,
+    open_on_lines: bool = True,
+) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`; unsaid, the pass decides.
-    `workgroups` run at once; where there are more, each of those computes several tiles.
+    `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
+    `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
     specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     return (
-        SplitLastRound(workgroups, line_bytes=machine.line_bytes),  # first: it makes rounds, or leaves it to the next
-        MakePersistent(workgroups),
+        take_a_step,  # first: whoever makes parts of a depth must know that there is one
+        SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
+        MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),
         slice_depth,
@@ -132,7 +142,7 @@ def hopper(machine: Chip, places: Places, stages: int | None, workgroups: int, f
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
         specialize,  # on lanes: each role is a program of its own
-        ShareCopies(machine),  # behind the roles: it changes whom each of them tells
+        ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring

@@ -20,10 +20,12 @@ import numpy as np
 from tilewave.errors import NOWHERE, CallError, Loc, WrongDevice, here
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
-from tilewave.runtime.foreign_arrays import cuda_interface, look
+from tilewave.runtime.foreign_arrays import cuda_interface, look, place
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
+HOST = "cpu"
+"""The device of arrays in this machine's own memory."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 
 
@@ -69,9 +71,12 @@ def view(array: object) -> ArrayView:
 def place_of(array: object) -> tuple[str, tuple[int, ...]]:
     """The device that an array is on, and its shape; `Refused` where it is none."""
     if type(array) is _ndarray:
-        return "cpu", array.shape
+        return HOST, array.shape
+    on_gpu = place(array)
+    if on_gpu is not None:
+        return on_gpu
     found = _view(array)
-    return found.device, tuple(found.shape)
+    return found.device, found.shape
 
 
 def _view(array: object) -> ArrayView:

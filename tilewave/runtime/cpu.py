@@ -6,13 +6,19 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from tilewave.forks import cached_property
+from tilewave.ir.launch import HostLaunch
+from tilewave.ir.ops import Prepack
+from tilewave.ir.parse import parse
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.pool import launch_address
 from tilewave.runtime.scratch import Scratch
+from tilewave.runtime.sizes import KEPT_CALLS
 
 PAGE_BYTES = 4096
 KEPT_BYTES = 1 << 18
@@ -26,10 +32,55 @@ class CpuLaunch:
     words: int
     packed_slots: tuple[int, ...]
     packed_bytes: tuple[int, ...]
+    """Where all sizes are known."""
     scratch_slot: int
     scratch_bytes: int
     item_bytes: tuple[int, ...]
     """Of each array's elements: strides are passed in elements."""
+    opening: str = ""
+    """Of a kernel whose sizes are open: its launch and its packed memories, as text."""
+
+
+@dataclass(frozen=True)
+class CallSizes:
+    """What a launch comes to for the sizes of a call."""
+
+    numbers: tuple[int, ...]
+    """The kernel's own indices, then what its launch computes."""
+    packed_bytes: tuple[int, ...]
+    workgroups: int
+
+    @cached_property
+    def packed_pages(self) -> int:
+        return sum(map(_pages, self.packed_bytes))
+
+
+class Opening:
+    """How the sizes of a call decide what its launch needs; what was found is kept by the sizes."""
+
+    def __init__(self, text: str) -> None:
+        kernel = parse(text)
+        self._launch = HostLaunch(kernel)
+        at = {name: place for place, name in enumerate(self._launch.names)}
+        self._packed: list[tuple[int, list[int]]] = []
+        """Of each packed memory: the bytes that are known, and which numbers they are multiplied by."""
+        for kind in (op.result.type for op in kernel.body.ops if isinstance(op, Prepack)):
+            known = prod(n for n in kind.extents if isinstance(n, int)) * kind.dtype.bytes
+            self._packed.append((known, [at[n] for n in kind.extents if isinstance(n, str)]))
+        self._kept: dict[tuple[int, ...], CallSizes] = {}
+
+    def of(self, numbers: tuple[int, ...]) -> CallSizes:
+        found = self._kept.get(numbers)
+        if found is None:
+            if len(self._kept) >= KEPT_CALLS:
+                self._kept.clear()
+            found = self._kept[numbers] = self._sizes(numbers)
+        return found
+
+    def _sizes(self, numbers: tuple[int, ...]) -> CallSizes:
+        launched = self._launch(numbers)
+        packed = [known * prod([launched.numbers[place] for place in places]) for known, places in self._packed]
+        return CallSizes(launched.numbers, tuple(packed), launched.workgroups)
 
 
 @cache
@@ -54,7 +105,8 @@ class CpuProgram:
         self._run = kind(self._library["run"])
         self._launcher = launch_address()
         self._words = ctypes.c_int64 * launch.words
-        self._packed_pages = sum(_pages(size) for size in launch.packed_bytes)
+        self._opening = Opening(launch.opening) if launch.opening else None
+        self._known = CallSizes((), launch.packed_bytes, 1)
         self._scratch_pages = _pages(launch.scratch_bytes)
         self._strides: dict[tuple[tuple[int, ...], int], list[int]] = {}
         self._given = launch.scratch_slot - len(launch.packed_slots)
@@ -74,14 +126,22 @@ class CpuProgram:
 
     def call(self, words: list[int], numbers: Sequence[int], threads: int) -> None:
         """Run it on arrays that `words_of` was given."""
+        sizes = self._known
+        if self._opening:
+            sizes = self._opening.of(tuple(numbers))
+            if sizes.workgroups < 2:
+                threads = sizes.workgroups
+            numbers = sizes.numbers
+        if not threads:
+            return
         each = self._scratch_pages
-        needed = self._packed_pages + threads * each
+        needed = sizes.packed_pages + threads * each
         if needed <= KEPT_BYTES:
-            self._call_kept(words, numbers, threads, needed, each)
+            self._call_kept(words, numbers, sizes, threads, needed)
             return
         words = [*words, *numbers]
         with _SCRATCH.lease(1, needed) as lease:
-            laid_out = self._words(*words, *self._memory(lease.address, each))
+            laid_out = self._words(*words, *self._memory(lease.address, sizes, each))
             self._run(self._launcher, ctypes.addressof(laid_out), threads)
 
     def _in_elements(self, strides: tuple[int, ...], item: int) -> list[int]:
@@ -91,7 +151,7 @@ class CpuProgram:
         found = self._strides[strides, item] = [stride // item for stride in strides]
         return found
 
-    def _call_kept(self, words: list[int], numbers: Sequence[int], threads: int, needed: int, each: int) -> None:
+    def _call_kept(self, words: list[int], numbers: Sequence[int], sizes: CallSizes, threads: int, needed: int) -> None:
         """A call whose memory is small enough to be kept for the next one; each concurrent call has its own."""
         try:
             frame = self._frames.pop()
@@ -99,19 +159,19 @@ class CpuProgram:
             frame = _Frame.new(self._words, needed)
         if frame.bytes < needed:
             frame = _Frame.new(self._words, needed)
-        if frame.each != each or not frame.ready:
-            frame.words[self._given :] = self._memory(frame.memory_address, each)
-            frame.each, frame.ready = each, True
-        if frame.holds is not words or numbers:  # the last call had the same arrays, and no numbers
+        if frame.laid_out_for is not sizes:
+            frame.words[self._given :] = self._memory(frame.memory_address, sizes, self._scratch_pages)
+            frame.laid_out_for = sizes
+        if frame.holds is not words or frame.numbers is not numbers:
             frame.words[: self._given] = [*words, *numbers]
-            frame.holds = words if not numbers else None
+            frame.holds, frame.numbers = words, numbers
         self._run(self._launcher, frame.address, threads)
         self._frames.append(frame)
 
-    def _memory(self, at: int, each: int) -> list[int]:
+    def _memory(self, at: int, sizes: CallSizes, each: int) -> list[int]:
         """The words behind what the caller gave: each packed operand's memory, then scratch and its stride."""
         words = []
-        for size in self.launch.packed_bytes:
+        for size in sizes.packed_bytes:
             words.append(at)
             at += _pages(size)
         return [*words, at, each]
@@ -120,16 +180,17 @@ class CpuProgram:
 class _Frame:
     """The arguments of one call in memory, and small memory for it."""
 
-    __slots__ = ("address", "bytes", "each", "holds", "memory", "memory_address", "ready", "words")
+    __slots__ = ("address", "bytes", "holds", "laid_out_for", "memory", "memory_address", "numbers", "words")
 
     def __init__(self, words: Any, memory: Any, size: int) -> None:
         self.words, self.memory, self.bytes = words, memory, size
         self.address = ctypes.addressof(words)
         start = ctypes.addressof(memory)
         self.memory_address = -(-start // PAGE_BYTES) * PAGE_BYTES
-        self.each, self.ready = 0, False
+        self.laid_out_for: CallSizes | None = None
         self.holds: list[int] | None = None
-        """What stands in its words, where no numbers do."""
+        """What stands in its words, by its list, and the numbers behind them: the next call may have the same."""
+        self.numbers: Sequence[int] | None = None
 
     @staticmethod
     def new(kind: Any, size: int) -> _Frame:

@@ -12,7 +12,7 @@ from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchFrame
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, stream_of
-from tilewave.runtime.gpu_launch import GpuLaunch, ScratchMemory
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory
 
 KEPT_CALLS = 1024
 """Calls that a program remembers; more different ones in turn, and it starts afresh."""
@@ -36,12 +36,27 @@ class _Loaded:
     launcher: Launcher
 
 
+class NoLauncher:
+    """For calls that have nothing to compute."""
+
+    def launch(self, frame: LaunchFrame | None) -> None:
+        pass
+
+    def renumbered(self, frame: LaunchFrame | None, numbers: Sequence[int]) -> LaunchFrame | None:
+        return frame
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A launch that can be made again and again."""
 
-    launcher: Launcher
-    frame: LaunchFrame
+    launcher: Launcher | NoLauncher
+    frame: Any
+    numbers: tuple[int, ...] = ()
+    """Those in the frame."""
+
+
+NOTHING = Prepared(NoLauncher(), None)
 
 
 @dataclass
@@ -53,45 +68,77 @@ class CudaProgram:
     _prepared: dict[tuple[Any, ...], Prepared] = field(default_factory=dict, repr=False)
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
+    _scalars: set[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
+        self._scalars = {slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarSlot)}
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
 
-    def __call__(self, arrays: Sequence[object], numbers: Sequence[int] = ()) -> None:
-        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
+    def __call__(
+        self, arrays: Sequence[object], numbers: Sequence[int] = (), parameters: tuple[Parameter, ...] | None = None
+    ) -> None:
+        """Launch it on the arrays' device and stream; nothing is copied and nothing waited for.
+
+        `parameters` say what this call's arrays must be, where it is not the same for all.
+        """
         try:
             facts, key = key_of(arrays), None
             if facts:
                 number = facts[0][0]
                 stream = stream_of(arrays, self._names, number)
                 recorded = self._has_scratch and self._is_recorded(number, stream)
-                key = (facts, stream, recorded, *numbers)
+                key = (facts, stream, recorded, *(self._deciding(numbers) if self._scalars else numbers))
             prepared = None if key is None else self._prepared.get(key)
             if prepared is None:
-                prepared = self._prepare(arrays, numbers)
+                prepared = self._prepare(arrays, numbers, self.code.parameters if parameters is None else parameters)
                 self._keep(key, prepared)
         except CallError as error:  # looking for the author's line costs more than a launch
             raise error.at(here()) from None
         except Refused as refused:
             raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
-        prepared.launcher.launch(prepared.frame)
+        frame, launcher = prepared.frame, prepared.launcher
+        if self._scalars and prepared.numbers[: len(numbers)] != tuple(numbers):
+            frame = launcher.renumbered(frame, numbers)
+        launcher.launch(frame)
+
+    def _deciding(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers that more than the kernel's own arithmetic depends on."""
+        return [number for i, number in enumerate(numbers) if i not in self._scalars]
 
     def _is_recorded(self, number: int, stream: int) -> bool:
         """Whether this launch goes into a graph, which has scratch memory of its own."""
         return cuda_driver(self.code.kernel).capturing(number, stream)
 
-    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int]) -> Prepared:
+    def _prepare(self, arrays: Sequence[object], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> Prepared:
         kernel = self.code.kernel
         driver = cuda_driver(kernel)
-        views = check_call(kernel, self.code.parameters, arrays, "cuda", NOWHERE, driver.device_of)
+        views = check_call(kernel, parameters, arrays, "cuda", NOWHERE, driver.device_of)
         number = device_number(views)
-        return self.prepare(views, numbers, number, stream_of(arrays, self._names, number))
+        return self.prepare(views, numbers, number, stream_of(arrays, self._names, number), parameters)
 
-    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
+    def prepare(
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        number: int,
+        stream: int,
+        parameters: tuple[Parameter, ...],
+    ) -> Prepared:
         """All that launches with these arrays need, on the device of that number; the arrays have been checked."""
+        return self.prepared(views, numbers, number, stream)
+
+    def prepared(
+        self,
+        views: Sequence[ArrayView],
+        numbers: Sequence[int],
+        number: int,
+        stream: int,
+        shape: LaunchShape | None = None,
+    ) -> Prepared:
+        """The same, where the sizes of a call decide how many workgroups there are."""
         launcher = self._on(number).launcher
-        return Prepared(launcher, launcher.prepare(views, numbers, stream))
+        return Prepared(launcher, launcher.prepare(views, numbers, stream, shape), tuple(numbers))
 
     def _keep(self, key: tuple[Any, ...] | None, prepared: Prepared) -> None:
         if key is not None:

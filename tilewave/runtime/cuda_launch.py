@@ -7,7 +7,7 @@ call can be made again, and by several threads at once, without writing a byte.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int, c_int64, c_size_t, c_uint, c_uint32, c_void_p
 from dataclasses import dataclass
 
@@ -20,6 +20,8 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
+    LaunchShape,
+    ScalarSlot,
     ScratchMemory,
     Shape3,
     Slot,
@@ -205,7 +207,20 @@ class LaunchFrame:
         self.parameters = (c_size_t * count)(*range(first, first + 8 * count, 8))
         self.at = ctypes.addressof(self._config)
         self.parameters_at = ctypes.addressof(self.parameters)
-        self.kept: list[TensorMapBytes] = []
+        self.kept: list[TensorMapBytes | LaunchFrame] = []
+
+    def with_words(self, words: Mapping[int, int]) -> LaunchFrame:
+        """The same launch, except for some of its parameters; all others are read where this frame has them."""
+        other = LaunchFrame.__new__(LaunchFrame)
+        other._attributes, other._config, other.at = self._attributes, self._config, self.at
+        other.words = (c_int64 * len(words))(*words.values())
+        other.parameters = type(self.parameters).from_buffer_copy(self.parameters)
+        first = ctypes.addressof(other.words)
+        for i, at in enumerate(words):
+            other.parameters[at] = first + 8 * i
+        other.parameters_at = ctypes.addressof(other.parameters)
+        other.kept = [self]
+        return other
 
 
 def _spelled(attribute: Attribute) -> LaunchAttribute:
@@ -236,6 +251,8 @@ class Launcher:
         scratch = [(at, slot) for at, slot in enumerate(description.slots) if isinstance(slot, ScratchMemory)]
         self._scratch = {(at, _RECORDED): self._zeros(slot.bytes) for at, slot in scratch}
         self._maps: dict[_MapKey, TensorMapBytes] = {}
+        slots = enumerate(description.slots)
+        self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
@@ -243,10 +260,16 @@ class Launcher:
         """Launch it; the arrays have been checked, and nothing is waited for."""
         self.launch(self.prepare(views, numbers, stream))
 
-    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> LaunchFrame:
-        """All that a launch needs, for as many launches as the arrays live."""
+    def prepare(
+        self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int, shape: LaunchShape | None = None
+    ) -> LaunchFrame:
+        """All that a launch needs, for as many launches as the arrays live; `shape` where their sizes decide it."""
         d = self.description
-        frame = LaunchFrame(len(d.slots), d.grid, d.block, d.shared_bytes, d.attributes, stream)
+        grid, attributes = d.grid, d.attributes
+        if shape is not None:
+            grid = shape.grid
+            attributes = tuple(a for a in attributes if shape.starts_early or not isinstance(a, EarlyStart))
+        frame = LaunchFrame(len(d.slots), grid, d.block, d.shared_bytes, attributes, stream)
         for at, slot in enumerate(d.slots):
             if isinstance(slot, TiledArray):
                 descriptor = self._descriptor(slot, views[slot.array])
@@ -255,6 +278,10 @@ class Launcher:
             else:
                 frame.words[at] = self._word(at, slot, views, numbers, stream)
         return frame
+
+    def renumbered(self, frame: LaunchFrame, numbers: Sequence[int]) -> LaunchFrame:
+        """The same launch with other numbers for the kernel's arithmetic; the old frame is left as it was."""
+        return frame.with_words({at: numbers[index] for at, index in self._scalars})
 
     def launch(self, frame: LaunchFrame) -> None:
         """Launch what was prepared."""
@@ -274,7 +301,7 @@ class Launcher:
                 return views[array].pointer
             case Stride(array, axis):
                 return views[array].strides[axis] // views[array].dtype.bytes
-            case SymbolArgument(index):
+            case SymbolArgument(index) | ScalarSlot(index):
                 return numbers[index]
             case Table(index):
                 return self._tables[index].address

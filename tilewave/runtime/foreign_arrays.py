@@ -37,6 +37,8 @@ class _Reader:
 
     look: Callable[[Any], Guest | None]
     facts: Callable[[Any], Facts]
+    device: Callable[[Any], str]
+    """Nothing where it is on the CPU."""
 
 
 def library(array: object) -> str:
@@ -59,8 +61,16 @@ def _reader(kind: type) -> _Reader | None:
     if module is None:
         return None
     if package == "torch":
-        return _Reader(_from_torch, _torch_facts) if kind in (module.Tensor, module.nn.Parameter) else None
-    return _Reader(_from_cupy, _cupy_facts) if kind is module.ndarray else None
+        return (
+            _Reader(_from_torch, _torch_facts, _device_of_tensor)
+            if kind in (module.Tensor, module.nn.Parameter)
+            else None
+        )
+    return (
+        _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id))
+        if kind is module.ndarray
+        else None
+    )
 
 
 def look(array: object) -> Guest | None:
@@ -68,6 +78,15 @@ def look(array: object) -> Guest | None:
     kind: Any = type(array)
     reader = _reader(kind)
     return None if reader is None else reader.look(array)
+
+
+def place(array: object) -> tuple[str, tuple[int, ...]] | None:
+    """The device and the shape of an array that `look` reads, which is asked nothing else; None for everything else."""
+    kind: Any = type(array)
+    reader = _reader(kind)
+    guest: Any = array
+    device = "" if reader is None else reader.device(guest)
+    return (device, tuple(guest.shape)) if device else None
 
 
 # torch --------------------------------------------------------------------------------------------------------------
@@ -88,6 +107,10 @@ def _from_torch(tensor: Any) -> Guest | None:
         raise UnknownDType(str(tensor.dtype).removeprefix("torch."))
     strides = _in_bytes(tensor.stride(), dtype.bytes)
     return Guest(tensor.data_ptr(), tensor.shape, strides, dtype, _torch_device(torch, tensor.get_device()))
+
+
+def _device_of_tensor(tensor: Any) -> str:
+    return _torch_device(sys.modules["torch"], tensor.get_device()) if tensor.is_cuda else ""
 
 
 @cache

@@ -32,6 +32,13 @@ class SymbolArgument:
 
 
 @dataclass(frozen=True)
+class ScalarSlot:
+    """One of the numbers of the call, which nothing but the kernel's own arithmetic depends on: `alpha: f32`."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Table:
     """The address of data that the kernel brings along, put on the device once."""
 
@@ -60,7 +67,7 @@ class TiledArray:
     l2_promotion_bytes: int = 128
 
 
-Slot = Address | Stride | SymbolArgument | Table | ScratchMemory | TiledArray
+Slot = Address | Stride | SymbolArgument | ScalarSlot | Table | ScratchMemory | TiledArray
 
 
 @dataclass(frozen=True)
@@ -98,11 +105,20 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
+@dataclass(frozen=True)
+class LaunchShape:
+    """What the sizes of a call decide, where a kernel leaves them open."""
+
+    grid: Shape3
+    starts_early: bool
+    """Whether the launch asks for what `EarlyStart` allows."""
+
+
 # as data ------------------------------------------------------------------------------------------------------------
 
 _KINDS: dict[str, Callable[..., Any]] = {
     kind.__name__: kind
-    for kind in (Address, Stride, SymbolArgument, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
+    for kind in (Address, Stride, SymbolArgument, ScalarSlot, Table, ScratchMemory, TiledArray, Cluster, EarlyStart)
 }
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import prod
 from pathlib import Path
 
 from tilewave.errors import NOWHERE, CallError, TargetError, here
@@ -19,7 +20,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_num
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.driver import ANYWHERE, Driver, Vendor, as_text, of, open_library
 from tilewave.runtime.foreign_arrays import stream_of
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, SymbolArgument
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Shape3, Slot, Stride, SymbolArgument
 
 _SIGNATURES: dict[str, tuple[object, ...]] = {
     "hipInit": (c_uint,),
@@ -55,6 +56,8 @@ AMD = Vendor(
 
 PROPERTIES_BYTES, ARCH_OFFSET, TEXT_BYTES = 1472, 1160, 256
 """Of hipDeviceProp_tR0600: its size, where gcnArchName stands, and how long that and the name may be."""
+MOST_LANES = 1 << 32
+"""A launch has fewer along each side of its grid (hipModuleLaunchKernel)."""
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 3
 _NO_DEVICE = 100
 
@@ -183,6 +186,13 @@ class HipProgram:
     code: HipCode
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
 
+    def sized(self, grid: Shape3, parameters: tuple[Parameter, ...]) -> HipProgram:
+        """The same code for arrays of other shapes."""
+        code = self.code
+        if (grid, parameters) == (code.launch.grid, code.parameters):
+            return self
+        return HipProgram(replace(code, launch=replace(code.launch, grid=grid), parameters=parameters), self._loaded)
+
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int]) -> None:
         """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""
         kernel = self.code.kernel
@@ -216,6 +226,10 @@ class HipProgram:
 
     def _launch(self, driver: HipDriver, function: int, arguments: bytes, stream: int) -> None:
         launch = self.code.launch
+        if any(count * lanes >= MOST_LANES for count, lanes in zip(launch.grid, launch.block, strict=True)):
+            what = f"{prod(launch.grid):,} workgroups of {prod(launch.block)} lanes are more than HIP launches"
+            remedy = f"it launches fewer than {MOST_LANES:,} lanes along a side: cut the arrays into larger tiles"
+            raise CallError(f"{self.code.kernel}: {what}", loc=here(), remedy=remedy)
         buffer, size = ctypes.create_string_buffer(arguments, len(arguments)), c_size_t(len(arguments))
         at = ctypes.addressof(buffer), ctypes.addressof(size)
         extra = (c_size_t * 5)(_BUFFER_POINTER, at[0], _BUFFER_SIZE, at[1], _END)

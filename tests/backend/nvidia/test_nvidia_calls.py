@@ -59,6 +59,19 @@ def test_tensors_on_a_gpu_run_there_and_numbers_are_passed_by_their_bits(fake, t
     assert next(iter(kernel.kept["call"]._kernels))[0] == "sm_90a"
 
 
+def test_another_number_is_no_other_call(fake, torch):
+    """What was prepared for some arrays serves every number, and is not written to: another thread may be in it."""
+    a, c = pair(torch)
+    kernel = mixed()
+    for x in (1.0, 2.0, 3.0, 1.0):
+        kernel(x, a, True, c, 0, 0.0, 0.0)
+    assert [struct.unpack("<f", seen.arguments[0])[0] for seen in fake.launches] == [1.0, 2.0, 3.0, 1.0]
+    assert len({seen.arguments[1:] for seen in fake.launches}) == 1
+    (compiled,) = kernel.kept["call"]._kernels.values()
+    (chooser,) = compiled.build.program._chooser
+    assert len(chooser._prepared) == 1
+
+
 def test_a_gemm_runs_where_its_tensors_are(fake, torch):
     half = {BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64}
     gemm = wave(kernels.tiling(), subs=half)(kernels.gemm(f16, out=f16, epilogue=lambda x: cast(x, f16)).function)

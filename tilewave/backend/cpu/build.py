@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tilewave.backend.assembler import assembled
@@ -88,7 +89,7 @@ class CpuBuild(Build):
         self.program.call(self._words(arrays, parameters), numbers, self._threads())
 
     def _threads(self) -> int:
-        return default_threads() if self.tiles.workgroup_count > 1 else 1
+        return 1 if self.tiles.workgroups == 1 else default_threads()
 
     def _words(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> list[int]:
         """What the machine code is told of the arrays; numpy's that were checked before are not checked again."""
@@ -170,10 +171,13 @@ def _packed(code: bytes, lowered: Lowered) -> bytes:
     launch = CpuLaunch(
         words=lowered.slots.count,
         packed_slots=tuple(p.slot for p in lowered.packed),
-        packed_bytes=tuple(p.bytes for p in lowered.packed),
+        packed_bytes=()
+        if lowered.opening
+        else tuple(prod(p.memory.shape) * p.memory.dtype.bytes for p in lowered.packed),
         scratch_slot=lowered.slots.scratch,
         scratch_bytes=lowered.scratch_bytes,
         item_bytes=tuple(m.type.dtype.bytes for m in lowered.slots.memories),
+        opening=lowered.opening,
     )
     return json.dumps(asdict(launch)).encode() + b"\n" + code
 

@@ -13,6 +13,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.protocol import Build, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
+from tilewave.ir.launch import is_open
 from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
 from tilewave.ir.placements import elements
 from tilewave.ir.places import Places
@@ -21,7 +22,7 @@ from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
-from tilewave.runtime.arrays import Parameter
+from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import compile_key, key_of
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class NvidiaBuild(Build):
     """Known from the beginning."""
     counted: NvidiaResources | None = None
     """What a file says of it."""
+    off_lines: Callable[[], NvidiaBuild] | None = None
+    """How it is built for open rows that do not begin on cache lines; None where rows are known, or lanes load."""
 
     @cached_property
     def passed(self) -> Passed:
@@ -94,13 +97,26 @@ class NvidiaBuild(Build):
         return self.otherwise() if self.otherwise else self
 
     @cached_property
+    def sharing(self) -> NvidiaBuild:
+        """For open rows off cache lines."""
+        return self.off_lines() if self.off_lines else self
+
+    def lanes_for(self, views: Sequence[ArrayView]) -> Kernel:
+        return self.program.kernel_of(self.program.variant_for(views)) if is_open(self.tiles) else self.lanes
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        return self.program.binaries
+
+    @cached_property
     def program(self) -> NvidiaProgram:
         with IMPORTING:
             from tilewave.backend.nvidia.program import NvidiaProgram, maker  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
 
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
-        return NvidiaProgram(self.tiles, self.chip, lambda: self.lanes, make, plain, dict(self.codes))
+        sharing = (lambda: self.sharing.lanes) if self.off_lines else None
+        return NvidiaProgram(self.tiles, self.chip, lambda: self.lanes, make, plain, sharing, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
@@ -166,29 +182,36 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
         return build_plain(tiles, chip, places, pipelining, key_of(key, "plain"))
 
+    def off_lines() -> NvidiaBuild:
+        return replace(_chosen(tiles, chip, places, stages, open_on_lines=False), key=key)
+
+    sharing = off_lines if is_open(tiles) else None
+
     def chosen() -> NvidiaBuild:
         copying = _chosen(tiles, chip, places, stages)
         if _copies(copying):
-            return replace(copying, key=key, otherwise=plain)
+            return replace(copying, key=key, otherwise=plain, off_lines=sharing)
         return replace(_tried(copying, plain()), key=key)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
-    return NvidiaBuild(tiles, chip, key, lambda: chosen().passed, plain if code.maps else None, {Variant(): code})
+    whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code})
+    return replace(whole, otherwise=plain, off_lines=sharing) if code.maps else whole
 
 
-def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None) -> NvidiaBuild:
+def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_on_lines: bool = True) -> NvidiaBuild:
     """With copies; as many workgroups as run at once, if each has a processor to itself."""
-    built = build_copying(tiles, chip, places, stages, chip.processors)
+    built = build_copying(tiles, chip, places, stages, chip.processors, open_on_lines)
     if not _copies(built):
         return built
     needed = built.resources.shared_bytes
     alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one processor
-    if alone or built.lanes.workgroup_count == tiles.workgroup_count:
+    if alone or built.lanes.workgroups == tiles.workgroups:
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
-    one_each = build_copying(tiles, chip, places, stages, tiles.workgroup_count)
+    enough = tiles.workgroups if isinstance(tiles.workgroups, int) else 0
+    one_each = build_copying(tiles, chip, places, stages, enough, open_on_lines)
     return _saying("make_persistent", TWO_FIT.at(loc, bytes=needed), one_each)
 
 
@@ -211,16 +234,23 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
     return replace(plain, passing=lambda: (lanes, (*unchanged, *steps)))
 
 
-def build_copying(tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int) -> NvidiaBuild:
-    """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once."""
-    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups))
+def build_copying(
+    tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int, open_on_lines: bool = True
+) -> NvidiaBuild:
+    """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once, 0: each has a tile."""
+    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups, open_on_lines))
 
 
 def copying_passes(
-    chip: Chip, places: Places, stages: int | None = None, workgroups: int | None = None
+    chip: Chip,
+    places: Places,
+    stages: int | None = None,
+    workgroups: int | None = None,
+    open_on_lines: bool = True,
 ) -> tuple[Pass, ...]:
     """`workgroups`: as many as the chip has processors, where it is not said."""
-    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, workgroups or chip.processors, stages or 1)
+    at_once = chip.processors if workgroups is None else workgroups
+    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, at_once, stages or 1, open_on_lines)
     return passes
 
 

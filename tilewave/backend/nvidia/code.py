@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewave.errors import SavedKernelError
+from tilewave.forks import cached_property
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.runtime.cache import default_cache, key_of
+from tilewave.runtime.launch_numbers import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
 
@@ -21,6 +23,15 @@ class Variant:
     """Arrays whose last axis has no neighbours in memory."""
     narrow: tuple[tuple[str, int], ...] = ()
     """Arrays whose address or rows are multiples of so many bytes only, and not of the widest load's."""
+    off_lines: bool = False
+    """Rows that are open do not begin on cache lines, and neighbours share copies."""
+
+    @property
+    def arrays(self) -> str:
+        """What it is for, in words."""
+        if self.is_plain or self.any_strides or self.narrow:
+            return "any arrays"
+        return "rows on 16 bytes" if self.off_lines else "rows on cache lines"
 
 
 @dataclass(frozen=True)
@@ -31,12 +42,19 @@ class NvidiaCode:
     maps: tuple[MapArgument, ...]
     shared_bytes: int
     workgroup_size: int
-    workgroups: int
+    workgroups: int | str
+    """Or the name of the number that a launch computes."""
     cluster: int
     """Workgroups that share copies."""
     starts_early: bool
     """While the kernel launched before still ends."""
+    launch: str
+    """What is computed at each launch, where sizes are open."""
     ptx: str
+
+    @cached_property
+    def launches(self) -> LaunchTable:
+        return LaunchTable(self.workgroups, self.launch)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -23,6 +23,8 @@ def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
 def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:
     lowered = lowered_for(kernel, chip, variant)
     made = assembled(kernel.name, chip.name, lowered.llvm_ir, Nvptx(chip).machine)
-    sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroup_count, kernel.cluster
+    sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroups, kernel.cluster
     starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
-    return NvidiaCode(lowered.arguments, lowered.maps, *sizes, starts_early, sums_of_each_half(made.asm))
+    return NvidiaCode(
+        lowered.arguments, lowered.maps, *sizes, starts_early, lowered.launch, sums_of_each_half(made.asm)
+    )

@@ -13,33 +13,42 @@ from typing import Any
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.errors import NOWHERE, SlowCodeWarning, SpillWarning, here
-from tilewave.forks import IMPORTING
-from tilewave.ir.core import Kernel
+from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
+from tilewave.forks import IMPORTING, cached_property
+from tilewave.interp.tiles import touched
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.last_round import MOST_TILES
+from tilewave.ir.launch import is_open, skeleton
+from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
+from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
-from tilewave.ir.types import Memory
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import INDEX, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
-from tilewave.machine.chips import Chip
+from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
+from tilewave.runtime.cuda import NOTHING, CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_launch import tensor_map
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
     EarlyStart,
     GpuLaunch,
+    LaunchShape,
+    ScalarSlot,
     ScratchMemory,
     Slot,
     Stride,
     SymbolArgument,
     TiledArray,
 )
+from tilewave.runtime.launch_numbers import LaunchTable
 
+Parameters = tuple[Parameter, ...]
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 """Code for arrays that lie so; lanes are asked for where the cache does not know it."""
 
-AUTHOR = 8
-"""How far the author's call stands above `warn_of_slow_code`, seen by `warnings`."""
+COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
 ONE_BY_ONE = Reason(
@@ -63,6 +72,8 @@ class NvidiaProgram:
     make: Make | None
     """None where a file brought its code: what fits no other variant takes the one for arrays of any kind."""
     otherwise: Callable[[], Kernel] | None = None
+    off_lines: Callable[[], Kernel] | None = None
+    """For open rows that do not begin on cache lines."""
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, CudaProgram] = field(default_factory=dict)
     """What calls took so far."""
@@ -102,7 +113,24 @@ class NvidiaProgram:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
         if not self._chooser:
             self._chooser.append(Chooser(self._cuda_code(Variant(), parameters), owner=self))
-        self._chooser[0](arrays, numbers)
+        self._chooser[0](arrays, numbers, parameters)
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        return tuple(variant.arrays for variant in self._codes)
+
+    @cached_property
+    def is_open(self) -> bool:
+        return is_open(self.tiles)
+
+    @cached_property
+    def tile_counts(self) -> LaunchTable:
+        """How many tiles a launch computes."""
+        return LaunchTable(self.tiles.workgroups, str(skeleton(self.tiles)) if self.is_open else "")
+
+    def symbols(self, numbers: Sequence[int]) -> dict[str, int]:
+        names = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
+        return dict(zip(names, numbers, strict=True))
 
     def program_for(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaProgram:
         if variant not in self.programs:
@@ -118,10 +146,10 @@ class NvidiaProgram:
         told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
         if told.serialized:
             what = f"{self.name}: products wait for each other: {told.serialized[0]}"
-            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=AUTHOR)
+            warnings.warn(f"{what}; smaller tiles leave more registers", SlowCodeWarning, stacklevel=levels_to_author())
         if spilled:
             what = f"{self.name}: {spilled} bytes of a lane are spilled"
-            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=AUTHOR)
+            warnings.warn(f"{what}; smaller tiles need fewer registers", SpillWarning, stacklevel=levels_to_author())
 
     # -- which code
 
@@ -136,6 +164,19 @@ class NvidiaProgram:
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
+        return self._class_of(views) if self.is_open else self._fitting(views)
+
+    def _class_of(self, views: Sequence[ArrayView]) -> Variant:
+        """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
+        fitting, named = self._fitting(views), self._named(views)
+        if fitting != Variant():
+            return self.for_any
+        brought = [named[name] for name, _ in self.copied if name not in self.written]
+        rows = [v.strides[-2] for v in brought if len(v.shape) > 1 and v.shape[-2] > 1]
+        on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
+        return Variant(off_lines=self.off_lines is not None and not on_lines)
+
+    def _fitting(self, views: Sequence[ArrayView]) -> Variant:
         named, widest = self._named(views), self.chip.widest_load_bytes
         any_strides = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
@@ -160,11 +201,30 @@ class NvidiaProgram:
 
     def _not_copied(self, named: dict[str, ArrayView]) -> dict[str, str]:
         """The arrays that the copy engine cannot take, and why."""
-        slots = [(_tiled(m, list(named)), m.name) for m in self.code_for(Variant()).maps]
-        problems = {name: tensor_map(slot, named[name]).problem(named[name].pointer) for slot, name in slots}
-        return {name: problem for name, problem in problems.items() if problem}
+        found = {name: self._problem(axes, named[name], name in self.written) for name, axes in self.copied}
+        return {name: problem for name, problem in found.items() if problem}
+
+    def _problem(self, axes: tuple[int, ...], view: ArrayView, is_written: bool) -> str:
+        grain, row = TENSOR_MAPS.grain_bytes, view.shape[-1] * view.dtype.bytes
+        if is_written and row % grain:
+            return f"has rows of {row} bytes, and the copy engine stores multiples of {grain}"
+        return tensor_map(TiledArray(0, axes, ()), view).problem(view.pointer)
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        return frozenset(v.name for v in touched(self.tiles)[0])
+
+    @cached_property
+    def copied(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The arrays that the copy engine moves, each with the order of its axes; nothing is compiled for that."""
+        if Variant() in self._codes or not self.is_open:
+            return tuple(dict.fromkeys((m.name, m.axes) for m in self.code_for(Variant()).maps))
+        moves = [op for op in walk(self.lanes().body) if isinstance(op, COPIES)]
+        return tuple(dict.fromkeys((op.memory.name, box_axes(_rank(op.memory), op.axes)) for op in moves))
 
     def kernel_of(self, variant: Variant) -> Kernel:
+        if variant.off_lines and self.off_lines:
+            return self.off_lines()
         return self.otherwise() if variant.is_plain and self.otherwise else self.lanes()
 
     def code_for(self, variant: Variant) -> NvidiaCode:
@@ -180,10 +240,30 @@ class Chooser(CudaProgram):
 
     owner: NvidiaProgram = field(kw_only=True, repr=False)
 
-    def prepare(self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int) -> Prepared:
-        program = self.owner.program_for(self.owner.variant_for(views), self.code.parameters)
-        self.owner.warn_of_slow_code(program, number)
-        return program.prepare(views, numbers, number, stream)
+    def prepare(
+        self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
+    ) -> Prepared:
+        owner = self.owner
+        symbols = owner.symbols(numbers)
+        tiles, _ = owner.tile_counts.of(symbols)
+        if not tiles:
+            return NOTHING
+        if tiles > MOST_TILES:
+            what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
+            raise CallError(what, remedy="call it with parts of the arrays")
+        variant = owner.variant_for(views)
+        program = owner.program_for(variant, parameters)
+        owner.warn_of_slow_code(program, number)
+        code = owner.code_for(variant)
+        workgroups, passed = code.launches.of(symbols)
+        one_round = workgroups == -(-tiles // code.cluster) * code.cluster
+        shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
+        return program.prepared(views, [passed[name] for name in _symbols(code)], number, stream, shape)
+
+
+def _rank(memory: Value) -> int:
+    assert isinstance(memory.type, Memory)
+    return memory.type.rank
 
 
 def alignment(v: ArrayView, widest_bytes: int) -> int:
@@ -217,14 +297,20 @@ def _compiler() -> ModuleType:
 
 def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
     names = [v.name for v in tiles.body.args if isinstance(v.type, Memory)]
-    symbols = [v.name for v in tiles.body.args if not isinstance(v.type, Memory)]
+    symbols = _symbols(code)
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
     attributes = (
         *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
         *((EarlyStart(),) if code.starts_early else ()),
     )
-    grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+    known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
+    grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)
     return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
+
+
+def _symbols(code: NvidiaCode) -> list[str]:
+    """The numbers that a launch passes: those of the call, and what is computed from them."""
+    return [a.name for a in code.arguments if a.kind == "symbol"]
 
 
 def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
@@ -234,7 +320,8 @@ def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]
         case "stride":
             return Stride(names.index(argument.name), argument.axis)
         case "symbol":
-            return SymbolArgument(symbols.index(argument.name))
+            index = symbols.index(argument.name)
+            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarSlot(index)
         case "scratch":
             return ScratchMemory(argument.scratch_bytes)
     raise NotImplementedError(f"a launch cannot provide a {argument.kind}")

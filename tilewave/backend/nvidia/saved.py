@@ -15,7 +15,7 @@ from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
 
-LANES, PLAIN = "lanes.ir", "plain.ir"
+LANES, PLAIN, OFF_LINES = "lanes.ir", "plain.ir", "off_lines.ir"
 ALLOCATED_BYTES = 256
 """Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
 
@@ -25,8 +25,11 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     members = {LANES: str(build.lanes).encode()}
     if build.otherwise:
         members[PLAIN] = str(build.plain.lanes).encode()
+    if build.off_lines:
+        members[OFF_LINES] = str(build.sharing.lanes).encode()
     codes: list[dict[str, Any]] = []
-    variants = {program.for_any: "code_any_strides", _in_rows(program): "code_rows", Variant(): "code"}
+    in_rows = Variant(off_lines=build.off_lines is not None) if program.is_open else _in_rows(program)
+    variants = {program.for_any: "code_any_strides", in_rows: "code_rows", Variant(): "code"}
     for variant, name in reversed(variants.items()):
         code = program.code_for(variant)
         members[f"{name}.ptx"] = code.ptx.encode()
@@ -56,7 +59,10 @@ def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild
     plain = NvidiaBuild(kernel, chip, None, lambda: (plain_lanes, ())) if plain_lanes else None
     counted = _loaded_resources(about.record("resources"))
     otherwise = (lambda: plain) if plain else None
-    loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, codes, counted)
+    shared_lanes = contents.kernel(OFF_LINES) if OFF_LINES in contents.members else None
+    sharing = NvidiaBuild(kernel, chip, None, lambda: (shared_lanes, ())) if shared_lanes else None
+    off_lines = (lambda: sharing) if sharing else None
+    loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, codes, counted, off_lines)
     if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
         raise contents.misfit(LANES)
     return loaded
@@ -78,7 +84,6 @@ def _loaded_resources(r: Record) -> NvidiaResources:
 def _loaded_ptx(contents: Contents, about: Record) -> tuple[Variant, NvidiaCode]:
     v = about.record("variant")
     narrow = v.record("narrow")
-    variant = Variant(
-        v.truth("is_plain"), v.texts("any_strides"), tuple((name, narrow.number(name)) for name in narrow.fields)
-    )
+    widths = tuple((name, narrow.number(name)) for name in narrow.fields)
+    variant = Variant(v.truth("is_plain"), v.texts("any_strides"), widths, v.truth("off_lines"))
     return variant, NvidiaCode.of(about, contents.text(f"{about.text('member')}.ptx"))

@@ -10,6 +10,7 @@ from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.backend.nvidia import numbers
 from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm
+from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module
 from tilewave.machine.chips import TENSOR_MAPS, Chip
@@ -103,7 +104,7 @@ class Nvptx:
     # -- the whole
 
     convention = "ptx_kernel"
-    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f"}
+    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f", UPPER_PRODUCT: "llvm.nvvm.mulhi.ui"}
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
 
     def attributes(self, lanes: int, waves: int) -> str:

@@ -32,6 +32,7 @@ from tilewave.ir.ops.arith import (
     Const,
     Cos,
     Div,
+    DivideBy,
     Division,
     Elementwise,
     Equal,
@@ -98,7 +99,7 @@ from tilewave.ir.ops.lane import (
     Unset,
     Wave,
 )
-from tilewave.ir.ops.launch import Launch
+from tilewave.ir.ops.launch import EqualShares, LastRound, Launch, LaunchOnly, RangeSharers, Reciprocal, ReciprocalShift
 from tilewave.ir.ops.memory import Allocate, Gather, Overlay, Read, Scatter, Write, WriteThrough
 from tilewave.ir.ops.order import AwaitLoads, Barrier, InstructionGroup, KeepOrder, Meet, Priority, Scheduling
 from tilewave.ir.ops.product import (
@@ -148,9 +149,11 @@ __all__ = [
     "CopyToShared",
     "Cos",
     "Div",
+    "DivideBy",
     "Division",
     "Elementwise",
     "Equal",
+    "EqualShares",
     "Erf",
     "Exp",
     "Exp2",
@@ -162,7 +165,9 @@ __all__ = [
     "Iota",
     "KeepOrder",
     "Lane",
+    "LastRound",
     "Launch",
+    "LaunchOnly",
     "Less",
     "LessEqual",
     "LetNextStart",
@@ -195,10 +200,13 @@ __all__ = [
     "Priority",
     "Pure",
     "Ramp",
+    "RangeSharers",
     "Read",
     "ReadAccumulator",
     "ReadPanel",
     "Rearrange",
+    "Reciprocal",
+    "ReciprocalShift",
     "Role",
     "Rsqrt",
     "Scatter",

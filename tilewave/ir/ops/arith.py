@@ -10,7 +10,7 @@ import numpy as np
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Pure
 from tilewave.ir.rules import ON_BOTH, same_axes, want_results
-from tilewave.ir.types import BOOL, DType, Scalar, Type, elementwise, is_held
+from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Scalar, Type, elementwise, is_held
 
 LARGEST_FLOAT = 1 << 1023
 """Of whole numbers that are written where floats are meant."""
@@ -137,6 +137,20 @@ class FloorDiv(Division):
 
 class Mod(Division):
     """What FloorDiv leaves; it has the sign of b, as in Python; by zero 0."""
+
+
+@dataclass(frozen=True)
+class DivideBy(Elementwise):
+    """FloorDiv of indices as a product: a * factor >> shift, which launches compute for b; a is below 2**31."""
+
+    a: Value
+    b: Value
+    factor: Value
+    shift: Value
+
+    def takes(self, want: Want) -> None:
+        super().takes(want)
+        want(self.a.type == INDEX_SCALAR, f"divides an index, not {self.a.type}")
 
 
 class Xor(Arithmetic):
@@ -288,6 +302,7 @@ OPS: tuple[type[Op], ...] = (
     Div,
     FloorDiv,
     Mod,
+    DivideBy,
     Xor,
     Min,
     Max,

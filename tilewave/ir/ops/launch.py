@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewave.ir.core import Axis, Block, Op, Want
-from tilewave.ir.ops.arith import Abs, Arithmetic, Cast, Comparison, Const, Div, Logic, Neg, Not, Select
+from tilewave.ir.core import Axis, Block, Op, Value, Want
+from tilewave.ir.ops.arith import Abs, Arithmetic, Cast, Comparison, Const, Div, Elementwise, Logic, Neg, Not, Select
 from tilewave.ir.ops.control import Yield
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, want_results, want_yields
@@ -36,7 +36,52 @@ class Launch(Computed):
         return ()
 
 
-LAUNCHED: tuple[type[Op], ...] = (Const, Arithmetic, Comparison, Logic, Select, Cast, Neg, Abs, Not)
+class LaunchOnly(Elementwise):
+    """What the host alone computes: it stands in a launch when passes are done."""
+
+    def takes(self, want: Want) -> None:
+        for v in self.operands:
+            want(v.type == INDEX_SCALAR, f"takes indices, not {v.type}")
+
+
+@dataclass(frozen=True)
+class Reciprocal(LaunchOnly):
+    """The factor that `divide_by` multiplies with in the place of dividing by x."""
+
+    x: Value
+
+
+@dataclass(frozen=True)
+class ReciprocalShift(LaunchOnly):
+    """By how many bits `divide_by` shifts the product."""
+
+    x: Value
+
+
+@dataclass(frozen=True)
+class LastRound(LaunchOnly):
+    """How `workgroups` share the steps of the tiles that are left over by whole rounds; 0 where they had better not."""
+
+    left: Value
+    steps: Value
+    workgroups: int
+    step_bytes: int
+    hand_over_bytes: int
+
+    def check(self, want: Want) -> None:
+        super().check(want)
+        want(min(self.workgroups, self.step_bytes) > 0 <= self.hand_over_bytes, "weighs what takes no time")
+
+
+class RangeSharers(LastRound):
+    """As many as have a range of steps each."""
+
+
+class EqualShares(LastRound):
+    """As many parts as each tile is cut into."""
+
+
+LAUNCHED: tuple[type[Op], ...] = (Const, Arithmetic, Comparison, Logic, Select, Cast, Neg, Abs, Not, LaunchOnly)
 
 
 def is_launched(op: Op) -> bool:
@@ -54,4 +99,4 @@ def _is_number(kind: Type) -> bool:
     return isinstance(kind, Scalar) and kind.dtype in (INDEX, BOOL)
 
 
-OPS: tuple[type[Op], ...] = (Launch,)
+OPS: tuple[type[Op], ...] = (Launch, Reciprocal, ReciprocalShift, RangeSharers, EqualShares)

@@ -8,7 +8,7 @@ from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rules import GLOBAL, ON_TILES, PACKED, are_axes, are_indices, places, same_axes, want_results
-from tilewave.ir.types import BOOL, INDEX, Accumulator, Memory, Tile, Type
+from tilewave.ir.types import BOOL, INDEX, Accumulator, Extent, Memory, Tile, Type
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,11 @@ class Prepack(Computed):
         rank = memory.rank
         want(lies_in(self.memory, "global"), f"copies a global memory, not {memory}")
         want(lies_in(self.result, "packed"), f"makes a packed memory, not {out}")
-        want(len(out.shape) == rank + 2 and are_axes(along, rank), f"{memory} has no such panels")
-        *batches, panels, groups, rows, depth = out.shape
-        others = [n for axis, n in enumerate(memory.shape) if axis not in along]
-        whole = panels * rows >= memory.shape[self.row_axis] and groups * depth >= memory.shape[self.depth_axis]
+        want(out.rank == rank + 2 and are_axes(along, rank), f"{memory} has no such panels")
+        *batches, panels, groups, rows, depth = out.extents
+        others = [n for axis, n in enumerate(memory.extents) if axis not in along]
+        long, deep = memory.extents[self.row_axis], memory.extents[self.depth_axis]
+        whole = _may_hold(panels, rows, long) and _may_hold(groups, depth, deep)
         want(whole and batches == others, f"{out} does not hold all of {memory}")
 
 
@@ -86,8 +87,9 @@ class ReadPanel(Computed):
         want(isinstance(memory, Memory), f"reads a memory, not {memory}")
         fits = lies_in(self.memory, "packed") and isinstance(out, Tile) and 2 <= len(out.shape) <= len(at)
         want(fits and len(at) == memory.rank - 2, f"reads {out} from {memory}")
-        *_, rows, depth = memory.shape
-        want(out.shape[-2] == rows and out.shape[-1] % depth == 0, f"{out} is no part of a panel of {memory}")
+        *_, rows, depth = memory.extents
+        parts = isinstance(depth, int) and out.shape[-2] == rows and out.shape[-1] % depth == 0
+        want(parts, f"{out} is no part of a panel of {memory}")
         same = are_indices(at) and out.dtype == memory.dtype
         want(same and set(out.shape[:-2]) <= {1}, f"reads {out} from {memory}")
 
@@ -137,6 +139,13 @@ class ReadAccumulator(MatrixUnitOp):
 
     def check(self, want: Want) -> None:
         _want_taken(self.acc.type, self.result.type, want)
+
+
+def _may_hold(count: Extent, each: Extent, length: Extent) -> bool:
+    """Whether so many parts can be all of an axis; what is known at the launch only is not judged."""
+    if not isinstance(each, int):
+        return False
+    return isinstance(count, str) or isinstance(length, str) or count * each >= length
 
 
 def _want_product(op: Mma | Accumulate, adds_up: bool, want: Want) -> None:

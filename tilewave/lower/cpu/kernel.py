@@ -14,8 +14,17 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.faults import telling
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import BOOL, Accumulator, DType, Memory, Tile
-from tilewave.lower.cpu.memory import Place
+from tilewave.ir.types import Accumulator, Extent, Memory, Tile
+from tilewave.lower.cpu.arguments import (
+    ArgumentSlots,
+    load_extents,
+    load_number,
+    load_packed,
+    load_place,
+    load_word,
+    opening,
+)
+from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
 from tilewave.lower.cpu.scratch import ScratchTile, ScratchTiles
@@ -36,41 +45,11 @@ TASK = [("ptr", "%args"), ("i64", "%number"), ("i64", "%worker")]
 
 
 @dataclass(frozen=True)
-class ArgumentSlots:
-    """Where each argument is in the array of 64-bit words that every task gets."""
-
-    memories: dict[Value, int]
-    """The word with the address; the strides, in elements, follow it."""
-    numbers: dict[Value, int]
-    packed: dict[Value, int]
-    scratch: int
-    count: int
-
-    @staticmethod
-    def of(kernel: Kernel) -> ArgumentSlots:
-        memories, numbers, packed, at = {}, {}, {}, 0
-        for v in kernel.body.args:
-            if isinstance(v.type, Memory):
-                memories[v] = at
-                at += 1 + len(v.type.shape)
-        for v in kernel.body.args:  # behind all arrays, wherever its author put it
-            if not isinstance(v.type, Memory):
-                numbers[v] = at
-                at += 1
-        for op in walk(kernel.body):
-            if isinstance(op, ir.Prepack):
-                packed[op.result] = at
-                at += 1
-        return ArgumentSlots(memories, numbers, packed, at, at + 2)
-
-
-@dataclass(frozen=True)
 class PackedOperand:
-    """An operand to pack before the workgroups run: the function, its tasks, and the memory it fills."""
+    """An operand to pack before the workgroups run: the function, one task a panel, and the memory that it fills."""
 
     function: str
-    tasks: int
-    bytes: int
+    memory: Memory
     slot: int
 
 
@@ -87,6 +66,7 @@ class Lowered:
     slots: ArgumentSlots
     packed: tuple[PackedOperand, ...]
     scratch_bytes: int
+    opening: str
 
 
 def lower(kernel: Kernel, target: CpuTarget) -> Lowered:
@@ -107,44 +87,45 @@ def _lowered(kernel: Kernel, target: CpuTarget, room: Room) -> Lowered:
         if isinstance(op, ir.Prepack):
             packed.append(_prepack(module, op, slots, len(packed), target))
     body = _Body(module, kernel, slots, target, room)
-    module.functions += [body.write(), _run(module, packed, kernel.workgroup_count)]
-    return Lowered(str(module), slots, tuple(packed), body.scratch_bytes)
+    module.functions += [body.write(), _run(module, packed, kernel.workgroups, slots)]
+    return Lowered(str(module), slots, tuple(packed), body.scratch_bytes, opening(kernel))
 
 
 def _prepack(module: Module, op: ir.Prepack, slots: ArgumentSlots, number: int, target: CpuTarget) -> PackedOperand:
     f = LlvmFunction(module, f"prepack_{number}", TASK)
-    source, target_word = load_place(f, op.memory, slots.memories[op.memory]), slots.packed[op.result]
-    write_prepack(f, op, source, load_word(f, target_word, "ptr"), target)
+    source, packed = load_place(f, op.memory, slots), load_packed(f, op.result, slots)
+    write_prepack(f, op, source, packed, target)
     module.functions.append(f.finish())
-    kind = op.result.type
-    return PackedOperand(f.name, prod(kind.shape[:-3]), prod(kind.shape) * kind.dtype.bytes, target_word)
+    return PackedOperand(f.name, packed.type, slots.packed[op.result])
 
 
-def _run(module: Module, packed: Sequence[PackedOperand], workgroups: int) -> str:
+def _run(module: Module, packed: Sequence[PackedOperand], workgroups: Extent, slots: ArgumentSlots) -> str:
     """All of a launch: the operands packed one after the other, then the workgroups."""
     f = LlvmFunction(module, "run", [("ptr", "%launch"), ("ptr", "%args"), ("i64", "%threads")])
     for operand in packed:
-        threads = "%threads" if operand.bytes >= SHARED_PACKING_BYTES else "1"
-        f.do(f"call void %launch(ptr @{operand.function}, ptr %args, i64 {operand.tasks}, i64 {threads})")
-    f.do(f"call void %launch(ptr @workgroup, ptr %args, i64 {workgroups}, i64 %threads)")
+        tasks = product_of(f, load_extents(f, operand.memory.extents[:-3], slots))
+        size = product_of(f, (tasks, *load_extents(f, operand.memory.extents[-3:], slots)))
+        threads = _packing_threads(f, times(f, size, operand.memory.dtype.bytes))
+        f.do(f"call void %launch(ptr @{operand.function}, ptr %args, i64 {tasks}, i64 {threads})")
+    (count,) = load_extents(f, (workgroups,), slots)
+    f.do(f"call void %launch(ptr @workgroup, ptr %args, i64 {count}, i64 %threads)")
     return f.finish()
 
 
-def load_word(f: LlvmFunction, slot: int, kind: str = "i64") -> str:
-    where = f.value(f"getelementptr i64, ptr %args, i64 {slot}")
-    return f.value(f"load {kind}, ptr {where}, align 8, !invariant.load !0")
+def _packing_threads(f: LlvmFunction, size: str) -> str:
+    if is_number(size):
+        return "%threads" if int(size) >= SHARED_PACKING_BYTES else "1"
+    worthwhile = f.value(f"icmp uge i64 {size}, {SHARED_PACKING_BYTES}")
+    return f.value(f"select i1 {worthwhile}, i64 %threads, i64 1")
 
 
-def load_number(f: LlvmFunction, slot: int, dtype: DType) -> str:
-    """Its own bits are the low ones of its word, which come first in memory on every CPU that we know."""
-    found = load_word(f, slot, in_memory(dtype))
-    return f.value(f"icmp ne i8 {found}, 0") if dtype == BOOL else found
-
-
-def load_place(f: LlvmFunction, value: Value, slot: int) -> Place:
-    assert isinstance(value.type, Memory)
-    strides = tuple(load_word(f, slot + 1 + axis) for axis in range(len(value.type.shape)))
-    return Place(value.type, load_word(f, slot, "ptr"), strides)
+def product_of(f: LlvmFunction, factors: Sequence[str]) -> str:
+    known = prod(int(x) for x in factors if is_number(x))
+    found = str(known)
+    for x in factors:
+        if not is_number(x):
+            found = times(f, x, int(found)) if is_number(found) else f.value(f"mul i64 {found}, {x}")
+    return found
 
 
 class _Body:
@@ -163,8 +144,8 @@ class _Body:
 
     def write(self) -> str:
         f = self.f
-        for v, slot in self.slots.memories.items():
-            self.values[v] = load_place(f, v, slot)
+        for v in self.slots.memories:
+            self.values[v] = load_place(f, v, self.slots)
         for v, slot in self.slots.numbers.items():
             self.values[v] = load_number(f, slot, v.type.dtype)
         if self.room is Room.MEMORY:
@@ -202,6 +183,9 @@ class _Body:
         is_tile = isinstance(kind, Tile)
         self.give(op, self.tiles.constant(kind, op.value) if is_tile else literal(op.value, kind.dtype))
 
+    def launch(self, op: ir.Launch) -> None:
+        """Its results are words that were loaded with the numbers of the call."""
+
     def workgroup(self, op: ir.Workgroup) -> None:
         self.give(op, "%number")
 
@@ -227,7 +211,7 @@ class _Body:
         self.tiles.scatter(self.values[op.memory], self.values[op.tile], self.formula(op.where))
 
     def prepack(self, op: ir.Prepack) -> None:
-        self.give(op, load_word(self.f, self.slots.packed[op.result], "ptr"))
+        self.give(op, load_packed(self.f, op.result, self.slots))
 
     def multiply(self, op: ir.Mma) -> None:
         self.give(op, self.tiles.multiply(*self.taken((op.a, op.b, op.acc))))
@@ -267,19 +251,20 @@ class _Body:
         self.give(op, self.panel(op))
 
     def panel(self, op: ir.ReadPanel) -> Panel:
-        f, kind = self.f, op.memory.type
-        *batch, panels, groups, rows, group = kind.shape
+        f, packed = self.f, self.values[op.memory]
+        *batch, panels, groups, _, _ = packed.extents
+        rows, group = packed.group
         *outer, panel, depth = (self.values[v] for v in op.at)
         number = "0"
         for index, count in zip((*outer, panel), (*batch, panels), strict=True):
             scaled = number if number == "0" else f.value(f"mul i64 {number}, {count}")
             number = index if scaled == "0" else f.value(f"add i64 {scaled}, {index}")
-        first = f.value(f"mul i64 {number}, {groups * rows * group}")
+        first = f.value(f"mul i64 {number}, {times(f, groups, rows * group)}")
         along = f.value(f"mul i64 {depth}, {rows}")
         offset = f.value(f"add i64 {first}, {along}")
-        element = in_memory(kind.dtype)
-        pointer = f.value(f"getelementptr {element}, ptr {self.values[op.memory]}, i64 {offset}")
-        return Panel(pointer, rows, op.result.type.shape[-1], group, kind.dtype)
+        element = in_memory(packed.dtype)
+        pointer = f.value(f"getelementptr {element}, ptr {packed.pointer}, i64 {offset}")
+        return Panel(pointer, rows, op.result.type.shape[-1], group, packed.dtype)
 
     # -- loops: what they carry are numbers, and the vectors of tiles or tiles in memory
 
@@ -305,6 +290,7 @@ class _Body:
 LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Elementwise: _Body.elementwise,
     ir.Const: _Body.const,
+    ir.Launch: _Body.launch,
     ir.Workgroup: _Body.workgroup,
     ir.Broadcast: _Body.broadcast,
     ir.Permute: _Body.permute,

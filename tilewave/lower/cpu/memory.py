@@ -17,10 +17,19 @@ class Place:
     type: Memory
     pointer: str
     strides: tuple[str, ...]
+    extents: tuple[str, ...]
+    """Numbers, and values that hold those which are open."""
 
     @property
     def dtype(self) -> DType:
         return self.type.dtype
+
+    @property
+    def group(self) -> tuple[int, int]:
+        """Of packed panels: the rows of one, and how deep a group of them is."""
+        *_, rows, depth = self.type.extents
+        assert isinstance(rows, int) and isinstance(depth, int), f"{self.type}: panels have rows of a known number"
+        return rows, depth
 
     def address(self, f: LlvmFunction, position: Sequence[str]) -> str:
         """The address of the element at `position`, one index an axis."""
@@ -38,9 +47,34 @@ def add(f: LlvmFunction, a: str, b: str | int) -> str:
         return a
     if a == "0":
         return str(b)
-    if a.lstrip("-").isdigit() and str(b).lstrip("-").isdigit():
+    if is_number(a) and is_number(str(b)):
         return str(int(a) + int(b))
     return f.value(f"add i64 {a}, {b}")
+
+
+def less(f: LlvmFunction, a: str, b: str) -> str:
+    """a - b, where both may be known."""
+    if is_number(a) and is_number(b):
+        return str(int(a) - int(b))
+    return a if b == "0" else f.value(f"sub i64 {a}, {b}")
+
+
+def times(f: LlvmFunction, a: str, b: int) -> str:
+    """a · b, where a may be known."""
+    if is_number(a):
+        return str(int(a) * b)
+    return a if b == 1 else f.value(f"mul i64 {a}, {b}")
+
+
+def parts(f: LlvmFunction, a: str, b: int) -> str:
+    """How many whole parts of b there are in a length, which may be known."""
+    if is_number(a):
+        return str(int(a) // b)
+    return a if b == 1 else f.value(f"udiv i64 {a}, {b}")
+
+
+def is_number(x: str) -> bool:
+    return x.lstrip("-").isdigit()
 
 
 def load(f: LlvmFunction, dtype: DType, address: str, lanes: int = 1) -> str:
@@ -57,17 +91,22 @@ def store(f: LlvmFunction, dtype: DType, x: str, address: str, lanes: int = 1) -
     f.do(f"store {kind} {x}, ptr {address}, align {dtype.bytes}")
 
 
-def inside(f: LlvmFunction, position: Sequence[str], shape: Sequence[int]) -> str:
+def inside(f: LlvmFunction, position: Sequence[str], sizes: Sequence[str]) -> str:
     """Whether an element lies in a memory."""
-    return all_of(f, [f.value(f"icmp ult i64 {p}, {n}") for p, n in zip(position, shape, strict=True)])
+    return all_of(f, [f.value(f"icmp ult i64 {p}, {n}") for p, n in zip(position, sizes, strict=True)])
 
 
-def whole_inside(f: LlvmFunction, at: Sequence[str], extents: Sequence[int], shape: Sequence[int]) -> str:
+def whole_inside(f: LlvmFunction, at: Sequence[str], extents: Sequence[int], sizes: Sequence[str]) -> str:
     """Whether a window lies in a memory with all its elements."""
     found = []
-    for position, extent, size in zip(at, extents, shape, strict=True):
+    for position, extent, size in zip(at, extents, sizes, strict=True):
+        if not is_number(size):
+            found.append(f.value(f"icmp uge i64 {size}, {extent}"))
+        elif int(size) < extent:
+            found.append("false")
+            continue
         # Unsigned: a position below 0 is beyond every end.
-        found.append(f.value(f"icmp ule i64 {position}, {size - extent}") if size >= extent else "false")
+        found.append(f.value(f"icmp ule i64 {position}, {add(f, size, -extent)}"))
     return all_of(f, found)
 
 

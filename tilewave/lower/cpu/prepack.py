@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewave.ir.ops import Prepack
-from tilewave.ir.types import DType, Memory
-from tilewave.lower.cpu.memory import Place, add, inside, load, store, zero
+from tilewave.ir.types import DType
+from tilewave.lower.cpu.memory import Place, add, inside, is_number, less, load, parts, store, times, zero
 from tilewave.lower.cpu.target import CpuTarget
 from tilewave.lower.llvm import LlvmFunction, Typed, vector
 from tilewave.lower.numbers import cast, in_memory, stored
@@ -21,36 +21,37 @@ LONGEST_TURNED_BITS = 64
 """Groups up to this are turned in registers; longer ones are copied row by row."""
 
 
-def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: str, target: CpuTarget) -> None:
+def write_prepack(f: LlvmFunction, op: Prepack, source: Place, packed: Place, target: CpuTarget) -> None:
     """Fill panel `%number` (batches and panels counted together) of the packed memory."""
     panel = _Panel.of(f, op, source, packed)
     square = largest_square(panel.rows, target.vector_bytes // 4)
-    length = source.type.shape[op.depth_axis]
-    rows_inside = f.value(f"icmp sle i64 {panel.first_row}, {source.type.shape[op.row_axis] - panel.rows}")
+    length = source.extents[op.depth_axis]
+    rows_inside = f.value(f"icmp sle i64 {panel.first_row}, {add(f, source.extents[op.row_axis], -panel.rows)}")
     along_depth = f.value(f"icmp eq i64 {source.strides[op.depth_axis]}, 1")
     along_rows = f.value(f"icmp eq i64 {source.strides[op.row_axis]}, 1")
-    whole_squares = length // (panel.depth * square) if square > 1 else 0
-    whole_groups = length if panel.depth == 1 else 0
+    whole_squares = parts(f, length, panel.depth * square) if square > 1 else "0"
+    whole_groups = length if panel.depth == 1 else "0"
 
     def quickly() -> None:
         def turned() -> None:
             if panel.depth * panel.dtype.bits > LONGEST_TURNED_BITS:
-                panel.each_group(length // panel.depth, 1, panel.copy_rows)
-                panel.slowly(length // panel.depth)
+                whole = parts(f, length, panel.depth)
+                panel.each_group(whole, 1, panel.copy_rows)
+                panel.slowly(whole)
             else:
                 panel.each_group(whole_squares, square, lambda group: panel.turn(group, square))
-                panel.slowly(whole_squares * square)
+                panel.slowly(times(f, whole_squares, square))
 
         def straight() -> None:
             def copied() -> None:
                 panel.each_group(whole_groups, 1, panel.copy)
                 panel.slowly(whole_groups)
 
-            f.when(along_rows, copied, lambda: panel.slowly(0))
+            f.when(along_rows, copied, lambda: panel.slowly("0"))
 
         f.when(along_depth, turned, straight)
 
-    f.when(rows_inside, quickly, lambda: panel.slowly(0))
+    f.when(rows_inside, quickly, lambda: panel.slowly("0"))
 
 
 def largest_square(rows: int, lanes: int) -> int:
@@ -69,16 +70,15 @@ class _Panel:
     outer: tuple[str, ...]
     first_row: str
     base: str
-    groups: int
+    groups: str
     rows: int
     depth: int
     dtype: DType
 
     @staticmethod
-    def of(f: LlvmFunction, op: Prepack, source: Place, packed: str) -> _Panel:
-        kind = op.result.type
-        assert isinstance(kind, Memory)
-        *batch, panels, groups, rows, depth = kind.shape
+    def of(f: LlvmFunction, op: Prepack, source: Place, packed: Place) -> _Panel:
+        kind, (*batch, panels, groups, _, _) = packed.type, packed.extents
+        rows, depth = packed.group
         panel = f.value(f"urem i64 %number, {panels}")
         rest = f.value(f"udiv i64 %number, {panels}")
         outer: list[str] = []
@@ -86,8 +86,8 @@ class _Panel:
             outer.insert(0, f.value(f"urem i64 {rest}, {extent}"))
             rest = f.value(f"udiv i64 {rest}, {extent}")
         first_row = f.value(f"mul i64 {panel}, {rows}")
-        start = f.value(f"mul i64 %number, {groups * rows * depth}")
-        base = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr {packed}, i64 {start}")
+        start = f.value(f"mul i64 %number, {times(f, groups, rows * depth)}")
+        base = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr {packed.pointer}, i64 {start}")
         return _Panel(
             f, source, op.row_axis, op.depth_axis, tuple(outer), first_row, base, groups, rows, depth, kind.dtype
         )
@@ -103,13 +103,13 @@ class _Panel:
         element = in_memory(self.dtype)
         return self.f.value(f"getelementptr {element}, ptr {self.base}, i64 {add(self.f, start, str(offset))}")
 
-    def each_group(self, count: int, step: int, body: Callable[[str], None]) -> None:
+    def each_group(self, count: str, step: int, body: Callable[[str], None]) -> None:
         def one(i: str, _: list[Typed]) -> list[Typed]:
             body(i if step == 1 else self.f.value(f"mul i64 {i}, {step}"))
             return []
 
-        if count:
-            self.f.loop(str(count), [], one)
+        if count != "0":
+            self.f.loop(count, [], one)
 
     def loaded(self, address: str, count: int) -> str:
         """Some elements of the source that stand side by side, in the panel's dtype."""
@@ -147,7 +147,7 @@ class _Panel:
         address = self.source.address(f, self.position(self.first_row, group))
         store(f, self.dtype, self.loaded(address, self.rows), self.target(group), self.rows)
 
-    def slowly(self, first_group: int) -> None:
+    def slowly(self, first_group: str) -> None:
         """The groups from `first_group` on, element by element, 0 where the memory ends."""
         f = self.f
 
@@ -162,15 +162,16 @@ class _Panel:
             f.loop(str(self.rows), [], over_rows)
             return []
 
-        if first_group < self.groups:
-            f.loop(str(self.groups - first_group), [], over_groups)
+        left = less(f, self.groups, first_group)
+        if not is_number(left) or int(left) > 0:
+            f.loop(left, [], over_groups)
 
     def element(self, group: str, row: str, d: int) -> None:
         f, source = self.f, self.source
         k = add(f, f.value(f"mul i64 {group}, {self.depth}"), d)
         where = self.position(add(f, self.first_row, row), k)
         found = f.choose(
-            inside(f, where, source.type.shape),
+            inside(f, where, source.extents),
             lambda: [(stored(source.dtype), load(f, source.dtype, source.address(f, where)))],
             lambda: [(stored(source.dtype), zero(source.dtype))],
         )[0][1]

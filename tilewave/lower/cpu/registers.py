@@ -9,7 +9,7 @@ from math import prod
 
 from tilewave.ir.core import Op
 from tilewave.ir.types import DType, Tile
-from tilewave.lower.cpu.memory import Place, add, inside, load, store, whole_inside, zero
+from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
@@ -185,8 +185,8 @@ class RegisterTiles:
     def quick(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> str:
         """Whether the window lies inside its memory and its last axis is contiguous."""
         f = self.f
-        extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(len(place.type.shape))]
-        fits = whole_inside(f, at, extents, place.type.shape)
+        extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
+        fits = whole_inside(f, at, extents, place.extents)
         unit = f.value(f"icmp eq i64 {place.strides[axes[-1]]}, 1")
         return f.value(f"and i1 {fits}, {unit}")
 
@@ -232,17 +232,18 @@ class RegisterTiles:
     ) -> None:
         """Element by element between a buffer and a memory, as far as they overlap."""
         name = f"{way}_edge_{'x'.join(map(str, kind.shape))}_{kind.dtype}_{'_'.join(map(str, axes))}_of_"
-        name += "x".join(map(str, place.type.shape))
+        name += "x".join("open" if isinstance(extent, str) else str(extent) for extent in place.type.extents)
         function = self.f.module.helper(name, lambda: self.write_edge_copy(name, place, axes, kind, way))
-        arguments = [f"ptr {buffer}", f"ptr {place.pointer}", *(f"i64 {x}" for x in (*at, *place.strides))]
+        numbers = (*at, *place.strides, *(x for x in place.extents if not is_number(x)))
+        arguments = [f"ptr {buffer}", f"ptr {place.pointer}", *(f"i64 {x}" for x in numbers)]
         self.f.do(f"call void {function}({', '.join(arguments)})")
 
     def write_edge_copy(self, name: str, place: Place, axes: tuple[int, ...], kind: Tile, way: str) -> str:
-        rank = len(place.type.shape)
-        at, strides = ([f"%{word}{a}" for a in range(rank)] for word in ("at", "stride"))
-        parameters = [("ptr", "%buffer"), ("ptr", "%memory"), *(("i64", x) for x in (*at, *strides))]
-        f = LlvmFunction(self.f.module, name, parameters)
-        there = Place(place.type, "%memory", tuple(strides))
+        at, strides = ([f"%{word}{a}" for a in range(place.type.rank)] for word in ("at", "stride"))
+        extents = tuple(x if is_number(x) else f"%size{a}" for a, x in enumerate(place.extents))
+        numbers = (*at, *strides, *(x for x in extents if not is_number(x)))
+        f = LlvmFunction(self.f.module, name, [("ptr", "%buffer"), ("ptr", "%memory"), *(("i64", x) for x in numbers)])
+        there = Place(place.type, "%memory", tuple(strides), extents)
 
         def element(indices: list[str]) -> None:
             position = list(at)
@@ -252,7 +253,7 @@ class RegisterTiles:
             for i, n in zip(indices, kind.shape, strict=True):
                 number = add(f, f.value(f"mul i64 {number}, {n}"), i)
             where = f.value(f"getelementptr {in_memory(kind.dtype)}, ptr %buffer, i64 {number}")
-            fits = inside(f, position, place.type.shape)
+            fits = inside(f, position, extents)
 
             def copy() -> None:
                 address = there.address(f, position)
@@ -278,7 +279,7 @@ class RegisterTiles:
         def element(index: tuple[int, ...]) -> str:
             position = where(index)
             found = f.choose(
-                inside(f, position, place.type.shape),
+                inside(f, position, place.extents),
                 lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
                 lambda: [(stored(kind.dtype), zero(kind.dtype))],
             )
@@ -294,7 +295,7 @@ class RegisterTiles:
             def put(position: Sequence[str] = position, value: str = value) -> None:
                 store(f, tile.dtype, value, place.address(f, position))
 
-            f.when(inside(f, position, place.type.shape), put, lambda: None)
+            f.when(inside(f, position, place.extents), put, lambda: None)
 
     # -- products
 

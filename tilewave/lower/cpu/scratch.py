@@ -109,7 +109,7 @@ class ScratchTiles:
         def element(index: list[str]) -> str:
             position = where(index)
             found = f.choose(
-                inside(f, position, place.type.shape),
+                inside(f, position, place.extents),
                 lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
                 lambda: [(stored(kind.dtype), zero(kind.dtype))],
             )
@@ -126,7 +126,7 @@ class ScratchTiles:
             def put() -> None:
                 store(f, tile.dtype, tile.element(f, index), place.address(f, position))
 
-            f.when(inside(f, position, place.type.shape), put, lambda: None)
+            f.when(inside(f, position, place.extents), put, lambda: None)
 
         for_each(f, tile.type.shape, element)
 

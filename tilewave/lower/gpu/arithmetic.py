@@ -26,6 +26,10 @@ def resized(f: LlvmFunction, x: str, old: str, new: str, lanes: int, is_negative
     return f.value(f"{word} {vector(lanes, old)} {x} to {vector(lanes, new)}")
 
 
+UPPER_PRODUCT = "upper_product"
+"""Among a target's functions: the upper half of a product, where LLVM has a word for it that no pass takes apart."""
+
+
 class LaneArithmetic:
     """Elementwise ops on operands whose LLVM element types are given with them."""
 
@@ -41,6 +45,8 @@ class LaneArithmetic:
         old = op.operands[-1].type.dtype
         if isinstance(op, ir.Cast):
             return self._cast(op, operands[0], lanes)
+        if isinstance(op, ir.DivideBy):
+            return self._divided(op, operands)
         if old == INDEX:
             return self._index(op, operands, lanes)
         values = [x for _, x in operands]
@@ -63,6 +69,22 @@ class LaneArithmetic:
         if new == INDEX:
             new = I32 if self.ranges.bits(op.result) == 32 else I64
         return self.floats.cast(x, old, new, lanes)
+
+    def _divided(self, op: ir.DivideBy, operands: Sequence[Typed]) -> str:
+        """The upper half of 2x · factor, which is x · factor >> 31, and the rest of the shift: all in 32 bits."""
+        f = self.f
+        x, _, factor, shift = (resized(f, value, kind, "i32", 1) for kind, value in operands)
+        twice, left = f.value(f"shl i32 {x}, 1"), f.value(f"sub i32 {shift}, 31")
+        upper = self._upper_product(twice, factor)
+        return resized(f, f.value(f"lshr i32 {upper}, {left}"), "i32", f"i{self.ranges.bits(op.result)}", 1, False)
+
+    def _upper_product(self, a: str, b: str) -> str:
+        """The upper half of a product of two numbers of 32 bits, neither of which has a sign."""
+        f = self.f
+        if UPPER_PRODUCT in self.functions:
+            return f.call("i32", self.functions[UPPER_PRODUCT], [("i32", a), ("i32", b)])
+        wide = f.value(f"mul nuw i64 {resized(f, a, 'i32', 'i64', 1, False)}, {resized(f, b, 'i32', 'i64', 1, False)}")
+        return resized(f, f.value(f"lshr i64 {wide}, 32"), "i64", "i32", 1)
 
     def _index(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
         values = [v for v in op.operands if v.type.dtype == INDEX]

@@ -11,7 +11,7 @@ from tilewave.analysis.barriers import Handovers
 from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.placements import offset, row_elements
+from tilewave.ir.placements import box_axes, offset, row_elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory, Signals, Swizzled
 from tilewave.lower.gpu.asynchronous_target import (
@@ -218,9 +218,8 @@ class AsynchronousOps:
         place = self.shared(shared)
         memory = op.memory.type
         assert isinstance(memory, Memory)
-        others = tuple(axis for axis in range(memory.rank) if axis not in op.axes)
-        axes = (*others, *op.axes)
-        extents = [*(1,) * len(others), *place.memory.shape[len(shared_at) :]]
+        axes = box_axes(memory.rank, op.axes)
+        extents = [*(1,) * (memory.rank - len(op.axes)), *place.memory.shape[len(shared_at) :]]
         if parts > 1:
             extents[-2] //= parts
         name = self.map(MapArgument(op.memory.name, axes, tuple(extents), swizzle_bytes(op, place.memory)))

@@ -9,8 +9,9 @@ from tilewave.analysis.ranges import (
     Range,
     at_launch,
     bounds,
-    divisor_of,
+    difference,
     last_turn,
+    multiple_below,
     range_of,
     within_both,
     workgroup_range,
@@ -26,7 +27,7 @@ from tilewave.ir.ops import (
     Less,
     LessEqual,
     Loop,
-    Mod,
+    Mul,
     Permute,
     Ramp,
     Rearrange,
@@ -38,7 +39,7 @@ from tilewave.ir.ops import (
     Workgroup,
     Yield,
 )
-from tilewave.ir.types import INDEX, Scalar, Vector
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Scalar, Vector
 
 INT32: Range = (-(1 << 31), (1 << 31) - 1)
 
@@ -103,8 +104,10 @@ class LaneRanges:
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
             case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x):
                 return self.of(x)
-            case Sub(a, b) if (divisor := divisor_of(a, b, self._makers)) is not None:
-                return range_of(Mod(a, divisor, results=op.results), self.of)
+            case Sub():
+                return difference(op, self._makers, self.of)
+            case Mul() if op.result.type == INDEX_SCALAR:
+                return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
             case Add() if isinstance(op.result.type, Scalar):
                 return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
             case Select(_, a, b):

@@ -186,7 +186,7 @@ class LaneTarget(Protocol):
 
     @property
     def functions(self) -> Mapping[str, str]:
-        """Which of exp, exp2, log and log2 LLVM has words for: of vectors (llvm.…), or of one f32."""
+        """Which of exp, exp2, log, log2 and upper_product LLVM has words for: of vectors (llvm.…), or of one number."""
         ...
 
     @property

@@ -1,0 +1,71 @@
+"""Loops that read their memories to the end: a step behind the last one would read nothing but zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import launch_of
+from tilewave.ir.ops import Add, Const, FloorDiv, Loop, Max, Mma, Mul, Read
+from tilewave.ir.rewrite import walk
+
+
+class Depths:
+    """Of tiles that a loop reads a step further each time, the axis along which their memory ends with the steps."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.makers: dict[Value, Op] = {op.results[0]: op for op in walk(kernel.body) if len(op.results) == 1}
+        launch = launch_of(kernel)
+        ends = launch.body.ops[-1].operands if launch else ()
+        self.launched: Mapping[Value, Value] = dict(zip(launch.results, ends, strict=True)) if launch else {}
+
+    def of(self, loop: Loop) -> dict[Value, int]:
+        index = loop.body.args[0]
+        found: dict[Value, int] = {}
+        for op in loop.body.ops:
+            for axis, position in enumerate(op.at if isinstance(op, Read) else ()):
+                by = self.makers.get(position)
+                far = self.constant(by.b) if isinstance(by, Mul) and by.a == index else None
+                if far is not None and self.reaches(loop.trips, far, op.memory.type.extents[axis]):  # type: ignore[attr-defined]
+                    found[op.results[0]] = axis
+        return found
+
+    def end_in_zeros(self, loop: Loop) -> bool:
+        """Whether all that steps behind the last one would multiply is read beyond the end of its memory."""
+        factors = {v for op in loop.body.ops if isinstance(op, Mma) for v in (op.a, op.b)}
+        return factors <= self.of(loop).keys()
+
+    def running_on(self, loop: Loop) -> Block:
+        """Its body, where steps behind the last one read zeros."""
+        depths = self.of(loop)
+        ops = [
+            replace(op, guard=(depths[op.result],)) if isinstance(op, Read) and op.result in depths else op
+            for op in loop.body.ops
+        ]
+        return replace(loop.body, ops=tuple(ops))
+
+    def reaches(self, trips: Value, far: int, extent: int | str) -> bool:
+        """Whether so many steps of `far` cover an extent."""
+        count = self.constant(trips)
+        if isinstance(extent, int):
+            return count is not None and far * count >= extent
+        match self.makers.get(self.launched.get(trips, trips)):
+            case Max(a, b):
+                return self.reaches(a, far, extent) or self.reaches(b, far, extent)
+            case FloorDiv(a, b) if self.constant(b) == far:
+                return self.is_above(a, extent, far - 1)
+            case _:
+                return False
+
+    def is_above(self, v: Value, extent: str, most: int) -> bool:
+        """Whether a value is the extent and a constant of at least `most`."""
+        match self.makers.get(v):
+            case Add(a, b):
+                return a.name == extent and (self.constant(b) or 0) >= most
+            case _:
+                return v.name == extent and most <= 0
+
+    def constant(self, v: Value) -> int | None:
+        op = self.makers.get(v)
+        return int(op.value) if isinstance(op, Const) else None
