@@ -8,11 +8,10 @@ from typing import Any, Protocol
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Schedule, checked_schedule
-from tilewave.errors import AccessError, CallError, CoverageError, here
+from tilewave.errors import AccessError, CoverageError
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import HostLaunch, bind, numbers_of, open_sizes
-from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX_SCALAR
 
 KEPT_VERDICTS = 4096
@@ -59,7 +58,6 @@ class Verdicts:
         """Who computes what for these, judged."""
         found = self._schedules.get(key)
         if found is None:
-            self._want_numbered(values)
             found = self._judged(values)
             if len(self._schedules) >= KEPT_SCHEDULES:
                 self._schedules.pop(next(iter(self._schedules)))
@@ -75,7 +73,7 @@ class Verdicts:
     def _judged(self, values: Values) -> Schedule:
         self.looked_at += 1
         try:
-            return judged_schedule(bind(self.kernel, self._all(values)), values, self.remedy)
+            return judged_schedule(bind(self.kernel, values), values, self.remedy)
         except (CoverageError, AccessError) as error:
             if not open_sizes(self.kernel):
                 raise
@@ -83,7 +81,7 @@ class Verdicts:
             raise type(error)(what, loc=error.loc, remedy=error.remedy) from None
 
     def _workgroups(self, values: Values) -> int:
-        return self._launch([values.get(name, 0) for name in self._names]).workgroups
+        return self._launch([values[name] for name in self._names]).workgroups
 
     @cached_property
     def _launch(self) -> HostLaunch:
@@ -92,17 +90,6 @@ class Verdicts:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(v.name for v in numbers_of(self.kernel))
-
-    def _all(self, values: Values) -> Values:
-        """With zeros for the numbers of a call that decide nothing, where they are not said."""
-        return {name: values.get(name, 0) for name in self._names}
-
-    def _want_numbered(self, values: Values) -> None:
-        workgroups = self._workgroups(values)
-        if workgroups > MOST_WORKGROUPS:
-            what = f"{self.kernel.name}: with {self._said(values)} it takes {workgroups:,} workgroups"
-            remedy = f"a launch numbers at most {MOST_WORKGROUPS:,}: cut it into larger tiles"
-            raise CallError(what, loc=here(), remedy=remedy)
 
     def _said(self, values: Values) -> str:
         indices = [v.name for v in numbers_of(self.kernel) if v.type == INDEX_SCALAR]
