@@ -280,7 +280,8 @@ class Compiled:
             remedy = f"{known}; name it in WaveCompileOptions(dynamic_symbols=[{unknown[0]}])"
             raise CallError(f"{self.name} takes no symbol {unknown[0]}", loc=here(), remedy=remedy)
         if missing:
-            remedy = f"write {self.name}(…, {missing[0]}=4)"
+            told = ", ".join(f"{name}=…" for name in wanted or ())
+            remedy = f"give all of them by name: {told}" if told else f"write {self.name}(…, {missing[0]}=4)"
             raise CallError(f"{self.name} needs a value for {missing[0]}", loc=here(), remedy=remedy)
         for name, value in given.items():
             least = 0 if name in self.open_sizes else 1
@@ -316,7 +317,7 @@ class Compiled:
         wanted = {v.name for v in self._deciding} & own.keys()
         scalars = self.signature.of_numbers(wanted | (own.keys() & symbols)).bind((), symbols)
         told = self._symbols(scalars.symbols, (*self.dynamic_symbols, *self.open_sizes))
-        return self._judged({**scalars.scalars, **told})
+        return self._judged(self._of_names({**scalars.scalars, **told}).values)
 
     @cached_property
     def _deciding(self) -> tuple[Value, ...]:
@@ -340,7 +341,11 @@ class Compiled:
     def bound(self, /, **symbols: int) -> Kernel:
         """The kernel on whole tiles of a call with these sizes and symbols."""
         told = self._symbols(symbols, (*self.dynamic_symbols, *self.open_sizes))
-        return bind(self.kernel, {**dict.fromkeys(self.signature.dtypes, 0), **told})
+        return bind(self.kernel, self._of_names(told).values)
+
+    def _of_names(self, known: Mapping[str, Any]) -> SizedCall:
+        """The call with these numbers, without its arrays; those that are not said decide nothing."""
+        return self.sizes.of_values({**dict.fromkeys(self.signature.dtypes, 0), **known})
 
     @property
     def steps(self) -> tuple[Step, ...]:

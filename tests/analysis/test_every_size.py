@@ -309,9 +309,9 @@ FOURS = ReorderingConstraint(WORKGROUP_0 // 4 * 4 + (WORKGROUP_0 + 1) % 4, 0)
 """Right where the rows of tiles are a multiple of 4."""
 
 
-@pytest.mark.parametrize("how", ["__call__", "interpret"])
-def test_a_formula_is_refused_on_exactly_the_sizes_on_which_it_is_wrong(how):
-    kernel = compiled(gemm(FOURS))
+@pytest.mark.parametrize(("target", "how"), [("numpy", "__call__"), ("numpy", "interpret"), ("cpu", "__call__")])
+def test_a_formula_is_refused_on_exactly_the_sizes_on_which_it_is_wrong(target, how):
+    kernel = compiled(gemm(FOURS), target=target)
     for rows in range(1, 13):
         a, b, c = arrays(16 * rows - 3, 9, 5)
         if rows % 4 == 0:
@@ -367,11 +367,13 @@ def test_more_workgroups_than_a_launch_numbers_are_refused():
 
     kernel = compiled(ones)
     assert kernel.proof.holds
-    with pytest.raises(CallError, match="with M = 100000, N = 100000 it takes 10,000,000,000 workgroups"):
+    with pytest.raises(CallError, match="10,000,000,000 workgroups would compute it"):
         kernel.schedule_for(M=100_000, N=100_000)
+    with pytest.raises(CallError, match="10,000,000,000 workgroups would compute it"):
+        kernel.bound(M=100_000, N=100_000)
     line = np.zeros(100_000, np.float32)
     wide = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (100_000, 100_000), (0, 0))
-    with pytest.raises(CallError, match="it takes 10,000,000,000 workgroups"):
+    with pytest.raises(CallError, match="10,000,000,000 workgroups would compute it"):
         kernel(line, line, wide)
 
 
@@ -392,3 +394,39 @@ def test_a_number_of_the_call_that_decides_nothing_needs_no_second_look():
     assert kernel.verdicts.looked_at == 1
     assert kernel.schedule_for(M=64, N=9, K=5).grid == (4, 2)
     assert kernel.bound(M=64, N=9, K=5).workgroups == 8
+
+
+# looking at it ------------------------------------------------------------------------------------------------------
+
+
+def told(error, call):
+    with pytest.raises(error) as caught:
+        call()
+    return f"{caught.value.what}\n{caught.value.remedy}".strip()
+
+
+def test_what_needs_sizes_asks_for_them_by_name():
+    kernel = compiled(gemm(GridConstraint(P)), dynamic_symbols=[P])
+    said = "gemm: the order depends on M, K, N\nwrite schedule_for(P=…, M=…, K=…, N=…)"
+    assert told(CallError, lambda: kernel.schedule) == said
+    assert kernel.schedule_for(P=3, M=40, K=5, N=20).grid == (3, 3)
+    said = "gemm needs a value for K\ngive all of them by name: P=…, M=…, K=…, N=…"
+    assert told(CallError, lambda: kernel.schedule_for(M=40, N=20, P=1)) == said
+    assert told(CallError, lambda: kernel.bound(M=40, K=5, N=20)).startswith("gemm needs a value for P\n")
+    assert told(CallError, lambda: kernel.bound(M=40, K=5, N=20, P=2, Q=1)).startswith("gemm takes no symbol Q\n")
+    assert told(CallError, lambda: kernel.schedule_for(M=-1, K=5, N=20, P=2)) == (
+        "gemm: M is -1, no whole number of at least 0"
+    )
+    said = "gemm: how large its arrays are depends on M, K, N\nany that agree will do; compile it with subs={M: …, …} to"
+    assert told(CallError, lambda: kernel.parameters).startswith(said)
+
+
+def test_an_open_kernel_shows_every_step():
+    kernel = compiled(gemm())
+    assert [step.name for step in kernel.steps] == ["map_workgroups", "orient_reads", "simplify", "compute_at_launch"]
+    assert kernel.ir() == kernel.kernel and "{M}x{N}xf32" in str(kernel.ir("trace"))
+    assert str(kernel.why()) == str(compiled(gemm(), {M: 40, N: 20, K: 5}).why())
+    bound = kernel.bound(M=40, N=20, K=5)
+    assert bound.workgroups == 9 and [v.type.extents for v in bound.body.args] == [(40, 5), (20, 5), (40, 20)]
+    fixed = compiled(gemm(), {M: 40, N: 20, K: 5})
+    assert kernel.schedule_for(M=40, N=20, K=5) == fixed.schedule

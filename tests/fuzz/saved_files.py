@@ -12,6 +12,7 @@ import zipfile
 from functools import cache
 
 from tilewave import *
+from tilewave.compile import Compiled
 
 from .mutations import damaged_bytes, damaged_text
 from .texts import WORDS, K, M, N, numbers, product
@@ -26,12 +27,18 @@ def corpus() -> tuple[bytes, ...]:
     for target in ("cpu", "gfx942", "sm_90a", "numpy"):
         for kernel, sizes in ((product, (64, 40, 96)), (numbers, (33, 64, 1))):
             options = WaveCompileOptions(subs=dict(zip((M, N, K), sizes, strict=True)), target=target)
-            with tempfile.TemporaryDirectory() as directory:
-                path = os.path.join(directory, "kernel.tilewave")
-                wave_compile(options, kernel).save(path)
-                with open(path, "rb") as file:
-                    found.append(file.read())
+            found.append(_saved(wave_compile(options, kernel)))
+    for kernel in (product, numbers):
+        found.append(_saved(wave_compile(WaveCompileOptions(target="numpy"), kernel)))
     return tuple(found)
+
+
+def _saved(kernel: Compiled) -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "kernel.tilewave")
+        kernel.save(path)
+        with open(path, "rb") as file:
+            return file.read()
 
 
 def case(seed: int) -> str | None:
@@ -44,7 +51,8 @@ def case(seed: int) -> str | None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         loaded = load(path)
-        str(loaded.ir()), repr(loaded), loaded.parameters
+        str(loaded.ir()), repr(loaded), str(loaded.proof)
+        loaded.parameters  # noqa: B018  an error where sizes are open
     except TilewaveError:
         return None
     except Exception as error:

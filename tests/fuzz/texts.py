@@ -17,6 +17,7 @@ from tilewave.backend.nvidia.build import copying_passes
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.compiler import lowered_for
 from tilewave.ir.core import Kernel
+from tilewave.ir.launch import HostLaunch, numbers_of, skeleton
 from tilewave.ir.ops import VOCABULARY
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
@@ -43,6 +44,8 @@ WORDS = (
     *BY_NAME,
     *("tile<8x8xf32>", "vector<4xf16>", "accumulator<16x16xf32>", "signals<2>", "exchange<2x8x8xf32>", "index"),
     *("memory<8x8xf32, shared>", "memory<8x8xf32, global>", "memory<1x1x8x4x2xf32, packed>", "tile<0x4xf32>"),
+    *("memory<{M}x{N}xf32, global>", "{M}", "{}", "{K}x{K}", "tile<{M}x8xf32>", "memory<{M}xf32, shared>", "launch"),
+    *("workgroups = M", "workgroups = mul", "%M", "%M_tiles", "%K_steps"),
     *("memory<8x8xf16, shared, xor(2, 4, 1)>", "memory<8x8xf32, shared, pad(0)>", "rows", "linear", "lane", "tile"),
     *("true", "false", "inf", "-inf", "[]", "[0, 1]", "[1, 0, 2]", '"', "//", "do", "{", "}", "(", ")", "\0", "\u202e"),
     *("٣", "1e999", "level = lane", "waves = [2, 2]", "lanes = 64", "cluster = 2", "guard = [0]", "axes = [0, 0]"),
@@ -83,6 +86,9 @@ def corpus() -> tuple[str, ...]:
             options = WaveCompileOptions(subs=dict(zip((M, N, K), sizes, strict=True)), target=target)
             made = wave_compile(options, kernel)
             texts += dict.fromkeys(str(step.after) for step in made.steps)
+    for kernel in (product, numbers):
+        left_open = wave_compile(WaveCompileOptions(target="numpy"), kernel)
+        texts += dict.fromkeys(str(known) for known in (left_open.traced, left_open.kernel, skeleton(left_open.kernel)))
     return tuple(text for text in texts if len(text) <= LARGEST_TEXT)
 
 
@@ -120,12 +126,19 @@ def case(seed: int) -> str | None:
         again = parse(str(kernel))
         if again != kernel:
             return f"the text reads back as another kernel:\n{text}"
+        _launched(kernel)
         llvm_ir = STAGES[target](verify(kernel), target)
     except TilewaveError as error:
         return None if str(error).strip() else f"an error without words: {type(error).__name__}\n{text}"
     except Exception as error:
         return f"{type(error).__name__}: {error}, for {target}\n{text}"
     return _invalid(llvm_ir, target, text)
+
+
+def _launched(kernel: Kernel) -> None:
+    """What a host computes of it; numbers as a call gives them."""
+    verify(kernel)
+    HostLaunch(kernel)([1] * len(numbers_of(kernel)))
 
 
 def _invalid(llvm_ir: str, target: str, text: str) -> str | None:

@@ -13,7 +13,7 @@ from tilewave.ir.types import F16
 from tilewave.machine import L2, find
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.make_persistent import MakePersistent
-from tilewave.sim import Gemm, SimError, simulate
+from tilewave.sim import Gemm, SimError, sensitivity, simulate
 from tilewave.sim.accesses import NO_STREAM, gemm_accesses
 from tilewave.sim.kernel import kernel_accesses
 
@@ -288,3 +288,25 @@ def test_open_symbols_are_asked_for():
 def test_what_is_no_kernel_is_refused():
     with pytest.raises(SimError, match="is no kernel"):
         simulate("gemm", "H200")
+
+
+def test_sizes_that_stay_open_are_told_to_the_simulator():
+    @wave([WorkgroupConstraint(M, 128, 0), WorkgroupConstraint(N, 128, 1), TilingConstraint(K, 64)])
+    def gemm(a: Memory[M, K, GLOBAL, f16], b: Memory[N, K, GLOBAL, f16], c: Memory[M, N, GLOBAL, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    left_open = compiled(gemm, {})
+    with pytest.raises(SimError) as caught:
+        simulate(left_open, "MI300X", symbols={"N": 512})
+    assert caught.value.what == "gemm needs a value for M, K"
+    assert caught.value.remedy == "write symbols={'M': …, 'K': …}"
+    with pytest.raises(SimError, match="gemm has no symbol Q"):
+        simulate(left_open, "MI300X", symbols={"M": 1, "N": 1, "K": 1, "Q": 1})
+    for m, n, k in ((1024, 512, 256), (300, 129, 65)):
+        ours = simulate(left_open, "MI300X", symbols={"M": m, "N": n, "K": k})
+        assert ours == simulate(compiled(gemm, {M: m, N: n, K: k}), "MI300X")
+    assert sensitivity(left_open, "MI300X", symbols={"M": 300, "N": 129, "K": 65})

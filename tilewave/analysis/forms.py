@@ -15,6 +15,7 @@ from typing import cast
 from tilewave.ir.core import Op
 from tilewave.ir.launch import MEANINGS
 from tilewave.ir.ops import Add, Const, FloorDiv, Mod, Mul, Neg, Sub
+from tilewave.ir.ops.launch import LaunchOnly
 
 Product = frozenset[tuple[int, int]]
 """Names and how often each stands in it."""
@@ -117,9 +118,11 @@ class Forms:
                 return self.floor_div(a, b)
             case Mod(), [_, b] if number_of(b) == 1:
                 return number(0)
+            case LaunchOnly(), _:  # more than its operands decides what it is
+                return self.fresh()
             case _ if type(op) in MEANINGS and all(number_of(x) is not None for x in operands):
                 return number(int(MEANINGS[type(op)](*map(number_of, operands))))
-            case _ if type(op) in MEANINGS:  # nothing but its operands decides what it is
+            case _ if type(op) in MEANINGS:
                 return self.named(type(op).__name__, *operands)
             case _:
                 return self.fresh()

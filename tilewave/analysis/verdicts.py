@@ -8,10 +8,10 @@ from typing import Any, Protocol
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Schedule, checked_schedule
-from tilewave.errors import AccessError, CallError, CoverageError, here
+from tilewave.errors import AccessError, CoverageError
+from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import HostLaunch, bind, numbers_of, open_sizes
-from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX_SCALAR
 
 KEPT_VERDICTS = 4096
@@ -58,7 +58,6 @@ class Verdicts:
         """Who computes what for these, judged."""
         found = self._schedules.get(key)
         if found is None:
-            self._want_numbered(values)
             found = self._judged(values)
             if len(self._schedules) >= KEPT_SCHEDULES:
                 self._schedules.pop(next(iter(self._schedules)))
@@ -74,7 +73,7 @@ class Verdicts:
     def _judged(self, values: Values) -> Schedule:
         self.looked_at += 1
         try:
-            return judged_schedule(bind(self.kernel, self._all(values)), values, self.remedy)
+            return judged_schedule(bind(self.kernel, values), values, self.remedy)
         except (CoverageError, AccessError) as error:
             if not open_sizes(self.kernel):
                 raise
@@ -82,19 +81,11 @@ class Verdicts:
             raise type(error)(what, loc=error.loc, remedy=error.remedy) from None
 
     def _workgroups(self, values: Values) -> int:
-        all_of_them = self._all(values)
-        return HostLaunch.of(self.kernel)([all_of_them[v.name] for v in numbers_of(self.kernel)]).workgroups
+        return HostLaunch.of(self.kernel)([values[name] for name in self._names]).workgroups
 
-    def _all(self, values: Values) -> Values:
-        """With zeros for the numbers of a call that decide nothing, where they are not said."""
-        return {v.name: values.get(v.name, 0) for v in numbers_of(self.kernel)}
-
-    def _want_numbered(self, values: Values) -> None:
-        workgroups = self._workgroups(values)
-        if workgroups > MOST_WORKGROUPS:
-            what = f"{self.kernel.name}: with {self._said(values)} it takes {workgroups:,} workgroups"
-            remedy = f"a launch numbers at most {MOST_WORKGROUPS:,}: cut it into larger tiles"
-            raise CallError(what, loc=here(), remedy=remedy)
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(v.name for v in numbers_of(self.kernel))
 
     def _said(self, values: Values) -> str:
         indices = [v.name for v in numbers_of(self.kernel) if v.type == INDEX_SCALAR]

@@ -10,7 +10,7 @@ from typing import NoReturn
 from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Launch, Yield
-from tilewave.ir.rewrite import named_values
+from tilewave.ir.rewrite import named_values, walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_parts, check_places, check_type
 
@@ -38,8 +38,12 @@ def _check_named(kernel: Kernel) -> None:
     known = {v.name for v in (*indices, *(first.results if isinstance(first, Launch) else ()))}
     for name in sorted(named_values(kernel) - known):
         _want_of(kernel.name, NOWHERE, False, f"%{name} is no index of the call, and no result of its launch")
-    for op in kernel.body.ops[1:]:
-        _want(op, not isinstance(op, Launch), "what is computed for a whole launch stands first in a kernel")
+    for op in walk(kernel.body):
+        _want(
+            op,
+            op is first or not isinstance(op, Launch),
+            "what is computed for a whole launch stands first in a kernel",
+        )
 
 
 def verify_part(kernel: Kernel) -> Kernel:

@@ -41,7 +41,7 @@ def write_kernel(path: Path, saved: SavedKernel) -> None:
         "parameters": [asdict(p) for p in saved_parameters(saved.kernel)],
         "dynamic_symbols": saved.dynamic_symbols,
         "remedy": saved.verdicts.remedy,
-        **({"every_size": asdict(saved.verdicts.proof)} if open_sizes(saved.kernel) else {}),
+        **({"every_size": asdict(saved.verdicts.proof)} if saved.verdicts.proof != EverySize() else {}),
     }
     write(path, {**facts, **about}, {TILES: str(saved.kernel).encode(), **members})
 

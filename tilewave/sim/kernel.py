@@ -44,17 +44,26 @@ def kernel_of(problem: HasKernel | Kernel) -> Kernel:
 
 def kernel_accesses(kernel: Kernel, symbols: Mapping[str, int]) -> Accesses:
     """What the workgroups of a kernel touch, step by step."""
-    deciding = {v.name for v in needed_values(kernel.body, lambda op: isinstance(op, FOLLOWED))} | {*open_sizes(kernel)}
-    missing = [v.name for v in numbers_of(kernel) if v.name in deciding and v.name not in symbols]
-    if missing:
-        given = ", ".join(f"'{name}': …" for name in missing)
-        raise SimError(f"{kernel.name} needs a value for {', '.join(missing)}", remedy=f"write symbols={{{given}}}")
+    _check_symbols(kernel, symbols)
     if is_open(kernel):
         kernel = bind(kernel, {v.name: symbols.get(v.name, 0) for v in numbers_of(kernel)})
     segments = list(_segments(kernel, symbols))
     blocks = cut(visit for segment in segments for visit in segment.visits)
     tasks = _streamed(segments, blocks) or _step_by_step(segments, blocks)
     return _Assembly(kernel, segments, blocks).accesses(tasks)
+
+
+def _check_symbols(kernel: Kernel, symbols: Mapping[str, int]) -> None:
+    """Refuse a call whose sizes and symbols do not decide who touches what, or are not the kernel's."""
+    known = [v.name for v in numbers_of(kernel)]
+    if unknown := next((name for name in symbols if name not in known), ""):
+        remedy = f"it has {', '.join(known)}" if known else "it has none: leave symbols out"
+        raise SimError(f"{kernel.name} has no symbol {unknown}", remedy=remedy)
+    deciding = {v.name for v in needed_values(kernel.body, lambda op: isinstance(op, FOLLOWED))} | {*open_sizes(kernel)}
+    missing = [name for name in known if name in deciding and name not in symbols]
+    if missing:
+        given = ", ".join(f"'{name}': …" for name in missing)
+        raise SimError(f"{kernel.name} needs a value for {', '.join(missing)}", remedy=f"write symbols={{{given}}}")
 
 
 @dataclass
