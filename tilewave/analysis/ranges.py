@@ -71,7 +71,7 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Reciprocal):
         return 0, (1 << 32) - 1
     if isinstance(op, ReciprocalShift):
-        return 0, 31
+        return 0, 62
     if not isinstance(op, Binary) or isinstance(op, Comparison):
         return clamped(known(op.x), dtype) if isinstance(op, Cast) and op.x.type.dtype.is_int else bounds(dtype)
     (a, b), (c, d) = known(op.a), known(op.b)

@@ -89,7 +89,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Div: operator.truediv,
     FloorDiv: _floor_divided,
     Mod: _remainder,
-    DivideBy: lambda a, b, factor, shift: a * factor >> 31 + shift,
+    DivideBy: lambda a, b, factor, shift: a * factor >> shift,
     Xor: operator.xor,
     Min: _smaller,
     Max: _larger,

@@ -56,14 +56,14 @@ def _quickest(ways: Iterable[tuple[int, int]], whole: int) -> int:
 
 
 def reciprocal_shift(divisor: int) -> int:
-    """s with 2^(31 + s) / divisor between 2^31 and 2^32, for divisors below 2^31; 0 for 0, which divides nothing."""
-    return (divisor - 1).bit_length() if divisor > 0 else 0
+    """s with 2^s / divisor between 2^31 and 2^32, for divisors below 2^31; 0 for 0, which divides nothing."""
+    return 31 + (divisor - 1).bit_length() if divisor > 0 else 0
 
 
 def reciprocal(divisor: int) -> int:
-    """f with x // divisor == x * f >> 31 + s for all 0 <= x < 2^31; 0 for 0, by which the quotient is 0.
+    """f with x // divisor == x * f >> s for all 0 <= x < 2^31; 0 for 0, by which the quotient is 0.
 
-    f is (2^(31 + s) + e) / d with e < d, which makes the quotient too large by x · e / 2^(31 + s) / d < 1 / d, since
-    x < 2^31 and d <= 2^s: less than it lacks to the next whole number.
+    f is (2^s + e) / d with e < d, and so the quotient too large by x · e / 2^s / d < 1 / d, since x < 2^31 and
+    d <= 2^(s - 31): less than it lacks to the next whole number.
     """
-    return -(-(1 << 31 + reciprocal_shift(divisor)) // divisor) if divisor > 0 else 0
+    return -(-(1 << reciprocal_shift(divisor)) // divisor) if divisor > 0 else 0

@@ -220,7 +220,7 @@ class _OpenDivisors:
         once, before = b.fresh("once", INDEX_SCALAR), b.fresh("quotient", INDEX_SCALAR)
         trips = (Number(b, divisor) < 1).choose(1, 0).value
         with b.region():
-            other = (x // Number(b, divisor)).larger(-LARGEST).smaller(LARGEST).value  # as it is, since x is below
+            other = (x // Number(b, divisor)).value
             body = b.block((once, before), (other,))
         result = b.fresh("quotient", INDEX_SCALAR)
         b.effect(Loop, trips, (both.value,), body, results=(result,))

@@ -103,10 +103,7 @@ class Nvptx:
     # -- the whole
 
     convention = "ptx_kernel"
-    functions: ClassVar[Mapping[str, str]] = {
-        "exp2": "llvm.nvvm.ex2.approx.f",
-        "high_product": "llvm.nvvm.mulhi.ui",
-    }
+    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f"}
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
 
     def attributes(self, lanes: int, waves: int) -> str:

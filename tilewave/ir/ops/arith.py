@@ -141,7 +141,7 @@ class Mod(Division):
 
 @dataclass(frozen=True)
 class DivideBy(Elementwise):
-    """FloorDiv of indices as a product, a * factor >> 31 + shift: the launch computes both for b; a is below 2**31."""
+    """FloorDiv of indices as a product: a * factor >> shift, which launches compute for b; a is below 2**31."""
 
     a: Value
     b: Value

@@ -53,7 +53,7 @@ class Reciprocal(LaunchOnly):
 
 @dataclass(frozen=True)
 class ReciprocalShift(LaunchOnly):
-    """By how many bits beside 31 `divide_by` shifts the product."""
+    """By how many bits `divide_by` shifts the product."""
 
     x: Value
 

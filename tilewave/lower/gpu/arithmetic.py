@@ -67,18 +67,14 @@ class LaneArithmetic:
         return self.floats.cast(x, old, new, lanes)
 
     def _divided(self, op: ir.DivideBy, operands: Sequence[Typed]) -> str:
-        """The upper half of a product of two numbers of 32 bits, and a shift; a doubled leaves 31 of the bits there."""
-        f = self.f
-        x, _, factor, shift = (resized(f, value, kind, "i32", 1) for kind, value in operands)
-        high = self._high_product(f.value(f"shl nuw i32 {x}, 1"), factor)
-        return resized(f, f.value(f"lshr i32 {high}, {shift}"), "i32", f"i{self.ranges.bits(op.result)}", 1, False)
-
-    def _high_product(self, a: str, b: str) -> str:
-        if word := self.functions.get("high_product"):
-            return self.f.call("i32", word, [("i32", a), ("i32", b)])
-        wide = [resized(self.f, x, "i32", "i64", 1, False) for x in (a, b)]
-        product = self.f.value(f"mul nuw i64 {wide[0]}, {wide[1]}")
-        return resized(self.f, self.f.value(f"lshr i64 {product}, 32"), "i64", "i32", 1)
+        """A product of 64 bits, of two numbers of 32, and a shift."""
+        x, _, factor, shift = (
+            resized(self.f, resized(self.f, value, kind, "i32", 1), "i32", "i64", 1, False) for kind, value in operands
+        )
+        product = self.f.value(f"mul nuw i64 {x}, {factor}")
+        return resized(
+            self.f, self.f.value(f"lshr i64 {product}, {shift}"), "i64", f"i{self.ranges.bits(op.result)}", 1
+        )
 
     def _index(self, op: Op, operands: Sequence[Typed], lanes: int) -> str:
         values = [v for v in op.operands if v.type.dtype == INDEX]
