@@ -262,3 +262,28 @@ def test_the_kernels_of_the_documents_take_any_arrays(seed, name):
     compiled(seed).interpret(a, b, c, level="lane", order="random")
     if c.size:
         check_product(c, a, b)
+
+
+@cache
+def dealt_by_itself():
+    """The persistent kernel, whose own loop deals tiles; the call says how many there are."""
+    module = SEEDS[2].module
+    told = [module.N_TILES, module.TOTAL_TILES]
+    subs = {**module.subs(512, 512, 512, block_m=64, block_n=64, block_k=32, num_ctas=6)}
+    subs = {name: value for name, value in left_open(subs).items() if name not in told}
+    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", dynamic_symbols=told), SEEDS[2].kernel)
+
+
+@pytest.mark.parametrize("name", [name for name in ARRAYS if name != "no rows"])
+def test_a_kernel_that_deals_its_own_tiles_takes_any_arrays(name):
+    shape = m, n, _ = ARRAYS[name]
+    a, b = operands(shape)
+    c = poisoned(shape[:2], f32)
+    rows, columns = -(-m // 64), -(-n // 64)
+    dealt_by_itself().interpret(a, b, c, level="lane", order="random", N_TILES=columns, TOTAL_TILES=rows * columns)
+    check_product(c, a, b)
+
+
+def test_its_depth_is_known_not_to_be_0_and_its_products_make_the_first_sums():
+    kernel = dealt_by_itself().build.lanes
+    assert ops(kernel, Unset) and all(op.adds for op in ops(kernel, MatrixShared))

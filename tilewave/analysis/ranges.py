@@ -18,6 +18,7 @@ from tilewave.ir.ops import (
     EqualShares,
     FloorDiv,
     Iota,
+    Launch,
     Loop,
     Max,
     Min,
@@ -59,6 +60,8 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
     if isinstance(op, Select):
         (a, b), (c, d) = known(op.a), known(op.b)
         return min(a, c), max(b, d)
+    if isinstance(op, Launch):  # with one result, whose bounds `at_launch` found
+        return known(op.results[0])
     if isinstance(op, DivideBy):
         return range_of(FloorDiv(op.a, op.b, results=op.results), known)
     if isinstance(op, RangeSharers):
@@ -84,8 +87,6 @@ def range_of(op: Op, known: Callable[[Value], Range]) -> Range:
             return min(a // c, a // d), max(b // c, b // d)
         case FloorDiv() if a >= 0 and c == 0:  # by zero it is 0
             return 0, b
-        case FloorDiv() if a >= 0:
-            return -b, b
         case Mod() if c > 0:
             return 0, min(d - 1, b) if a >= 0 else d - 1
         case Mod() if a >= 0 and c == 0:

@@ -14,8 +14,8 @@ AROUND = 2
 """Parts on each side of the best of an undivided number: rounding up moves it no further, which a test tries."""
 LARGEST = (1 << 31) - 1
 """The numbers of steps that workgroups compute with, which are products of these, stay in 32 bits."""
-MOST_TILES = 1 << 30
-"""Of one launch whose workgroups compute tile after tile."""
+MOST_TILES = 1 << 27
+"""Of one launch; so few that their rows and columns, in groups of up to 15, are computed in 32 bits."""
 
 
 def range_sharers(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:

@@ -317,8 +317,10 @@ class _Sharing:
         self.p, self.shared, self.own = program, shared, program.own.result
         self.builder = Builder(names(program.kernel), locate=lambda: program.own.loc)
         self.makers = {op.result: op for op in walk(program.kernel.body) if len(op.results) == 1}
-        self.trips: tuple[Value, Value] | None = None
-        """Turns of the first member, which both take, and tiles of the second; None where these are the same."""
+        self.trips: Value | None = None
+        """Turns of the first member, which both take; None where both have as many tiles."""
+        self.seconds: Value | None = None
+        """Tiles of the second; None where each turn computes it again, which leaves registers to others."""
         self.members: _Members | None = None
         """Where there is one turn and it is uneven; else each turn decides."""
 
@@ -372,9 +374,15 @@ class _Sharing:
             if self.p.turns is None:
                 self.members = self.pair(first + 1 < self.workgroups)
                 return list(self.builder.ops), []
-            trips, tiles = (self.again([self.p.turns.trips], n.value)[0] for n in (first, first + 1))
-            self.trips = trips, tiles
+            second = first + 1
+            self.trips = self.tiles_of(first)
+            self.seconds = None if is_open(self.p.kernel) else self.tiles_of(second)
             return [], list(self.builder.ops)
+
+    def tiles_of(self, number: Number) -> Value:
+        """How many tiles the workgroup of a number has."""
+        assert self.p.turns is not None
+        return self.again([self.p.turns.trips], number.value)[0]
 
     def pair(self, has_second: Number | None) -> _Members:
         """`has_second`: whether the second member has a tile of its own."""
@@ -407,15 +415,15 @@ class _Sharing:
         turns = self.p.turns
         if turns is None or self.trips is None:
             return change(body, self.members)
-        trips, tiles = self.trips
         ops = [op for op in body.ops if isinstance(op, Loop) and op.trips == turns.trips]
         (loop,) = ops
         with self.builder.region():
             turn = Number(self.builder, loop.body.args[0])
+            tiles = self.seconds or self.tiles_of(Number(self.builder, self.own) // MEMBERS * MEMBERS + 1)
             members = self.pair(turn < Number(self.builder, tiles))
             start = list(self.builder.ops)
         inner = change(substitute_block(loop.body, {self.own: members.who}), members)
-        new = replace(loop, trips=trips, body=replace(inner, ops=(*start, *inner.ops)))
+        new = replace(loop, trips=self.trips, body=replace(inner, ops=(*start, *inner.ops)))
         return replace(body, ops=tuple(new if op is loop else op for op in body.ops))
 
     # -- the roles

@@ -113,7 +113,7 @@ class NvidiaProgram:
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
         if not self._chooser:
-            code = self._cuda_code(Variant(), parameters)
+            code = self._any_code(parameters) if self.is_open else self._cuda_code(Variant(), parameters)
             self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
         self._chooser[0](arrays, numbers, parameters)
 
@@ -152,6 +152,12 @@ class NvidiaProgram:
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
         return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), _launch(code, self.tiles), parameters)
+
+    def _any_code(self, parameters: Parameters) -> CudaCode:
+        """What all of its code has in common, before it is known which arrays come; some of it hands parts over."""
+        scalars = (ScalarSlot(i) for i, v in enumerate(numbers_of(self.tiles)) if v.type != INDEX_SCALAR)
+        launch = GpuLaunch((ScratchMemory(0), *scalars), (1, 1, 1), (1, 1, 1))
+        return CudaCode(self.name, self.chip.cpu, b"", launch, parameters)
 
     def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
         """What the assembler could not do well is said, once; the code is right all the same."""

@@ -1,0 +1,167 @@
+"""One kernel for all sizes on an NVIDIA chip: its binaries, which one a call takes, and what it is launched with."""
+
+from __future__ import annotations
+
+import kernels
+import pytest
+from ptx_code import half_gemm
+
+from tilewave import *
+from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
+from tilewave.errors import CallError
+from tilewave.ir.launch import HostLaunch
+from tilewave.kernels import gemm as mapped_gemm
+
+OPEN = (kernels.M, kernels.N, kernels.K)
+PROGRAMMATIC_SERIALIZATION, CLUSTER = 6, 4
+ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
+ANY = Variant(True, ("a", "b", "c"))
+
+
+def left_open(subs):
+    return {name: value for name, value in subs.items() if name not in OPEN}
+
+
+@pytest.fixture
+def gemm():
+    sizes = left_open(kernels.sizes(1, 1, 1, block_m=128, block_n=256, block_k=64))
+    return wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
+
+
+def tensors(torch, shape, at=(0x10000, 0x40000000, 0x80000000), strides=(None, None, None)):
+    m, n, k = shape
+    shapes = ((m, k), (n, k), (m, n))
+    given = zip(at, shapes, strides, strict=True)
+    return [torch.Tensor(p, s, dtype="torch.float16", strides=stride or ()) for p, s, stride in given]
+
+
+CLASSES = {
+    (256, 512, 128): ON_LINES,
+    (1, 8, 64): ON_LINES,
+    (1, 8, 8): OFF_LINES,  # b's rows
+    (300, 264, 136): OFF_LINES,
+    (300, 264, 1001): ANY,
+    (129, 250, 64): ANY,  # the copy engine would store six columns too many
+    (5, 8, 0): ANY,
+}
+
+
+@pytest.mark.parametrize("shape", CLASSES)
+def test_how_arrays_lie_decides_which_code_they_take(gemm, fake, torch, shape):
+    gemm(*tensors(torch, shape))
+    assert CLASSES[shape].arrays in gemm.binaries
+    assert set(gemm.build.program.programs) == {CLASSES[shape]}
+
+
+def test_three_binaries_serve_all_arrays(gemm, fake, torch):
+    for m in range(1, 20):
+        gemm(*tensors(torch, (m, 256, 64)))
+        gemm(*tensors(torch, (64 * m, 8 * m, 8 * m)))
+        gemm(*tensors(torch, (m, m, m), strides=((2 * m, 2), None, None)))
+    gemm(*tensors(torch, (64, 64, 64), at=(0x10002, 0x40000000, 0x80000000)))
+    assert sorted(gemm.binaries) == ["any arrays", "rows on 16 bytes", "rows on cache lines"]
+    assert fake.calls.count("cuModuleLoadDataEx") == 3
+
+
+def test_why_tells_what_arrays_keep_it_from(gemm, torch):
+    well = tensors(torch, (128, 256, 64))
+    assert gemm.why(*well) == gemm.why()
+    told = [row.what for row in gemm.why(*tensors(torch, (128, 250, 64))) if row.step == "call"]
+    assert told[0] == (
+        "c has rows of 500 bytes, and the copy engine stores multiples of 16, so lanes load all tiles in this call"
+    )
+
+
+@pytest.mark.parametrize("shape", [(256, 512, 128), (8192, 8192, 8192), (4864, 4096, 4160), (128, 256, 65536)])
+def test_a_launch_passes_what_the_host_computes(gemm, fake, torch, shape):
+    gemm(*tensors(torch, shape))
+    (seen,) = fake.launches
+    host = HostLaunch(gemm.build.lanes)
+    m, n, k = shape
+    numbers = {"M": m, "N": n, "K": k}
+    found = host([numbers[name] for name in host.names[:3]])
+    assert seen.grid == (found.workgroups, 1, 1)
+    passed = dict(zip(host.names, found.numbers, strict=True))
+    code = gemm.build.program.code_for(ON_LINES)
+    for argument, word in zip(code.arguments, seen.words, strict=False):
+        if argument.kind == "symbol":
+            assert word == passed[argument.name], argument.name
+    assert {(map_.pointer, map_.sizes[:2]) for map_ in fake.maps} == {
+        (0x10000, (k, m)),
+        (0x40000000, (k, n)),
+        (0x80000000, (n, m)),
+    }
+
+
+EARLY = {(2048, 2048, 2048): True, (128 * 132, 256, 64): True, (128 * 133, 256, 64): False, (128, 256, 65536): False}
+
+
+@pytest.mark.parametrize("shape", EARLY)
+def test_an_early_start_is_asked_for_where_each_workgroup_has_one_whole_tile(gemm, fake, torch, shape):
+    gemm(*tensors(torch, shape))
+    (seen,) = fake.launches
+    assert (PROGRAMMATIC_SERIALIZATION in [number for number, _ in seen.attributes]) == EARLY[shape]
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 5, 131, 132, 200])
+def test_workgroups_that_share_copies_come_in_pairs(gemm, fake, torch, tiles):
+    gemm(*tensors(torch, (128 * tiles, 256, 72)))
+    (seen,) = fake.launches
+    assert seen.grid[0] % 2 == 0 and min(tiles, 132) <= seen.grid[0] <= 132
+    assert CLUSTER in [number for number, _ in seen.attributes]
+
+
+@pytest.mark.parametrize("shape", [(0, 256, 64), (128, 0, 64), (0, 0, 0)])
+def test_no_tiles_are_no_launch_and_nothing_is_compiled(gemm, fake, torch, shape):
+    gemm(*tensors(torch, shape))
+    assert fake.launches == [] and not gemm.build.program.programs
+
+
+def test_more_tiles_than_a_launch_computes_are_refused(fake, torch):
+    sizes = left_open(kernels.sizes(1, 1, 1, block_m=64, block_n=8, block_k=16))
+    small = wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), half_gemm())
+    arrays = tensors(torch, (1 << 20, 1 << 17, 64))
+    sized = small.sizes.of_call(arrays, {})
+    with pytest.raises(CallError, match="tiles, and a launch computes 134,217,728 at most"):
+        small.build.run(arrays, sized.numbers, sized.parameters)
+    assert fake.launches == []
+
+
+def test_a_second_call_prepares_nothing_and_a_new_size_only_maps(gemm, fake, torch):
+    given = tensors(torch, (256, 512, 128))
+    gemm(*given)
+    loaded = fake.calls.count("cuModuleLoadDataEx")
+    maps = len(fake.maps)
+    gemm(*given)
+    assert len(fake.maps) == maps
+    gemm(*tensors(torch, (255, 512, 128)))
+    assert fake.calls.count("cuModuleLoadDataEx") == loaded
+    assert maps < len(fake.maps) <= 2 * maps
+
+
+# -- the code itself
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    made = mapped_gemm((512, 512, 512), f16, f16, tile=(128, 256, 64), mapping="grouped(12)")
+    return wave_compile(WaveCompileOptions(subs=left_open(made.subs), target="sm_90a"), made.kernel)
+
+
+@pytest.mark.parametrize("variant", [ON_LINES, OFF_LINES], ids=["on lines", "off lines"])
+def test_nothing_takes_a_remainder_and_an_early_start_is_prepared(shipped, variant):
+    ptx = shipped.build.program.code_for(variant).ptx
+    assert "wgmma" in ptx and "cp.async.bulk.tensor.2d.global" in ptx
+    assert not [line for line in ptx.splitlines() if "rem." in line]
+    assert "griddepcontrol.wait" in ptx
+
+
+@pytest.mark.skipif(not ptxas(), reason="ptxas is not here")
+@pytest.mark.parametrize("variant", [ON_LINES, OFF_LINES], ids=["on lines", "off lines"])
+def test_open_sizes_take_no_more_registers_than_known_ones(shipped, variant):
+    k = 4160 if variant == ON_LINES else 4168
+    made = mapped_gemm((4864, 4096, k), f16, f16, tile=(128, 256, 64), mapping="grouped(12)")
+    known = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel).resources.assembled
+    found = assemble_ptx(shipped.build.program.code_for(variant).ptx, "sm_90a")
+    assert (found.registers, found.spilled_bytes, found.serialized) == (known.registers, 0, ())
