@@ -74,6 +74,12 @@ def launch_of(kernel: Kernel) -> Launch | None:
     return first if isinstance(first, Launch) else None
 
 
+def in_front(ops: Sequence[Op], body: Block) -> Block:
+    """The body with further ops in front; what is computed for a whole launch stays the first."""
+    launch = tuple(op for op in body.ops[:1] if isinstance(op, Launch))
+    return replace(body, ops=(*launch, *ops, *body.ops[len(launch) :]))
+
+
 # what is computed at the launch --------------------------------------------------------------------------------------
 
 
@@ -101,7 +107,8 @@ class _Mover:
         kernel = replace(self.kernel, body=body)
         wanted = {v for op in walk(body) for v in op.operands}
         called = named_values(kernel)
-        results = tuple(v for v in self.inside if v not in args and (v in wanted or v.name in called))
+        made = [v for v in self.inside if v.type == INDEX_SCALAR and v not in args and v not in self.constants]
+        results = tuple(v for v in made if v in wanted or v.name in called)
         if not results:
             return kernel
         ends = Yield(tuple(self.inside[v] for v in results))

@@ -22,6 +22,7 @@ from tilewave.analysis.shared_rows import StagedAccess, cheapest
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Const, Convert, Loop, Read, While, Write
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
@@ -108,7 +109,7 @@ def _through_shared(kernel: Kernel, spreads: LayoutsNeeded, ports: Ports) -> Ker
     if not allocations:
         return kernel
     first = Const(0, results=(zero,), loc=allocations[0].loc)
-    return replace(moved, body=replace(moved.body, ops=(*allocations, first, *moved.body.ops)))
+    return replace(moved, body=in_front((*allocations, first), moved.body))
 
 
 def _access(op: Convert, spreads: LayoutsNeeded) -> StagedAccess:

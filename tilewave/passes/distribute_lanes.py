@@ -19,6 +19,7 @@ from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.faults import lacking
+from tilewave.ir.launch import in_front
 from tilewave.ir.ops import (
     Add,
     AwaitAsync,
@@ -72,8 +73,8 @@ from tilewave.machine.matrix import BY_NAME
 def distribute_lanes(kernel: Kernel) -> Kernel:
     lanes = _Lanes(kernel, LayoutsNeeded(kernel))
     body = lanes.block(kernel.body)
-    whole = Block(kernel.body.args, (*lanes.top.ops, *body.ops, *lanes.last))
-    return replace(kernel, body=whole, level="lane")
+    whole = Block(kernel.body.args, (*body.ops, *lanes.last))
+    return replace(kernel, body=in_front(lanes.top.ops, whole), level="lane")
 
 
 class _Lanes:

@@ -13,10 +13,10 @@ from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import CopyAsync, Read, Write, WriteThrough
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.ir.types import Memory
+from tilewave.ir.types import Extent, Memory
 
 WRITES = (Write, WriteThrough)
-Start = tuple[int, int]
+Start = tuple[int, Extent]
 """A formula, and the extent of a memory's axis that it is known to begin inside."""
 
 
@@ -38,7 +38,7 @@ class _Edges:
         self.starts = {s for op in walk(kernel.body) if isinstance(op, WRITES) for s in self.begun(op)}
 
     def begun(self, op: Write | WriteThrough) -> list[Start]:
-        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.shape, strict=True)]
+        return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
 
     def of(self, op: Read | Write | WriteThrough | CopyAsync) -> tuple[int, ...]:
         """The memory axes along which this tile may hang over."""
@@ -46,15 +46,20 @@ class _Edges:
         assert isinstance(memory, Memory)
         tile = _tile(op)
         sizes = {axis: tile[i] for i, axis in enumerate(op.axes)}
-        extents = enumerate(zip(op.at, memory.shape, strict=True))
+        extents = enumerate(zip(op.at, memory.extents, strict=True))
         return tuple(axis for axis, (at, n) in extents if not self.inside(at, sizes.get(axis, 1), n))
 
-    def inside(self, at: Value, size: int, extent: int) -> bool:
+    def inside(self, at: Value, size: int, extent: Extent) -> bool:
         low, high = self.ranges.of(at)
-        if low >= 0 and high + size <= extent:
+        if low >= 0 and isinstance(extent, int) and high + size <= extent:
             return True
         begins_inside = (self.positions.formula(at), extent) in self.starts
-        return begins_inside and extent % size == 0 and self.positions.divisor(at) % size == 0
+        return begins_inside and _divides(size, extent) and self.positions.divisor(at) % size == 0
+
+
+def _divides(size: int, extent: Extent) -> bool:
+    """Whether tiles of that size leave no rest; where an extent is open, those of one element do not."""
+    return extent % size == 0 if isinstance(extent, int) else size == 1
 
 
 def _tile(op: Read | Write | WriteThrough | CopyAsync) -> tuple[int, ...]:

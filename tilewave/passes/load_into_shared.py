@@ -146,7 +146,8 @@ class _Finder:
         width, size = self.chunk_bytes // memory.dtype.bytes, memory.dtype.bytes
         in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (memory.rank - 1,)
         want(in_rows, ACROSS_ROWS, read.loc, memory=name)
-        grains = columns % width == 0 and memory.shape[-1] % width == 0
+        length = memory.extents[-1]  # one that is open is looked at when arrays are passed
+        grains = columns % width == 0 and (isinstance(length, str) or length % width == 0)
         grains = grains and self.positions.divisor(read.at[-1]) % width == 0
         want(grains, GRAINS, read.loc, memory=name, bytes=self.chunk_bytes, elements=width)
         whole = to.shape == write.tile.type.shape and write.axes == tuple(range(len(to.shape)))

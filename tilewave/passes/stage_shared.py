@@ -29,6 +29,7 @@ from tilewave.analysis.shared_rows import (
 from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Placement, Swizzled, Tile
@@ -75,7 +76,7 @@ class _Staging:
         if not self.memories:
             return replace(self.old, body=body)
         zero = Const(0, results=(self.zero,), loc=self.allocations[0].loc)
-        return replace(self.old, body=replace(body, ops=(*self.allocations, zero, *body.ops)))
+        return replace(self.old, body=in_front((*self.allocations, zero), body))
 
     # -- which operands
 

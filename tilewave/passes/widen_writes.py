@@ -21,7 +21,7 @@ from tilewave.analysis.layouts_needed import LayoutsNeeded
 from tilewave.analysis.wave_chunks import WaveChunks
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Allocate, CopyAsync, Mma, Overlay, Write, WriteThrough
+from tilewave.ir.ops import Allocate, CopyAsync, Launch, Mma, Overlay, Write, WriteThrough
 from tilewave.ir.placements import lies_in, offset, size_bytes
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, walk
@@ -82,7 +82,7 @@ class _Widening:
 
     def kernel(self) -> Kernel:
         body = self.block(self.old.body)
-        front = max((i + 1 for i, op in enumerate(body.ops) if isinstance(op, Allocate)), default=0)
+        front = max((i + 1 for i, op in enumerate(body.ops) if isinstance(op, (Allocate, Launch))), default=0)
         ops = (*body.ops[:front], *self.made.values(), *body.ops[front:])
         made = replace(self.old, body=replace(body, ops=ops)) if self.made else self.old
         return made.declining(*self.declined)
@@ -127,7 +127,8 @@ class _Widening:
         facts = {"memory": op.memory.name, "bytes": NEIGHBOURS * size}
         rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, op.loc, **facts)
-        row_bytes = memory.shape[-1] * size
+        length = memory.extents[-1]  # where it is open, most tiles lie inside as a whole
+        row_bytes = length * size if isinstance(length, int) else 0
         more = {"row_bytes": row_bytes, "widest": widest, "elements": widest // size}
         want(row_bytes % widest == 0, RAGGED_ROWS, op.loc, **facts, **more)
         layout = self.sums(op)

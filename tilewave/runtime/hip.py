@@ -19,7 +19,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_num
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.driver import ANYWHERE, Driver, Vendor, as_text, of, open_library
 from tilewave.runtime.foreign_arrays import stream_of
-from tilewave.runtime.gpu_launch import Address, GpuLaunch, Slot, Stride, SymbolArgument
+from tilewave.runtime.gpu_launch import Address, GpuLaunch, Shape3, Slot, Stride, SymbolArgument
 
 _SIGNATURES: dict[str, tuple[object, ...]] = {
     "hipInit": (c_uint,),
@@ -182,6 +182,13 @@ class HipProgram:
 
     code: HipCode
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
+
+    def sized(self, grid: Shape3, parameters: tuple[Parameter, ...]) -> HipProgram:
+        """The same code for arrays of other shapes."""
+        code = self.code
+        if (grid, parameters) == (code.launch.grid, code.parameters):
+            return self
+        return HipProgram(replace(code, launch=replace(code.launch, grid=grid), parameters=parameters), self._loaded)
 
     def __call__(self, arrays: Sequence[object], numbers: Sequence[int]) -> None:
         """Launch it on the arrays' device and stream; nothing is copied and nothing waited for."""

@@ -27,6 +27,10 @@ class Record:
     def number(self, name: str) -> int:
         return _natural(self._of(int, name), self, name)
 
+    def extent(self, name: str) -> int | str:
+        """A number, or the name of one that is known at the launch."""
+        return self.text(name) if isinstance(self.fields.get(name), str) else self.number(name)
+
     def axis(self, name: str) -> int:
         """A number, or -1 for none."""
         return int(self._of(int, name))
@@ -77,6 +81,8 @@ def _field(f: Field[Any], kind: Any, record: Record) -> Any:
     if kind is int:
         may_be_none = f.default is not MISSING and f.default < 0
         return record.axis(f.name) if may_be_none else record.number(f.name)
+    if kind == int | str:
+        return record.extent(f.name)
     if is_dataclass(kind):
         return restored(kind, record.record(f.name))  # type: ignore[arg-type]
     if get_origin(kind) is tuple:

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tilewave.errors import SavedKernelError
+from tilewave.forks import cached_property
 from tilewave.lower.launch_arguments import KernelArgument, Reach
 from tilewave.runtime.cache import default_cache, key_of
+from tilewave.runtime.launch_numbers import LaunchTable
 from tilewave.runtime.records import Record, packed, restored, unpacked
 
 
@@ -20,9 +22,16 @@ class AmdCode:
     reaches: tuple[Reach, ...]
     shared_bytes: int
     workgroup_size: int
-    workgroups: int
+    workgroups: int | str
+    """Or the name of the number that a launch computes."""
+    launch: str
+    """What is computed at each launch, where sizes are open."""
     asm: str
     code_object: bytes
+
+    @cached_property
+    def launches(self) -> LaunchTable:
+        return LaunchTable(self.workgroups, self.launch)
 
     @property
     def facts(self) -> dict[str, Any]:

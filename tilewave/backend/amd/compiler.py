@@ -21,7 +21,7 @@ def llvm_ir_of(kernel: Kernel, chip: Chip) -> str:
 def code_of(kernel: Kernel, chip: Chip, any_strides: frozenset[str]) -> AmdCode:
     lowered = lower_lanes(kernel, Amdgcn(chip), any_strides)
     made = _in_time(kernel.name, chip, lowered.llvm_ir)
-    sizes = lowered.shared_bytes, lowered.workgroup_size, kernel.workgroup_count
+    sizes = lowered.shared_bytes, lowered.workgroup_size, lowered.workgroups, lowered.launch
     return AmdCode(lowered.arguments, lowered.reaches, *sizes, made.asm, link(made.code))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import ModuleType
@@ -93,11 +93,16 @@ class AmdProgram:
         """Run the machine code on this CPU; the arrays hold its results unless something was found."""
         arrays = [v.numpy() for v in views]
         code = self.code_for(self._any_strides(views))
+        workgroups, symbols = code.launches.of(self._symbols(numbers))
+        report: EmulationReport
+        if not workgroups:  # nothing is launched
+            report = _emulator().EmulationReport(self.tiles.name, self.chip.cpu, order, seed, 0, 0, 0, 0.0, ())
+            return report
         emulator = _emulator().Emulator.from_assembly(code.asm, self.chip.cpu)
-        given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, self._symbols(numbers))
-        grid, block = (code.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+        given = launch_arguments(code.arguments, [v.name for v in self._memories()], arrays, symbols)
+        grid, block = (workgroups, 1, 1), (code.workgroup_size, 1, 1)
         options = {"order": order, "seed": seed, "check": check, "limit": limit}
-        report: EmulationReport = emulator.launch(self.tiles.name, grid, block, given, **options)
+        report = emulator.launch(self.tiles.name, grid, block, given, **options)
         return report
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
@@ -108,20 +113,25 @@ class AmdProgram:
             here_too = f"{self.tiles.name}.emulate(…) runs its machine code on this CPU"
             raise TargetError(error.what, loc=here(), remedy=f"{error.remedy}\n{here_too}") from None
         views = check_call(self.tiles.name, parameters, arrays, "rocm", here())
-        self._on_card(self._any_strides(views), numbers, parameters)(arrays, numbers)
+        any_strides = self._any_strides(views)
+        workgroups, symbols = self.code_for(any_strides).launches.of(self._symbols(numbers))
+        if workgroups:
+            self._on_card(any_strides, workgroups, list(symbols), parameters)(arrays, list(symbols.values()))
 
     def _on_card(
-        self, any_strides: frozenset[str], numbers: Sequence[int], parameters: tuple[Parameter, ...]
+        self, any_strides: frozenset[str], workgroups: int, symbols: Sequence[str], parameters: tuple[Parameter, ...]
     ) -> HipProgram:
+        """The program for arrays that lie so, launched on arrays of these shapes."""
+        grid = workgroups, 1, 1
         if any_strides not in self._loaded:
             code = self.code_for(any_strides)
             names = [v.name for v in self._memories()]
-            slots = tuple(_slot(a, names, list(self._symbols(numbers))) for a in code.arguments)
-            launch = GpuLaunch(slots, (code.workgroups, 1, 1), (code.workgroup_size, 1, 1))
+            slots = tuple(_slot(a, names, symbols) for a in code.arguments)
+            launch = GpuLaunch(slots, grid, (code.workgroup_size, 1, 1))
             fields = kernels(code.code_object)[0].fields
             made = HipCode(self.tiles.name, self.chip.cpu, code.code_object, launch, parameters, fields)
             self._loaded[any_strides] = HipProgram(made)
-        return self._loaded[any_strides]
+        return self._loaded[any_strides].sized(grid, parameters)
 
     def code_for(self, any_strides: frozenset[str]) -> AmdCode:
         if any_strides not in self._codes:
@@ -181,7 +191,7 @@ def _emulator() -> ModuleType:
 
 
 def launch_arguments(
-    arguments: Sequence[KernelArgument], names: Sequence[str], arrays: Sequence[Any], symbols: dict[str, int]
+    arguments: Sequence[KernelArgument], names: Sequence[str], arrays: Sequence[Any], symbols: Mapping[str, int]
 ) -> list[Any]:
     """What a kernel is launched with, in its order: arrays for pointers, strides in elements, numbers."""
     named = dict(zip(names, arrays, strict=True))

@@ -56,6 +56,12 @@ class GlobalPlace:
         return tuple(f"%{extent}" if isinstance(extent, str) else str(extent) for extent in self.memory.extents)
 
     @property
+    def whole(self) -> int:
+        """A number of elements that rows are multiples of, as far as it is known."""
+        length = self.memory.extents[-1]
+        return length if isinstance(length, int) else 1
+
+    @property
     def is_large(self) -> bool:
         """Whether it has more bytes than a window, even if it lies densely."""
         return not self.memory.is_open and prod(self.memory.shape) * self.bytes > LARGEST_WINDOW
@@ -168,6 +174,11 @@ class GlobalAccess:
             last = f.value(f"add i64 {last}, {far}")
         return f.value(f"mul i64 {last}, {place.bytes}")
 
+    def extent(self, place: GlobalPlace, axis: int, bits: int) -> str:
+        """In so many bits, for positions that fit them."""
+        found = place.extents[axis]
+        return self.f.value(f"trunc i64 {found} to i32") if found.startswith("%") and bits == 32 else found
+
     def stride_bytes(self, place: GlobalPlace, axis: int) -> str:
         """In 32 bits, for what moves within a window."""
         short = self.f.value(f"trunc i64 {place.strides[axis]} to i32")
@@ -216,7 +227,7 @@ class GlobalAccess:
 
     def load_any_strides(self, place: GlobalPlace, kind: str, offset: str, condition: str) -> str:
         f = self.f
-        if condition and place.is_written:
+        if condition and (place.is_written or place.memory.is_open):  # which may have no elements at all
             return self.load_if(condition, kind, lambda: self.load_any_strides(place, kind, offset, ""))
         if condition:  # the array's first element is always there to be loaded, and thrown away
             offset = f.value(f"select i1 {condition}, i64 {offset}, i64 0")
@@ -369,14 +380,15 @@ class ArrayWindow:
     def _is_inside(self, axis: int, step: int) -> str:
         whole = self.sums[axis].plus(step)
         bits = 32 if within(bounds(whole, self.n.positions), INT32) else 64
-        return self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {self.place.memory.shape[axis]}")
+        extent = self.m.extent(self.place, axis, bits)
+        return self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {extent}")
 
     def unbroken(self, chunks: Chunks) -> int:
         """The largest part of a chunk that lies in the array as a whole, or not at all."""
         if self.inner not in self.op.guard:
             return chunks.width
         begins = (offset[-1] for offset in chunks.offsets)
-        return gcd(chunks.width, self.place.memory.shape[-1], self.sums[self.inner].divisor(), *begins)
+        return gcd(chunks.width, self.place.whole, self.sums[self.inner].divisor(), *begins)
 
 
 def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:

@@ -29,8 +29,7 @@ class Pointers:
     def unbroken(self, chunks: Chunks) -> int:
         """What is inside the array as a whole or not at all, and at an address that is a multiple of its bytes."""
         begins = (offset[-1] for offset in chunks.offsets)
-        length = self.place.memory.extents[-1]
-        whole = (length if isinstance(length, int) else 1) if self.inner in self.op.guard else 0
+        whole = self.place.whole if self.inner in self.op.guard else 0
         most = max(1, self.place.alignment // self.place.bytes)
         return gcd(chunks.width, most, whole, self.sums[self.inner].divisor(), *begins)
 
@@ -101,9 +100,7 @@ class Pointers:
         if (axis, step) not in self.inside:
             whole = self.sums[axis].plus(step)
             bits = self._bits(whole)
-            extent = self.place.extents[axis]
-            if extent.startswith("%") and bits == 32:
-                extent = self.f.value(f"trunc i64 {extent} to i32")
+            extent = self.m.extent(self.place, axis, bits)
             self.inside[axis, step] = self.f.value(f"icmp ult i{bits} {self.n.sum(whole, bits)}, {extent}")
         return self.inside[axis, step]
 
