@@ -16,10 +16,11 @@ from itertools import product as combinations
 from math import gcd, prod
 from typing import Protocol
 
+from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Value
 from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Store, StoreEach
 from tilewave.ir.types import Memory
-from tilewave.lower.gpu.positions import Affine, Positions
+from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.ranges import INT32, within
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
