@@ -106,10 +106,15 @@ class _Separation:
         for axis in op.guard:
             extent, where = op.memory.type.extents[axis], self.sums.of(op.at[axis])
             rest = tuple((v, factor) for v, factor in where.terms.items() if v != index)
-            moves = where.terms.get(index, 0) > 0 and not any(v in inner or v in loop.body.args for v, _ in rest)
-            if isinstance(extent, str) and moves and self.ranges.of(op.at[axis])[0] >= 0:
-                found[axis] = StepEdge(extent, tile.get(axis, 1), where.terms[index], where.constant, rest)
+            each = where.terms.get(index, 0) or self.only_step(index, tile.get(axis, 1))
+            known = each > 0 and not any(v in inner or v in loop.body.args for v, _ in rest)
+            if isinstance(extent, str) and known and self.ranges.of(op.at[axis])[0] >= 0:
+                found[axis] = StepEdge(extent, tile.get(axis, 1), each, where.constant, rest)
         return found
+
+    def only_step(self, index: Value, size: int) -> int:
+        """Where a loop goes round once at most, a step may be as long as its tile; else it does not move."""
+        return size if self.ranges.of(index) == (0, 0) else 0
 
     def whole_steps(self, loop: Loop, edges: Sequence[StepEdge], builder: Builder) -> Number:
         found = Number(builder, loop.trips)
