@@ -10,7 +10,7 @@ Arrays of any strides (other than 1 along the last axis, negative ones, distance
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 from math import gcd, lcm, prod
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Value
-from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Store, StoreEach
+from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.ranges import INT32, within
@@ -178,6 +178,15 @@ class GlobalAccess:
             beyond=tuple(map(max, reach.beyond, known.beyond)),
             whole=lcm(reach.whole, known.whole),
         )
+
+    def moved_bytes(self, loop: Loop, places: Mapping[Value, object]) -> int:
+        """What divides the bytes by which a loop moves its windows along rows, step by step; 0 where it moves none."""
+        found = 0
+        for op in loop.body.ops:
+            place = places.get(op.memory) if isinstance(op, (Load, CopyAsyncChunks)) else None
+            if isinstance(place, GlobalPlace) and not place.any_strides:
+                found = gcd(found, self.n.positions.of(op.at[-1]).terms.get(loop.body.args[0], 0) * place.bytes)  # type: ignore[attr-defined]
+        return found
 
     # -- whole arrays
 
