@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tilewave.analysis.affine import Affine, sum_of
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Const, Loop, Ramp, Wave, While, Workgroup, Yield
+from tilewave.ir.ops import Const, Launch, Loop, Ramp, Wave, While, Workgroup, Yield
 from tilewave.ir.types import INDEX, Scalar
 from tilewave.lower.gpu.ranges import LaneRanges
 
@@ -74,8 +74,8 @@ def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
             case While(init, condition, body):
                 yield from _carried(op.results, body.args, init, body)
                 yield from zip(condition.args, ((v,) for v in body.args), strict=True)
-            case Const() | Workgroup() | Wave() | Ramp():
-                yield op.result, ()
+            case Const() | Workgroup() | Wave() | Ramp() | Launch():
+                yield from ((v, ()) for v in op.results)
             case _:  # what is not computed from its operands alone may differ from lane to lane
                 for v in op.results:
                     yield v, op.operands if op.is_pure and op.operands else (None,)
