@@ -23,6 +23,7 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     Lane,
+    Launch,
     Less,
     LessEqual,
     Loop,
@@ -86,6 +87,8 @@ class LaneRanges:
                     self._loop(op)
                 case While():
                     self._while(op)
+                case Launch():
+                    pass  # known from the beginning
                 case _:
                     for inner in op.blocks:
                         self._learn(inner)
