@@ -110,7 +110,7 @@ class _Writer:
 
     def any_steps(self, most: int, slots: int) -> tuple[Value, ...]:
         """The same for a number of steps that is not known: those behind whole turns are done or not, one by one."""
-        trips, first, sums = Number(self.builder, self.loop.trips), self.zero(), self.loop.init
+        trips, first, sums = Number(self.builder, self.loop.trips).larger(0), self.zero(), self.loop.init
         if most >= slots:
             turns = trips // slots
             first, sums = turns * slots, self.turns(turns.value, slots)
