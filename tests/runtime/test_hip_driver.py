@@ -217,3 +217,17 @@ def test_what_amd_does_not_have_is_a_fault_of_the_compilers(torch):
     code = HipCode("scale", "gfx942", b"\x7fELF", GpuLaunch((Table(0),), (1, 1, 1), (1, 1, 1)), PARAMETERS, ((0, 8),))
     with pytest.raises(NotImplementedError, match="no parameter for Table"):
         HipProgram(code)([torch.Tensor(at, (8, 4)) for at in (0x1000, 0x2000)], [])
+
+
+def test_one_code_object_is_launched_for_arrays_of_any_sizes(torch, fake):
+    fake.kernels = (b"gemm",)
+    kernel = compiled(gemm(), target="gfx942", subs={s: n for s, n in sizes(1, 1, 1).items() if str(s) not in "MNK"})
+    for m, n, k in ((100, 136, 40), (0, 64, 32), (8, 8, 0), (100, 136, 40), (64, 64, 32)):
+        a, b = torch.Tensor(0x10000, (m, k), torch.float16), torch.Tensor(0x20000, (n, k), torch.float16)
+        kernel(a, b, torch.Tensor(0x80000, (m, n)))
+    assert [seen.grid for seen in fake.launches] == [(6, 1, 1), (1, 1, 1), (6, 1, 1), (1, 1, 1)]
+    assert fake.calls.count("hipModuleLoadData") == 1
+    first, _, third, _ = fake.launches
+    assert first.arguments == third.arguments
+    words = struct.unpack(f"<{len(first.arguments) // 8}q", first.arguments)
+    assert words[:12] == (0x10000, 40, 1, 0x20000, 40, 1, 0x80000, 136, 1, 100, 40, 136)
