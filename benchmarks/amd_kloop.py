@@ -1,6 +1,10 @@
-"""What stands in the K loop of AMD's machine code: python benchmarks/amd_kloop.py [--out f16]. No card is needed."""
+"""What stands in the K loop of AMD's machine code, with sizes fixed and open: python benchmarks/amd_kloop.py [--out f16].
+
+No card is needed.
+"""
 
 import argparse
+from itertools import product
 
 import tilewave as tw
 from tilewave import GLOBAL_ADDRESS_SPACE, Memory, Register, bf16, cast, f16, f32, iterate, mma, read, sym, write
@@ -9,6 +13,7 @@ M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
 GLOBAL = GLOBAL_ADDRESS_SPACE
 SIZE = 1024
+SIZES = {"fixed": {M: SIZE, N: SIZE, K: SIZE}, " open": {}}
 RESULTS = {"f32": (f16, f32), "f16": (f16, f16), "bf16": (bf16, bf16)}
 """The dtypes of the operands and of C."""
 ROWS = [
@@ -22,7 +27,7 @@ ROWS = [
 ]
 
 
-def compiled(chip, tile, waves, dtype, out):
+def compiled(chip, tile, waves, dtype, out, sizes):
     @tw.wave([
         tw.WorkgroupConstraint(M, BLOCK_M, 0),
         tw.WorkgroupConstraint(N, BLOCK_N, 1),
@@ -37,8 +42,8 @@ def compiled(chip, tile, waves, dtype, out):
 
         write(total if out == f32 else cast(total, out), c)
 
-    sizes = {M: SIZE, N: SIZE, K: SIZE, BLOCK_M: tile[0], BLOCK_N: tile[1], BLOCK_K: tile[2]}
-    options = tw.WaveCompileOptions(subs=sizes, target=chip, schedule=tw.SchedulingType.PREFETCH)
+    blocks = dict(zip((BLOCK_M, BLOCK_N, BLOCK_K), tile, strict=True))
+    options = tw.WaveCompileOptions(subs={**sizes, **blocks}, target=chip, schedule=tw.SchedulingType.PREFETCH)
     return tw.wave_compile(options, gemm)
 
 
@@ -46,14 +51,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", choices=RESULTS, default="f32", help="the dtype of C (default: f32)")
     dtype, out = RESULTS[parser.parse_args().out]
-    print(f"{dtype} in, f32 sums, {out} out, {SIZE}³, PREFETCH; per wave and step")
+    print(f"{dtype} in, f32 sums, {out} out, {SIZE}³ or any sizes, PREFETCH; per wave and step")
     print(
-        "chip    tile        waves  per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
+        "chip    tile        waves  sizes  per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
     )
-    for chip, tile, waves in ROWS:
-        s = compiled(chip, tile, waves, dtype, out).loop_statistics
+    for (chip, tile, waves), (name, sizes) in product(ROWS, SIZES.items()):
+        s = compiled(chip, tile, waves, dtype, out, sizes).loop_statistics
         print(
-            f"{chip}  {'x'.join(map(str, tile)):10}  {waves[0]}x{waves[1]}   {s.instructions_per_matrix:9.2f}"
+            f"{chip}  {'x'.join(map(str, tile)):10}  {waves[0]}x{waves[1]}    {name}  {s.instructions_per_matrix:9.2f}"
             f"  {s.longest_gap:4} {s.matrix_over_next:7.2f} {s.vector_instructions:7} {s.accumulator_moves:6}"
             f" {s.nops:5}  {s.spills:6}  {s.bank_conflict_cycles:9g}  {s.registers:9}  {max(s.store_bytes)} B"
         )

@@ -21,6 +21,7 @@ from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
+from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
@@ -54,6 +55,7 @@ PASSES = {
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
+    "separate_edges": lambda text: separate_edges,
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "simplify": lambda text: simplify,
     "slice_depth": lambda text: slice_depth,

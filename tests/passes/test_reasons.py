@@ -475,12 +475,6 @@ CASES = {
     ),
     "stage_writes.NOT_SUMS": checked("stage_writes", "not_sums"),
     "take_parts_first.WANTED_WHOLE": checked("take_parts_first", "wanted_whole"),
-    "unroll_slots.UNKNOWN_STEPS": checked(
-        "unroll_slots",
-        "two_slots",
-        ("  %five = const() {value = 5} : index\n", ""),
-        ("global>) {", "global>, %five: index) {"),
-    ),
     "unroll_slots.MANY_SLOTS": checked("unroll_slots", "two_slots", ("{value = 2}", "{value = 5}")),
     "unroll_slots.SLOTS_DIFFER": checked("unroll_slots", "two_slots", ("mod(%i, %two)", "mod(%i, %five)")),
     "unroll_slots.MANY_SUMS": checked("unroll_slots", "two_slots", p=UnrollSlots(most_carried_words=3)),

@@ -259,3 +259,17 @@ def test_without_arrays_the_card_that_is_here_is_taken(torch, fake, monkeypatch)
         assert set_default_run_config(WaveCompileOptions()).target == "gfx942"
     finally:
         targets._found_here.cache_clear()
+
+
+def test_one_code_object_is_launched_for_arrays_of_any_sizes(torch, fake):
+    fake.kernels = (b"gemm",)
+    kernel = compiled(gemm(), target="gfx942", subs={s: n for s, n in sizes(1, 1, 1).items() if str(s) not in "MNK"})
+    for m, n, k in ((100, 136, 40), (0, 64, 32), (8, 8, 0), (100, 136, 40), (64, 64, 32)):
+        a, b = torch.Tensor(0x10000, (m, k), torch.float16), torch.Tensor(0x20000, (n, k), torch.float16)
+        kernel(a, b, torch.Tensor(0x80000, (m, n)))
+    assert [seen.grid for seen in fake.launches] == [(6, 1, 1), (1, 1, 1), (6, 1, 1), (1, 1, 1)]
+    assert fake.calls.count("hipModuleLoadData") == 1
+    first, _, third, _ = fake.launches
+    assert first.arguments == third.arguments
+    words = struct.unpack(f"<{len(first.arguments) // 8}q", first.arguments)
+    assert words[:12] == (0x10000, 40, 1, 0x20000, 40, 1, 0x80000, 136, 1, 100, 40, 136)

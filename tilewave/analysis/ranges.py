@@ -209,6 +209,8 @@ class Ranges:
 
     def _learn(self, block: Block) -> None:
         for op in block.ops:
+            if isinstance(op, Launch):  # known from the beginning
+                continue
             if isinstance(op, Loop):
                 self._known[op.body.args[0]] = (0, max(0, self.of(op.trips)[1] - 1))
                 self._trips[op.body.args[0]] = op.trips

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 LARGEST_WINDOW = (1 << 31) - 1
 """Bytes that one window on an array reaches."""
@@ -45,10 +46,27 @@ class Reach:
     steps: tuple[int, ...]
     grain: int = 1
     """Bytes that the array's address and the distances of its rows must be multiples of."""
+    beyond: tuple[int, ...] = ()
+    """Where extents are open: no further along an axis than the array is long, and so many elements more."""
+    whole: int = 1
+    """Elements that rows must be multiples of."""
 
-    def allows(self, strides: Sequence[int], address: int = 0) -> bool:
-        """Whether an array of these strides, in elements, can be reached through windows."""
+    def allows(self, strides: Sequence[int], address: int = 0, shape: Sequence[int] = ()) -> bool:
+        """Whether an array of these strides, in elements, can be reached through windows; `shape` where it is open."""
         if any(n % self.grain for n in (address, *(stride * self.bytes for stride in strides[:-1]))):
             return False
-        distance = sum(far * stride for far, stride in zip(self.steps, strides, strict=True)) * self.bytes
+        if shape and (shape[-1] % self.whole or not self._rows_apart(strides, shape)):
+            return False
+        distance = sum(far * stride for far, stride in zip(self._far(shape), strides, strict=True)) * self.bytes
         return strides[-1] == 1 and min(strides) >= 0 and distance + self.bytes <= LARGEST_WINDOW
+
+    def _rows_apart(self, strides: Sequence[int], shape: Sequence[int]) -> bool:
+        """Whether what would be the row behind the last begins behind all elements, where extents are open."""
+        last = sum((n - 1) * stride for n, stride in zip(shape[1:], strides[1:], strict=True))
+        return not self.beyond or len(shape) == 1 or strides[0] > last
+
+    def _far(self, shape: Sequence[int]) -> tuple[int, ...]:
+        if not self.beyond:
+            return self.steps
+        ends = map(add, shape, self.beyond)
+        return tuple(map(min, self.steps, ends))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilewave.analysis.accesses import Access, sizes
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import CopyAsync, Read, Write, WriteThrough
+from tilewave.ir.ops import Write, WriteThrough
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Extent, Memory
 
@@ -24,7 +25,7 @@ def guard_edges(kernel: Kernel) -> Kernel:
     edges = _Edges(kernel)
 
     def guard(op: Op) -> Sequence[Op] | None:
-        if isinstance(op, (Read, CopyAsync, *WRITES)) and op.memory.type.space == "global":  # type: ignore[union-attr]
+        if isinstance(op, Access) and op.memory.type.space == "global":  # type: ignore[union-attr]
             return [replace(op, guard=edges.of(op))]
         return None
 
@@ -40,14 +41,13 @@ class _Edges:
     def begun(self, op: Write | WriteThrough) -> list[Start]:
         return [(self.positions.formula(v), n) for v, n in zip(op.at, op.memory.type.extents, strict=True)]
 
-    def of(self, op: Read | Write | WriteThrough | CopyAsync) -> tuple[int, ...]:
+    def of(self, op: Access) -> tuple[int, ...]:
         """The memory axes along which this tile may hang over."""
         memory = op.memory.type
         assert isinstance(memory, Memory)
-        tile = _tile(op)
-        sizes = {axis: tile[i] for i, axis in enumerate(op.axes)}
+        tile = sizes(op)
         extents = enumerate(zip(op.at, memory.extents, strict=True))
-        return tuple(axis for axis, (at, n) in extents if not self.inside(at, sizes.get(axis, 1), n))
+        return tuple(axis for axis, (at, n) in extents if not self.inside(at, tile.get(axis, 1), n))
 
     def inside(self, at: Value, size: int, extent: Extent) -> bool:
         low, high = self.ranges.of(at)
@@ -60,14 +60,3 @@ class _Edges:
 def _divides(size: int, extent: Extent) -> bool:
     """Whether tiles of that size leave no rest; where an extent is open, those of one element do not."""
     return extent % size == 0 if isinstance(extent, int) else size == 1
-
-
-def _tile(op: Read | Write | WriteThrough | CopyAsync) -> tuple[int, ...]:
-    match op:
-        case Read():
-            shape: tuple[int, ...] = op.result.type.shape
-        case Write(tile) | WriteThrough(tile):
-            shape = tile.type.shape
-        case CopyAsync(to=to, to_at=to_at):
-            shape = to.type.shape[len(to_at) :]
-    return shape

@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.ir.build import Builder
+from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
@@ -55,7 +56,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
-from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, substitute, uses, walk
+from tilewave.ir.rewrite import map_blocks, names, rewrite, rewrite_block, uses, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
 Span = tuple[int, int]
@@ -337,7 +338,7 @@ class _Writer:
 
     def prologue(self, loads: Sequence[Op], writes: Sequence[Op]) -> None:
         """CopyAsync the tiles of the first steps."""
-        copier = _Copier(self.builder, "first")
+        copier = Copier(self.builder, "first")
         step = copier.fresh(self.index)
         body = (*map(copier.op, (*loads, *writes)), Yield((), loc=self.end.loc))
         self.builder.effect(Loop, self.few_steps, (), Block((step,), body))
@@ -349,7 +350,7 @@ class _Writer:
         changing = [[op for op in part if made.isdisjoint(op.results)] for part in (loads, compute, writes)]
         loads, compute, writes = changing
         with self.builder.region():
-            copier = _Copier(self.builder, "next")
+            copier = Copier(self.builder, "next")
             copier.new[self.index] = self.number(Add, self.index, self.ahead, "next")
             (add,) = self.builder.ops
         waits = self.awaiting(self.still_on_the_way)
@@ -374,7 +375,7 @@ class _Writer:
 
     def drain(self, compute: Sequence[Op], so_far: tuple[Value, ...]) -> None:
         """Compute the last steps, whose tiles are there."""
-        copier = _Copier(self.builder, "last")
+        copier = Copier(self.builder, "last")
         args = (copier.fresh(self.index), *map(copier.fresh, self.carried))
         with self.builder.region():
             if any(self.index in _all_operands(op) for op in (*compute, self.end)):
@@ -382,22 +383,3 @@ class _Writer:
             body = (*self.builder.ops, *map(copier.op, (*compute, self.end)))
         self.builder.ops += self.awaiting(0)
         self.builder.effect(Loop, self.few_steps, so_far, Block(args, body), results=self.loop.results)
-
-
-class _Copier:
-    """Copies ops under other names, each used by the copies behind it."""
-
-    def __init__(self, builder: Builder, suffix: str) -> None:
-        self.builder, self.suffix = builder, suffix
-        self.new: dict[Value, Value] = {}
-
-    def fresh(self, v: Value) -> Value:
-        self.new[v] = self.builder.fresh(f"{v.name}_{self.suffix}", v.type)
-        return self.new[v]
-
-    def op(self, op: Op) -> Op:
-        copy = substitute(map_blocks(op, self.block), self.new)
-        return replace(copy, results=tuple(map(self.fresh, op.results)))
-
-    def block(self, block: Block) -> Block:
-        return Block(tuple(map(self.fresh, block.args)), tuple(map(self.op, block.ops)))

@@ -6,8 +6,8 @@
     }                                              }
                                                    copy_async_chunks(…, sa[1]);    acc = matrix(load(sa[0]), …, acc)
 
-Where a slot lies is then a number that the instruction says, and no arithmetic of addresses is left in the loop. Loops
-that bring tiles are written out where it is known how often they go round.
+Where a slot lies is then a number that the instruction says, and no arithmetic of addresses is left in the loop. Where
+it is known at the launch only how often a loop goes round, the steps behind its whole turns are done or not.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.ranges import Ranges
-from tilewave.ir.build import Builder
+from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Add, Const, CopyAsyncChunks, Loop, Mod, Mul, Yield
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute
 from tilewave.ir.types import INDEX_SCALAR
 
-UNKNOWN_STEPS = Reason(
-    "how many steps this loop takes is known at the call only, so its steps are not written out slot by slot",
-    "give the depth a value in subs",
-)
 MANY_SLOTS = Reason(
     "{slots} steps lie in shared memory at once, and no more than {most} are written out slot by slot",
     "ask for fewer buffers",
@@ -63,21 +59,21 @@ class UnrollSlots:
             if counts <= {1}:
                 return None  # nothing takes turns
             try:
-                self.check(op, counts, least == most)
+                self.check(op, counts)
             except Left as left:
                 declined.append(left.declined)
                 return None
             writer = _Writer(op, slots, taken)
-            results.update(zip(op.results, writer.steps(most, min(counts)), strict=True))
+            sums = writer.steps(most, min(counts)) if least == most else writer.any_steps(most, min(counts))
+            results.update(zip(op.results, sums, strict=True))
             return writer.builder.ops
 
         return replace_values(rewrite(kernel, unroll), results).declining(*declined)
 
-    def check(self, op: Loop, counts: set[int], is_known: bool) -> None:
+    def check(self, op: Loop, counts: set[int]) -> None:
         words = -(-_carried_bits(op) // 32)
         want(len(counts) == 1, SLOTS_DIFFER, op.loc, counts=" and ".join(map(str, sorted(counts))))
         want(max(counts) <= self.most_slots, MANY_SLOTS, op.loc, slots=max(counts), most=self.most_slots)
-        want(is_known, UNKNOWN_STEPS, op.loc)
         want(words <= self.most_carried_words, MANY_SUMS, op.loc, words=words, most=self.most_carried_words)
 
 
@@ -107,15 +103,37 @@ class _Writer:
     def steps(self, trips: int, slots: int) -> tuple[Value, ...]:
         """Write all of them; what the last one yields."""
         turns = trips // slots if trips // slots > 1 else 0
-        sums = self.turns(turns, slots) if turns else self.loop.init
+        sums = self.turns(self.builder.const(turns, name="turns"), slots) if turns else self.loop.init
         for step in range(turns * slots, trips):
             sums = self.step(self.builder.const(step, name="step"), step, sums)
         return sums
 
-    def turns(self, turns: int, slots: int) -> tuple[Value, ...]:
+    def any_steps(self, most: int, slots: int) -> tuple[Value, ...]:
+        """The same for a number of steps that is not known: those behind whole turns are done or not, one by one."""
+        trips, first, sums = Number(self.builder, self.loop.trips).larger(0), self.zero(), self.loop.init
+        if most >= slots:
+            turns = trips // slots
+            first, sums = turns * slots, self.turns(turns.value, slots)
+        for step in range(min(most, slots - 1)):
+            sums = self.perhaps((trips - first - step).larger(0).smaller(1), first + step, step, sums)
+        return sums
+
+    def zero(self) -> Number:
+        return Number(self.builder, self.builder.const(0))
+
+    def perhaps(self, trips: Number, index: Number, number: int, sums: tuple[Value, ...]) -> tuple[Value, ...]:
+        """A step that `trips` says is done or not."""
+        builder = self.builder
+        once, args = builder.fresh("once", INDEX_SCALAR), tuple(builder.fresh(v.name, v.type) for v in self.carried)
+        with builder.region():
+            body = builder.block((once, *args), self.step(index.value, number, args))
+        results = tuple(builder.fresh(f"{v.name}_rest", v.type) for v in self.loop.results)
+        builder.effect(Loop, trips.value, sums, body, results=results)
+        return results
+
+    def turns(self, trips: Value, slots: int) -> tuple[Value, ...]:
         """A loop whose body has a step for every slot."""
         builder = self.builder
-        trips = builder.const(turns, name="turns")
         turn = builder.fresh("turn", INDEX_SCALAR)
         args = tuple(builder.fresh(v.name, v.type) for v in self.carried)
         with builder.region():

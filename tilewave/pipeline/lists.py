@@ -9,6 +9,7 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.distribute_lanes import distribute_lanes
@@ -22,6 +23,7 @@ from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
@@ -69,6 +71,8 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         place_barriers,
         FitShared(machine, places),  # behind everything that allocates
         guard_edges,  # last on whole tiles: the passes above move reads, and each has edges of its own
+        separate_edges,  # behind: it takes guards away
+        compute_at_launch,  # behind: how many steps lie inside
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
@@ -105,6 +109,8 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         place_barriers,
         FitShared(machine, places),
         guard_edges,
+        separate_edges,
+        compute_at_launch,
         distribute_lanes,
         simplify,
     )

@@ -145,8 +145,8 @@ class AmdProgram:
         """The arrays that cannot be reached through windows of rows."""
         steps = ([s // v.dtype.bytes for s in v.strides] for v in views)
         strides = dict(zip((v.name for v in self._memories()), steps, strict=True))
-        addresses = dict(zip(strides, (v.pointer for v in views), strict=True))
-        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], addresses[r.name]))
+        where = dict(zip(strides, ((v.pointer, v.shape) for v in views), strict=True))
+        return frozenset(r.name for r in self.code.reaches if not r.allows(strides[r.name], *where[r.name]))
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         """What these arrays keep its code from, and why."""

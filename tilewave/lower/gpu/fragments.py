@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import product as combinations
 from math import prod
 
+from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import FloorDiv, Lane, Mod, Store
 from tilewave.ir.placements import offset, row_elements
 from tilewave.ir.types import Memory, Swizzled
 from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
 from tilewave.lower.gpu.numbers import OffsetNumber, number_of
-from tilewave.lower.gpu.positions import Affine
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, regrouped
 

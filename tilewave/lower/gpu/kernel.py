@@ -19,6 +19,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import BOOL, INDEX, Memory, Vector
 from tilewave.lower.gpu.arithmetic import resized
 from tilewave.lower.gpu.asynchronous import AsynchronousOps
+from tilewave.lower.gpu.counts import ByteCount, StepCount
 from tilewave.lower.gpu.direct_loads import DirectLoads
 from tilewave.lower.gpu.exchanges import Exchanges, exchange_bytes
 from tilewave.lower.gpu.lines import Lines, LocatedFunction
@@ -338,17 +339,27 @@ class _Body:
             self.once(op, self.f.value(f"icmp sgt {kind} {trips}, 0"), kind)
             return
 
+        count = self.count(op, kind, trips)
+
         def holds(parts: list[Typed]) -> str:
-            return self.f.value(f"icmp slt {kind} {parts[0][1]}, {trips}")
+            return count.goes_on(parts[0][1])
 
         def step(parts: list[Typed]) -> list[Typed]:
-            self.registers.bind(op.body.args, parts)
+            self.registers.bind(op.body.args, [(kind, count.step(parts[0][1])), *parts[1:]])
             yielded = self.inside(op.body, counter)
             following = self.registers.carried(yielded, args)
-            return [(kind, self.f.value(f"add nuw nsw {kind} {parts[0][1]}, 1")), *following]
+            return [(kind, count.following(parts[0][1])), *following]
 
         begin = [(kind, "0"), *self.registers.carried(op.init, args)]
         self.registers.bind(op.results, self.f.loop_while(begin, holds, step)[1:])
+
+    def count(self, op: ir.Loop, kind: str, trips: str) -> StepCount | ByteCount:
+        """How a loop counts: in steps, or, where a launch tells how many, in the bytes that they move windows on."""
+        moved = self.global_memory.moved_bytes(op, self.places) if is_open(self.kernel) and kind == "i32" else 0
+        least, most = self.registers.positions.ranges.of(op.trips)
+        if moved > 1 and least != most and most * moved < 1 << 32:
+            return ByteCount(self.f, moved, self.f.value(f"mul nuw i32 {trips}, {moved}"))
+        return StepCount(self.f, kind, trips)
 
     def once(self, op: ir.Loop, holds: str, kind: str) -> None:
         """One round or none: a branch, since LLVM computes in front of a loop what is the same in all its rounds."""

@@ -10,16 +10,17 @@ Arrays of any strides (other than 1 along the last axis, negative ones, distance
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product as combinations
-from math import gcd, prod
+from math import gcd, lcm, prod
 from typing import Protocol
 
+from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Value
-from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Store, StoreEach
+from tilewave.ir.ops import CopyAsyncChunks, Load, LoadEach, Loop, Store, StoreEach
 from tilewave.ir.types import Memory
-from tilewave.lower.gpu.positions import Affine, Positions
+from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.ranges import INT32, within
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
@@ -54,6 +55,10 @@ class GlobalPlace:
     def extents(self) -> tuple[str, ...]:
         """As LLVM has them, in 64 bits: numbers, or what the launch passes."""
         return tuple(f"%{extent}" if isinstance(extent, str) else str(extent) for extent in self.memory.extents)
+
+    def is_open(self, axis: int) -> bool:
+        """Whether only a launch tells how long it is."""
+        return isinstance(self.memory.extents[axis], str)
 
     @property
     def whole(self) -> int:
@@ -162,6 +167,26 @@ class GlobalAccess:
         for part, positions in zip(parts, self._positions(op), strict=True):
             offset, condition = self._one_position(op, place, positions)
             self._store_any_strides(place, x.kind, part, offset, condition)
+
+    def note(self, reach: Reach) -> None:
+        """Windows reach so far, too."""
+        known = self.reaches.get(reach.name, reach)
+        self.reaches[reach.name] = replace(
+            reach,
+            steps=tuple(map(max, reach.steps, known.steps)),
+            grain=max(reach.grain, known.grain),
+            beyond=tuple(map(max, reach.beyond, known.beyond)),
+            whole=lcm(reach.whole, known.whole),
+        )
+
+    def moved_bytes(self, loop: Loop, places: Mapping[Value, object]) -> int:
+        """What divides the bytes by which a loop moves its windows along rows, step by step; 0 where it moves none."""
+        found = 0
+        for op in loop.body.ops:
+            place = places.get(op.memory) if isinstance(op, (Load, CopyAsyncChunks)) else None
+            if isinstance(place, GlobalPlace) and not place.any_strides:
+                found = gcd(found, self.n.positions.of(op.at[-1]).terms.get(loop.body.args[0], 0) * place.bytes)  # type: ignore[attr-defined]
+        return found
 
     # -- whole arrays
 
@@ -286,28 +311,48 @@ class ArrayWindow:
         return part.plus(-low) if low < 0 else part
 
     def _loop_part(self, axis: int) -> Affine:
-        """What the innermost loop changes, if an offset of 32 bits can say it."""
+        """What the innermost loop changes, if an offset of 32 bits can say it; a launch sees to it that it does."""
         if self.n.loop is None or (axis != self.inner and self.place.is_large):
             return Affine()
         part = self.sums[axis].where(self._steps)
         low, high = bounds(part, self.n.positions)
-        return part if low >= 0 and high * self.place.bytes <= LARGEST_WINDOW else Affine()
+        fits = self.place.is_open(axis) or high * self.place.bytes <= LARGEST_WINDOW
+        return part if low >= 0 and fits else Affine()
 
     def _steps(self, v: Value) -> bool:
         return not self.n.positions.varies(v) and self.n.positions.loop_of(v) == self.n.loop
 
     def _note_reach(self) -> None:
         shape = _shape(self.op)
-        far = [
-            bounds(self.lane[axis] + self.stepping[axis], self.n.positions)[1]
-            + sum((n - 1) * step[axis] for n, step in zip(shape, self.op.steps, strict=True))
+        span = [
+            sum((n - 1) * step[axis] for n, step in zip(shape, self.op.steps, strict=True))
             for axis in range(len(self.sums))
         ]
-        known = self.m.reaches.get(self.place.name)
-        steps = tuple(map(max, far, known.steps)) if known else tuple(far)
-        grain = shape[-1] * self.place.bytes if isinstance(self.op, CopyAsyncChunks) else 1
-        grain = max(grain, known.grain) if known else grain
-        self.m.reaches[self.place.name] = Reach(self.place.name, self.place.bytes, steps, grain)
+        far = [
+            bounds(self.lane[axis] + self.stepping[axis], self.n.positions)[1] + span[axis]
+            for axis in range(len(self.sums))
+        ]
+        beyond = tuple(self._beyond(axis) + span[axis] for axis in range(len(self.sums)))
+        brings = isinstance(self.op, CopyAsyncChunks)
+        grain = shape[-1] * self.place.bytes if brings else 1
+        self.m.note(
+            Reach(
+                self.place.name,
+                self.place.bytes,
+                tuple(far),
+                grain,
+                beyond if self.place.memory.is_open else (),
+                shape[-1] if brings and self.place.is_open(self.inner) else 1,
+            )
+        )
+
+    def _beyond(self, axis: int) -> int:
+        """How far behind the array's end it reaches: a tile begins inside, and the rest of its position moves it on."""
+        own = bounds(self.lane[axis], self.n.positions)[1]
+        if not self.stepping[axis].terms:
+            return own
+        rest = self.sums[axis] + self.lane[axis].times(-1) + self.stepping[axis].times(-1)
+        return own + max(0, -bounds(rest, self.n.positions)[0])
 
     def _open(self) -> str:
         f, place = self.f, self.place
@@ -372,10 +417,17 @@ class ArrayWindow:
             if moved.terms or moved.constant:
                 far = self._scaled(self.n.sum(moved, 32), axis)
                 found = far if found == "0" else f.value(f"add i32 {found}, {far}")
-        conditions = [self._is_inside(axis, steps[axis]) for axis in self.op.guard if axis != self.inner]
+        conditions = [self._is_inside(axis, steps[axis]) for axis in self.op.guard if self._is_asked(axis)]
         for condition in (*conditions, *map(self.n.truth, self.op.mask)):
             found = f.value(f"select i1 {condition}, i32 {found}, i32 {OUTSIDE}")
         return found
+
+    def _is_asked(self, axis: int) -> bool:
+        """Whether a row must be looked at: what lies behind the last row lies behind the window, too."""
+        return axis != self.inner and not self._ends_window(axis)
+
+    def _ends_window(self, axis: int) -> bool:
+        return axis == 0 and self.place.is_open(axis) and bounds(self.sums[axis], self.n.positions)[0] >= 0
 
     def _is_inside(self, axis: int, step: int) -> str:
         whole = self.sums[axis].plus(step)
@@ -388,7 +440,11 @@ class ArrayWindow:
         if self.inner not in self.op.guard:
             return chunks.width
         begins = (offset[-1] for offset in chunks.offsets)
-        return gcd(chunks.width, self.place.whole, self.sums[self.inner].divisor(), *begins)
+        most = gcd(chunks.width, self.sums[self.inner].divisor(), *begins)
+        if self.place.is_open(self.inner):
+            self.m.note(replace(self.m.reaches[self.place.name], whole=most))
+            return most
+        return gcd(most, self.place.whole)
 
 
 def _shape(op: Load | Store | CopyAsyncChunks) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
+from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Value
 from tilewave.lower.gpu.memory import bounds
-from tilewave.lower.gpu.positions import Affine
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.llvm import LlvmFunction
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
+from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Load, Store
 from tilewave.lower.gpu.memory import Chunks, GlobalAccess, GlobalPlace, bounds
-from tilewave.lower.gpu.positions import Affine
 from tilewave.lower.gpu.ranges import INT32, within
 
 

@@ -5,42 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from math import gcd
+from collections.abc import Iterator
 
+from tilewave.analysis.affine import Affine, sum_of
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Add, Const, Loop, Mul, Neg, Ramp, Sub, Wave, While, Workgroup, Yield
+from tilewave.ir.ops import Const, Launch, Loop, Ramp, Wave, While, Workgroup, Yield
 from tilewave.ir.types import INDEX, Scalar
 from tilewave.lower.gpu.ranges import LaneRanges
-
-
-@dataclass(frozen=True)
-class Affine:
-    """constant + Σ factor · value."""
-
-    constant: int = 0
-    terms: dict[Value, int] = field(default_factory=dict)
-
-    def __add__(self, other: Affine) -> Affine:
-        terms = dict(self.terms)
-        for v, factor in other.terms.items():
-            terms[v] = terms.get(v, 0) + factor
-        return Affine(self.constant + other.constant, {v: factor for v, factor in terms.items() if factor})
-
-    def times(self, factor: int) -> Affine:
-        return Affine(self.constant * factor, {v: f * factor for v, f in self.terms.items() if factor})
-
-    def plus(self, constant: int) -> Affine:
-        return Affine(self.constant + constant, self.terms)
-
-    def where(self, holds: Callable[[Value], bool]) -> Affine:
-        """The terms for which `holds`, and no constant."""
-        return Affine(0, {v: factor for v, factor in self.terms.items() if holds(v)})
-
-    def divisor(self) -> int:
-        """A number that divides it whatever its values are; 0 where it is 0."""
-        return gcd(self.constant, *self.terms.values())
 
 
 class Positions:
@@ -79,27 +50,11 @@ class Positions:
                 self._inside[v] = loop
                 self._makers[v] = op
             if len(op.results) == 1 and op.result.type == Scalar(INDEX):
-                found = self._sum(op)
+                found = sum_of(op, self.of)
                 if found is not None:
                     self._sums[op.result] = found
             for inner in op.blocks:
                 self._visit(inner, inner.args[0] if isinstance(op, (Loop, While)) and inner.args else loop)
-
-    def _sum(self, op: Op) -> Affine | None:
-        match op:
-            case Const(value):
-                return Affine(int(value))
-            case Add(a, b):
-                return self.of(a) + self.of(b)
-            case Sub(a, b):
-                return self.of(a) + self.of(b).times(-1)
-            case Neg(x):
-                return self.of(x).times(-1)
-            case Mul(a, b):
-                by = next(((x, y) for x, y in ((a, b), (b, a)) if not self.of(y).terms), None)
-                return self.of(by[0]).times(self.of(by[1]).constant) if by else None
-            case _:
-                return None
 
     def _spread(self, body: Block) -> bool:
         """Mark what is computed from what lanes see differently; whether anything new was marked."""
@@ -119,8 +74,8 @@ def _computed(block: Block) -> Iterator[tuple[Value, tuple[Value | None, ...]]]:
             case While(init, condition, body):
                 yield from _carried(op.results, body.args, init, body)
                 yield from zip(condition.args, ((v,) for v in body.args), strict=True)
-            case Const() | Workgroup() | Wave() | Ramp():
-                yield op.result, ()
+            case Const() | Workgroup() | Wave() | Ramp() | Launch():
+                yield from ((v, ()) for v in op.results)
             case _:  # what is not computed from its operands alone may differ from lane to lane
                 for v in op.results:
                     yield v, op.operands if op.is_pure and op.operands else (None,)

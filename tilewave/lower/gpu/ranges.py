@@ -24,6 +24,7 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     Lane,
+    Launch,
     Less,
     LessEqual,
     Loop,
@@ -87,6 +88,8 @@ class LaneRanges:
                     self._loop(op)
                 case While():
                     self._while(op)
+                case Launch():
+                    pass  # known from the beginning
                 case _:
                     for inner in op.blocks:
                         self._learn(inner)

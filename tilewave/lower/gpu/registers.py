@@ -7,12 +7,13 @@ from math import prod
 
 import numpy as np
 
+from tilewave.analysis.affine import Affine
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.types import INDEX, Scalar, Vector
 from tilewave.lower.gpu.arithmetic import LaneArithmetic, resized
 from tilewave.lower.gpu.conversions import Conversions
-from tilewave.lower.gpu.positions import Affine, Positions
+from tilewave.lower.gpu.positions import Positions
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import (
     Array,

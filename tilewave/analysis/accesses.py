@@ -1,0 +1,24 @@
+"""What moves whole tiles between a memory and elsewhere."""
+
+from __future__ import annotations
+
+from tilewave.ir.ops import CopyAsync, Read, Write, WriteThrough
+
+Access = Read | CopyAsync | Write | WriteThrough
+
+
+def tile_shape(op: Access) -> tuple[int, ...]:
+    """Of what it moves."""
+    match op:
+        case Read():
+            shape: tuple[int, ...] = op.result.type.shape
+        case Write(tile) | WriteThrough(tile):
+            shape = tile.type.shape
+        case CopyAsync(to=to, to_at=to_at):
+            shape = to.type.shape[len(to_at) :]
+    return shape
+
+
+def sizes(op: Access) -> dict[int, int]:
+    """How long its tile is along each memory axis; 1 along those that are not said."""
+    return dict(zip(op.axes, tile_shape(op), strict=True))

@@ -1,0 +1,47 @@
+"""What a loop counts with.
+
+Windows on arrays move on by some bytes a step. Where LLVM knows how often a loop goes round, it counts in those bytes
+itself; where only a launch does, it would count the steps beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewave.lower.llvm import LlvmFunction
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """0, 1, 2, … below `trips`."""
+
+    f: LlvmFunction
+    kind: str
+    trips: str
+
+    def goes_on(self, count: str) -> str:
+        return self.f.value(f"icmp slt {self.kind} {count}, {self.trips}")
+
+    def step(self, count: str) -> str:
+        return count
+
+    def following(self, count: str) -> str:
+        return self.f.value(f"add nuw nsw {self.kind} {count}, 1")
+
+
+@dataclass(frozen=True)
+class ByteCount:
+    """0, `each`, 2 · `each`, … below `end`, in 32 bits without a sign."""
+
+    f: LlvmFunction
+    each: int
+    end: str
+
+    def goes_on(self, count: str) -> str:
+        return self.f.value(f"icmp ult i32 {count}, {self.end}")
+
+    def step(self, count: str) -> str:
+        return self.f.value(f"udiv exact i32 {count}, {self.each}")
+
+    def following(self, count: str) -> str:
+        return self.f.value(f"add nuw i32 {count}, {self.each}")

@@ -1,0 +1,190 @@
+"""Steps and tiles that lie inside their memories as a whole do without guards, where only a launch tells the sizes.
+
+    loop(%steps, [%zero]) {                              loop(%whole, [%zero]) {
+      %x = read(%a, [%m, %k]) {guard = [0, 1]}             %x = read(%a, [%m, %k]) {guard = [0]}
+      …                                            →       …
+    }                                                    }
+                                                         loop(min(%steps - %whole, 1), [%sums_inside]) {
+                                                           %x_edge = read(%a, [%m, %k_edge]) {guard = [0, 1]}
+                                                           …
+                                                         }
+
+    write(%sums, %c, [%m, %n]) {guard = [0, 1]}    →     loop(%inside) { write(%sums, %c, [%m, %n]) }
+                                                         loop(1 - %inside) { write(%sums, …) {guard = [0, 1]} }
+
+How many steps lie inside is a number of the launch. A step begins inside its memory, so that few are left for the edge:
+one, where steps are as long as their tiles. With sizes that are known, guard_edges knows all that itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewave.analysis.accesses import Access, sizes
+from tilewave.analysis.affine import Sums
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.copies import Copier
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import is_open
+from tilewave.ir.ops import Allocate, Loop, Overlay, Role, While, Write, WriteThrough, Yield
+from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
+
+AROUND = (Loop, While, Role)
+"""Ops whose blocks have accesses of their own."""
+Guards = Mapping[int, tuple[int, ...]]
+"""The axes that need no guard, by the identity of an op."""
+
+
+def separate_edges(kernel: Kernel) -> Kernel:
+    return replace(kernel, body=_Separation(kernel).block(kernel.body)) if is_open(kernel) else kernel
+
+
+@dataclass(frozen=True)
+class StepEdge:
+    """Where a tile lies in each step of a loop: at `each` · step + `first` + the rest, along an open extent."""
+
+    extent: str
+    size: int
+    each: int
+    first: int
+    rest: tuple[tuple[Value, int], ...]
+
+    def whole_steps(self, builder: Builder) -> Number:
+        """How many steps lie inside; no more than 0 where none does."""
+        left = Number(builder, Value(self.extent, INDEX_SCALAR)) - (self.size + self.first)
+        for v, factor in self.rest:
+            left = left - Number(builder, v) * factor
+        found: Number = left // self.each + 1
+        return found
+
+    @property
+    def most_behind(self) -> int:
+        """Steps that begin inside, and do not end there."""
+        return -(-(self.size - 1) // self.each)
+
+
+class _Separation:
+    def __init__(self, kernel: Kernel) -> None:
+        self.sums, self.ranges, self.taken = Sums(kernel), Ranges(kernel), names(kernel)
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        *_, last = (-1, *(i for i, op in enumerate(block.ops) if isinstance(op, AROUND)))
+        for op in block.ops[: last + 1]:
+            ops += self.loop(op) if isinstance(op, Loop) else [map_blocks(op, self.block)]
+        return replace(block, ops=(*ops, *self.straight(block.ops[last + 1 :])))
+
+    # -- loops
+
+    def loop(self, loop: Loop) -> list[Op]:
+        """The steps that lie inside, then the others."""
+        guards: dict[int, tuple[int, ...]] = {}
+        edges: dict[StepEdge, None] = {}
+        for op in loop.body.ops:
+            if isinstance(op, Access):
+                found = self.edges(op, loop)
+                guards[id(op)] = tuple(found)
+                edges.update(dict.fromkeys(found.values()))
+        if not edges:
+            return [map_blocks(loop, self.block)]
+        builder = Builder(self.taken, locate=lambda: loop.loc)
+        whole = self.whole_steps(loop, list(edges), builder)
+        inside = tuple(builder.fresh(f"{v.name}_inside", v.type) for v in loop.results)
+        body = self.block(replace(loop.body, ops=_without(loop.body.ops, guards)))
+        builder.effect(Loop, whole.value, loop.init, body, results=inside)
+        self.edge(loop, whole, max(edge.most_behind for edge in edges), inside, builder)
+        return builder.ops
+
+    def edges(self, op: Access, loop: Loop) -> dict[int, StepEdge]:
+        """The guarded axes along which a loop moves its tile, step by step."""
+        tile = sizes(op)
+        inner = {v for o in walk(loop.body) for v in o.results}
+        index, found = loop.body.args[0], {}
+        for axis in op.guard:
+            extent, where = op.memory.type.extents[axis], self.sums.of(op.at[axis])
+            rest = tuple((v, factor) for v, factor in where.terms.items() if v != index)
+            each = where.terms.get(index, 0) or self.only_step(index, tile.get(axis, 1))
+            known = each > 0 and not any(v in inner or v in loop.body.args for v, _ in rest)
+            if isinstance(extent, str) and known and self.ranges.of(op.at[axis])[0] >= 0:
+                found[axis] = StepEdge(extent, tile.get(axis, 1), each, where.constant, rest)
+        return found
+
+    def only_step(self, index: Value, size: int) -> int:
+        """Where a loop goes round once at most, a step may be as long as its tile; else it does not move."""
+        return size if self.ranges.of(index) == (0, 0) else 0
+
+    def whole_steps(self, loop: Loop, edges: Sequence[StepEdge], builder: Builder) -> Number:
+        found = Number(builder, loop.trips)
+        for edge in edges:
+            found = found.smaller(edge.whole_steps(builder))
+        not_below: Number = found.larger(0)
+        return not_below
+
+    def edge(self, loop: Loop, whole: Number, most: int, init: tuple[Value, ...], builder: Builder) -> None:
+        """The steps behind those, as they were."""
+        trips = (Number(builder, loop.trips) - whole).smaller(most)
+        copier = Copier(builder, "edge")
+        index, *carried = loop.body.args
+        args = builder.fresh(f"{index.name}_behind", INDEX_SCALAR), *map(copier.fresh, carried)
+        with builder.region():
+            copier.new[index] = (whole + Number(builder, args[0])).value
+            body = (*builder.ops, *map(copier.op, loop.body.ops))
+        builder.effect(Loop, trips.value, init, Block(args, body), results=loop.results)
+
+    # -- what is done once
+
+    def straight(self, ops: Sequence[Op]) -> Sequence[Op]:
+        """The end of a block that writes results, once for tiles that lie inside and once for others."""
+        guards = {id(op): self.open_axes(op) for op in ops if isinstance(op, Access)}
+        if not any(guards[id(op)] for op in ops if isinstance(op, (Write, WriteThrough))):
+            return ops
+        first = next(i for i, op in enumerate(ops) if guards.get(id(op)))
+        numbers = [op for op in ops[first:] if _is_number(op)]
+        parted = [op for op in ops[first:] if not _is_number(op) and not isinstance(op, Yield)]
+        ends = [op for op in ops[first:] if isinstance(op, Yield)]
+        made = {v for op in parted for v in op.results}
+        moved = any(made.intersection(op.operands) for op in (*numbers, *ends))
+        if moved or any(isinstance(op, (Allocate, Overlay)) for op in parted):
+            return ops
+        builder = Builder(self.taken, locate=lambda: parted[0].loc)
+        inside = self.inside([op for op in parted if isinstance(op, Access)], guards, builder)
+        self.once(inside, _without(parted, guards), builder)
+        self.once(1 - inside, tuple(map(Copier(builder, "edge").op, parted)), builder)
+        return (*ops[:first], *numbers, *builder.ops, *ends)
+
+    def open_axes(self, op: Access) -> tuple[int, ...]:
+        """The guarded axes along which a launch tells whether the tile lies inside."""
+        extents = op.memory.type.extents
+        return tuple(a for a in op.guard if isinstance(extents[a], str) and self.ranges.of(op.at[a])[0] >= 0)
+
+    def inside(self, ops: Sequence[Access], guards: Guards, builder: Builder) -> Number:
+        """1 where every tile lies inside, else 0."""
+        ends = {
+            (op.at[axis], sizes(op).get(axis, 1), op.memory.type.extents[axis]) for op in ops for axis in guards[id(op)]
+        }
+        found = Number(builder, builder.const(1))
+        for at, size, extent in sorted(ends, key=str):
+            within = Number(builder, at) + size <= Number(builder, Value(str(extent), INDEX_SCALAR))
+            found = within.choose(found, 0)
+        return found
+
+    def once(self, trips: Number, ops: Sequence[Op], builder: Builder) -> None:
+        body = Block((builder.fresh("once", INDEX_SCALAR),), (*ops, Yield((), loc=ops[-1].loc)))
+        builder.effect(Loop, trips.value, (), body)
+
+
+def _without(ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
+    """The ops with fewer guards."""
+    return tuple(
+        replace(op, guard=tuple(a for a in op.guard if a not in guards[id(op)])) if guards.get(id(op)) else op  # type: ignore[attr-defined,call-arg]
+        for op in ops
+    )
+
+
+def _is_number(op: Op) -> bool:
+    """Whether it computes a number that says where tiles are, or whether."""
+    kinds = [v.type for v in op.results]
+    return op.is_pure and bool(kinds) and all(isinstance(k, Scalar) and k.dtype in (INDEX, BOOL) for k in kinds)
