@@ -113,8 +113,7 @@ class NvidiaProgram:
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
         if not self._chooser:
-            code = self._any_code(parameters) if self.is_open else self._cuda_code(Variant(), parameters)
-            self._chooser.append(Chooser(code, owner=self))
+            self._chooser.append(Chooser(self._cuda_code(Variant(), parameters), owner=self))
         self._chooser[0](arrays, numbers, parameters)
 
     @property
@@ -136,17 +135,19 @@ class NvidiaProgram:
 
     def program_for(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaProgram:
         if variant not in self.programs:
-            self.programs[variant] = CudaProgram(self._cuda_code(variant, parameters))
+            self.programs[variant] = CudaProgram(self._loaded_code(variant, parameters))
         return self.programs[variant]
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
+        """Of a variant; where sizes are open, what all have in common, before it is known which arrays come."""
+        if not self.is_open:
+            return self._loaded_code(variant, parameters)
+        some_hand_over = GpuLaunch((ScratchMemory(0),), (1, 1, 1), (1, 1, 1))
+        return CudaCode(self.name, self.chip.cpu, b"", some_hand_over, parameters)
+
+    def _loaded_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
         return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), _launch(code, self.tiles), parameters)
-
-    def _any_code(self, parameters: Parameters) -> CudaCode:
-        """What all of its code has in common, before it is known which arrays come; some of it hands parts over."""
-        launch = GpuLaunch((ScratchMemory(0),), (1, 1, 1), (1, 1, 1))
-        return CudaCode(self.name, self.chip.cpu, b"", launch, parameters)
 
     def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
         """What the assembler could not do well is said; the code is right all the same."""
