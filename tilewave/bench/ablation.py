@@ -82,6 +82,7 @@ def ablation_named(name: str) -> Ablation:
 
 
 NEEDED = (
+    "take_a_step",
     "choose_instructions",
     "slice_depth",
     "stage_shared",
@@ -94,7 +95,8 @@ NEEDED = (
     "fit_shared",
     "simplify",
 )
-"""Passes that every kernel needs, that only refuse, or without which nothing is copied; the others can be left out."""
+"""Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes do not need;
+the others can be left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:
