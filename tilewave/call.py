@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from types import CodeType
 from typing import Any
 
-from numpy import ndarray
-
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import CallError, SymbolError, TraceError, here
@@ -18,7 +16,7 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import HOST, Parameter, place_of
+from tilewave.runtime.arrays import HOST, Parameter, place_of, quick_device
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
@@ -70,8 +68,8 @@ class KernelCalls:
                 what = f"{kernel.name}: {name} is a parameter and a symbol"
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self._kernels: dict[Any, Compiled] = {}
-        self._on_cpu: Compiled | None = None
-        """For calls that give numpy arrays, and no symbol."""
+        self._without_symbols: dict[tuple[str, ...] | None, Compiled] = {}
+        """For calls that give arrays and numbers and nothing else, by the device of each array."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         if is_tracing():
@@ -80,14 +78,15 @@ class KernelCalls:
                 what, loc=here(), remedy="call one after the other, outside; an inner function needs no @wave"
             )
         call = self.signature.bind(given, named)
-        is_plain = not call.symbols and all(type(a) is ndarray for a in call.arrays)
-        if is_plain and self._on_cpu is not None:
-            self._on_cpu.launch(call.arrays, call.scalars)
+        where = None if call.symbols else tuple([quick_device(array) for array in call.arrays])
+        known = self._without_symbols.get(where)
+        if known is not None:
+            known.launch(call.arrays, call.scalars)
             return
         symbols = self._given(call.symbols)
         compiled = self._compiled(self._device(call.arrays, self._places(call.arrays)), symbols)
-        if is_plain:
-            self._on_cpu = compiled
+        if where is not None and "" not in where:
+            self._without_symbols[where] = compiled
         told = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_told(s, value)}
         compiled.launch(call.arrays, {**call.scalars, **told} if told else call.scalars)
 

@@ -119,6 +119,8 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
+        if self.build.again(arrays, values):
+            return
         sized = self.sizes.of_call(arrays, values)
         if not sized.is_right and self.numbers:
             key = tuple([sized.numbers[i] for i in self._deciding_at])

@@ -247,13 +247,13 @@ def want_tables(mapping: Mapping, launched: object, grids: list[Grid]) -> None:
     ("mapping", "workgroups", "both_open", "rows_open"),
     [
         (linear(), None, 3, 3),
-        (grouped(8), None, 12, 12),
-        (snake(8), None, 22, 21),
+        (grouped(8), None, 16, 16),
+        (snake(8), None, 26, 25),
         (supertiles(2, 4), None, 43, 29),
         (morton(), None, 303, 87),
         (hilbert(), None, 798, 198),
-        (xcd_contiguous(8) >> grouped(8), None, 28, 28),
-        (xcd_contiguous(8) >> grouped(8), 304, 32, 32),
+        (xcd_contiguous(8) >> grouped(8), None, 32, 32),
+        (xcd_contiguous(8) >> grouped(8), 304, 36, 36),
     ],
     ids=str,
 )

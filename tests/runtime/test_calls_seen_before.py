@@ -159,3 +159,32 @@ def test_many_sets_of_arrays_in_turn_stay_right_and_are_forgotten(kernel, monkey
             kernel(a, c)
             assert (c == i).all()
     assert len(kernel.build.known) <= 5
+
+
+def test_another_number_is_no_other_size():
+    """What the launch computes of open sizes is computed once for all numbers of the call."""
+    sets = [(np.full((m, 30), m, np.float32), np.empty((m, 30), np.float32)) for m in (20, 33)]
+    for by in (0.0, 1.0, -2.0):
+        for a, c in sets:
+            shifted(a, c, by)
+            assert (c == a + by).all()
+    (made,) = shifted.kept["call"]._kernels.values()
+    assert len(made.build.program._opening._kept) == 2
+
+
+def test_where_arrays_are_is_all_that_later_calls_ask(monkeypatch):
+    kernel = wave(shifted.constraints)(shifted.function)
+    a, c = np.ones(SHAPE, np.float32), np.empty(SHAPE, np.float32)
+    kernel(a, c, 1.0)
+
+    def looked_again(*_):
+        raise AssertionError("it was looked at again")
+
+    monkeypatch.setattr("tilewave.call.place_of", looked_again)
+    kernel(a, by=2.0, c=c)
+    assert (c == 3).all()
+    wide = np.ones((5, 7), np.float32), np.empty((5, 7), np.float32)
+    kernel(*wide, 4.0)
+    assert (wide[1] == 5).all()
+    with pytest.raises(CallError, match="M is 20 by a, but 5 by c"):
+        kernel(a, wide[1], 1.0)

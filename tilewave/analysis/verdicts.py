@@ -81,11 +81,7 @@ class Verdicts:
             raise type(error)(what, loc=error.loc, remedy=error.remedy) from None
 
     def _workgroups(self, values: Values) -> int:
-        return self._launch([values[name] for name in self._names]).workgroups
-
-    @cached_property
-    def _launch(self) -> HostLaunch:
-        return HostLaunch(self.kernel)
+        return HostLaunch.of(self.kernel)([values[name] for name in self._names]).workgroups
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

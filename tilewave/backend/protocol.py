@@ -91,6 +91,10 @@ class Build(Protocol):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the target's device; `numbers` are the open symbols in the kernel's order."""
 
+    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        """Run it as it ran before with these arrays and the numbers that the call gives; False where it did not."""
+        return False
+
     @abstractmethod
     def stored(self) -> Stored:
         """What a file must hold of it, for the backend's `load`."""

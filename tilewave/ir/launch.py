@@ -241,6 +241,10 @@ class LaunchNumbers:
     """Those of the call, then the results of the launch."""
 
 
+LAUNCH = "host_launch"
+"""What a kernel remembers once somebody asked how it is launched."""
+
+
 class HostLaunch:
     """A kernel's launch as a list of steps on a list of numbers; nothing is looked up by name at a call."""
 
@@ -266,10 +270,27 @@ class HostLaunch:
         """Of all numbers that a launch passes on, in order."""
         self._passed = tuple(places.values())
         self._workgroups = kernel.workgroups if isinstance(kernel.workgroups, int) else -1
+        self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
         self._counted = places[kernel.workgroups] if isinstance(kernel.workgroups, str) else -1
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> HostLaunch:
+        """That of a kernel, made once: all who ask for the same call are given the same answer."""
+        found: HostLaunch | None = vars(kernel).get(LAUNCH)
+        if found is None:
+            found = vars(kernel)[LAUNCH] = cls(kernel)
+        return found
 
     def __call__(self, numbers: Sequence[Any]) -> LaunchNumbers:
         """`numbers` are those of the call, in the order of the kernel's arguments; all but indices pass unchanged."""
+        key = tuple(numbers)
+        asked, answer = self._last
+        if asked is None or asked != key:
+            answer = self._computed(key)
+            self._last = key, answer
+        return answer
+
+    def _computed(self, numbers: tuple[Any, ...]) -> LaunchNumbers:
         values = self._begin.copy()
         values[: len(numbers)] = numbers
         for meaning, operands, result in self._steps:
@@ -288,7 +309,7 @@ def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
     """The kernel of a call: with `numbers` in the place of the indices they name, and of all that follows from them."""
     if not is_open(kernel):
         return kernel
-    host, given = HostLaunch(kernel), numbers_of(kernel)
+    host, given = HostLaunch.of(kernel), numbers_of(kernel)
     found = host([numbers[v.name] for v in given])
     values = dict(zip(host.names, found.numbers, strict=True))
     sizes = {*open_sizes(kernel)} | (set(values) - {v.name for v in given})

@@ -182,7 +182,8 @@ class _OpenDivisors:
             return self.product(x, divisor)
         match self.makers.get(divisor):
             case Const(value) if value > 0:
-                return x // int(value)
+                quotient: Number = x // int(value)
+                return quotient
             case Select(condition, a, b):
                 first, second = self.quotient(x, a), self.quotient(x, b)
                 if first is None or second is None:

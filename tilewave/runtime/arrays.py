@@ -20,7 +20,7 @@ import numpy as np
 from tilewave.errors import NOWHERE, CallError, Loc, WrongDevice, here
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
-from tilewave.runtime.foreign_arrays import cuda_interface, look, place
+from tilewave.runtime.foreign_arrays import cuda_interface, device_name, look, place
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
@@ -77,6 +77,11 @@ def place_of(array: object) -> tuple[str, tuple[int, ...]]:
         return on_gpu
     found = _view(array)
     return found.device, found.shape
+
+
+def quick_device(array: object) -> str:
+    """The device of a numpy array, or of a library's array on a GPU; nothing for all that must be looked at closely."""
+    return HOST if type(array) is _ndarray else device_name(array)
 
 
 def _view(array: object) -> ArrayView:

@@ -12,9 +12,10 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewave.forks import cached_property
-from tilewave.ir.launch import HostLaunch
+from tilewave.ir.launch import HostLaunch, numbers_of
 from tilewave.ir.ops import Prepack
 from tilewave.ir.parse import parse
+from tilewave.ir.types import INDEX_SCALAR
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.pool import launch_address
 from tilewave.runtime.scratch import Scratch
@@ -67,15 +68,26 @@ class Opening:
         for kind in (op.result.type for op in kernel.body.ops if isinstance(op, Prepack)):
             known = prod(n for n in kind.extents if isinstance(n, int)) * kind.dtype.bytes
             self._packed.append((known, [at[n] for n in kind.extents if isinstance(n, str)]))
+        given = numbers_of(kernel)
+        self._given = len(given)
+        self._indices = tuple(i for i, v in enumerate(given) if v.type == INDEX_SCALAR)
         self._kept: dict[tuple[int, ...], CallSizes] = {}
 
     def of(self, numbers: tuple[int, ...]) -> CallSizes:
-        found = self._kept.get(numbers)
+        """What the launch needs; no size depends on numbers that are no indices."""
+        indices = numbers if len(self._indices) == self._given else tuple([numbers[i] for i in self._indices])
+        found = self._kept.get(indices)
         if found is None:
             if len(self._kept) >= KEPT_CALLS:
                 self._kept.clear()
-            found = self._kept[numbers] = self._sizes(numbers)
+            found = self._kept[indices] = self._sizes(numbers)
         return found
+
+    def passed(self, numbers: tuple[int, ...], sizes: CallSizes) -> tuple[int, ...]:
+        """The numbers of a call, then what its launch computes."""
+        if len(self._indices) == self._given:
+            return sizes.numbers
+        return (*numbers, *sizes.numbers[self._given :])
 
     def _sizes(self, numbers: tuple[int, ...]) -> CallSizes:
         launched = self._launch(numbers)
@@ -131,7 +143,7 @@ class CpuProgram:
             sizes = self._opening.of(tuple(numbers))
             if sizes.workgroups < 2:
                 threads = sizes.workgroups
-            numbers = sizes.numbers
+            numbers = self._opening.passed(tuple(numbers), sizes)
         if not threads:
             return
         each = self._scratch_pages

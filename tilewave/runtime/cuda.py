@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,10 +69,14 @@ class CudaProgram:
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
     _scalars: set[int] = field(init=False, repr=False)
+    _all_decide: bool = field(init=False, repr=False)
+    deciding: tuple[tuple[int, str], ...] | None = field(default=None, kw_only=True)
+    """Where the numbers stand that decide a launch beside its arrays, and their names; None: all numbers do."""
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
         self._scalars = {slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarSlot)}
+        self._all_decide = self.deciding is None and not self._scalars
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
 
     def __call__(
@@ -88,7 +92,7 @@ class CudaProgram:
                 number = facts[0][0]
                 stream = stream_of(arrays, self._names, number)
                 recorded = self._has_scratch and self._is_recorded(number, stream)
-                key = (facts, stream, recorded, *(self._deciding(numbers) if self._scalars else numbers))
+                key = (facts, stream, recorded, *(numbers if self._all_decide else self._decide(numbers)))
             prepared = None if key is None else self._prepared.get(key)
             if prepared is None:
                 prepared = self._prepare(arrays, numbers, self.code.parameters if parameters is None else parameters)
@@ -102,8 +106,28 @@ class CudaProgram:
             frame = launcher.renumbered(frame, numbers)
         launcher.launch(frame)
 
-    def _deciding(self, numbers: Sequence[int]) -> list[int]:
-        """The numbers that more than the kernel's own arithmetic depends on."""
+    def again(self, arrays: Sequence[object], given: Mapping[str, Any]) -> bool:
+        """Launch what these arrays and numbers launched before; False where they did not, or are not all told so."""
+        facts = key_of(arrays)
+        if not facts or self._scalars or self.deciding is None:
+            return False
+        number = facts[0][0]
+        try:
+            stream = stream_of(arrays, self._names, number)
+        except Refused:
+            return False
+        recorded = self._has_scratch and self._is_recorded(number, stream)
+        named = [given.get(name) for _, name in self.deciding] if self.deciding else ()
+        prepared = self._prepared.get((facts, stream, recorded, *named))
+        if prepared is None:
+            return False
+        prepared.launcher.launch(prepared.frame)
+        return True
+
+    def _decide(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers that more depends on than the kernel's own arithmetic, and that no array tells."""
+        if self.deciding is not None:
+            return [numbers[i] for i, _ in self.deciding]
         return [number for i, number in enumerate(numbers) if i not in self._scalars]
 
     def _is_recorded(self, number: int, stream: int) -> bool:

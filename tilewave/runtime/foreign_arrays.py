@@ -80,6 +80,13 @@ def look(array: object) -> Guest | None:
     return None if reader is None else reader.look(array)
 
 
+def device_name(array: object) -> str:
+    """The device of an array that `look` reads; nothing for everything else."""
+    kind: Any = type(array)
+    reader = _reader(kind)
+    return "" if reader is None else reader.device(array)
+
+
 def place(array: object) -> tuple[str, tuple[int, ...]] | None:
     """The device and the shape of an array that `look` reads, which is asked nothing else; None for everything else."""
     kind: Any = type(array)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
 from tilewave.ir.core import Value
-from tilewave.ir.launch import HostLaunch
+from tilewave.ir.launch import HostLaunch, numbers_of
 from tilewave.ir.parse import parse
-from tilewave.ir.types import INDEX_SCALAR
 
 KEPT_LAUNCHES = 4096
 """Sets of numbers that a program remembers; more than that in turn, and it starts afresh."""
@@ -41,11 +40,11 @@ class LaunchTable:
         return found
 
     def _launched(self, symbols: Mapping[str, int]) -> Launched:
-        indices, host = self._host
-        launched = host([symbols[v.name] for v in indices])
+        numbers, host = self._host
+        launched = host([symbols[v.name] for v in numbers])
         return launched.workgroups, {**symbols, **dict(zip(host.names, launched.numbers, strict=True))}
 
     @cached_property
     def _host(self) -> tuple[tuple[Value, ...], HostLaunch]:
         kernel = parse(self.text)
-        return tuple(v for v in kernel.body.args if v.type == INDEX_SCALAR), HostLaunch(kernel)
+        return numbers_of(kernel), HostLaunch(kernel)

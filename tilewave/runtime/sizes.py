@@ -61,7 +61,7 @@ class Sizes:
 
     @cached_property
     def launch(self) -> HostLaunch:
-        return HostLaunch(self.kernel)
+        return HostLaunch.of(self.kernel)
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""

@@ -121,6 +121,9 @@ class NvidiaBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
 
+    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        return self.program.again(arrays, given)
+
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)
 

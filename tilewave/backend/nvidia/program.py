@@ -6,7 +6,7 @@ Arrays that lie otherwise than the copy engine or wide loads want get code of th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -18,12 +18,12 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import is_open, skeleton
+from tilewave.ir.launch import HostLaunch, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import INDEX, Memory
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
@@ -42,7 +42,6 @@ from tilewave.runtime.gpu_launch import (
     SymbolArgument,
     TiledArray,
 )
-from tilewave.runtime.launch_numbers import LaunchTable
 
 Parameters = tuple[Parameter, ...]
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
@@ -79,6 +78,8 @@ class NvidiaProgram:
     """What calls took so far."""
     _chooser: list[Chooser] = field(default_factory=list)
     """One, from the first call on."""
+    _warned: set[tuple[int, int]] = field(default_factory=set)
+    """The programs, each on a device, whose code was looked at."""
 
     @property
     def name(self) -> str:
@@ -112,8 +113,19 @@ class NvidiaProgram:
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
         if not self._chooser:
-            self._chooser.append(Chooser(self._cuda_code(Variant(), parameters), owner=self))
+            code = self._cuda_code(Variant(), parameters)
+            self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
         self._chooser[0](arrays, numbers, parameters)
+
+    @property
+    def _deciding(self) -> tuple[tuple[int, str], ...]:
+        """The symbols of a call that its arrays do not tell."""
+        told, numbers = open_sizes(self.tiles), numbers_of(self.tiles)
+        indices = [(i, v.name) for i, v in enumerate(numbers) if v.type == INDEX_SCALAR]
+        return tuple((i, name) for i, name in indices if name not in told)
+
+    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        return bool(self._chooser) and self._chooser[0].again(arrays, given)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -123,10 +135,10 @@ class NvidiaProgram:
     def is_open(self) -> bool:
         return is_open(self.tiles)
 
-    @cached_property
-    def tile_counts(self) -> LaunchTable:
+    def tile_count(self, numbers: Sequence[int]) -> int:
         """How many tiles a launch computes."""
-        return LaunchTable(self.tiles.workgroups, str(skeleton(self.tiles)) if self.is_open else "")
+        known = self.tiles.workgroups
+        return known if isinstance(known, int) else HostLaunch.of(self.tiles)(numbers).workgroups
 
     def symbols(self, numbers: Sequence[int]) -> dict[str, int]:
         names = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
@@ -142,7 +154,10 @@ class NvidiaProgram:
         return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), _launch(code, self.tiles), parameters)
 
     def warn_of_slow_code(self, program: CudaProgram, number: int) -> None:
-        """What the assembler could not do well is said; the code is right all the same."""
+        """What the assembler could not do well is said, once; the code is right all the same."""
+        if (id(program), number) in self._warned:
+            return
+        self._warned.add((id(program), number))
         told, spilled = read_log(program.log(number)), program.resources(number).local_bytes
         if told.serialized:
             what = f"{self.name}: products wait for each other: {told.serialized[0]}"
@@ -245,7 +260,7 @@ class Chooser(CudaProgram):
     ) -> Prepared:
         owner = self.owner
         symbols = owner.symbols(numbers)
-        tiles, _ = owner.tile_counts.of(symbols)
+        tiles = owner.tile_count(numbers)
         if not tiles:
             return NOTHING
         if tiles > MOST_TILES:
