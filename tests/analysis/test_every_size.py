@@ -127,6 +127,8 @@ def test_the_symbols_of_a_named_mapping_and_of_the_launch_may_be_anything_from_1
     assert not kernel.proof.holds_at(shapes, {"WGM": 0}, 4)
     assert not kernel.proof.holds_at(shapes, {"WGM": 1}, 0), "there are tiles, and nobody computes them"
     assert kernel.proof.holds_at({**shapes, "c": (0, 33)}, {"WGM": 1}, 0)
+    assert not kernel.proof.holds_at({**shapes, "c": (1 << 30, 1 << 30)}, {"WGM": 1}, 4), "no tile has such a number"
+    assert not kernel.proof.holds_at(shapes, {"WGM": 1}, 1 << 31)
 
 
 def test_a_kernel_whose_sizes_are_fixed_was_checked_when_it_was_compiled():
@@ -261,8 +263,56 @@ WRONG = {
 }
 
 
+ROWS = """
+kernel @rows {workgroups = tiles} (
+  %a: memory<{M}x8xf32, global>, %b: memory<9xf32, global>, %c: memory<{M}x8xf32, global>, %M: index
+) {
+  %tiles = launch() : index do () {
+    %c15 = const() {value = 15} : index
+    %sum = add(%M, %c15) : index
+    %c16 = const() {value = 16} : index
+    %rows = floor_div(%sum, %c16) : index
+    yield([%rows])
+  }
+  %w = workgroup() : index
+  %batch, %row, %column = tile_of(%w, [%tiles, %tiles])
+    {rows = 0, cols = 1, batches = 1, workgroups = 0} : index, index, index
+  %c16_1 = const() {value = 16} : index
+  %at = mul(%row, %c16_1) : index
+  %back = const() {value = 15} : index
+  %before = sub(%at, %back) : index
+  %zero = const() {value = 0} : index
+  %first = const() {value = 0} : index
+  %x = read(%a, [%before, %first]) {axes = [0, 1]} : tile<16x8xf32>
+  %three = const() {value = 3} : index
+  loop(%three, []) do (%i: index) {
+    %four = const() {value = 4} : index
+    %there = mul(%i, %four) : index
+    %y = read(%b, [%there]) {axes = [0]} : tile<4xf32>
+    yield([])
+  }
+  write(%x, %c, [%at, %zero]) {axes = [0, 1]}
+}
+"""
+WRONG |= {
+    "a row of workgroups for all": (
+        PLAIN.replace("%N_tiles, %mul]", "%N_tiles, %M_tiles]"),
+        "workgroups = mul",
+        "workgroups = M_tiles",
+    ),
+    "what it writes, read elsewhere": (PLAIN, "read(%a, [%mul_1, %mul_3])", "read(%c, [%mul_1, %mul_2])"),
+    "longer rows than it writes": (ROWS, "%c: memory<{M}x8xf32", "%c: memory<{M}x9xf32"),
+    "rows too far back": (ROWS, "%back = const() {value = 15}", "%back = const() {value = 16}"),
+    "rows too far on": (ROWS, "sub(%at, %back)", "add(%at, %back)"),
+    "columns too far on": (ROWS, "%first = const() {value = 0}", "%first = const() {value = 8}"),
+    "columns too far back": (ROWS, "%first = const() {value = 0}", "%first = const() {value = -8}"),
+    "steps past a fixed end": (ROWS, "%b: memory<9xf32", "%b: memory<8xf32"),
+    "a step too many": (ROWS, "%three = const() {value = 3}", "%three = const() {value = 4}"),
+}
+
+
 def test_the_kernels_below_are_right_before_they_are_spoiled():
-    assert known(PLAIN).holds and known(PERSISTENT).holds
+    assert known(PLAIN).holds and known(PERSISTENT).holds and known(ROWS).holds
     assert not known(PLAIN, "the order is doubtful").holds
 
 
