@@ -1,6 +1,6 @@
-"""What stands in the K loop of AMD's machine code, with sizes fixed and open: python benchmarks/amd_kloop.py [--out f16].
+"""What stands in the K loop of AMD's machine code, with sizes fixed and open; no card is needed.
 
-No card is needed.
+python benchmarks/amd_kloop.py [--out f16]
 """
 
 import argparse
@@ -52,9 +52,8 @@ def main():
     parser.add_argument("--out", choices=RESULTS, default="f32", help="the dtype of C (default: f32)")
     dtype, out = RESULTS[parser.parse_args().out]
     print(f"{dtype} in, f32 sums, {out} out, {SIZE}³ or any sizes, PREFETCH; per wave and step")
-    print(
-        "chip    tile        waves  sizes  per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
-    )
+    heads = "per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
+    print(f"chip    tile        waves  sizes  {heads}")
     for (chip, tile, waves), (name, sizes) in product(ROWS, SIZES.items()):
         s = compiled(chip, tile, waves, dtype, out, sizes).loop_statistics
         print(
