@@ -5,8 +5,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hopper_kernels import ops
-from kernels import K, M, N, check_product, poisoned
+from hopper_kernels import biased, both, ops
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, poisoned
 from lane_runs import operands
 from seeds import SEEDS
 
@@ -287,3 +287,37 @@ def test_a_kernel_that_deals_its_own_tiles_takes_any_arrays(name):
 def test_its_depth_is_known_not_to_be_0_and_its_products_make_the_first_sums():
     kernel = dealt_by_itself().build.lanes
     assert ops(kernel, Unset) and all(op.adds for op in ops(kernel, MatrixShared))
+
+
+# -- kernels of other forms
+
+
+def opened(kernel, workgroups, on_lines, tile=(64, 64, 32)):
+    names = dict(zip((BLOCK_M, BLOCK_N, BLOCK_K), tile, strict=True))
+    whole = wave_compile(WaveCompileOptions(subs=names, target="numpy"), kernel).kernel
+    return run(whole, lists.hopper(SM_90A, Places(), 2, workgroups, open_on_lines=on_lines))[0]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("shape", [(64, 64, 32), (200, 136, 72), (330, 70, 0), (449, 131, 97)], ids=str)
+def test_two_products_go_from_tile_to_tile_without_parts(shape, kind):
+    """The last round is not shared; a tile that is left over has no partner."""
+    kernel = opened(both, 4, CLASSES[kind])
+    assert not ops(kernel, HandOver) and isinstance(kernel.workgroups, str)
+    (a, b), (d, _) = operands(shape), operands((shape[1], 1, shape[2]), seed=8)
+    c, e = poisoned(shape[:2], f32), poisoned(shape[:2], f32)
+    interpret_lanes(bind(kernel, numbers_of(shape)), [a, b, d, c, e], numbers_of(shape), "random", 2)
+    check_product(c, a, b)
+    check_product(e, a, d)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("shape", [(64, 64, 32), (200, 136, 72), (330, 72, 400), (65, 67, 33)], ids=str)
+def test_what_lanes_read_behind_the_loop_ends_where_its_memory_does(shape, kind):
+    kernel = opened(biased, 4, CLASSES[kind])
+    a, b = operands(shape)
+    bias = np.random.default_rng(2).standard_normal(shape[1]).astype(np.float32)
+    c = poisoned(shape[:2], f16)
+    interpret_lanes(bind(kernel, numbers_of(shape)), [a, b, bias, c], numbers_of(shape), "random", 2)
+    wanted = np.maximum(a.astype(np.float64) @ b.astype(np.float64).T + bias, 0)
+    np.testing.assert_allclose(c.astype(float), wanted, rtol=2e-3, atol=1e-4)
