@@ -1,4 +1,4 @@
-"""What stands in the K loop of AMD's machine code, with sizes fixed and open; no card is needed.
+"""What stands in the K loop of AMD's machine code, sizes fixed and open: python benchmarks/amd_kloop.py [--out f16].
 
 python benchmarks/amd_kloop.py [--out f16]
 """
