@@ -11,7 +11,11 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.bench.gpu import Arena, error_bound
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # Arrays of any kind are moved by lanes, element by element: that takes more registers than a large tile leaves.
+    pytest.mark.filterwarnings("ignore::tilewave.errors.SpillWarning"),
+]
 OPEN = (kernels.M, kernels.N, kernels.K)
 TILE = (128, 256, 64)
 ON_LINES, OFF_LINES, ANY = "rows on cache lines", "rows on 16 bytes", "any arrays"
