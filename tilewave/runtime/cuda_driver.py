@@ -99,6 +99,10 @@ class CudaDevice:
         return (int(wanted[:-1]), int(wanted[-1])) <= self.capability
 
 
+LEGACY_STREAMS = (0, 1)
+"""The stream that is taken where none is named, as CUDA numbers it."""
+
+
 class CudaDriver(Driver):
     """NVIDIA's driver, initialised."""
 
@@ -207,6 +211,8 @@ class CudaDriver(Driver):
 
     def capturing(self, number: int, stream: int) -> bool:
         """Whether launches on the stream are recorded into a graph and not run; no memory can be had meanwhile."""
+        if stream in LEGACY_STREAMS:  # CUDA records no such stream
+            return False
         status = c_int()
         with self.current(number):
             self.call("", "cuStreamIsCapturing", stream or None, ctypes.byref(status))

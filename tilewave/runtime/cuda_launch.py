@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int, c_int64, c_size_t, c_uint, c_uint32, c_void_p
 from dataclasses import dataclass
+from typing import Any
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.runtime.arrays import ArrayView
@@ -270,13 +271,17 @@ class Launcher:
             grid = shape.grid
             attributes = tuple(a for a in attributes if shape.starts_early or not isinstance(a, EarlyStart))
         frame = LaunchFrame(len(d.slots), grid, d.block, d.shared_bytes, attributes, stream)
+        words: list[Any] = [0] * len(d.slots)
         for at, slot in enumerate(d.slots):
-            if isinstance(slot, TiledArray):
+            if type(slot) is SymbolArgument:  # most are
+                words[at] = numbers[slot.index]
+            elif isinstance(slot, TiledArray):
                 descriptor = self._descriptor(slot, views[slot.array])
                 frame.parameters[at] = descriptor.address
                 frame.kept.append(descriptor)
             else:
-                frame.words[at] = self._word(at, slot, views, numbers, stream)
+                words[at] = self._word(at, slot, views, numbers, stream)
+        frame.words[:] = words
         return frame
 
     def renumbered(self, frame: LaunchFrame, numbers: Sequence[int]) -> LaunchFrame:

@@ -47,6 +47,10 @@ Parameters = tuple[Parameter, ...]
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 """Code for arrays that lie so; lanes are asked for where the cache does not know it."""
 
+KEPT_CLASSES = 1024
+LONGEST = 1 << 32
+LINE = 1 << 10
+"""Bytes that every alignment which anybody asks for divides."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
@@ -78,6 +82,8 @@ class NvidiaProgram:
     """What calls took so far."""
     _chooser: list[Chooser] = field(default_factory=list)
     """One, from the first call on."""
+    _classes: dict[tuple[Any, ...], Variant] = field(default_factory=dict)
+    """By how arrays lie."""
     _warned: set[tuple[int, int]] = field(default_factory=set)
     """The programs, each on a device, whose code was looked at."""
 
@@ -189,6 +195,15 @@ class NvidiaProgram:
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
+        key = tuple([_lie(v) for v in views])
+        found = self._classes.get(key)
+        if found is None:
+            if len(self._classes) >= KEPT_CLASSES:
+                self._classes.clear()
+            found = self._classes[key] = self._look_at(views)
+        return found
+
+    def _look_at(self, views: Sequence[ArrayView]) -> Variant:
         fitting, named = self._fitting(views), self._named(views)
         if fitting != Variant():
             return self.for_any
@@ -280,6 +295,12 @@ class Chooser(CudaProgram):
         one_round = workgroups == -(-tiles // code.cluster) * code.cluster
         shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
         return program.prepared(views, [passed[name] for name in _symbols(code)], number, stream, shape)
+
+
+def _lie(v: ArrayView) -> tuple[Any, ...]:
+    """All of an array that decides how its tiles are moved; how many rows it has is no part of it."""
+    lengths = tuple([min(n, 2) if n <= LONGEST else 3 for n in v.shape])
+    return v.pointer and v.pointer % LINE, v.strides, v.shape[-1], lengths, v.dtype
 
 
 def _rank(memory: Value) -> int:
