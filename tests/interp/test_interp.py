@@ -6,7 +6,9 @@ import pytest
 from tilewave.errors import EndlessLoop, InterpreterError
 from tilewave.interp.arithmetic import MEANING, elementwise
 from tilewave.interp.tiles import MEANINGS, interpret
-from tilewave.ir.ops import LEVELS, Cast, Elementwise, Yield
+from tilewave.ir.launch import MEANINGS as ON_THE_HOST
+from tilewave.ir.ops import LEVELS, Cast, Elementwise, Launch, Yield
+from tilewave.ir.ops.launch import LaunchOnly
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 
@@ -143,7 +145,8 @@ def test_a_tile_over_the_edge_reads_zeros_and_writes_nothing_there():
 
 def test_every_elementwise_op_has_a_meaning():
     words = {cls for level in LEVELS.values() for cls in level if issubclass(cls, Elementwise)}
-    assert words - {Cast} == set(MEANING)
+    assert {cls for cls in words if not issubclass(cls, LaunchOnly)} - {Cast} == set(MEANING)
+    assert {cls for cls in words if issubclass(cls, LaunchOnly)} <= set(ON_THE_HOST)
 
 
 def test_a_read_can_turn_a_tile():
@@ -164,6 +167,6 @@ def test_integers_are_divided_as_python_does(name):
 
 
 def test_every_op_of_the_tile_level_is_interpreted():
-    """Each op has a row in the interpreter's table, or is elementwise, or closes a block."""
-    named = {cls for cls in LEVELS["tile"] if not issubclass(cls, Elementwise)}
+    """Each op has a row in the table, or is elementwise, or closes a block; `bind` does away with launches."""
+    named = {cls for cls in LEVELS["tile"] if not issubclass(cls, (Elementwise, Launch))}
     assert named == set(MEANINGS) - {Elementwise} | {Yield}

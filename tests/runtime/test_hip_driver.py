@@ -231,13 +231,14 @@ def test_a_kernel_called_with_tensors_of_a_card_runs_there_with_its_numbers(torc
     a, c = torch.Tensor(0x10000, (128, 64)), torch.Tensor(0x90000, (128, 64))
     scaled(-2, a, c, x=0.1)
     scaled(5, a, x=-0.5, c=torch.Tensor(0x90000, (128, 64)))
-    first, second = (struct.unpack("<bxxxxxxxqqqqqqd", seen.arguments) for seen in fake.launches)
+    layout = "<bxxxxxxxqqqqqqd"  # what the launch computes from the sizes follows
+    first, second = (struct.unpack_from(layout, seen.arguments) for seen in fake.launches)
     assert first == (-2, 0x10000, 64, 1, 0x90000, 64, 1, 0.1)
     assert second == (5, *first[1:7], -0.5)
     assert fake.launches[0].grid == (2, 1, 1)
     elsewhere = torch.Tensor(0x10000, (128, 64), number=2), torch.Tensor(0x90000, (128, 64), number=2)
     scaled(1, *elsewhere, x=1.0)
-    assert {target for target, _ in scaled.kept["call"]._kernels} == {"gfx942", "gfx950"}
+    assert {target for target, *_ in scaled.kept["call"]._kernels} == {"gfx942", "gfx950"}
 
 
 def test_more_lanes_than_a_launch_has_are_told_and_not_launched(torch, fake):

@@ -16,6 +16,8 @@ def tile_shape(op: Access) -> tuple[int, ...]:
             shape = tile.type.shape
         case CopyAsync(to=to, to_at=to_at):
             shape = to.type.shape[len(to_at) :]
+        case other:
+            raise NotImplementedError(f"{other.loc}: nobody says what {other.name} moves")
     return shape
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Number
 from typing import Any, overload
 
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
+from tilewave.forks import cached_property
 from tilewave.mapping.index import Index, is_one, times
 
 MOST_TILES = 2**31 - 1
