@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any, overload
 
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
-from tilewave.forks import cached_property
 from tilewave.mapping.index import Index, is_one, times
 
 MOST_TILES = 2**31 - 1
@@ -86,16 +85,22 @@ class OpenGrid:
     rows: Index
     cols: Index
     batches: Index = 1
+    _computed: dict[str, Index] = field(default_factory=dict, init=False, repr=False)
+    """What was asked for: a product of traced numbers is a line of the kernel, and stands there once."""
 
-    @cached_property
+    @property
     def plane(self) -> Index:
         """Tiles in one batch."""
-        return times(self.rows, self.cols)
+        if "plane" not in self._computed:
+            self._computed["plane"] = times(self.rows, self.cols)
+        return self._computed["plane"]
 
-    @cached_property
+    @property
     def size(self) -> Index:
         """Tiles in all."""
-        return times(self.plane, self.batches)
+        if "size" not in self._computed:
+            self._computed["size"] = times(self.plane, self.batches)
+        return self._computed["size"]
 
     @property
     def transposed(self) -> OpenGrid:

@@ -303,7 +303,8 @@ class Launcher:
     def _word(self, at: int, slot: Slot, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> int:
         match slot:
             case Address(array):
-                return views[array].pointer
+                # Lanes that must not touch an element look at their array's first one; an empty array has none.
+                return views[array].pointer or next((v.pointer for v in views if v.pointer), 0)
             case Stride(array, axis):
                 return views[array].strides[axis] // views[array].dtype.bytes
             case SymbolArgument(index) | ScalarSlot(index):

@@ -165,3 +165,12 @@ def test_open_sizes_take_no_more_registers_than_known_ones(shipped, variant):
     known = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel).resources.assembled
     found = assemble_ptx(shipped.build.program.code_for(variant).ptx, "sm_90a")
     assert (found.registers, found.spilled_bytes, found.serialized) == (known.registers, 0, ())
+
+
+def test_lanes_are_given_an_address_where_an_array_is_empty(gemm, fake, torch):
+    """Those that must not touch an element look at the first one, also of an array that torch gives no memory."""
+    gemm(*tensors(torch, (64, 64, 0), at=(0, 0, 0x80000000)))
+    (seen,) = fake.launches
+    code = gemm.build.program.code_for(gemm.build.program.for_any)
+    pointers = [word for argument, word in zip(code.arguments, seen.words, strict=False) if argument.kind == "pointer"]
+    assert pointers == [0x80000000] * 3
