@@ -114,6 +114,17 @@ def test_symbols_may_be_expressions_of_each_other_and_of_sizes(compiles):
     assert compiles == [("cpu", {"BLOCK_N": "16"})]
 
 
+def test_an_order_is_told_sizes_and_not_what_subs_makes_of_them():
+    width = sym.WIDTH
+    gemm = made({**BLOCKS, width: Min(M, 3)}, [WorkgroupMapping(tilewave.mapping.grouped(width))])
+    a, b, c = arrays(200, 90, 20)
+    what, remedy = refused(ConstraintError, lambda: gemm(a, b, c, 1.0), c)
+    assert what == "the order of tiles depends on WIDTH, which subs gives as an expression of sizes that stay open"
+    assert remedy == "write that expression in the place of WIDTH"
+    made(BLOCKS, [WorkgroupMapping(tilewave.mapping.grouped(Min(M, 3)))])(a, b, c, 1.0)
+    check_product(c, a, b)
+
+
 def test_a_tile_is_fixed_though_sizes_are_open():
     gemm = made({**BLOCKS, BLOCK_K: Min(K, 16)})
     a, b, c = arrays(40, 40, 8)

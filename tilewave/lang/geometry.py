@@ -173,6 +173,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     shares, counts = _shares(cuts, subs)
     grid = _grid(counts, cuts)
     known = {s: v for s, v in subs.items() if not isinstance(v, Number)}
+    _refuse_derived(constraints, {s for s in subs if s not in known and s not in dynamic})
     walks = {
         c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
         for c in _all(constraints, TilingConstraint)
@@ -196,6 +197,18 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         waves=_waves(_all(constraints, WaveConstraint), shares, subs),
         hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
     )
+
+
+def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> None:
+    """An order of tiles is told sizes and numbers, not what `subs` makes of sizes that are open."""
+    for c in (*_all(constraints, WorkgroupMapping), *_all(constraints, ReorderingConstraint)):
+        for s in c.symbols():
+            if s in derived:
+                raise ConstraintError(
+                    f"the order of tiles depends on {s}, which subs gives as an expression of sizes that stay open",
+                    loc=c.loc,
+                    remedy=f"write that expression in the place of {s}",
+                )
 
 
 def _refuse_twice(constraints: Sequence[TilingConstraint] | Sequence[WaveConstraint], how: str) -> None:
