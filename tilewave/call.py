@@ -25,8 +25,6 @@ from tilewave.trace import is_tracing
 
 KEPT_KERNELS = 64
 """Compiled kernels that a kernel remembers; the oldest is forgotten first."""
-KEPT_CALLS = 1024
-"""Kinds of calls that it remembers, by where their arrays are and their shapes; more, and it starts afresh."""
 
 Places = tuple[tuple[str, Shape], ...]
 """Where each array is, and its shape."""

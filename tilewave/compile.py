@@ -163,7 +163,7 @@ class Compiled:
                 loc=here(),
                 remedy=f'compile it with target="{first.name}"; no GPU is needed',
             )
-        sized = self._sized(arrays, values)
+        sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized.values)
         lanes = self.build.lanes_for(views) or lanes
@@ -187,7 +187,7 @@ class Compiled:
         """
         emulated = self._emulated("machine code to emulate")
         arrays, values = self._bound(arrays, named)
-        sized = self._sized(arrays, values)
+        sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized.values)
         return emulated.emulate(views, sized.numbers, order, seed, check, limit)
@@ -201,7 +201,7 @@ class Compiled:
         return found
 
     def _interpret(self, arrays: Sequence[Any], values: Mapping[str, Any], shuffled_by: int | None) -> None:
-        sized = self._sized(arrays, values)
+        sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized.values)
         kernel = bind(self.kernel, sized.values)
@@ -223,9 +223,6 @@ class Compiled:
             return check_host_call(self.name, sized.parameters, arrays)
         except WrongDevice as error:
             raise _with_targets(error) from None
-
-    def _sized(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> SizedCall:
-        return self.sizes.of_call(arrays, values)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -362,7 +359,7 @@ class Compiled:
         found = Why.of(self.steps)
         if not arrays:
             return found
-        return found.of_a_call(self.build.declined_for(arrays, self._sized(arrays, {}).parameters))
+        return found.of_a_call(self.build.declined_for(arrays, self.sizes.of_call(arrays, {}).parameters))
 
     @property
     def binaries(self) -> tuple[str, ...]:

@@ -118,31 +118,28 @@ class _Mover:
         self.inside: dict[Value, Value] = {v: v for v in kernel.body.args if v.type == INDEX_SCALAR}
         """What each value that the launch knows is called in its block."""
         self.constants: dict[Value, Const] = {}
-        self.launch = launch_of(kernel)
-        if self.launch is not None:
-            *self.ops, ends = self.launch.body.ops
+        launch = launch_of(kernel)
+        if launch is not None:
+            *self.ops, ends = launch.body.ops
             assert isinstance(ends, Yield)
-            self.inside.update(zip(self.launch.results, ends.values, strict=True))
+            self.inside.update(zip(launch.results, ends.values, strict=True))
 
     def moved(self) -> Kernel:
-        body = rewrite_block(replace(self.kernel.body, ops=self.rest(self.kernel.body)), self.move)
+        body = rewrite_block(launch_and_rest(self.kernel.body)[1], self.move)
         kernel = replace(self.kernel, body=body)
         wanted = {v for op in walk(body) for v in op.operands}
         called = named_values(kernel)
         results = tuple(v for v in self.inside if self.is_result(v) and (v in wanted or v.name in called))
         if not results:
             return kernel
-        ends = Yield(tuple(self.inside[v] for v in results), loc=self.kernel.body.ops[0].loc)
         loc = self.kernel.body.ops[0].loc
+        ends = Yield(tuple(self.inside[v] for v in results), loc=loc)
         launch = Launch(_pruned(Block((), (*self.ops, ends))), results=results, loc=loc)
         return replace(kernel, body=replace(body, ops=(launch, *body.ops)))
 
     def is_result(self, v: Value) -> bool:
         """Whether the body gets it from the launch: it has constants and arguments, and computes truth values again."""
         return v.type == INDEX_SCALAR and v not in self.constants and v not in self.kernel.body.args
-
-    def rest(self, body: Block) -> tuple[Op, ...]:
-        return body.ops[1:] if self.launch is not None else body.ops
 
     def move(self, op: Op) -> Sequence[Op] | None:
         if isinstance(op, Const):
@@ -314,7 +311,7 @@ def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
     values = dict(zip(host.names, found.numbers, strict=True))
     sizes = {*open_sizes(kernel)} | (set(values) - {v.name for v in given})
     known = {name: values[name] for name in sizes}
-    body = _Bound(known, values).block(launch_and_rest(kernel.body)[1])
+    body = _Bound(values).block(launch_and_rest(kernel.body)[1])
     args = tuple(v for v in body.args if v.name not in known)
     constants = tuple(Const(n, results=(Value(name, INDEX_SCALAR),)) for name, n in known.items())
     return replace(kernel, body=Block(args, (*constants, *body.ops)), workgroups=found.workgroups)
@@ -323,12 +320,12 @@ def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
 class _Bound:
     """Types with numbers for names, wherever a memory is defined or used."""
 
-    def __init__(self, known: Numbers, values: Numbers) -> None:
-        self.known, self.values = known, values
+    def __init__(self, values: Numbers) -> None:
+        self.values = values
 
     def block(self, block: Block) -> Block:
         new = {v: Value(v.name, self.memory(v.type)) for v in self.open(block)}
-        bound = rewrite_block(block, lambda op: [self.op(rename(op, new), new)])
+        bound = rewrite_block(block, lambda op: [self.op(rename(op, new))])
         return replace(bound, args=tuple(new.get(v, v) for v in bound.args))
 
     def open(self, block: Block) -> Iterator[Value]:
@@ -341,5 +338,5 @@ class _Bound:
         extents = tuple(self.values[e] if isinstance(e, str) else e for e in kind.extents)
         return replace(kind, extents=extents)
 
-    def op(self, op: Op, new: Mapping[Value, Value]) -> Op:
+    def op(self, op: Op) -> Op:
         return op.bound([self.values[v.name] for v in op.sides]) if isinstance(op, TileOf) and op.sides else op

@@ -109,8 +109,8 @@ class CudaProgram:
     def again(self, arrays: Sequence[object], given: Mapping[str, Any]) -> bool:
         """Launch what these arrays and numbers launched before; False where they did not, or are not all told so."""
         facts = key_of(arrays)
-        if not facts or self._scalars or self.deciding is None:
-            return False
+        if not facts or self._scalars or self.deciding is None or len(given) != len(self.deciding):
+            return False  # a size that is given too is yet to be held against the arrays
         number = facts[0][0]
         try:
             stream = stream_of(arrays, self._names, number)

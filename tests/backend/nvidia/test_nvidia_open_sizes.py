@@ -174,3 +174,12 @@ def test_lanes_are_given_an_address_where_an_array_is_empty(gemm, fake, torch):
     code = gemm.build.program.code_for(gemm.build.program.for_any)
     pointers = [word for argument, word in zip(code.arguments, seen.words, strict=False) if argument.kind == "pointer"]
     assert pointers == [0x80000000] * 3
+
+
+def test_a_size_that_is_given_is_held_against_arrays_seen_before(gemm, fake, torch):
+    given = tensors(torch, (128, 256, 64))
+    gemm(*given)
+    gemm(*given, M=128)
+    with pytest.raises(CallError, match="M is 64, but a is 128x64, which makes it 128"):
+        gemm(*given, M=64)
+    assert len(fake.launches) == 2

@@ -300,7 +300,7 @@ class Chooser(CudaProgram):
 def _lie(v: ArrayView) -> tuple[Any, ...]:
     """All of an array that decides how its tiles are moved; how many rows it has is no part of it."""
     lengths = tuple([min(n, 2) if n <= LONGEST else 3 for n in v.shape])
-    return v.pointer and v.pointer % LINE, v.strides, v.shape[-1], lengths, v.dtype
+    return not v.pointer, v.pointer % LINE, v.strides, v.shape[-1], lengths, v.dtype
 
 
 def _rank(memory: Value) -> int:
