@@ -42,10 +42,13 @@ __all__ = [  # noqa: F405
     "WorkgroupConstraint",
     "WorkgroupMapping",
     "__version__",
+    "argmax",
+    "argmin",
     "bf16",
     "cast",
     "ceiling",
     "cos",
+    "cumsum",
     "erf",
     "exp",
     "exp2",
@@ -69,6 +72,7 @@ __all__ = [  # noqa: F405
     "maximum",
     "minimum",
     "mma",
+    "prod",
     "read",
     "rsqrt",
     "scalar",
@@ -85,13 +89,16 @@ __all__ = [  # noqa: F405
     "write",
 ]
 
+PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "sum")
+"""Names of Python's that are ours as attributes of the module only: a star import leaves Python's alone."""
+
 if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none
 
     def __getattr__(name: str) -> Any:
         if not name.startswith("__"):  # which Python asks every module for
             with IMPORTING:
                 api = import_module("tilewave.api")
-            if name in (*__all__, "abs", "bool") and hasattr(api, name):
+            if name in (*__all__, *PYTHONS_OWN) and hasattr(api, name):
                 globals()[name] = getattr(api, name)
             if name in globals():  # or a module that came with it, such as tilewave.errors
                 return globals()[name]
@@ -99,4 +106,4 @@ if not TYPE_CHECKING:  # who checks types knows the names from above, and which 
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "abs", "bool"})
+    return sorted({*globals(), *__all__, *PYTHONS_OWN})

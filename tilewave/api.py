@@ -46,6 +46,11 @@ from tilewave.lang.ops import sin as sin
 from tilewave.lang.ops import sqrt as sqrt
 from tilewave.lang.ops import tanh as tanh
 from tilewave.lang.ops import write as write
+from tilewave.lang.reductions import all_, any_, max_, min_, sum_
+from tilewave.lang.reductions import argmax as argmax
+from tilewave.lang.reductions import argmin as argmin
+from tilewave.lang.reductions import cumsum as cumsum
+from tilewave.lang.reductions import prod as prod
 from tilewave.lang.symbols import Eq as Eq
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
@@ -73,4 +78,5 @@ i64 = I64
 index = INDEX
 
 bool, abs = BOOL, abs_
-"""As tilewave.bool and tilewave.abs; a star import leaves Python's own alone."""
+sum, max, min, any, all = sum_, max_, min_, any_, all_
+"""As tilewave.bool, tilewave.sum, …; a star import leaves Python's own alone."""

@@ -70,6 +70,8 @@ class Trace(Builder):
     made_at: dict[Value, Loc] = field(default_factory=dict)
     zero_outside: dict[Value, frozenset[Any]] = field(default_factory=dict)
     """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
+    longest: Mapping[Any, int] = field(default_factory=dict)
+    """How long a dimension is at most that a workgroup takes whole, where its length is known only at the launch."""
     product: tuple[Hashable, Hashable] | None = None
     """The dims of the rows and columns of the first matrix product."""
 
@@ -89,6 +91,10 @@ class Trace(Builder):
     def index(self, x: Index) -> Value:
         """A position as a value: numbers known now become constants."""
         return self.cast(x.value, INDEX_SCALAR.dtype) if isinstance(x, Number) else self.const(int(x))
+
+    def start_of(self, dim: Hashable) -> Index:
+        """Where the part of a dimension begins that is at hand; a whole one begins at 0."""
+        return self.windows[dim].start if dim in self.windows else 0
 
     def set_symbol(self, symbol: Hashable, number: Number) -> None:
         self.symbols[symbol] = self.settable[symbol] = number

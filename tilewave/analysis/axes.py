@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Const, Iota, Loop, Mma, While, Yield
+from tilewave.ir.ops import Broadcast, Const, Iota, Loop, While, Yield
 from tilewave.ir.rewrite import names, rename, rewrite, substitute, walk
 from tilewave.ir.types import Scalar, Tile
 
@@ -35,7 +35,7 @@ class Axes:
         return tuple(self._top((v.name, i)) for i in range(len(v.type.shape)))
 
     def contracted(self) -> set[Label]:
-        """The labels that some product adds up."""
+        """The labels along which some op combines elements."""
         return {self._top(label) for label in self._contracted}
 
     def _top(self, label: Label) -> Label:
@@ -62,9 +62,7 @@ class Axes:
             case _:
                 for one, other in op.corresponding() or ():
                     self._join(*one, *other)
-        if isinstance(op, Mma):
-            v, axis = op.contracted
-            self._contracted.append((v.name, axis))
+        self._contracted += [(v.name, axis) for v, axis in op.contracted]
 
     def _learn_carried(self, *stages: Sequence[Value]) -> None:
         for values in zip(*stages, strict=True):

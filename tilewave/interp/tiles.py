@@ -16,6 +16,7 @@ import numpy as np
 from tilewave.errors import EndlessLoop, InterpreterError
 from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, unmapped_tile
 from tilewave.interp.exchanges import ExchangeSlots
+from tilewave.interp.reductions import reduced_along, reduced_by_runs, shifted
 from tilewave.interp.windows import Window
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.dispatch import row_of
@@ -44,7 +45,9 @@ from tilewave.ir.ops import (
     Read,
     ReadAccumulator,
     ReadPanel,
+    Reduce,
     Scatter,
+    Shift,
     TakeOver,
     TileOf,
     While,
@@ -220,6 +223,18 @@ class _Interpreter(InterpretedCall):
     def iota(self, op: Iota) -> tuple[Any, ...]:
         kind = op.result.type
         return (np.arange(kind.shape[0], dtype=kind.dtype.numpy),)
+
+    # -- reductions
+
+    def reduce(self, op: Reduce) -> tuple[Any, ...]:
+        x = self.env[op.x]
+        if op.run:
+            return (reduced_by_runs(op.how, x, op.axes[0], op.run),)
+        found = reduced_along(op.how, x, op.axes)
+        return (found if found.shape else found[()],)
+
+    def shift(self, op: Shift) -> tuple[Any, ...]:
+        return (shifted(self.env[op.x], op.axis, op.by),)
 
     # -- products
 
@@ -411,6 +426,8 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     Permute: _Interpreter.permute,
     Convert: _Interpreter.same_numbers,
     Iota: _Interpreter.iota,
+    Reduce: _Interpreter.reduce,
+    Shift: _Interpreter.shift,
     Mma: _Interpreter.multiply,
     Accumulate: _Interpreter.multiply,
     ZeroAccumulator: _Interpreter.zero_accumulator,

@@ -17,12 +17,14 @@ from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, w
 from tilewave.interp.copies import AsynchronousMeaning
 from tilewave.interp.memory import LaneMemory
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, strides
+from tilewave.interp.reductions import combined, reduced_along
 from tilewave.interp.tiles import spread
 from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.dispatch import find_row, row_of
 from tilewave.ir.ops import (
     Allocate,
+    AllOf,
     Arrive,
     Await,
     AwaitAsync,
@@ -54,6 +56,8 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceLanes,
+    ReduceRegisters,
     Role,
     Scheduling,
     Select,
@@ -165,6 +169,21 @@ class WaveRun(AsynchronousMeaning):
         register = np.arange(1 << len(op.of_register))
         found: Array = x[applied(op.of_register, register) ^ applied(op.of_lane, lane), register]
         return found.reshape(-1, *op.result.type.shape)
+
+    def reduce_registers(self, op: ReduceRegisters) -> Array:
+        x = reduced_along(op.how, self.env[op.x], tuple(axis + 1 for axis in op.axes))
+        return x.reshape(-1, *op.result.type.shape)
+
+    def reduce_lanes(self, op: ReduceLanes) -> Array:
+        x, lane = self.every_lane(op.x), np.arange(self.state.lanes)
+        for bit in op.bits:
+            x = combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
+        return x
+
+    def all_of(self, op: AllOf) -> Any:
+        held = self.every_lane(op.x).reshape(-1)
+        assert held.tobytes() == held[:1].tobytes() * len(held), f"{op.loc}: lanes hold different numbers"
+        return held[0]
 
     def each_register(self, value: Value) -> Array:
         """Lanes x registers, numbered in their order."""
@@ -368,6 +387,9 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Part: WaveRun.part,
     Rearrange: WaveRun.rearrange,
     Shuffle: WaveRun.shuffle,
+    ReduceRegisters: WaveRun.reduce_registers,
+    ReduceLanes: WaveRun.reduce_lanes,
+    AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,

@@ -110,6 +110,11 @@ class Op:
         return None
 
     @property
+    def contracted(self) -> tuple[Axis, ...]:
+        """The axes of operands whose elements depend on, or are combined with, others along them."""
+        return ()
+
+    @property
     def read(self) -> tuple[Value, ...]:
         """The memories that it reads."""
         return tuple(getattr(self, name) for name in self.reads)

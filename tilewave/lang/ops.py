@@ -17,6 +17,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
+from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
 from tilewave.lang.values import Traced, beside, describe, index_of, literal, scalar_of, spread, together, want_number
@@ -200,12 +201,11 @@ def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
     """x with zeros beyond the end of the depth, where it may hold something else there."""
-    walk = trace.walks.get(depth)
-    if walk is None or walk.ends_with_a_step or depth in trace.zero_outside.get(x.value, ()):
+    inside = None if depth in trace.zero_outside.get(x.value, ()) else inside_of(trace, x, depth)
+    if inside is None:
         return x
-    inside = spread(trace, self_index(depth) < (walk.length if isinstance(walk.length, int) else scalar(depth)), x)
     zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)
-    return x.make(trace.emit(ir.Select, inside.value, x.value, zero, type=x.type))
+    return x.make(trace.emit(ir.Select, inside, x.value, zero, type=x.type))
 
 
 def _check_product(trace: Trace, a: Traced, b: Traced, acc: Traced) -> None:

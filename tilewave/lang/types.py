@@ -52,8 +52,7 @@ class RegisterType:
 
     def __call__(self, value: float) -> Traced:
         trace = current("Register")
-        windows = [window_of(trace, d, "a register tile") for d in self.dims]
-        kind = Tile(tuple(w.extent for w in windows), self.dtype)
+        kind = Tile(tuple(extent_of(trace, d, "a register tile") for d in self.dims), self.dtype)
         return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 
@@ -124,20 +123,34 @@ class ScalarArgument:
 
 
 def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
-    """The part of `dim` that is at hand; a known number is a dimension of its own."""
+    """The part of `dim` that is at hand: a dim under no constraint is there whole."""
     if dim in trace.windows:
         return trace.windows[dim]
-    if not any(True for _ in dim.symbols()):
-        return DimensionWindow(0, dim.evaluate({}))
     if dim in trace.walks:
         raise DimensionError(
             f"{what} spans {dim}, which has a tile only inside iterate({dim})",
             loc=here(),
             remedy=f"move it into the function under @iterate({dim}, …)",
         )
+    return DimensionWindow(0, _whole(trace, dim, what))
+
+
+def extent_of(trace: Trace, dim: Expression, what: str) -> int:
+    """How long a tile is along `dim`, wherever it begins."""
+    return trace.walks[dim].step if dim in trace.walks else window_of(trace, dim, what).extent
+
+
+def _whole(trace: Trace, dim: Expression, what: str) -> int:
+    """The length of a dim that a workgroup takes whole, or the longest that it may have."""
+    length = dim.evaluate(trace.symbols)
+    if isinstance(length, int):
+        return max(length, 1)
+    if dim in trace.longest:
+        return trace.longest[dim]
     raise DimensionError(
-        f"{what} spans {dim}, which no constraint covers here",
+        f"{what} spans {dim}, which no constraint cuts, and how long it is is known only at the launch",
         loc=here(),
-        remedy=f"add WorkgroupConstraint({dim}, BLOCK_{dim}, …), or TilingConstraint({dim}, BLOCK_{dim}) and do this "
-        f"inside an iterate over {dim}",
+        remedy=f"give its length, subs={{{dim}: …}}, or call the kernel with its arrays; else cut it: add "
+        f"WorkgroupConstraint({dim}, BLOCK_{dim}, …), or TilingConstraint({dim}, BLOCK_{dim}) and do this inside an "
+        f"iterate over {dim}",
     )

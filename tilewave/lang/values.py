@@ -14,12 +14,13 @@ from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.ops import Abs, And, Binary, Broadcast, Div, FloorDiv, Mod, Neg, Not, Or
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
+from tilewave.lang.reductions import Reducible
 from tilewave.lang.symbols import LARGEST_POWER, Expression, is_small_power
 from tilewave.trace import Trace, current
 
 
 @dataclass(frozen=True, eq=False)
-class Traced(Number):
+class Traced(Reducible):
     """A number (no dims) or a tile; its dims are the names of its axes."""
 
     dims: tuple[Hashable, ...] = ()

@@ -18,6 +18,7 @@ from tilewave.ir.ops import (
     memory,
     order,
     product,
+    reduction,
     shape,
     workgroup,
 )
@@ -112,6 +113,7 @@ from tilewave.ir.ops.product import (
     ReadPanel,
     ZeroAccumulator,
 )
+from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
@@ -121,6 +123,7 @@ __all__ = [
     "Abs",
     "Accumulate",
     "Add",
+    "AllOf",
     "Allocate",
     "And",
     "Arithmetic",
@@ -207,11 +210,16 @@ __all__ = [
     "Rearrange",
     "Reciprocal",
     "ReciprocalShift",
+    "Reduce",
+    "ReduceLanes",
+    "ReduceRegisters",
+    "Reduction",
     "Role",
     "Rsqrt",
     "Scatter",
     "Scheduling",
     "Select",
+    "Shift",
     "Shuffle",
     "Sin",
     "Sqrt",
@@ -234,7 +242,7 @@ __all__ = [
 ]
 
 
-IDEAS = (arith, shape, launch, workgroup, memory, product, exchange, lane, order, asynchronous, control)
+IDEAS = (arith, shape, reduction, launch, workgroup, memory, product, exchange, lane, order, asynchronous, control)
 
 VOCABULARY: dict[str, type[Op]] = {cls.word(): cls for idea in IDEAS for cls in idea.OPS}
 """Every op by the word that its text begins with."""

@@ -37,9 +37,8 @@ class Mma(Computed):
         return (*found, ((a, rows), (acc, rows)), ((b, rows), (acc, last)), ((a, last), (b, last)))
 
     @property
-    def contracted(self) -> Axis:
-        """The axis whose elements are added up."""
-        return self.a, len(self.a.type.shape) - 1
+    def contracted(self) -> tuple[Axis, ...]:
+        return ((self.a, len(self.a.type.shape) - 1),)
 
 
 @dataclass(frozen=True)

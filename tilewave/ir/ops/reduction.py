@@ -1,0 +1,184 @@
+"""Reductions: many elements become one
+
+Neighbours are combined first, then neighbouring pairs, and so on; whoever has no neighbour waits for the next round:
+
+    x0 x1 x2 x3 x4      (x0 + x1) (x2 + x3) x4      ((x0 + x1) + (x2 + x3)) x4      … + x4
+
+So the order of a sum depends on how many elements there are and on nothing else; along several axes the last is first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Axis, Op, Value, Want
+from tilewave.ir.ops.arith import Add, And, Binary, Max, Min, Mul, Or
+from tilewave.ir.ops.kinds import Computed
+from tilewave.ir.rules import ON_LANES, ON_TILES, are_axes
+from tilewave.ir.types import BOOL, DType, Scalar, Tile, Type, Vector
+
+COMBINED_BY: dict[str, type[Binary]] = {"sum": Add, "prod": Mul, "max": Max, "min": Min, "any": Or, "all": And}
+"""What makes one element of two."""
+
+
+def identity(how: str, dtype: DType) -> int | float | bool:
+    """What changes nothing when it is combined with a number."""
+    if how in ("any", "all"):
+        return how == "all"
+    if how in ("sum", "prod"):
+        one = int(how == "prod")
+        return float(one) if dtype.is_float else one
+    if dtype.is_float:
+        return float("-inf") if how == "max" else float("inf")
+    half = 1 << dtype.bits - 1
+    return -half if how == "max" else half - 1
+
+
+class Reduction(Computed):
+    """One that combines elements of `x` as `how` says."""
+
+    x: Value
+    how: str
+
+    def _check_elements(self, want: Want) -> None:
+        x, how = self.x.type, self.how
+        want(how in COMBINED_BY, f"{how} is no way to combine elements; {', '.join(COMBINED_BY)} are")
+        truths = how in ("any", "all")
+        want((x.dtype == BOOL) == truths, f"{how} combines {'truth values' if truths else 'numbers'}, not {x}")
+
+
+@dataclass(frozen=True)
+class Reduce(Reduction):
+    """x without `axes`, all elements along them combined; where `run` is not 0, the one axis keeps an element for each
+    run of so many neighbours."""
+
+    levels = ON_TILES
+
+    x: Value
+    axes: tuple[int, ...]
+    how: str
+    run: int = 0
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Tile), f"takes a tile, not {x}")
+        self._check_elements(want)
+        fits = len(self.axes) > 0 and are_axes(self.axes, len(x.shape))
+        want(fits, f"{x} has no axes {list(self.axes)} to reduce")
+        alone = len(self.axes) == 1 and self.run > 0 and x.shape[self.axes[0]] % self.run == 0
+        want(self.run == 0 or alone, f"{x} has no runs of {self.run}")
+        made = self.result.type
+        want(made == reduced(x, self.axes, self.run), f"makes {reduced(x, self.axes, self.run)}, not {made}")
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The axes of x that the result has whole."""
+        return tuple(axis for axis in range(len(self.x.type.shape)) if axis not in self.axes)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        if self.run:
+            return tuple(((self.x, axis), (self.result, axis)) for axis in self.kept)
+        return tuple(((self.x, axis), (self.result, i)) for i, axis in enumerate(self.kept))
+
+    @property
+    def contracted(self) -> tuple[Axis, ...]:
+        return tuple((self.x, axis) for axis in self.axes)
+
+
+def reduced(x: Type, axes: tuple[int, ...], run: int = 0) -> Type:
+    """The type of what is left of a tile."""
+    if run:
+        return Tile(tuple(n // run if axis in axes else n for axis, n in enumerate(x.shape)), x.dtype)
+    shape = tuple(n for axis, n in enumerate(x.shape) if axis not in axes)
+    return Tile(shape, x.dtype) if shape else Scalar(x.dtype)
+
+
+@dataclass(frozen=True)
+class ReduceRegisters(Reduction):
+    """Within each lane: x without some of its axes; one register at least."""
+
+    levels = ON_LANES
+
+    x: Value
+    axes: tuple[int, ...]
+    how: str
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector), f"takes a vector, not {x}")
+        self._check_elements(want)
+        want(are_axes(self.axes, len(x.shape)), f"{x} has no axes {list(self.axes)}")
+        shape = tuple(n for axis, n in enumerate(x.shape) if axis not in self.axes) or (1,)
+        want(self.result.type == Vector(shape, x.dtype), f"{x} does not become {self.result.type}")
+
+
+@dataclass(frozen=True)
+class ReduceLanes(Reduction):
+    """Between lanes of a wave: register by register, all lanes combined whose numbers differ in these `bits` alone, in
+    their order; each of them has the result."""
+
+    levels = ON_LANES
+
+    x: Value
+    bits: tuple[int, ...]
+    how: str
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector) and self.result.type == x, f"takes a vector and gives one like it, not {x}")
+        self._check_elements(want)
+        want(
+            len(set(self.bits)) == len(self.bits) and all(bit >= 0 for bit in self.bits), f"{list(self.bits)}: no bits"
+        )
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        want(all(1 << bit < lanes for bit in self.bits), f"{lanes} lanes have no bits {list(self.bits)}")
+
+
+@dataclass(frozen=True)
+class AllOf(Computed):
+    """The number that all lanes hold in their one register: the same in every lane of the workgroup."""
+
+    levels = ON_LANES
+
+    x: Value
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector) and prod(x.shape) == 1, f"takes a vector of one register, not {x}")
+        want(self.result.type == Scalar(x.dtype), f"gives one number, not {self.result.type}")
+
+
+@dataclass(frozen=True)
+class Shift(Computed):
+    """x moved by so many places towards the end of an axis; 0 comes in at its beginning."""
+
+    levels = ON_TILES
+
+    x: Value
+    axis: int
+    by: int
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Tile) and x.dtype != BOOL and self.result.type == x, f"moves numbers of a tile, not {x}")
+        want(are_axes((self.axis,), len(x.shape)), f"{x} has no axis {self.axis}")
+        want(0 < self.by < x.shape[self.axis], f"{x} cannot be moved by {self.by}")
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+        axes = range(len(self.x.type.shape))
+        return tuple(((self.x, axis), (self.result, axis)) for axis in axes)
+
+    @property
+    def contracted(self) -> tuple[Axis, ...]:
+        return ((self.x, self.axis),)
+
+
+OPS: tuple[type[Op], ...] = (
+    Reduce,
+    ReduceRegisters,
+    ReduceLanes,
+    AllOf,
+    Shift,
+)

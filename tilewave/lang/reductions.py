@@ -1,0 +1,249 @@
+"""Reductions along dims of a tile: `x.sum(dim=N)`, or `sum(x, dim=N)` as a function of the module.
+
+Elements past the end of a dim never count, whatever was computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
+from tilewave.ir import ops as ir
+from tilewave.ir.build import Number
+from tilewave.ir.core import Value
+from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
+from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I32, INDEX, DType, Tile
+from tilewave.trace import Trace, current
+
+if TYPE_CHECKING:
+    from tilewave.lang.values import Traced
+
+SUMMED_IN: dict[DType, DType] = {F16: F32, BF16: F32, **dict.fromkeys(FLOAT8, F32), I8: I32, BOOL: I32}
+"""Sums and products of small numbers are larger ones."""
+
+
+class Reducible(Number):
+    """What a tile can be reduced to; a number is reduced to itself."""
+
+    dims: tuple[Hashable, ...]
+
+    if TYPE_CHECKING:  # a Traced is one, and these are its own
+
+        def make(self, value: Value) -> Any: ...
+
+    def sum(self, dim: Any = None, acc: Any = None) -> Traced:
+        """All elements along `dim` added, or along several dims, or all; `acc` comes first where one is given.
+
+        f16, bf16 and f8 are added in f32, i8 and bool in i32.
+        """
+        return _with_acc("sum", reduce(self, "sum", dim), acc)
+
+    def prod(self, dim: Any = None, acc: Any = None) -> Traced:
+        """All elements along `dim` multiplied, in the dtypes of `sum`."""
+        return _with_acc("prod", reduce(self, "prod", dim), acc)
+
+    def max(self, dim: Any = None, acc: Any = None) -> Traced:
+        """The largest element along `dim`; NaN where there is one."""
+        return _with_acc("max", reduce(self, "max", dim), acc)
+
+    def min(self, dim: Any = None, acc: Any = None) -> Traced:
+        """The smallest element along `dim`; NaN where there is one."""
+        return _with_acc("min", reduce(self, "min", dim), acc)
+
+    def any(self, dim: Any = None, acc: Any = None) -> Traced:
+        """Whether some element along `dim` is not 0."""
+        return _with_acc("any", reduce(self, "any", dim), acc)
+
+    def all(self, dim: Any = None, acc: Any = None) -> Traced:
+        """Whether all elements along `dim` are not 0."""
+        return _with_acc("all", reduce(self, "all", dim), acc)
+
+    def argmax(self, dim: Any) -> Traced:
+        """Where along `dim` the largest element is, as an i32: the first of several, or the first NaN."""
+        return _first_where_found(self, "max", dim)
+
+    def argmin(self, dim: Any) -> Traced:
+        """Where along `dim` the smallest element is, as an i32: the first of several, or the first NaN."""
+        return _first_where_found(self, "min", dim)
+
+    def cumsum(self, dim: Any) -> Traced:
+        """For each element the sum of those along `dim` up to it, in the dtypes of `sum`."""
+        return _running_sum(self, dim)
+
+
+def reduce(x: Any, how: str, dim: Any) -> Traced:
+    """x without some dims, the elements along them combined."""
+    trace = current(how)
+    _want_tile(how, x)
+    along = _dims(x, how, dim)
+    x = _in_its_dtype(trace, x, how)
+    for d in along:
+        x = _identity_outside(trace, x, d, how)
+    axes = tuple(sorted(x.dims.index(d) for d in along))
+    value = trace.emit(ir.Reduce, x.value, axes, how, type=reduced(x.type, axes), name=how)
+    return type(x)(trace, value, tuple(d for d in x.dims if d not in along))
+
+
+def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
+    """acc and x combined; acc has the dims of x, or is a number."""
+    if acc is None:
+        return x
+    if isinstance(acc, Reducible) and acc.dims != x.dims and acc.dims:
+        raise ShapeError(
+            f"{how}: what it begins with is {acc!r}, but {x!r} is left of the tile",
+            loc=here(),
+            remedy=f"give it the dims [{', '.join(map(str, x.dims))}], or leave it out",
+        )
+    b, a = x.together(acc)
+    found: Traced = x.make(x.builder.binary(COMBINED_BY[how], a.value, b.value))
+    return found
+
+
+def _want_tile(how: str, x: object) -> None:
+    if not isinstance(x, Reducible) or not x.dims:
+        found = "a list of numbers" if isinstance(x, (list, tuple)) else repr(x)
+        python = f"; Python's own {how} is builtins.{how}" if how in ("sum", "max", "min", "any", "all") else ""
+        raise TraceError(
+            f"{how} reduces a tile, not {found}", loc=here(), remedy=f"give it a tile, such as read(a){python}"
+        )
+
+
+def _dims(x: Any, how: str, dim: Any) -> tuple[Any, ...]:
+    asked = x.dims if dim is None else tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
+    for d in asked:
+        if d not in x.dims:
+            raise DimensionError(
+                f"{how}: {x!r} has no dim {d}",
+                loc=here(),
+                remedy=f"its dims are {', '.join(map(str, x.dims))}: write {how}(x, dim={x.dims[-1]})",
+            )
+    if len(set(asked)) != len(asked) or not asked:
+        raise DimensionError(f"{how}: dim={list(asked)} does not name each dim once", loc=here())
+    return asked
+
+
+def _in_its_dtype(trace: Trace, x: Any, how: str) -> Any:
+    """Sums and products in a wider dtype, truths of numbers."""
+    if how in ("any", "all"):
+        if x.dtype == BOOL:
+            return x
+        zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)
+        return x.make(trace.binary(ir.NotEqual, x.value, zero))
+    if how in ("sum", "prod"):
+        wide = SUMMED_IN.get(x.dtype, x.dtype)
+        return x if wide == x.dtype else _cast(trace, x, wide)
+    if x.dtype == BOOL:
+        word = "any" if how == "max" else "all"
+        raise DTypeError(f"{how} compares numbers, not {x!r}", loc=here(), remedy=f"write {word}(x, dim=…)")
+    return x
+
+
+def _cast(trace: Trace, x: Any, dtype: DType) -> Any:
+    value = trace.cast(x.value, dtype)
+    if x.value in trace.zero_outside:
+        trace.zero_outside[value] = trace.zero_outside[x.value]
+    return x.make(value)
+
+
+def _identity_outside(trace: Trace, x: Any, dim: Any, how: str) -> Any:
+    """x with the reduction's identity past the end of a dim, where it may hold something else there."""
+    if how == "sum" and dim in trace.zero_outside.get(x.value, ()):
+        return x
+    inside = inside_of(trace, x, dim)
+    if inside is None:
+        return x
+    other = trace.const(identity(how, x.dtype), x.type)
+    return x.make(trace.emit(ir.Select, inside, x.value, other, type=x.type))
+
+
+def inside_of(trace: Trace, x: Any, dim: Any) -> Value | None:
+    """Which elements of x are not past the end of a dim; nothing where all of them are inside for certain."""
+    axis, length = x.dims.index(dim), length_of(trace, dim)
+    extent = x.type.shape[axis]
+    if isinstance(length, int) and length % extent == 0:
+        return None
+    holds = positions(trace, x, dim, INDEX) < length
+    return trace.emit(ir.Broadcast, holds.value, (axis,), type=Tile(x.type.shape, BOOL), name=ir.Broadcast.word())
+
+
+def length_of(trace: Trace, dim: Any) -> Any:
+    """How long a dim is; a number of the kernel where that is known only at the launch."""
+    return trace.walks[dim].length if dim in trace.walks else dim.evaluate(trace.symbols)
+
+
+def positions(trace: Trace, x: Any, dim: Any, dtype: DType) -> Any:
+    """Where each element along a dim of x stands in that dim."""
+    extent, start = x.type.shape[x.dims.index(dim)], trace.start_of(dim)
+    places = type(x)(trace, trace.emit(ir.Iota, type=Tile((extent,), dtype)), (dim,))
+    if isinstance(start, int) and start == 0:
+        return places
+    return places + type(x)(trace, trace.cast(trace.index(start), dtype))
+
+
+def _first_where_found(x: Any, how: str, dim: Any) -> Traced:
+    """The first position that holds what `how` gives; no number stands for itself alone."""
+    trace, word = current(f"arg{how}"), f"arg{how}"
+    _want_tile(word, x)
+    if isinstance(dim, (tuple, list)) or dim is None:
+        raise DimensionError(f"{word} goes along one dim, not {dim!r}", loc=here(), remedy=f"write {word}(x, dim=…)")
+    best = reduce(x, how, dim)
+    found = x == best
+    if x.dtype.is_float:
+        found = found | (x != x)
+    places = positions(trace, x, dim, I32)
+    there = trace.emit(ir.Broadcast, places.value, (x.dims.index(dim),), type=Tile(x.type.shape, I32))
+    nowhere = trace.const(identity("min", I32), Tile(x.type.shape, I32))
+    return reduce(x.make(trace.emit(ir.Select, found.value, there, nowhere, type=nowhere.type)), "min", dim)
+
+
+def _running_sum(x: Any, dim: Any) -> Traced:
+    """Every element plus the one before it, then plus the two before those, the four, and so on."""
+    trace = current("cumsum")
+    _want_tile("cumsum", x)
+    (dim,) = _dims(x, "cumsum", dim)
+    x = _in_its_dtype(trace, x, "sum")
+    axis, far = x.dims.index(dim), 1
+    while far < x.type.shape[axis]:
+        x = x + x.make(trace.emit(ir.Shift, x.value, axis, far, type=x.type))
+        far *= 2
+    return x  # type: ignore[no-any-return]
+
+
+def _function(word: str) -> Any:
+    def apply(x: Any, acc: Any = None, dim: Any = None, block: bool = False) -> Traced:
+        _want_tile(word, x)
+        found: Traced = getattr(x, word)(dim, acc)
+        return found
+
+    apply.__name__ = apply.__qualname__ = word
+    apply.__doc__ = getattr(Reducible, word).__doc__
+    return apply
+
+
+sum_, prod, max_, min_, any_, all_ = (_function(word) for word in ("sum", "prod", "max", "min", "any", "all"))
+
+
+def argmax(x: Any, dim: Any) -> Traced:
+    _want_tile("argmax", x)
+    found: Traced = x.argmax(dim)
+    return found
+
+
+def argmin(x: Any, dim: Any) -> Traced:
+    _want_tile("argmin", x)
+    found: Traced = x.argmin(dim)
+    return found
+
+
+def cumsum(x: Any, dim: Any) -> Traced:
+    _want_tile("cumsum", x)
+    found: Traced = x.cumsum(dim)
+    return found
+
+
+argmax.__doc__, argmin.__doc__, cumsum.__doc__ = (
+    Reducible.argmax.__doc__,
+    Reducible.argmin.__doc__,
+    Reducible.cumsum.__doc__,
+)
