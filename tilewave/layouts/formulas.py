@@ -70,7 +70,8 @@ class Layout:
 
     def along(self, kept: Sequence[int]) -> tuple[Layout, tuple[int, ...]]:
         """The layout of what runs along some of the axes only, and which register axes it keeps, one at least."""
-        used = tuple(i for i, step in enumerate(self.steps) if any(step[a] for a in kept)) or (0,)
+        fewest = min(range(len(self.registers)), key=lambda i: self.registers[i])
+        used = tuple(i for i, step in enumerate(self.steps) if any(step[a] for a in kept)) or (fewest,)
         return (
             Layout(
                 tuple(self.registers[i] for i in used),
