@@ -170,7 +170,7 @@ class _Lanes:
                 return emit(Const, value)
             case Read(memory, at, axes):
                 where, steps = self.window(at, axes, layout)
-                return emit(Load, memory, where, self.mask(layout), steps, op.guard)
+                return emit(Load, memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
             case Gather(memory, where):
                 return emit(LoadEach, memory, self.inlined(where, layout), self.mask(layout))
             case Iota():
@@ -241,7 +241,7 @@ class _Lanes:
     def write(self, op: Write) -> None:
         for x, layout in self.held(op.tile):
             where, steps = self.window(op.at, op.axes, layout)
-            self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
+            self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
 
     def bring(self, op: CopyAsync) -> None:
         """Each wave brings as many rows; in one round its lanes fill one stretch of shared memory, lane behind lane."""
@@ -390,6 +390,17 @@ class _Lanes:
         )
         return tuple(where), steps
 
+    def within(self, op: Read | Write, layout: Layout) -> tuple[tuple[Value, ...], tuple[int, ...]]:
+        """Where a lane's first register lies in a tile that is not there as a whole, and how much of it is."""
+        if not op.within:
+            return (), ()
+        own, within = [self.number("none")] * len(op.at), [1] * len(op.at)
+        for i, axis in enumerate(op.axes):
+            within[axis] = op.within[i]
+            if layout.axes[i]:
+                own[axis] = self.place(layout.axes[i])
+        return tuple(own), tuple(within)
+
     # -- which lane this is: said once, at the beginning
 
     def number(self, of: str) -> Value:
@@ -397,6 +408,8 @@ class _Lanes:
             match of:
                 case "lane" | "wave":
                     self.numbers[of] = self.top.emit(Lane if of == "lane" else Wave, type=INDEX_SCALAR)
+                case "none":
+                    self.numbers[of] = self.top.const(0)
                 case _:
                     wave, lane = (Number(self.top, self.number(w)) for w in ("wave", "lane"))
                     self.numbers[of] = (wave * self.lanes + lane).value

@@ -102,7 +102,8 @@ class _Slicing:
                 first = Const(cut[0], results=(self.builder.fresh(f"c{cut[0]}", INDEX_SCALAR),), loc=op.loc)
                 start = self.builder.fresh(f"{at[along].name}_{cut[0]}", INDEX_SCALAR)
                 moved = (*at[:along], start, *at[along + 1 :])
-                return [first, Add(at[along], first.result, results=(start,), loc=op.loc), replace(op, at=moved)]
+                sliced = replace(op, at=moved, within=_within(op.within, axis, cut))
+                return [first, Add(at[along], first.result, results=(start,), loc=op.loc), sliced]
             case Const():
                 return [op]
             case Iota():
@@ -132,3 +133,9 @@ class _Slicing:
             loc=op.loc,
             remedy=f"make the step {most} deep or less",
         )
+
+
+def _within(within: tuple[int, ...], axis: int, cut: Cut) -> tuple[int, ...]:
+    """How much of a slice is there."""
+    first, depth = cut
+    return tuple(min(max(n - first, 0), depth) if i == axis else n for i, n in enumerate(within))
