@@ -42,7 +42,7 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Exchange, Tile
-from tilewave.machine.matrix import GroupInstruction, Waves, up_to_multiple
+from tilewave.machine.matrix import GroupInstruction, up_to_multiple
 
 KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
 """What they give for zeros is 0."""
@@ -50,19 +50,15 @@ KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
 
 def pad_products(kernel: Kernel) -> Kernel:
     products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
-    odd = any(v.type.shape[axis] % size for op in products for (v, axis), size in _sizes(op, _two(kernel.waves)))
+    odd = any(v.type.shape[axis] % size for op in products for (v, axis), size in _sizes(op, kernel))
     return _Padding(own_leaves(kernel)).kernel() if odd else kernel
 
 
-def _two(waves: tuple[int, ...]) -> Waves:
-    rows, cols = waves
-    return rows, cols
-
-
-def _sizes(op: Mma, waves: Waves) -> Iterator[tuple[Axis, int]]:
+def _sizes(op: Mma, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     """What rows, columns and depth must be multiples of."""
     instruction = instruction_of(op)
-    rows, cols, depth = instruction.multiples(waves)
+    down, across = kernel.waves
+    rows, cols, depth = instruction.multiples((down, across))
     last = len(op.acc.type.shape) - 1
     yield (op.acc, last - 1), rows
     yield (op.acc, last), cols
@@ -77,7 +73,7 @@ class _Padding:
         self.multiples: dict[Label, int] = {}
         for op in walk(kernel.body):
             if isinstance(op, Mma):
-                for (v, axis), size in _sizes(op, _two(kernel.waves)):
+                for (v, axis), size in _sizes(op, kernel):
                     label = self.axes.of(v)[axis]
                     self.multiples[label] = lcm(size, self.multiples.get(label, 1))
         self.new = {v: grown for v in _values(kernel.body) if (grown := self.grown(v)) != v}

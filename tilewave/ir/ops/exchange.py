@@ -41,7 +41,7 @@ class HandOver(Op):
     def check(self, want: Want) -> None:
         _want_slot(self, want)
 
-    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
         return _in_slot(self)
 
 
@@ -64,12 +64,15 @@ class TakeOver(Op):
         _want_slot(self, want)
         want_results(self, want, self.tile.type)
 
-    def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
-        return (*same_axes(self.result, self.tile), *_in_slot(self))
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
+        slot = _in_slot(self)
+        return None if slot is None else (*same_axes(self.result, self.tile), *slot)
 
 
-def _in_slot(op: HandOver | TakeOver) -> tuple[tuple[Axis, Axis], ...]:
-    """The axes of a tile, and those behind the first of what holds many of them."""
+def _in_slot(op: HandOver | TakeOver) -> tuple[tuple[Axis, Axis], ...] | None:
+    """The axes of a tile, and those behind the first of what holds many; registers of lanes lie there in no order."""
+    if not isinstance(op.tile.type, Tile):
+        return None
     return tuple(((op.tile, i), (op.exchange, i + 1)) for i in range(len(op.tile.type.shape)))
 
 
