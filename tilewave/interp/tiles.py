@@ -39,6 +39,7 @@ from tilewave.ir.ops import (
     MakeExchange,
     Mma,
     Overlay,
+    Part,
     Permute,
     Prepack,
     Read,
@@ -213,6 +214,10 @@ class _Interpreter(InterpretedCall):
     def broadcast(self, op: Broadcast) -> tuple[Any, ...]:
         shape = op.result.type.shape
         return (np.broadcast_to(spread(self.env[op.x], op.axes, len(shape)), shape),)
+
+    def part(self, op: Part) -> tuple[Any, ...]:
+        count = op.result.type.shape[op.axis]
+        return (self.env[op.x].take(range(op.first, op.first + count), axis=op.axis),)
 
     def permute(self, op: Permute) -> tuple[Any, ...]:
         return (self.env[op.x].transpose(op.axes),)
@@ -409,6 +414,7 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     Workgroup: _Interpreter.number,
     TileOf: _Interpreter.tile_of,
     Broadcast: _Interpreter.broadcast,
+    Part: _Interpreter.part,
     Permute: _Interpreter.permute,
     Convert: _Interpreter.same_numbers,
     Iota: _Interpreter.iota,

@@ -188,6 +188,11 @@ class _Lanes:
             case Broadcast(x, axes):
                 needed = tuple(other.along(axes)[0] for other in spread)
                 return emit(Broadcast, self.pieces[x, needed][i], layout.along(axes)[1])
+            case Part(x, axis, first):
+                whole = self.spreads.held(x)
+                cut = whole[0].part(axis, x.type.shape[axis], first, op.result.type.shape[axis])
+                assert cut is not None, f"{op.loc}: lanes do not hold a part of {x} by themselves"
+                return emit(Part, self.pieces[x, whole][0], *cut[1:])
             case Convert():
                 return self.converted(op, spread, held)
             case Permute(x, axes):

@@ -90,7 +90,6 @@ from tilewave.ir.ops.lane import (
     LoadEach,
     Matrix,
     MatrixShared,
-    Part,
     Ramp,
     Rearrange,
     Shuffle,
@@ -112,7 +111,7 @@ from tilewave.ir.ops.product import (
     ReadPanel,
     ZeroAccumulator,
 )
-from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Permute
+from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
 __all__ = [

@@ -57,25 +57,6 @@ class Unset(Computed):
 
 
 @dataclass(frozen=True)
-class Part(Pure):
-    """The registers of x from `first` on along one of its axes, as many as the result has."""
-
-    levels = ON_LANES
-
-    x: Value
-    axis: int
-    first: int
-
-    def check(self, want: Want) -> None:
-        whole, part, axis = self.x.type, self.result.type, self.axis
-        vectors = isinstance(whole, Vector) and isinstance(part, Vector) and len(whole.shape) == len(part.shape)
-        want(vectors and axis < len(whole.shape), f"takes a part of {whole}")
-        others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
-        inside = 0 <= self.first <= whole.shape[axis] - part.shape[axis]
-        want(others and inside and whole.dtype == part.dtype, f"{part} at {self.first} is no part of {whole}")
-
-
-@dataclass(frozen=True)
 class Rearrange(Computed):
     """Register r of the result is register `of_register`·r + `of_lane`·lane of x: matrices over bits, by their
     columns; registers are numbered in the order of the vector."""
@@ -332,7 +313,6 @@ OPS: tuple[type[Op], ...] = (
     Wave,
     Ramp,
     Unset,
-    Part,
     Rearrange,
     Shuffle,
     Load,
