@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewave.analysis.loads import memory_order
-from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args
+from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args, part_of
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Broadcast,
@@ -25,6 +25,7 @@ from tilewave.ir.ops import (
     HandOver,
     Loop,
     Mma,
+    Part,
     Permute,
     Read,
     Reduce,
@@ -221,8 +222,14 @@ class LayoutsNeeded:
                 return [(x, tuple(layout.permuted(back) for layout in spread))]
             case Elementwise():
                 return [(x, spread) for x in op.operands if _is_tile(x)]
+            case Part(x):
+                return [(x, self.held(x))] if self.cuts(op) in (None, spread) else []
             case _:
                 return []  # lanes make it of no tile; one that they do is refused where it is cut among lanes
+
+    def cuts(self, op: Part) -> TileLayouts | None:
+        """How lanes hold a part of what they hold; None where they hold it otherwise than in a row of registers."""
+        return part_of(self.held(op.x), op)
 
     def _loop_needs(self, op: Loop | While) -> None:
         ends = op.body.ops[-1]

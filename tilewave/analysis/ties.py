@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Permute, Read, Reduce, TakeOver, While, Yield
+from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Part, Permute, Read, Reduce, TakeOver, While, Yield
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
@@ -29,8 +29,8 @@ from tilewave.layouts.reductions import with_axis_in_registers
 TileLayouts = tuple[Layout, ...]
 """Layouts that cover a tile together; one, unless its lanes do not divide it."""
 
-Passed = Callable[[TileLayouts], TileLayouts]
-"""What a spread at one end of a tie becomes at the other."""
+Passed = Callable[[TileLayouts], TileLayouts | None]
+"""What a spread at one end of a tie becomes at the other; None: whatever suits it."""
 
 
 class Ties:
@@ -103,7 +103,8 @@ class Ties:
 
     def pulled(self, v: Value) -> list[tuple[Value, TileLayouts]]:
         """What is tied to a tile that has been decided, and how it had best be held."""
-        return [(other, passed(self.spread[v])) for other, passed in self.ties.get(v, ())]
+        pulls = ((other, passed(self.spread[v])) for other, passed in self.ties.get(v, ()))
+        return [(other, spread) for other, spread in pulls if spread is not None]
 
     def tie(self, op: Op) -> None:
         match op:
@@ -117,6 +118,8 @@ class Ties:
                 back = tuple(axes.index(i) for i in range(len(axes)))
                 self.one_way(x, op.result, lambda s: tuple(layout.permuted(axes) for layout in s))
                 self.one_way(op.result, x, lambda s: tuple(layout.permuted(back) for layout in s))
+            case Part(x):
+                self.one_way(x, op.result, lambda s: part_of(s, op))
             case Broadcast(x, axes):
                 self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
             case Elementwise():
@@ -140,6 +143,13 @@ class Ties:
 
     def one_way(self, one: Value, other: Value, passed: Passed) -> None:
         self.ties.setdefault(one, []).append((other, passed))
+
+
+def part_of(spread: TileLayouts, op: Part) -> TileLayouts | None:
+    """How lanes hold a part of a tile that they hold so, if they need not exchange it."""
+    extent, count = op.x.type.shape[op.axis], op.result.type.shape[op.axis]
+    found = spread[0].part(op.axis, extent, op.first, count) if len(spread) == 1 else None
+    return found and (found[0],)
 
 
 def carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
@@ -172,7 +182,7 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
             case Loop() | While():
                 found.update(dict.fromkeys(v for same in carried(op) for v in same[:-2]))
-            case Permute() | Broadcast():
+            case Permute() | Broadcast() | Part():
                 if any(v in found for v in op.operands):
                     found[op.result] = None
             case Elementwise() if any(v in found for v in op.operands):

@@ -22,6 +22,10 @@ BF8 = {CDNA3: "f8e5m2fnuz", CDNA4: "f8e5m2"}
 """gfx942 computes with 8-bit floats that have no negative zero, gfx950 with those of the OCP standard."""
 
 
+def up_to_multiple(n: int, of: int) -> int:
+    return -(-n // of) * of
+
+
 @dataclass(frozen=True)
 class MatrixInstruction:
     """rows x rows sums over `depth`, by the 64 lanes of a wave, or as `layouts` says."""
@@ -65,6 +69,16 @@ class MatrixInstruction:
     def parts(self, waves: Waves) -> Waves:
         """Into how many parts rows and columns of a tile are cut."""
         return waves
+
+    def multiples(self, waves: Waves) -> tuple[int, int, int]:
+        """What rows, columns and depth of a tile must be multiples of."""
+        (rows, cols), (high, wide) = self.parts(waves), self.block
+        return rows * high, cols * wide, self.depth
+
+    def padded(self, box: tuple[int, int, int], waves: Waves) -> tuple[int, int, int]:
+        """Rows, columns and depth, each as long as it must be."""
+        rows, cols, depth = (up_to_multiple(n, m) for n, m in zip(box, self.multiples(waves), strict=True))
+        return rows, cols, depth
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class _Lanes:
                 return emit(Const, value)
             case Read(memory, at, axes):
                 where, steps = self.window(at, axes, layout)
-                return emit(Load, memory, where, self.mask(layout), steps, op.guard)
+                return emit(Load, memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
             case Gather(memory, where):
                 return emit(LoadEach, memory, self.inlined(where, layout), self.mask(layout))
             case Iota():
@@ -200,6 +200,11 @@ class _Lanes:
             case Broadcast(x, axes):
                 needed = tuple(other.along(axes)[0] for other in spread)
                 return emit(Broadcast, self.pieces[x, needed][i], layout.along(axes)[1])
+            case Part(x, axis, first):
+                whole = self.spreads.held(x)
+                cut = whole[0].part(axis, x.type.shape[axis], first, op.result.type.shape[axis])
+                assert cut is not None, f"{op.loc}: lanes do not hold a part of {x} by themselves"
+                return emit(Part, self.pieces[x, whole][0], *cut[1:])
             case Convert():
                 return self.converted(op, spread, held)
             case Permute(x, axes):
@@ -283,7 +288,8 @@ class _Lanes:
         for held, whole in self.held(op.tile):
             x, layout = self.without_copies(held, whole)
             where, steps = self.window(op.at, op.axes, layout)
-            self.out.effect(Store, x, op.memory, where, self.mask_of_holders(layout), steps, op.guard)
+            mask = self.mask_of_holders(layout)
+            self.out.effect(Store, x, op.memory, where, mask, steps, op.guard, *self.within(op, layout))
 
     def without_copies(self, x: Value, layout: Layout) -> tuple[Value, Layout]:
         """One register of those that hold the same."""
@@ -461,6 +467,17 @@ class _Lanes:
         )
         return tuple(where), steps
 
+    def within(self, op: Read | Write, layout: Layout) -> tuple[tuple[Value, ...], tuple[int, ...]]:
+        """Where a lane's first register lies in a tile that is not there as a whole, and how much of it is."""
+        if not op.within:
+            return (), ()
+        own, within = [self.number("none")] * len(op.at), [1] * len(op.at)
+        for i, axis in enumerate(op.axes):
+            within[axis] = op.within[i]
+            if layout.axes[i]:
+                own[axis] = self.place(layout.axes[i])
+        return tuple(own), tuple(within)
+
     # -- which lane this is: said once, at the beginning
 
     def number(self, of: str) -> Value:
@@ -468,6 +485,8 @@ class _Lanes:
             match of:
                 case "lane" | "wave":
                     self.numbers[of] = self.top.emit(Lane if of == "lane" else Wave, type=INDEX_SCALAR)
+                case "none":
+                    self.numbers[of] = self.top.const(0)
                 case _:
                     wave, lane = (Number(self.top, self.number(w)) for w in ("wave", "lane"))
                     self.numbers[of] = (wave * self.lanes + lane).value

@@ -21,6 +21,7 @@ from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
@@ -67,6 +68,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         widen_rows,  # before waves are counted: it is the longer rows that they share
         ChooseWaves(machine),
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
+        pad_products,  # behind: tiles grow to whole blocks of what was chosen; whoever follows sees no others
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
@@ -109,6 +111,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         widen_rows,
         ChooseWaves(machine),
         ChooseInstructions(machine, places),
+        pad_products,
         slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
@@ -146,6 +149,7 @@ def hopper(
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),
+        pad_products,
         slice_depth,
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made

@@ -91,7 +91,6 @@ from tilewave.ir.ops.lane import (
     LoadEach,
     Matrix,
     MatrixShared,
-    Part,
     Ramp,
     Rearrange,
     Shuffle,
@@ -114,7 +113,7 @@ from tilewave.ir.ops.product import (
     ZeroAccumulator,
 )
 from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
-from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Permute
+from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
 __all__ = [
