@@ -42,8 +42,11 @@ __all__ = [  # noqa: F405
     "WorkgroupConstraint",
     "WorkgroupMapping",
     "__version__",
+    "apply_expr",
     "bf16",
+    "broadcast",
     "cast",
+    "ceil",
     "ceiling",
     "cos",
     "erf",
@@ -57,6 +60,7 @@ __all__ = [  # noqa: F405
     "f32",
     "f64",
     "floor",
+    "i1",
     "i8",
     "i32",
     "i64",
@@ -65,11 +69,15 @@ __all__ = [  # noqa: F405
     "load",
     "log",
     "log2",
+    "log10",
     "mapping",
     "maximum",
     "minimum",
     "mma",
+    "permute",
     "read",
+    "reciprocal",
+    "roundeven",
     "rsqrt",
     "scalar",
     "select",
@@ -85,13 +93,16 @@ __all__ = [  # noqa: F405
     "write",
 ]
 
+HIDING = ("abs", "bool", "round")
+"""Words that are Python's too: tilewave.round, and not a part of a star import."""
+
 if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none
 
     def __getattr__(name: str) -> Any:
         if not name.startswith("__"):  # which Python asks every module for
             with IMPORTING:
                 api = import_module("tilewave.api")
-            if name in (*__all__, "abs", "bool") and hasattr(api, name):
+            if name in (*__all__, *HIDING) and hasattr(api, name):
                 globals()[name] = getattr(api, name)
             if name in globals():  # or a module that came with it, such as tilewave.errors
                 return globals()[name]
@@ -99,4 +110,4 @@ if not TYPE_CHECKING:  # who checks types knows the names from above, and which 
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "abs", "bool"})
+    return sorted({*globals(), *__all__, *HIDING})

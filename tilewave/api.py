@@ -22,6 +22,11 @@ from tilewave.lang.constraints import TilingConstraint as TilingConstraint
 from tilewave.lang.constraints import WaveConstraint as WaveConstraint
 from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
 from tilewave.lang.constraints import WorkgroupMapping as WorkgroupMapping
+from tilewave.lang.functions import ceiling as ceiling
+from tilewave.lang.functions import floor as floor
+from tilewave.lang.functions import reciprocal as reciprocal
+from tilewave.lang.functions import round_
+from tilewave.lang.functions import roundeven as roundeven
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
@@ -33,6 +38,7 @@ from tilewave.lang.ops import exp as exp
 from tilewave.lang.ops import exp2 as exp2
 from tilewave.lang.ops import log as log
 from tilewave.lang.ops import log2 as log2
+from tilewave.lang.ops import log10 as log10
 from tilewave.lang.ops import maximum as maximum
 from tilewave.lang.ops import minimum as minimum
 from tilewave.lang.ops import mma as mma
@@ -46,12 +52,13 @@ from tilewave.lang.ops import sin as sin
 from tilewave.lang.ops import sqrt as sqrt
 from tilewave.lang.ops import tanh as tanh
 from tilewave.lang.ops import write as write
+from tilewave.lang.shapes import apply_expr as apply_expr
+from tilewave.lang.shapes import broadcast as broadcast
+from tilewave.lang.shapes import permute as permute
 from tilewave.lang.symbols import Eq as Eq
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
-from tilewave.lang.symbols import ceiling as ceiling
-from tilewave.lang.symbols import floor as floor
 from tilewave.lang.symbols import sym as sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
@@ -67,10 +74,12 @@ f8e5m2fnuz = F8E5M2FNUZ
 f16 = F16
 f32 = F32
 f64 = F64
+i1 = BOOL
 i8 = I8
 i32 = I32
 i64 = I64
 index = INDEX
 
-bool, abs = BOOL, abs_
-"""As tilewave.bool and tilewave.abs; a star import leaves Python's own alone."""
+ceil = ceiling
+bool, abs, round = BOOL, abs_, round_
+"""As tilewave.bool, tilewave.abs and tilewave.round; a star import leaves Python's own alone."""

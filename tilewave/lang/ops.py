@@ -19,7 +19,19 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DT
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
-from tilewave.lang.values import Traced, beside, describe, index_of, literal, scalar_of, spread, together, want_number
+from tilewave.lang.values import (
+    Traced,
+    beside,
+    describe,
+    in_order,
+    index_of,
+    literal,
+    one_shape,
+    scalar_of,
+    spread,
+    together,
+    want_number,
+)
 from tilewave.trace import DimensionWindow, Trace, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -182,20 +194,9 @@ def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
         a, b = b, a
     (depth,) = (d for d in a.dims if d in b.dims and d not in acc.dims)
     trace.product = trace.product or (rows, cols)
-    x = _whole_depth(trace, _in_order(trace, a, (*batch, rows, depth)), depth)
-    y = _whole_depth(trace, _in_order(trace, b, (*batch, cols, depth)), depth)
+    x = _whole_depth(trace, in_order(a, (*batch, rows, depth)), depth)
+    y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
     return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, type=acc.type))
-
-
-def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
-    if x.dims == order:
-        return x
-    axes = tuple(x.dims.index(d) for d in order)
-    kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
-    turned = trace.emit(ir.Permute, x.value, axes, type=kind, name=ir.Permute.word())  # not the author's variable
-    if x.value in trace.zero_outside:
-        trace.zero_outside[turned] = trace.zero_outside[x.value]
-    return Traced(trace, turned, order)
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
@@ -316,10 +317,9 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
         chosen: Traced = a if condition else b
         return chosen
     x, y = _both(a, b)
-    if condition.dims and condition.dims != x.dims:
-        x, y = (spread(trace, v, condition) if not v.dims else v for v in (x, y))
     if condition.dims != x.dims:
-        condition = spread(trace, condition, x)
+        z, condition = one_shape(trace, x, condition)
+        x, y = (z, spread(trace, y, z)) if z.dims != x.dims else (x, y)
     return x.make(trace.emit(ir.Select, condition.value, x.value, y.value, type=x.type))
 
 
@@ -375,6 +375,6 @@ def _function(cls: type[ir.Unary], name: str) -> Any:
     return apply
 
 
-exp, exp2, log, log2 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2))
+exp, exp2, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2, ir.Log10))
 sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
 sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))
