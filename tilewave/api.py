@@ -14,6 +14,8 @@ from tilewave.lang.constraints import THREAD_2 as THREAD_2
 from tilewave.lang.constraints import WORKGROUP_0 as WORKGROUP_0
 from tilewave.lang.constraints import WORKGROUP_1 as WORKGROUP_1
 from tilewave.lang.constraints import WORKGROUP_2 as WORKGROUP_2
+from tilewave.lang.constraints import Assumption as Assumption
+from tilewave.lang.constraints import Constraint as Constraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import MMAType as MMAType

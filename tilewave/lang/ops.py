@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewave.errors import (
+    ConstraintError,
     DimensionError,
     DTypeError,
     ShapeError,
@@ -16,6 +17,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
+from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
@@ -183,9 +185,11 @@ def _want_tile(op: str, x: object) -> None:
 # -- matrix products ------------------------------------------------------------------------------------------------
 
 
-def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
-    """acc + a · bᵀ over the dimension that a and b share and acc has not."""
+def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> Traced:
+    """acc + a · bᵀ over the dimension that a and b share and acc has not; `mma_type` wishes for an instruction."""
     trace = current("mma")
+    if mma_type is not None and not isinstance(mma_type, MMAType):
+        raise ConstraintError(f"mma: mma_type is {mma_type!r}, no MMAType", loc=here(), remedy=NAME_INSTRUCTION)
     for x in (a, b, acc):
         _want_tile("mma", x)
     _check_product(trace, a, b, acc)
@@ -196,7 +200,8 @@ def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
     trace.product = trace.product or (rows, cols)
     x = _whole_depth(trace, in_order(a, (*batch, rows, depth)), depth)
     y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
-    return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, type=acc.type))
+    wish = mma_type.value if mma_type else ""
+    return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, wish, type=acc.type))
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:

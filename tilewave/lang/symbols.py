@@ -145,6 +145,8 @@ class Expression:
 
 
 _SEEN_BY_SYMPY: dict[int, Expression] = {}
+CONDITIONS = ("<", "<=", "==", "!=")
+"""The operators that give a truth value."""
 LARGEST_POWER = 16
 
 
