@@ -50,6 +50,7 @@ __all__ = [  # noqa: F405
     "cast",
     "ceil",
     "ceiling",
+    "conditional",
     "cos",
     "erf",
     "exp",

@@ -8,6 +8,7 @@ from tilewave.compile import set_default_run_config as set_default_run_config
 from tilewave.compile import wave_compile as wave_compile
 from tilewave.errors import TilewaveError as TilewaveError
 from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, INDEX
+from tilewave.lang.conditions import conditional as conditional
 from tilewave.lang.constraints import THREAD_0 as THREAD_0
 from tilewave.lang.constraints import THREAD_1 as THREAD_1
 from tilewave.lang.constraints import THREAD_2 as THREAD_2

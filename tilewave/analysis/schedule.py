@@ -19,7 +19,7 @@ from tilewave.errors import CoverageError
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.ops import Loop, Scatter, Write
 from tilewave.ir.rewrite import walk
 
 OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
@@ -143,6 +143,8 @@ class Cover:
         self.writes, self.op = writes, writes[0]
         self.cut = cut or Cut.by(self.op)
         self.aligned = cut is not None or all(Cut.by(op) == self.cut for op in writes)
+        self.is_optional = any(map(_optional_writes(kernel).__contains__, map(id, writes)))
+        """Whether some of it may be written by none."""
         tiles = prod(self.cut.grid)
         if cut is None and tiles > MOST_TILES:
             what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
@@ -256,7 +258,7 @@ class Cover:
     def report(self, workgroups: Array, tiles: Array, remedy: str) -> None:
         cut = self.cut
         times = np.bincount(tiles, minlength=prod(cut.grid))
-        lost, twice = np.flatnonzero(times == 0), np.flatnonzero(times > 1)
+        lost, twice = np.flatnonzero((times == 0) & (not self.is_optional)), np.flatnonzero(times > 1)
         if not len(lost) and not len(twice):
             return
         one = "element" if self.in_elements else "tile"
@@ -277,6 +279,12 @@ class Cover:
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
         raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
+
+
+def _optional_writes(kernel: Kernel) -> set[int]:
+    """The writes of loops that their author means not to run at times."""
+    loops = (op for op in walk(kernel.body) if isinstance(op, Loop) and op.optional)
+    return {id(op) for loop in loops for op in walk(loop.body) if isinstance(op, (Write, Scatter))}
 
 
 class _Pairs:

@@ -69,6 +69,8 @@ def write(
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
+    if trace.mask is not None:
+        tile = _where_it_holds(trace, tile, place)
     if place.is_window():
         trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
@@ -91,6 +93,24 @@ def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: 
             loc=here(),
             remedy=f"write cast(tile, {wanted}), or declare {memory.name} as Memory[…, {tile.dtype}]",
         )
+
+
+def _where_it_holds(trace: Trace, tile: Traced, place: _Place) -> Traced:
+    """The tile where the condition around it holds, and elsewhere what is there already."""
+    mask: Traced = trace.mask
+    strange = next((d for d in mask.dims if d not in tile.dims), None)
+    if strange is not None:
+        raise ShapeError(
+            f"write: the condition spans {strange}, which {describe(tile)} has not",
+            loc=here(),
+            remedy="an element is stored or not: the condition has no dims but those of the tile",
+        )
+    memory = place.memory.value
+    if place.is_window():
+        old = trace.emit(ir.Read, memory, place.at(), place.axes(), type=tile.type, name="old")
+    else:
+        old = trace.emit(ir.Gather, memory, place.where(), type=tile.type, name="old")
+    return select(mask, tile, tile.make(old))
 
 
 class _Place:
