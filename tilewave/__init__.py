@@ -44,6 +44,7 @@ __all__ = [  # noqa: F405
     "WorkgroupConstraint",
     "WorkgroupMapping",
     "__version__",
+    "allocate",
     "apply_expr",
     "bf16",
     "broadcast",
@@ -87,12 +88,14 @@ __all__ = [  # noqa: F405
     "self_index",
     "set_default_run_config",
     "set_symbol",
+    "shared_memory_barrier",
     "sin",
     "sqrt",
     "sym",
     "tanh",
     "wave",
     "wave_compile",
+    "workgroup_barrier",
     "write",
 ]
 

@@ -58,6 +58,9 @@ from tilewave.lang.ops import write as write
 from tilewave.lang.shapes import apply_expr as apply_expr
 from tilewave.lang.shapes import broadcast as broadcast
 from tilewave.lang.shapes import permute as permute
+from tilewave.lang.shared import allocate as allocate
+from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
+from tilewave.lang.shared import workgroup_barrier as workgroup_barrier
 from tilewave.lang.symbols import Eq as Eq
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min

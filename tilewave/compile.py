@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size
 from tilewave.analysis.reads import reads_depend_on
-from tilewave.analysis.schedule import Cut, Schedule
+from tilewave.analysis.schedule import Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
@@ -31,7 +31,6 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
-from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
@@ -583,13 +582,13 @@ def deciding(kernel: Kernel) -> tuple[Value, ...]:
 
 def order_depends_on(kernel: Kernel) -> list[str]:
     """The numbers of a call that decide who computes which tiles, and when."""
-    deciding = needed_values(kernel.body, lambda op: isinstance(op, (Write, Scatter)))
+    deciding = needed_values(kernel.body, stores)
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """The tiles along each axis of the first memory that it writes."""
-    return next(Cut.by(op).grid for op in walk(kernel.body) if isinstance(op, (Write, Scatter)))
+    return next(Cut.by(op).grid for op in walk(kernel.body) if stores(op))
 
 
 def _tile_level(order: TileOrder) -> tuple[Pass, ...]:

@@ -70,6 +70,8 @@ class Trace(Builder):
     made_at: dict[Value, Loc] = field(default_factory=dict)
     zero_outside: dict[Value, frozenset[Any]] = field(default_factory=dict)
     """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
+    allocations: list[Op] = field(default_factory=list)
+    """The memories of a workgroup's own, which stand in front of all else."""
     mask: Any = None
     """The truth value of each element under which writes store; nothing where they store all."""
     product: tuple[Hashable, Hashable] | None = None

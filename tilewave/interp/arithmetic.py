@@ -42,7 +42,7 @@ from tilewave.ir.ops import (
     Not,
     NotEqual,
     Or,
-    Round,
+    RoundAway,
     RoundEven,
     Rsqrt,
     Select,
@@ -126,7 +126,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Cos: np.cos,
     Floor: np.floor,
     Ceil: np.ceil,
-    Round: _rounded_away,
+    RoundAway: _rounded_away,
     RoundEven: np.rint,
     Select: np.where,
 }

@@ -33,7 +33,7 @@ def ceiling(x: Any) -> Any:
 
 def round_(x: Traced | float) -> Traced:
     """The whole number nearest to every element; halves go away from 0."""
-    return rounded(ir.Round, _floats("round", x))
+    return rounded(ir.RoundAway, _floats("round", x))
 
 
 def roundeven(x: Traced | float) -> Traced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
@@ -124,6 +124,7 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
+    body = replace(body, ops=(*trace.allocations, *body.ops))
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
     return TracedKernel(at_launch(_with_wishes(kernel, geometry, dims, body)), geometry.order, places, left)

@@ -19,8 +19,8 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
-from tilewave.lang.symbols import Expression, Symbol
-from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
+from tilewave.lang.symbols import Expression, Symbol, Whole
+from tilewave.lang.types import MemoryArgument, window_of
 from tilewave.lang.values import (
     Traced,
     beside,
@@ -47,13 +47,15 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     _want_mapping("read", mapping)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
-    through = "shared" if memory.space is AddressSpace.SHARED else ""
+    through = memory.through
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
+        memory.want_room("read", place.axes(), kind.shape)
         value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, per_lane, type=kind)
     else:
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
-    trace.zero_outside[value] = frozenset(d for d in tile_dims if not mapping or mapping.keeps(d))
+    if memory.has_edges:
+        trace.zero_outside[value] = frozenset(d for d in tile_dims if not mapping or mapping.keeps(d))
     return Traced(trace, value, tile_dims)
 
 
@@ -72,6 +74,7 @@ def write(
     if trace.mask is not None:
         tile = _where_it_holds(trace, tile, place)
     if place.is_window():
+        memory.want_room("write", place.axes(), tile.type.shape)
         trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
@@ -132,11 +135,13 @@ class _Place:
         self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
         self.steps = [unit_step(p) for p in self.positions]
 
-    def window(self, iterator: Iterator) -> DimensionWindow:
-        return _window(self.trace, self.dim_of[iterator], str(self.memory))
+    def start(self, iterator: Iterator) -> Any:
+        return self.memory.start(_window(self.trace, self.dim_of[iterator], str(self.memory)))
 
     def is_window(self) -> bool:
         """Whether each tile axis runs along one memory axis, one element a step."""
+        if not self.memory.has_edges and any(step is None or step[1] != NOT_FURTHER for step in self.steps):
+            return False
         used = [step[0] for step in self.steps if step is not None and step[0] is not None]
         return None not in self.steps and sorted(map(str, used)) == sorted(map(str, self.dim_of))
 
@@ -146,7 +151,7 @@ class _Place:
             assert step is not None
             iterator, rest = step
             offset = rest.evaluate(self.trace.symbols)
-            start = self.window(iterator).start if iterator is not None else 0
+            start = self.start(iterator) if iterator is not None else 0
             positions.append(self.trace.index(_plus(start, offset)))
         return tuple(positions)
 
@@ -159,9 +164,13 @@ class _Place:
         trace = self.trace
         args = {i: trace.fresh("i", INDEX_SCALAR) for i in self.dim_of}
         with trace.region():
-            here_are: dict[Symbol, Any] = {i: _plus(trace.number(arg), self.window(i).start) for i, arg in args.items()}
+            here_are: dict[Symbol, Any] = {i: _plus(trace.number(arg), self.start(i)) for i, arg in args.items()}
             positions = [p.evaluate({**trace.symbols, **here_are}) for p in self.positions]
             return trace.block(args.values(), [trace.index(p) for p in positions])
+
+
+NOT_FURTHER = Whole(0)
+"""Where a window begins in a memory in which it cannot hang over."""
 
 
 def _plus(a: Any, b: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir.build import Number
-from tilewave.lang.symbols import Expression, Symbol, expression
-from tilewave.lang.types import window_of
+from tilewave.lang.symbols import Symbol, expression
+from tilewave.lang.types import length_of
 from tilewave.lang.values import Traced, describe, dims_of, extents_of, in_order, permuted, repeated, scalar_of
 from tilewave.trace import Trace, current
 
@@ -35,11 +35,7 @@ def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
     if set(wanted) == set(x.dims):
         return in_order(x, wanted)
     mine = extents_of(x)
-    return repeated(trace, x, {d: mine[d] if d in mine else _length(trace, d) for d in wanted})
-
-
-def _length(trace: Trace, dim: Expression) -> int:
-    return window_of(trace, dim, "broadcast: the tile").extent
+    return repeated(trace, x, {d: mine.get(d) or length_of(trace, d, "broadcast: the tile") for d in wanted})
 
 
 def apply_expr(value: Traced | Sequence[Traced], expr: Callable[..., Any]) -> Traced:

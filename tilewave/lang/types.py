@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn
@@ -52,8 +53,7 @@ class RegisterType:
 
     def __call__(self, value: float) -> Traced:
         trace = current("Register")
-        windows = [window_of(trace, d, "a register tile") for d in self.dims]
-        kind = Tile(tuple(w.extent for w in windows), self.dtype)
+        kind = Tile(tuple(length_of(trace, d, "a register tile") for d in self.dims), self.dtype)
         return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 
@@ -99,6 +99,23 @@ class MemoryArgument:
     dims: tuple[Expression, ...]
     space: AddressSpace
 
+    def start(self, window: DimensionWindow) -> Any:
+        """Where a tile begins in it that spans this part of a dimension."""
+        return window.start
+
+    @property
+    def through(self) -> str:
+        """What its tiles are staged in."""
+        return "shared" if self.space is AddressSpace.SHARED else ""
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether its tiles may hang over, and are 0 there."""
+        return True
+
+    def want_room(self, op: str, axes: Sequence[int], shape: Sequence[int]) -> None:
+        """Refuse a tile that it cannot hold; one in an array may hang over."""
+
     def __str__(self) -> str:
         return f"{self.name} [{', '.join(map(str, self.dims))}]"
 
@@ -121,6 +138,13 @@ class ScalarArgument:
     def traced(self, trace: Trace) -> Traced:
         """What the kernel's function gets for it."""
         return Traced(trace, trace.cast(self.value, self.dtype))
+
+
+def length_of(trace: Trace, dim: Expression, what: str) -> int:
+    """How long a tile is along `dim`, wherever it lies: outside its loop, a walked one is as long as a step."""
+    if dim in trace.walks and dim not in trace.windows:
+        return trace.walks[dim].step
+    return window_of(trace, dim, what).extent
 
 
 def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:

@@ -26,7 +26,7 @@ from tilewave.ir.ops import (
     Not,
     Or,
     Permute,
-    Round,
+    RoundAway,
     Rounding,
 )
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
@@ -126,7 +126,7 @@ class Traced(Number):
 
     def round(self) -> Traced:
         """The nearest whole number; halves go away from 0."""
-        return rounded(Round, self)
+        return rounded(RoundAway, self)
 
     __floor__, __ceil__ = floor, ceil
 

@@ -281,7 +281,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Cos: lambda w: w.intrinsic("cos"),
     ir.Floor: lambda w: w.intrinsic("floor"),
     ir.Ceil: lambda w: w.intrinsic("ceil"),
-    ir.Round: lambda w: w.intrinsic("round"),
+    ir.RoundAway: lambda w: w.intrinsic("round"),
     ir.RoundEven: lambda w: w.intrinsic("roundeven"),
 }
 """Elementwise ops for every machine, in numbers that LLVM computes with. Of floats no number wins `min` and `max`, and

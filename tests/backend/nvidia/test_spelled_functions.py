@@ -11,7 +11,7 @@ POWERS = ("exp", "exp2", "tanh", "erf")
 UNITS = 2
 """In the last place, that NVIDIA promises of ex2.approx.f32."""
 SPELLED = [name for name in NAMES if name != "reciprocal"]  # which is a quotient, and no function
-OPS = {"roundeven": "RoundEven"}
+OPS = {"round": "RoundAway", "roundeven": "RoundEven"}
 CASES = [*((name, 0) for name in SPELLED), *((name, sign * UNITS) for name in POWERS for sign in (-1, 1))]
 
 

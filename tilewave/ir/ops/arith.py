@@ -288,7 +288,7 @@ class Ceil(Rounding):
     """The least whole number that is not below x."""
 
 
-class Round(Rounding):
+class RoundAway(Rounding):
     """The nearest whole number; halves go away from 0."""
 
 
@@ -352,7 +352,7 @@ OPS: tuple[type[Op], ...] = (
     Cos,
     Floor,
     Ceil,
-    Round,
+    RoundAway,
     RoundEven,
     Cast,
     Select,
