@@ -33,22 +33,23 @@ def ceiling(x: Any) -> Any:
 
 def round_(x: Traced | float) -> Traced:
     """The whole number nearest to every element; halves go away from 0."""
-    return rounded(ir.RoundAway, _floats("round", x))
+    return rounded(ir.RoundAway, _traced(x))
 
 
 def roundeven(x: Traced | float) -> Traced:
     """The whole number nearest to every element; halves go to the even one, as Python's do."""
-    return rounded(ir.RoundEven, _floats("roundeven", x))
+    return rounded(ir.RoundEven, _traced(x))
 
 
 def reciprocal(x: Traced | float) -> Traced:
     """1 / x of every element."""
-    quotient: Traced = 1.0 / _floats("reciprocal", x)
+    below = _traced(x)
+    if not below.dtype.is_float:
+        what = f"reciprocal needs floats, not {describe(below)}"
+        raise DTypeError(what, loc=here(), remedy="write cast(x, f32) first")
+    quotient: Traced = 1.0 / below
     return quotient
 
 
-def _floats(name: str, x: Traced | float) -> Traced:
-    traced = x if isinstance(x, Traced) else scalar(x, F32)
-    if not traced.dtype.is_float:
-        raise DTypeError(f"{name} needs floats, not {describe(traced)}", loc=here(), remedy="write cast(x, f32) first")
-    return traced
+def _traced(x: Traced | float) -> Traced:
+    return x if isinstance(x, Traced) else scalar(x, F32)

@@ -378,7 +378,8 @@ def rounded(cls: type[Rounding], x: Traced) -> Traced:
     """A whole number next to each element."""
     if not x.dtype.is_float:
         remedy = "whole numbers are rounded already: leave it out"
-        raise DTypeError(f"{cls.word()} needs floats, not {describe(x)}", loc=here(), remedy=remedy)
+        name = cls.word().replace("round_away", "round").replace("_", "")
+        raise DTypeError(f"{name} needs floats, not {describe(x)}", loc=here(), remedy=remedy)
     return x.make(x.builder.emit(cls, x.value, type=x.type))
 
 
