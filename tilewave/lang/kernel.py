@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
@@ -18,6 +18,7 @@ from tilewave.ir.launch import at_launch
 from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
+from tilewave.lang.assumptions import Assumed, assumed
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
@@ -102,6 +103,8 @@ class TracedKernel:
     ir: Kernel
     order: Order
     places: Places
+    assumed: tuple[Assumed, ...] = ()
+    """What is taken for granted of the numbers of a call."""
 
 
 def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
@@ -113,6 +116,7 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
     trace = Trace(locate=lambda: kernel.loc)
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
+    left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven = geometry.walks, geometry.driven
     given = [_argument(trace, p, kernel, trace.symbols) for p in parameters_of(kernel)]
@@ -120,9 +124,10 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
+    body = replace(body, ops=(*trace.allocations, *body.ops))
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
-    return TracedKernel(at_launch(_with_wishes(kernel, geometry, dims, body)), geometry.order, places)
+    return TracedKernel(at_launch(_with_wishes(kernel, geometry, dims, body)), geometry.order, places, left)
 
 
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:

@@ -49,7 +49,7 @@ class ChooseInstructions:
         chosen: dict[Mma, MatrixInstruction] = {}
         waves: Waves | None = None
         for op in products:
-            chosen[op] = self.instruction(op, kernel.matrix, waves or wished)
+            chosen[op] = self.instruction(op, op.wish or kernel.matrix, waves or wished)
             waves = waves or self.waves(op, chosen[op], wished)
             self.check_holds(op, chosen[op], waves)
 
@@ -85,7 +85,7 @@ class ChooseInstructions:
         if not wish:
             return found
         if wished is None:
-            raise ConstraintError(f"no matrix instruction is called {wish!r}", loc=self.places.hardware)
+            raise ConstraintError(f"no matrix instruction is called {wish!r}", loc=self.wished_at(op))
         if dtypes not in [wished.dtypes(c) for c in ((chip,) if chip in wished.chips else wished.chips)]:
             self.refuse_wish(op, wished, found[0])
         if wished in found:
@@ -133,9 +133,13 @@ class ChooseInstructions:
         raise ConstraintError(
             f"{spelled(wished)} computes {_products(wished.dtypes(chip))}, but the mma at {op.loc} computes "
             f"{_products(_dtypes(op))}",
-            loc=self.places.hardware,
+            loc=self.wished_at(op),
             remedy=f"{instead}leave mma_type out",
         )
+
+    def wished_at(self, op: Mma) -> Loc:
+        """Where the instruction of a product is named."""
+        return op.loc if op.wish else self.places.hardware
 
     # -- what a machine can hold
 
