@@ -269,6 +269,23 @@ def test_scalars_that_lanes_keep_may_have_unwritten_neighbours():
     assert not findings_of(kernel_text(START + keep + back), *(np.zeros(64, np.uint32) for _ in range(2)))
 
 
+@pytest.mark.parametrize(
+    ("kept", "count"),
+    [
+        ("s_andn2_b64 s[8:9], s[20:21], exec", 0),
+        ("s_andn2_b64 s[8:9], s[20:21], vcc", 1),
+        ("s_and_b64 s[8:9], s[20:21], exec", 1),
+    ],
+)
+def test_what_a_mask_says_of_lanes_that_are_off_may_be_unwritten(kept, count):
+    """LLVM joins a mask of two paths: what lanes that are off had stays, those that are on get what is new."""
+    new = "\tv_cmp_gt_u32_e64 vcc, 7, v0\n\ts_and_b64 s[10:11], vcc, exec\n"
+    joined = f"\t{kept}\n\ts_or_b64 s[20:21], s[8:9], s[10:11]\n\tv_cndmask_b32_e64 v3, 0, 1, s[20:21]\n"
+    body = new + joined + "\tglobal_store_dword v1, v3, s[6:7]"
+    found = findings_of(kernel_text(START + body), *(np.zeros(64, np.uint32) for _ in range(2)))
+    assert [f.what for f in found] == ["uses v3, computed from s20, which nobody has written"] * count
+
+
 def test_storing_what_was_computed_from_nothing_is_found():
     found = only(kernel_text(START + "\tv_add_u32_e32 v3, v1, v7\n\tglobal_store_dword v1, v3, s[6:7]"))
     assert str(found) == (

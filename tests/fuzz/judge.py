@@ -195,7 +195,7 @@ def attempt(program: Program, way: Way, compiled: Any, wanted: dict[str, Held]) 
             found.bring_back()
     except TilewaveError as error:
         kind = type(error).__name__
-        if kind in ("CallError", "CoverageError"):
+        if kind in ("CallError", "CoverageError", "AccessError"):
             return Outcome("refused", way.name, str(error))
         return Outcome(f"{kind}: {plain(str(error))}", way.name, str(error))
     except Exception as error:

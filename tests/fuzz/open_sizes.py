@@ -201,9 +201,9 @@ def symbolic(place: Place, p: Program) -> Place:
 
 
 def _rotated(p: Program) -> Iterator[str]:
-    """Dims of tiles that are written around the end of their memory: what hangs over an edge would come back there."""
+    """Dims of tiles that go around the end of a memory that is written: what hangs over an edge would come back."""
     for s in p.walk():
-        if isinstance(s, Write) and s.mapping:
+        if isinstance(s, (Read, Write)) and s.mapping and s.array in p.written():
             yield from (place.along for _, place in s.mapping.places if place.along and place.modulo)
 
 

@@ -13,7 +13,7 @@ from tilewave.emulator.kernel import MODE_OF_RESULTS
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.numbers import I64, MASK32, MASK64, U64, Array, signed
 from tilewave.emulator.scalar_table import BRANCHES, COMPARISONS, LOGIC, ONE_OPERAND, TWO_OPERANDS
-from tilewave.emulator.step import Draft, Execute, Traffic, nothing, unsupported
+from tilewave.emulator.step import SCALAR_ROWS, Draft, Execute, Traffic, nothing, unsupported
 
 NOTHING = (
     "sleep", "setprio", "sethalt", "icache_inv", "dcache_inv", "dcache_wb", "dcache_inv_vol", "dcache_wb_vol",
@@ -39,7 +39,10 @@ def build_scalar(draft: Draft) -> Execute | None:
     if name.startswith(("load_dword", "buffer_load_dword")):
         return _load(draft, name)
     if name in TWO_OPERANDS:
-        return _two_operands(draft, *TWO_OPERANDS[name])
+        execute = _two_operands(draft, *TWO_OPERANDS[name])
+        if name == "andn2_b64" and draft.operands[2].row == EXEC:
+            _keep_of_others(draft)
+        return execute
     for pattern, build in FAMILIES:
         if found := pattern.fullmatch(name):
             return build(draft, found)
@@ -117,6 +120,11 @@ def _two_operands(draft: Draft, bits: int, formula: Callable[..., tuple[Array, A
             c.put_scc(condition)
 
     return execute
+
+
+def _keep_of_others(draft: Draft) -> None:
+    """What a mask says of lanes that are off: paths know registers, not lanes, and LLVM keeps unwritten masks so."""
+    draft.flows.update({SCALAR_ROWS + row: () for row in draft.scalar_writes})
 
 
 def _shift(draft: Draft, found: re.Match[str]) -> Execute:
