@@ -179,6 +179,7 @@ def _plainer_program(p: Program) -> Iterator[Program]:
     for field in fields(Program):
         if field.name not in ("dims", "arrays", "body", "seed", "opens") and getattr(p, field.name) != field.default:
             yield replace(p, **{field.name: field.default})
+    yield from (replace(p.called(c), more=p.more[n:]) for n, c in enumerate(p.more, 1))
     yield from (replace(p.called(c), more=()) for c in p.more)
     yield from (replace(p, more=tuple(c for c in p.more if c is not gone)) for gone in p.more)
     yield from (replace(p, left_open=tuple(d for d in p.left_open if d != gone)) for gone in p.left_open)
