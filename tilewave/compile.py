@@ -318,7 +318,7 @@ class Compiled:
             remedy = f"give all of them by name: {told}" if told else f"write {self.name}(…, {missing[0]}=4)"
             raise CallError(f"{self.name} needs a value for {missing[0]}", loc=here(), remedy=remedy)
         for name, value in given.items():
-            least = 0 if name in self.open_sizes else 1
+            least = 1 if name in self.proof.positive else 0
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least {least}", loc=here())
         return {name: int(value) for name, value in given.items()}

@@ -115,11 +115,13 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
     _check_open(kernel, left_open, said)
     trace = Trace(locate=lambda: kernel.loc)
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
+    parameters = parameters_of(kernel)
+    words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before names of what the launch computes
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven = geometry.walks, geometry.driven
-    given = [_argument(trace, p, kernel, trace.symbols) for p in parameters_of(kernel)]
+    given = [_argument(p, taken, kernel, trace.symbols) for p, taken in zip(parameters, words, strict=True)]
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
     args = [a.value for a in given] + list(numbers.values())
@@ -228,11 +230,12 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
 
 
 def _argument(
-    trace: Trace, parameter: tuple[str, MemoryType | DType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
+    parameter: tuple[str, MemoryType | DType], word: str, kernel: WaveKernel, subs: Mapping[Symbol, Any]
 ) -> Argument:
+    """What the function gets for a parameter, and `word` is its name in the IR."""
     name, kind = parameter
     if isinstance(kind, DType):
-        return ScalarArgument(trace.fresh(name, Scalar(I64 if kind == INDEX else kind)), kind)
+        return ScalarArgument(Value(word, Scalar(I64 if kind == INDEX else kind)), kind)
     loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
@@ -245,7 +248,7 @@ def _argument(
         )
     sizes = (size(d, subs, loc) for d in kind.dims)
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
-    return MemoryArgument(name, trace.fresh(name, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+    return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
 
 
 def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
