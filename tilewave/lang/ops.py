@@ -19,7 +19,7 @@ from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DT
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol
-from tilewave.lang.types import AddressSpace, MemoryArgument, window_of
+from tilewave.lang.types import AddressSpace, MemoryArgument, want_room, window_of
 from tilewave.lang.values import Traced, beside, describe, index_of, literal, scalar_of, spread, together, want_number
 from tilewave.trace import DimensionWindow, Trace, current
 
@@ -34,6 +34,7 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     _want_mapping("read", mapping)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
+    want_room(trace, kind, tile_dims, f"read: {memory}")
     through = "shared" if memory.space is AddressSpace.SHARED else ""
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
@@ -201,7 +202,7 @@ def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
     """x with zeros beyond the end of the depth, where it may hold something else there."""
-    inside = None if depth in trace.zero_outside.get(x.value, ()) else inside_of(trace, x, depth)
+    inside = None if depth in trace.zero_outside.get(x.value, ()) else inside_of(trace, x, depth, "mma")
     if inside is None:
         return x
     zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)
