@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import CodeType
 from typing import Any
@@ -13,6 +14,7 @@ from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import CallError, SymbolError, TraceError, here
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
+from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
@@ -44,9 +46,29 @@ def compile_kernel(
     return wave_compile(WaveCompileOptions(subs=subs, target=target, **options), kernel)
 
 
-def compiled_for(kernel: WaveKernel, target: str, subs: Mapping[Symbol, Any]) -> Compiled:
-    """The kernel for a target; sizes that `subs` does not tell stay open."""
-    return wave_compile(WaveCompileOptions(subs=subs, target=target), kernel)
+def compiled_for(
+    kernel: WaveKernel, target: str, subs: Mapping[Symbol, Any], longest: Mapping[Symbol, int]
+) -> Compiled:
+    """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are."""
+    return wave_compile(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel)
+
+
+LEAST_WHOLE = 16
+"""Rows that are shorter are not worth a kernel of their own."""
+
+
+def room_for(length: int) -> int:
+    """How long a kernel takes a dimension at most that is so long at a call: a power of two, so that few serve all."""
+    return max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
+
+
+@dataclass(frozen=True)
+class WholeSize:
+    """A size under no constraint, and the array and axis that tell it."""
+
+    symbol: Symbol
+    array: int
+    axis: int
 
 
 class KernelCalls:
@@ -66,9 +88,11 @@ class KernelCalls:
             if name in self.symbols:
                 what = f"{kernel.name}: {name} is a parameter and a symbol"
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
+        self.whole = _whole_sizes(kernel, self.memories)
+        """Those that every workgroup may take whole: there is a kernel for each power of two."""
         self._kernels: dict[Any, Compiled] = {}
-        self._without_symbols: dict[tuple[str, ...] | None, Compiled] = {}
-        """For calls that give arrays and numbers and nothing else, by the device of each array."""
+        self._without_symbols: dict[tuple[Any, ...] | None, Compiled] = {}
+        """For calls that give arrays and numbers and nothing else, by the device of each array, and by whole sizes."""
 
     def __call__(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
         if is_tracing():
@@ -77,19 +101,39 @@ class KernelCalls:
                 what, loc=here(), remedy="call one after the other, outside; an inner function needs no @wave"
             )
         call = self.signature.bind(given, named)
-        where = None if call.symbols else tuple([quick_device(array) for array in call.arrays])
+        where = None if call.symbols else self._where(call.arrays)
         known = self._without_symbols.get(where)
         if known is not None:
             known.launch(call.arrays, call.scalars)
             return
         symbols = self._given(call.symbols)
-        compiled = self._compiled(self._device(call.arrays, self._places(call.arrays)), symbols)
+        places = self._places(call.arrays)
+        compiled = self._compiled(self._device(call.arrays, places), symbols, self._longest(places, symbols))
         if where is not None and "" not in where:
             self._without_symbols[where] = compiled
         told = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_told(s, value)}
         compiled.launch(call.arrays, {**call.scalars, **told} if told else call.scalars)
 
     # -- what a call is about
+
+    def _where(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What decides which kernel runs: the arrays' devices, and room for the sizes that it takes whole."""
+        where = tuple([quick_device(array) for array in arrays])
+        if not self.whole:
+            return where
+        try:
+            return where + tuple([room_for(arrays[size.array].shape[size.axis]) for size in self.whole])
+        except (AttributeError, IndexError, TypeError):  # it has no shape that can be told so quickly
+            return None
+
+    def _longest(self, places: Places, symbols: Mapping[Symbol, Any]) -> dict[Symbol, int]:
+        """Room for the sizes that the kernel takes whole; those that the call computes have none."""
+        found = {}
+        for size in self.whole:
+            value, (_, shape) = symbols.get(size.symbol), places[size.array]
+            if value is None or self._is_told(size.symbol, value):
+                found[size.symbol] = room_for(shape[size.axis] if size.axis < len(shape) else 0)
+        return found
 
     def _places(self, arrays: Sequence[Any]) -> Places:
         if len(arrays) != len(self.memories):
@@ -125,16 +169,18 @@ class KernelCalls:
 
     # -- compiling
 
-    def _compiled(self, device: str, symbols: Mapping[Symbol, Any]) -> Compiled:
+    def _compiled(self, device: str, symbols: Mapping[Symbol, Any], longest: Mapping[Symbol, int]) -> Compiled:
         """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
         subs = {s: value for s, value in symbols.items() if not self._is_told(s, value)}
         target = target_on(self.kernel.name, device).name
-        key = target, *sorted((s.name, str(value)) for s, value in subs.items())
+        key = target, *sorted((s.name, str(value)) for s, value in subs.items()), *longest.items()
         if key not in self._kernels:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
             with _missing_told(self.kernel.name):
-                self._kernels[key] = compiled_for(self.kernel, target, subs)
+                self._kernels[key] = compiled_for(self.kernel, target, subs, longest)
+        taken = {name for name, _, _ in self._kernels[key].kernel.limits}
+        self.whole = tuple(size for size in self.whole if size.symbol.name in taken or size.symbol not in longest)
         return self._kernels[key]
 
     def _is_told(self, symbol: Symbol, value: Any) -> bool:
@@ -153,6 +199,17 @@ class KernelCalls:
                 raise CallError(what, loc=here(), remedy=remedy)
             device = max(device, other, key=len)  # the one that tells its number
         return device
+
+
+def _whole_sizes(kernel: WaveKernel, memories: Sequence[tuple[str, MemoryType]]) -> tuple[WholeSize, ...]:
+    """The sizes that arrays alone tell and no constraint cuts, where each is told first."""
+    cut = {c.dim for c in kernel.constraints if isinstance(c, (WorkgroupConstraint, TilingConstraint))}
+    found: dict[Symbol, WholeSize] = {}
+    for at, (_, kind) in enumerate(memories):
+        for axis, dim in enumerate(kind.dims):
+            if isinstance(dim, Symbol) and dim not in cut and dim not in kernel.subs:
+                found.setdefault(dim, WholeSize(dim, at, axis))
+    return tuple(found.values())
 
 
 def _passed_as(kind: DType) -> DType:

@@ -44,6 +44,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
+from tilewave.trace import Room
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
@@ -101,6 +102,8 @@ class WaveCompileOptions:
     buffers: int | None = None
     """How many steps of a loop shared memory holds at once; one for PREFETCH and four for Hopper's copy engine, or as
     many of these as fit, where it is not said."""
+    longest: Mapping[Symbol, int] = field(default_factory=dict)
+    """How long sizes are at most which stay open, and which every workgroup takes whole."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -139,7 +142,8 @@ class Compiled:
 
     def __repr__(self) -> str:
         if self.open_sizes:
-            sizes = ", ".join(self.open_sizes)
+            most = {name: f" up to {most:,}" for name, _, most in self.kernel.limits}
+            sizes = ", ".join(f"{name}{most.get(name, '')}" for name in self.open_sizes)
             return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
@@ -496,7 +500,8 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     """The same with a build of the caller's own, of which the options' target is told."""
     target = target_named(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
-    traced = trace_kernel(kernel, options.subs, dynamic)
+    room = Room(target.name, target.most_bytes)
+    traced = trace_kernel(kernel, options.subs, dynamic, options.longest, room)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
     remedy = REMEDY.format(example=EXAMPLES[kind])

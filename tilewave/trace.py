@@ -55,6 +55,17 @@ def steps_along(length: Index, step: int, name: str) -> Index:
     return length.make(out.emit(FloorDiv, whole, out.const(step), type=INDEX_SCALAR, name=name))
 
 
+@dataclass(frozen=True)
+class Room:
+    """What a workgroup can hold of one tile on its target; None is no limit."""
+
+    target: str = ""
+    most_bytes: int | None = None
+
+
+ANYWHERE = Room()
+
+
 @dataclass
 class Trace(Builder):
     """A kernel being traced; it is a builder whose ops know the author's line and variable."""
@@ -76,6 +87,11 @@ class Trace(Builder):
     """The memories of a workgroup's own, which stand in front of all else."""
     mask: Any = None
     """The truth value of each element under which writes store; nothing where they store all."""
+    limits: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    """The least and the most that those of them may be which the kernel took."""
+    unplaced: frozenset[Any] = frozenset()
+    """Dimensions cut over the grid whose tiles the kernel's own loop places: where they begin, nobody else knows."""
+    room: Room = ANYWHERE
     product: tuple[Hashable, Hashable] | None = None
     """The dims of the rows and columns of the first matrix product."""
 

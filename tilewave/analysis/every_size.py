@@ -5,7 +5,7 @@ order that is right on every grid gives each tile to one workgroup. Along each a
 
     m · 64         where the grid has (M + 63) // 64 rows and the axis is M long, or
     k · 32         in a loop that goes round (K + 31) // 32 times, along an axis of length K, or
-    0              if the window is as long as the axis.
+    0              if the window is as long as the axis, or as the axis may be.
 
 Windows written so lie side by side and reach the end: each element is written once if every axis of the grid, and every
 loop around the write, is the place along one axis. A window that is read must only have some part inside. Whatever
@@ -20,6 +20,7 @@ from math import prod
 
 from tilewave.analysis.forms import Form, Forms, add, number, number_of, without
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import MOST_OPEN, limits_of
 from tilewave.ir.ops import Gather, Launch, Loop, Read, Scatter, TileOf, While, Workgroup, Write, Yield
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.rewrite import walk
@@ -117,6 +118,7 @@ class _Look:
         self.writes: dict[Value, list[_Access]] = {}
         self.reads: dict[Value, list[tuple[_Access, Op]]] = {}
         self.workgroup = self.forms.named("workgroup")
+        self.limits = limits_of(kernel)
 
     def look(self) -> None:
         for v in self.kernel.body.args:
@@ -247,14 +249,22 @@ class _Look:
         return next(fitting, None)
 
     def is_whole(self, memory: Value, axis: int, access: _Access) -> bool:
-        extent = number_of(self.extent(memory, axis))
-        return number_of(access.at[axis]) == 0 and extent is not None and extent <= access.window[axis]
+        return number_of(access.at[axis]) == 0 and self.longest(memory, axis) <= access.window[axis]
+
+    def longest(self, memory: Value, axis: int) -> int:
+        """How long an axis may be."""
+        extent = memory.type.extents[axis]
+        if isinstance(extent, str) and extent in self.limits:
+            return self.limits[extent][1]
+        known = number_of(self.extent(memory, axis))
+        return MOST_OPEN if known is None else known
 
     def read(self, op: Read, scope: _Scope) -> None:
         access = self.access(op, op.result)
         self.reads.setdefault(op.memory, []).append((access, op))
         for axis in range(op.memory.type.rank):
-            if not self.is_inside(op.memory, axis, access, scope):
+            begins_it = axis in op.axes and number_of(access.at[axis]) == 0
+            if not begins_it and not self.is_inside(op.memory, axis, access, scope):
                 self.doubt(f"what is read of {op.memory.name} along axis {axis} may lie outside", op)
 
     def is_inside(self, memory: Value, axis: int, access: _Access, scope: _Scope) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.launch import MOST_OPEN, launch_of, open_sizes
+from tilewave.ir.launch import launch_of, limits_of
 from tilewave.ir.ops import (
     Add,
     Binary,
@@ -169,8 +169,8 @@ def divides_safely(op: FloorDiv | Mod, known: Callable[[Value], Range]) -> bool:
 
 def at_launch(kernel: Kernel) -> dict[Value, Range]:
     """The bounds of what is known at the launch: the sizes that a kernel leaves open, and what follows from them."""
-    sizes = open_sizes(kernel)
-    known: dict[Value, Range] = {v: (0, MOST_OPEN) for v in kernel.body.args if v.name in sizes}
+    limits = limits_of(kernel)
+    known: dict[Value, Range] = {v: limits[v.name] for v in kernel.body.args if v.name in limits}
     launch = launch_of(kernel)
 
     def of(v: Value) -> Range:

@@ -17,6 +17,7 @@ from tilewave.analysis.schedule import OUTSIDE, Cover, Covered, Schedule
 from tilewave.analysis.visits import Visit, WholeRun, element_places, needed_values, tile_shape, want_followed
 from tilewave.errors import AccessError
 from tilewave.interp.arithmetic import Array
+from tilewave.interp.windows import is_empty_axis
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.ops import Gather, Read, Yield
 from tilewave.ir.rewrite import walk
@@ -115,7 +116,9 @@ class _Judge(WholeRun):
         sizes = _sizes(op)  # type: ignore[arg-type]
         start = [np.maximum(p, 0) for p in visit.at]
         stop = [np.minimum(p + size, extent) for p, size, extent in zip(visit.at, sizes, shape, strict=True)]
-        empty = np.any([a >= b for a, b in zip(start, stop, strict=True)], axis=0)
+        axes = getattr(op, "axes", ())
+        spans = [is_empty_axis(p, extent, a in axes) for a, (p, extent) in enumerate(zip(visit.at, shape, strict=True))]
+        empty = np.any([(a >= b) & ~np.asarray(c) for a, b, c in zip(start, stop, spans, strict=True)], axis=0)
         if empty.any():
             which = int(np.argmax(empty))
             self.refuse_outside(visit, which, [int(p[which]) for p in visit.at], dims(tile_shape(op)))

@@ -174,6 +174,8 @@ class Cover:
         if isinstance(visit.op, Scatter):
             self.add_elements(visit)
             return
+        if 0 in self.cut.memory:  # a whole axis is empty: nothing is written
+            return
         number: Any = 0
         outside = np.zeros(len(visit.workgroups), bool)
         for axis, size, count in zip(self.cut.axes, self.cut.tile, self.cut.grid, strict=True):

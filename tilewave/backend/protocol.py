@@ -162,6 +162,11 @@ class Backend(Protocol):
     """Its machine code can be run and counted without its device."""
     takes_instruction_sets: bool = False
 
+    @property
+    def most_bytes(self) -> int | None:
+        """Of a tile that a workgroup holds: what is larger must be taken in parts; None: whatever memory has."""
+        return None
+
     @abstractmethod
     def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> Build:
         """A kernel on whole tiles, for this target; an error at the author's line where that cannot be."""

@@ -11,6 +11,11 @@ import numpy as np
 from tilewave.interp.arithmetic import Array
 
 
+def is_empty_axis(at: Any, extent: int, spanned: bool) -> Any:
+    """Whether a tile takes an axis from its beginning on which no element stands: that is not outside."""
+    return spanned and extent == 0 and at == 0
+
+
 @dataclass(frozen=True)
 class Window:
     """The part of a tile that lies inside its memory."""
@@ -22,14 +27,14 @@ class Window:
 
     @staticmethod
     def of(at: Sequence[int], axes: tuple[int, ...], tile: tuple[int, ...], memory: tuple[int, ...]) -> Window | None:
-        """None where no element lies inside."""
+        """None where no element lies inside; but a whole axis may be empty."""
         inside: list[Any] = list(at)
         part: list[slice] = [slice(None)] * len(axes)
         whole = True
         for axis, extent in enumerate(memory):
             size = tile[axes.index(axis)] if axis in axes else 1
             start, stop = max(at[axis], 0), min(at[axis] + size, extent)
-            if start >= stop:
+            if start >= stop and not is_empty_axis(at[axis], extent, axis in axes):
                 return None
             if axis in axes:
                 inside[axis] = slice(start, stop)

@@ -74,6 +74,12 @@ def open_sizes(kernel: Kernel) -> tuple[str, ...]:
     return tuple(v.name for v in kernel.body.args if v.type == INDEX_SCALAR and v.name in named)
 
 
+def limits_of(kernel: Kernel) -> dict[str, tuple[int, int]]:
+    """The least and the most that each size may be that a kernel leaves open."""
+    said = {name: (least, most) for name, least, most in kernel.limits}
+    return {name: said.get(name, (0, MOST_OPEN)) for name in open_sizes(kernel)}
+
+
 def is_open(kernel: Kernel) -> bool:
     """Whether something about it is known only at the launch."""
     return launch_of(kernel) is not None or isinstance(kernel.workgroups, str) or bool(open_sizes(kernel))
@@ -314,7 +320,7 @@ def bind(kernel: Kernel, numbers: Numbers) -> Kernel:
     body = _Bound(values).block(launch_and_rest(kernel.body)[1])
     args = tuple(v for v in body.args if v.name not in known)
     constants = tuple(Const(n, results=(Value(name, INDEX_SCALAR),)) for name, n in known.items())
-    return replace(kernel, body=Block(args, (*constants, *body.ops)), workgroups=found.workgroups)
+    return replace(kernel, body=Block(args, (*constants, *body.ops)), workgroups=found.workgroups, limits=())
 
 
 class _Bound:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import open_sizes
 from tilewave.ir.ops import Launch, Yield
 from tilewave.ir.rewrite import named_values, walk
 from tilewave.ir.types import INDEX_SCALAR
@@ -28,7 +29,11 @@ def verify(kernel: Kernel) -> Kernel:
     for v in kernel.body.args:
         check_argument(v.type, lambda holds, why, v=v: _want_of(f"{kernel.name}: {v}", loc, holds, why))  # type: ignore[misc]
     _check_named(kernel)
-    return verify_part(kernel)
+    verify_part(kernel)
+    sizes = open_sizes(kernel) if kernel.limits else ()
+    for name, _, _ in kernel.limits:
+        _want_of(kernel.name, NOWHERE, name in sizes, f"limits name %{name}, which is no size that stays open")
+    return kernel
 
 
 def _check_named(kernel: Kernel) -> None:

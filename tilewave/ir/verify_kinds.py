@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from tilewave.ir.core import BARE_WORD, OPERANDS, Kernel, Op, Want, field_type
+from tilewave.ir.launch import MOST_OPEN
 from tilewave.ir.ops import LEVELS
 from tilewave.ir.ops.control import MOST_WAVES
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
@@ -103,8 +104,25 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     want(all(w >= 1 for w in kernel.waves), f"waves are counted from 1 on, not {list(kernel.waves)}")
     want(prod(kernel.waves) <= MOST_WAVES, f"a workgroup has at most {MOST_WAVES} waves")
     want(0 <= kernel.lanes <= MOST_LANES, f"a wave has at most {MOST_LANES} lanes, not {kernel.lanes}")
+    check_limits(kernel, want)
     lanes = kernel.level != "lane" or (kernel.lanes > 0 and len(kernel.waves) > 0)
     want(lanes, "on the lane level a kernel says its waves and lanes: {waves = [2, 2], lanes = 64}")
+
+
+def check_limits(kernel: Kernel, want: Want) -> None:
+    """Each names a size that stays open, its least and its most."""
+    fits = isinstance(kernel.limits, tuple) and all(_is_limit(limit) for limit in kernel.limits)
+    want(fits, f"limits are [name, least, most] of a size each, not {kernel.limits!r}")
+    named = [limit[0] for limit in kernel.limits]
+    want(len(set(named)) == len(named), f"limits name a size twice: {', '.join(named)}")
+
+
+def _is_limit(limit: object) -> bool:
+    match limit:
+        case (str(), least, most) if type(least) is type(most) is int:
+            return 0 <= least <= most <= MOST_OPEN
+        case _:
+            return False
 
 
 def check_argument(kind: Type, want: Want) -> None:

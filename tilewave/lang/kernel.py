@@ -14,16 +14,16 @@ from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Block, Kernel, Value, word
-from tilewave.ir.launch import at_launch
+from tilewave.ir.launch import MOST_OPEN, at_launch
 from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
-from tilewave.lang.geometry import Geometry, Order, places_of, resolve, size
+from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
-from tilewave.trace import DimensionWindow, Trace, tracing
+from tilewave.trace import ANYWHERE, DimensionWindow, Room, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
 
@@ -107,13 +107,22 @@ class TracedKernel:
     """What is taken for granted of the numbers of a call."""
 
 
-def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> TracedKernel:
-    """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch."""
+def trace_kernel(
+    kernel: WaveKernel,
+    subs: Mapping[Symbol, Any],
+    dynamic: Sequence[Symbol],
+    longest: Mapping[Symbol, int] | None = None,
+    room: Room = ANYWHERE,
+) -> TracedKernel:
+    """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch.
+
+    `longest` is how long those of them are at most that a workgroup takes whole.
+    """
     defaults = {s: value for s, value in kernel.subs.items() if s not in dynamic}
     said = {**defaults, **given_subs(subs)}
     left_open = tuple(dict.fromkeys((*unsaid_sizes(kernel, said), *dynamic)))
     _check_open(kernel, left_open, said)
-    trace = Trace(locate=lambda: kernel.loc)
+    trace = Trace(locate=lambda: kernel.loc, longest=_checked_longest(kernel, longest or {}, left_open), room=room)
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
     parameters = parameters_of(kernel)
     words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before names of what the launch computes
@@ -129,13 +138,30 @@ def trace_kernel(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequen
     body = replace(body, ops=(*trace.allocations, *body.ops))
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
-    return TracedKernel(at_launch(_with_wishes(kernel, geometry, dims, body)), geometry.order, places, left)
+    limits = tuple((str(dim), *limit) for dim, limit in trace.limits.items())
+    made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
+    return TracedKernel(at_launch(made), geometry.order, places, left)
 
 
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
     """The sizes of arrays that nobody has said: a call's arrays tell them."""
     arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
     return [d for kind in arrays for d in kind.dims if isinstance(d, Symbol) and d not in sizes]
+
+
+def _checked_longest(kernel: WaveKernel, longest: object, left_open: Sequence[Symbol]) -> Mapping[Symbol, int]:
+    """How long sizes that stay open are at most; an error for whatever else it says."""
+    if not isinstance(longest, Mapping):
+        raise SymbolError(f"longest is {longest!r}", loc=here(), remedy="write longest={N: 4096, …}")
+    for dim, most in longest.items():
+        if dim not in left_open:
+            known = ", ".join(map(str, left_open)) or "none"
+            what = f"longest: {dim} is no size of {kernel.name} that stays open"
+            raise SymbolError(what, loc=here(), remedy=f"leave it out; the sizes that stay open are {known}")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_OPEN:
+            what = f"longest: {dim} is {most!r}, no number from 1 to {MOST_OPEN:,}"
+            raise SymbolError(what, loc=here(), remedy=f"write longest={{{dim}: 4096}}")
+    return longest
 
 
 def _check_open(kernel: WaveKernel, dynamic: Sequence[Symbol], sizes: Mapping[Symbol, Any]) -> None:
@@ -177,6 +203,7 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
     if geometry.author_walks_grid:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
         trace.windows.update({dim: DimensionWindow(0, share.tile) for dim, share in geometry.shares.items()})
+        trace.unplaced = frozenset(dim for dim, share in geometry.shares.items() if not _is_one_tile(trace, dim, share))
         run()
     elif geometry.persistent:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
@@ -193,6 +220,12 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
         )
         _take_tile(trace, geometry, w)
         run()
+
+
+def _is_one_tile(trace: Trace, dim: Symbol, share: GridShare) -> bool:
+    """Whether a dimension has one tile for certain, which begins at 0."""
+    length = trace.symbols[dim]
+    return isinstance(length, int) and length <= share.tile
 
 
 def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:

@@ -21,7 +21,7 @@ from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol, Whole
-from tilewave.lang.types import MemoryArgument, window_of
+from tilewave.lang.types import MemoryArgument, want_room, window_of
 from tilewave.lang.values import (
     Traced,
     beside,
@@ -48,6 +48,7 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     _want_mapping("read", mapping)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
+    want_room(trace, kind, tile_dims, f"read: {memory}")
     through = memory.through
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
@@ -236,7 +237,7 @@ def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> T
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
     """x with zeros beyond the end of the depth, where it may hold something else there."""
-    inside = None if depth in trace.zero_outside.get(x.value, ()) else inside_of(trace, x, depth)
+    inside = None if depth in trace.zero_outside.get(x.value, ()) else inside_of(trace, x, depth, "mma")
     if inside is None:
         return x
     zero = trace.const(0.0 if x.dtype.is_float else 0, x.type)

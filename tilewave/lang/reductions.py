@@ -78,11 +78,14 @@ def reduce(x: Any, how: str, dim: Any) -> Traced:
     _want_tile(how, x)
     along = _dims(x, how, dim)
     x = _in_its_dtype(trace, x, how)
+    if how in ("max", "min"):
+        _want_some(trace, how, along)
     for d in along:
         x = _identity_outside(trace, x, d, how)
     axes = tuple(sorted(x.dims.index(d) for d in along))
     value = trace.emit(ir.Reduce, x.value, axes, how, type=reduced(x.type, axes), name=how)
-    return type(x)(trace, value, tuple(d for d in x.dims if d not in along))
+    left: Traced = type(x)(trace, value, tuple(d for d in x.dims if d not in along))
+    return left
 
 
 def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
@@ -123,6 +126,17 @@ def _dims(x: Any, how: str, dim: Any) -> tuple[Any, ...]:
     return asked
 
 
+def _want_some(trace: Trace, how: str, along: tuple[Any, ...]) -> None:
+    """Of no elements there is no largest one: a whole dim is not empty; where its length is open, no call's is."""
+    for d in along:
+        length = length_of(trace, d)
+        if isinstance(length, int) and length == 0:
+            what = f"{how}: {d} is 0 long, and of no elements there is no largest or smallest one"
+            raise DimensionError(what, loc=here(), remedy=f"give {d} at least 1 element")
+        if d in trace.limits:
+            trace.limits[d] = (1, trace.limits[d][1])
+
+
 def _in_its_dtype(trace: Trace, x: Any, how: str) -> Any:
     """Sums and products in a wider dtype, truths of numbers."""
     if how in ("any", "all"):
@@ -150,18 +164,24 @@ def _identity_outside(trace: Trace, x: Any, dim: Any, how: str) -> Any:
     """x with the reduction's identity past the end of a dim, where it may hold something else there."""
     if how == "sum" and dim in trace.zero_outside.get(x.value, ()):
         return x
-    inside = inside_of(trace, x, dim)
+    inside = inside_of(trace, x, dim, how)
     if inside is None:
         return x
     other = trace.const(identity(how, x.dtype), x.type)
     return x.make(trace.emit(ir.Select, inside, x.value, other, type=x.type))
 
 
-def inside_of(trace: Trace, x: Any, dim: Any) -> Value | None:
+def inside_of(trace: Trace, x: Any, dim: Any, what: str) -> Value | None:
     """Which elements of x are not past the end of a dim; nothing where all of them are inside for certain."""
+    if dim in trace.unplaced:
+        raise DimensionError(
+            f"{what}: the kernel's own loop places its tiles of {dim}, so which elements lie past its end is not known",
+            loc=here(),
+            remedy=f"walk {dim} with iterate or take it whole, or leave the tiles to GridConstraint without that loop",
+        )
     axis, length = x.dims.index(dim), length_of(trace, dim)
     extent = x.type.shape[axis]
-    if isinstance(length, int) and length % extent == 0:
+    if isinstance(length, int) and length > 0 and length % extent == 0:
         return None
     holds = positions(trace, x, dim, INDEX) < length
     return trace.emit(ir.Broadcast, holds.value, (axis,), type=Tile(x.type.shape, BOOL), name=ir.Broadcast.word())

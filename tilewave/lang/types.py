@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import prod
 from typing import Any, NoReturn
 
 from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, TraceError, here
 from tilewave.ir.core import Value
 from tilewave.ir.types import DType, Tile
+from tilewave.ir.types import dims as extents
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.lang.values import Traced, literal
 from tilewave.trace import DimensionWindow, Trace, current
@@ -54,6 +56,7 @@ class RegisterType:
     def __call__(self, value: float) -> Traced:
         trace = current("Register")
         kind = Tile(tuple(extent_of(trace, d, "a register tile") for d in self.dims), self.dtype)
+        want_room(trace, kind, self.dims, "a register tile")
         return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 
@@ -153,6 +156,26 @@ def window_of(trace: Trace, dim: Expression, what: str) -> DimensionWindow:
     return DimensionWindow(0, _whole(trace, dim, what))
 
 
+def is_whole(trace: Trace, dim: Any) -> bool:
+    """Whether every workgroup takes it whole: no constraint cuts it."""
+    return dim not in trace.windows and dim not in trace.walks
+
+
+def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> None:
+    """Refuse a tile with a whole dim that is more than a workgroup holds."""
+    held, room = prod(kind.shape) * kind.dtype.bytes, trace.room
+    whole = max((d for d in dims if is_whole(trace, d)), key=lambda d: kind.shape[dims.index(d)], default=None)
+    if whole is None or room.most_bytes is None or held <= room.most_bytes:
+        return
+    raise DimensionError(
+        f"{what} takes {whole} whole: a tile of {extents(kind.shape)} {kind.dtype} is {held:,} bytes, and the "
+        f"registers of a workgroup on {room.target} hold {room.most_bytes:,}",
+        loc=here(),
+        remedy=f"take it in parts: add TilingConstraint({whole}, BLOCK_{whole}), and do this inside an "
+        f"iterate over {whole}",
+    )
+
+
 def extent_of(trace: Trace, dim: Expression, what: str) -> int:
     """How long a tile is along `dim`, wherever it begins."""
     if dim in trace.walks and dim not in trace.windows:
@@ -166,11 +189,19 @@ def _whole(trace: Trace, dim: Expression, what: str) -> int:
     if isinstance(length, int):
         return max(length, 1)
     if dim in trace.longest:
+        trace.limits.setdefault(dim, (0, trace.longest[dim]))
         return trace.longest[dim]
     raise DimensionError(
         f"{what} spans {dim}, which no constraint cuts, and how long it is is known only at the launch",
         loc=here(),
-        remedy=f"give its length, subs={{{dim}: …}}, or call the kernel with its arrays; else cut it: add "
-        f"WorkgroupConstraint({dim}, BLOCK_{dim}, …), or TilingConstraint({dim}, BLOCK_{dim}) and do this inside an "
-        f"iterate over {dim}",
+        remedy=f"{_lengths(dim)}; or cut it: add WorkgroupConstraint({dim}, BLOCK_{dim}, …), or "
+        f"TilingConstraint({dim}, BLOCK_{dim}) and do this inside an iterate over {dim}",
     )
+
+
+def _lengths(dim: Expression) -> str:
+    """How to say how long a whole dim is."""
+    if isinstance(dim, Symbol):
+        called = "call the kernel with its arrays"
+        return f"{called}, or say how long it is, subs={{{dim}: …}}, or how long at most, longest={{{dim}: 4096}}"
+    return f"say how long it is, subs={{{next(dim.symbols())}: …}}"

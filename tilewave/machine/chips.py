@@ -129,6 +129,11 @@ class Chip:
         return self.matrix_units.count * self.matrix_units.waves
 
     @property
+    def register_bytes(self) -> int:
+        """Of a processor, as much as one workgroup may have."""
+        return self.matrix_units.count * self.matrix_units.registers * self.lanes * 4
+
+    @property
     def multiplies(self) -> tuple[str, ...]:
         """The dtypes of its products' operands."""
         rows = (i.dtypes(self.matrix)[:2] for i in ALL if self.matrix in i.chips)

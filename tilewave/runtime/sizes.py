@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from tilewave.errors import CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.launch import MOST_OPEN, HostLaunch, numbers_of, open_sizes
+from tilewave.ir.launch import MOST_OPEN, HostLaunch, limits_of, numbers_of
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
 from tilewave.runtime.arrays import Parameter, view
@@ -54,7 +54,8 @@ class Sizes:
         self.kernel, self.written = kernel, {v.name for v in written}
         self.memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
         self.numbers = numbers_of(kernel)
-        self.told = open_sizes(kernel)
+        self.limits = limits_of(kernel)
+        self.told = tuple(self.limits)
         """The indices that arrays tell."""
         self._others = {v.name: (i, v.type.dtype) for i, v in enumerate(self.numbers) if v.type != INDEX_SCALAR}
         self._kept: dict[Any, SizedCall] = {}
@@ -81,6 +82,7 @@ class Sizes:
 
     def of_values(self, values: Mapping[str, Any]) -> SizedCall:
         """The same for sizes that somebody knows."""
+        self._check_limits(values)
         ordered = [values[v.name] for v in self.numbers]
         launched = self.launch(ordered)
         if launched.workgroups > MOST_WORKGROUPS:
@@ -146,9 +148,21 @@ class Sizes:
             what = f"{name} is {first.length} by {first.array}, but {length} by {source.array}; {first}, {source}"
             both = f"axis {first.axis} of {first.array} and axis {source.axis} of {source.array}"
             self._fail(what, f"{name} is {both}; they must be equal")
-        if length > MOST_OPEN:
+
+    def _check_limits(self, values: Mapping[str, Any]) -> None:
+        for name, (least, most) in self.limits.items():
+            if values[name] > most:
+                self._too_long(name, values[name], most)
+            if values[name] < least:
+                what = f"{name} is {values[name]}, and of no elements there is no largest or smallest one"
+                self._fail(what, f"call it with {name} at least {least}")
+
+    def _too_long(self, name: str, length: int, most: int) -> NoReturn:
+        if most == MOST_OPEN:
             what = f"{name} is {length:,}, and a size that stays open is at most {MOST_OPEN:,}"
             self._fail(what, f"fix it when the kernel is compiled: subs={{{name}: {length}, …}}")
+        what = f"{name} is {length:,}, and it was compiled to take {name} whole up to {most:,}"
+        self._fail(what, f"compile it with longest={{{name}: {length}}}, or call the kernel itself, which does so")
 
     def _fail(self, what: str, remedy: str) -> NoReturn:
         raise CallError(f"{self.kernel.name}: {what}", loc=here(), remedy=remedy)

@@ -37,6 +37,10 @@ class AmdBackend(Backend):
                 remedy="write schedule=SchedulingType.PREFETCH, or leave buffers out",
             )
 
+    @property
+    def most_bytes(self) -> int:
+        return self.chip.register_bytes
+
     def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> AmdBuild:
         with IMPORTING:
             from tilewave.backend.amd.build import build_amd  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it

@@ -28,6 +28,10 @@ class NvidiaBackend(Backend):
     device = "cuda"
     has_lanes = True
 
+    @property
+    def most_bytes(self) -> int:
+        return self.chip.register_bytes
+
     def build(self, tiles: Kernel, places: Places, options: BuildOptions) -> NvidiaBuild:
         with IMPORTING:
             from tilewave.backend.nvidia.build import build_nvidia  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
