@@ -126,7 +126,7 @@ class Compiled:
             key = tuple([sized.numbers[i] for i in self._deciding_at])
             self.verdicts.want(key, sized.values, sized.parameters)
             if self._sizes_decide:
-                self.sizes.note_right(arrays, values)
+                sized.note_right()
         try:
             self.build.run(arrays, sized.numbers, sized.parameters)
         except WrongDevice as error:

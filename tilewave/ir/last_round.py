@@ -7,7 +7,6 @@ two tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import isqrt
 
 AROUND = 2
@@ -22,12 +21,14 @@ def range_sharers(left: int, steps: int, workgroups: int, step_bytes: int, hand_
     """How many of `workgroups` share the steps of `left` tiles evenly; 0 where whole tiles are as quick."""
     if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
         return 0
+    shared, most = left * steps, min(workgroups, left * steps)
     ways = [(left * 3 // 2, 3 if left % 2 else 2)]
     ways += [(left * p, p) for p in _near(steps, step_bytes, hand_over_bytes, workgroups // left)]
-    fitting = [(n, parts) for n, parts in ways if left < n <= min(workgroups, left * steps)]
-    return _quickest(
-        ((-(-left * steps // n) * step_bytes + parts * hand_over_bytes, n) for n, parts in fitting), steps * step_bytes
-    )
+    quickest = steps * step_bytes, 0
+    for sharers, parts in ways:
+        if left < sharers <= most:
+            quickest = min(quickest, (-(-shared // sharers) * step_bytes + parts * hand_over_bytes, sharers))
+    return quickest[1]
 
 
 def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:
@@ -37,22 +38,17 @@ def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_ov
     """
     if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
         return 0
-    found = []
+    quickest = steps * step_bytes, 0
     for parts in _near(steps, step_bytes, hand_over_bytes, min(workgroups // left, steps)):
         longest = -(-steps // parts)
         if left * parts % 2 == 0 and (parts - 1) * longest < steps:
-            found.append((longest * step_bytes + parts * hand_over_bytes, parts))
-    return _quickest(found, steps * step_bytes)
+            quickest = min(quickest, (longest * step_bytes + parts * hand_over_bytes, parts))
+    return quickest[1]
 
 
 def _near(steps: int, step_bytes: int, hand_over_bytes: int, most: int) -> range:
     best = min(isqrt(steps * step_bytes // max(1, hand_over_bytes)), most)
     return range(max(2, best - AROUND), min(most, best + 1 + AROUND) + 1)
-
-
-def _quickest(ways: Iterable[tuple[int, int]], whole: int) -> int:
-    time, found = min(ways, default=(whole, 0))
-    return found if time < whole else 0
 
 
 def reciprocal_shift(divisor: int) -> int:

@@ -39,6 +39,8 @@ class _Reader:
     facts: Callable[[Any], Facts]
     device: Callable[[Any], str]
     """Nothing where it is on the CPU."""
+    stream: Callable[[int], int]
+    """The library's current one on the device of that number."""
 
 
 def library(array: object) -> str:
@@ -62,12 +64,12 @@ def _reader(kind: type) -> _Reader | None:
         return None
     if package == "torch":
         return (
-            _Reader(_from_torch, _torch_facts, _device_of_tensor)
+            _Reader(_from_torch, _torch_facts, _device_of_tensor, _torch_stream)
             if kind in (module.Tensor, module.nn.Parameter)
             else None
         )
     return (
-        _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id))
+        _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id), _cupy_stream)
         if kind is module.ndarray
         else None
     )
@@ -219,30 +221,50 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
 # keys ---------------------------------------------------------------------------------------------------------------
 
 
-def key_of(arrays: Sequence[object]) -> tuple[Facts, ...] | None:
-    """All that decides what a kernel does with guests' arrays, device number first; None where one is no guest's.
+def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts, ...], int]:
+    """All that decides what a kernel does with guests' arrays, and their stream; nothing where one is no guest's.
 
     Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
+    Of each array its address comes first, then the number of its device.
     """
     key: list[Facts] = []
+    reader, asked, libraries = None, None, set()
     for array in arrays:
         kind: Any = type(array)
-        reader = _reader(kind)
-        if reader is None:
-            return None
+        if kind is not asked:
+            reader, asked = _reader(kind), kind
+            if reader is None:
+                return (), DEFAULT_STREAM
+            libraries.add(reader.stream)
         try:
             facts = reader.facts(array)
         except RuntimeError:  # a sparse tensor has no address
-            return None
-        if facts[0] < 0:  # on the CPU
-            return None
+            return (), DEFAULT_STREAM
+        if facts[1] < 0:  # on the CPU
+            return (), DEFAULT_STREAM
         key.append(facts)
-    return tuple(key)
+    if len(libraries) != 1:
+        return tuple(key), stream_of(arrays, names, key[0][1]) if key else DEFAULT_STREAM
+    return tuple(key), reader.stream(key[0][1])
 
 
 def _torch_facts(t: Any) -> Facts:
-    return t.get_device(), t.data_ptr(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_neg()
+    return t.data_ptr(), t.get_device(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_neg()
 
 
 def _cupy_facts(a: Any) -> Facts:
-    return a.device.id, a.data.ptr, a.shape, a.strides, a.dtype
+    return a.data.ptr, a.device.id, a.shape, a.strides, a.dtype
+
+
+def lie_of(key: tuple[Facts, ...]) -> tuple[Any, ...]:
+    """The same of all arrays that lie so, wherever: by which power of two its address divides is all that is left."""
+    return tuple([(facts[1:], grain_of(facts[0])) for facts in key])
+
+
+LINE = 1 << 10
+"""Bytes that every alignment which anybody asks for divides."""
+
+
+def grain_of(pointer: int) -> int:
+    """The largest power of two, up to a line, that divides an address; 0 for none."""
+    return (pointer | LINE) & -(pointer | LINE) if pointer else 0

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from tilewave.forks import cached_property
 from tilewave.ir.types import DType
 from tilewave.machine.chips import TENSOR_MAPS as ENGINE
 from tilewave.runtime.cuda_driver import CudaDriver
@@ -55,14 +57,21 @@ class TensorMap:
 
     def problem(self, pointer: int) -> str:
         """Why the copy engine cannot take this array at this address, as said after its name; empty if it can."""
+        if self._fits and _is_on_grain(pointer):
+            return ""
         return next(self._problems(pointer), "")
+
+    @cached_property
+    def _fits(self) -> bool:
+        """Whether the copy engine takes it at some address."""
+        return not any(self._problems(ENGINE.grain_bytes))
 
     def _problems(self, pointer: int) -> Iterator[str]:
         item = self.dtype.bytes
         if not 1 <= self.rank <= ENGINE.most_axes:
             yield f"has {self.rank} axes, and the copy engine takes 1 to {ENGINE.most_axes}"
             return
-        if pointer % ENGINE.grain_bytes or not pointer:
+        if not _is_on_grain(pointer):
             yield f"begins at {pointer:#x}, and the copy engine needs a multiple of {ENGINE.grain_bytes} bytes"
         if any(not 1 <= size <= 1 << 32 for size in self.sizes):
             yield f"has sizes {self.sizes}, and the copy engine takes 1 to 2³² along each axis"
@@ -99,29 +108,30 @@ class TensorMap:
 
     def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> TensorMapBytes:
         """The map in the copy engine's own words."""
-        self.check_box()
         descriptor = TensorMapBytes()
+        self.encode_at(descriptor.address, driver, pointer, kernel)
+        return descriptor
+
+    def encode_at(self, address: int, driver: CudaDriver, pointer: int, kernel: str) -> None:
+        """The same, at an address of 128 bytes that the driver accepts."""
+        before, after = self._arguments
+        driver.call(kernel, "cuTensorMapEncodeTiled", address, *before, pointer, *after)
+
+    @cached_property
+    def _arguments(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """What the driver is told of every array that lies so, before and behind its address."""
+        self.check_box()
         sizes = (ctypes.c_uint64 * self.rank)(*reversed(self.sizes))
         strides = (ctypes.c_uint64 * self.rank)(*reversed(self._outer_strides()))
         box = (ctypes.c_uint32 * self.rank)(*reversed(self.box))
         steps = (ctypes.c_uint32 * self.rank)(*[1] * self.rank)
-        driver.call(
-            kernel,
-            "cuTensorMapEncodeTiled",
-            descriptor.address,
-            _DTYPES[self.dtype.name],
-            self.rank,
-            pointer,
-            sizes,
-            strides,
-            box,
-            steps,
-            _NO_INTERLEAVE,
-            _SWIZZLES[self.swizzle_bytes],
-            _PROMOTIONS[self.l2_promotion_bytes],
-            _FILL_WITH_ZEROS,
-        )
-        return descriptor
+        swizzle, promotion = _SWIZZLES[self.swizzle_bytes], _PROMOTIONS[self.l2_promotion_bytes]
+        after = sizes, strides, box, steps, _NO_INTERLEAVE, swizzle, promotion, _FILL_WITH_ZEROS
+        return (_DTYPES[self.dtype.name], self.rank), after
+
+
+def _is_on_grain(pointer: int) -> bool:
+    return bool(pointer) and not pointer % ENGINE.grain_bytes
 
 
 class TensorMapBytes:

@@ -27,8 +27,9 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import NOTHING, CudaCode, CudaProgram, Prepared
-from tilewave.runtime.cuda_launch import tensor_map
+from tilewave.runtime.cuda import CudaCode, CudaProgram, Nothing
+from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
+from tilewave.runtime.foreign_arrays import grain_of
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
@@ -49,8 +50,6 @@ Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 
 KEPT_CLASSES = 1024
 LONGEST = 1 << 32
-LINE = 1 << 10
-"""Bytes that every alignment which anybody asks for divides."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
@@ -278,12 +277,11 @@ class Chooser(CudaProgram):
 
     def prepare(
         self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
-    ) -> Prepared:
+    ) -> LaunchTemplate | Nothing:
         owner = self.owner
-        symbols = owner.symbols(numbers)
         tiles = owner.tile_count(numbers)
         if not tiles:
-            return NOTHING
+            return Nothing()
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
@@ -291,16 +289,16 @@ class Chooser(CudaProgram):
         program = owner.program_for(variant, parameters)
         owner.warn_of_slow_code(program, number)
         code = owner.code_for(variant)
-        workgroups, passed = code.launches.of(symbols)
+        workgroups, passed = code.launches.of(owner.symbols(numbers))
         one_round = workgroups == -(-tiles // code.cluster) * code.cluster
         shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
-        return program.prepared(views, [passed[name] for name in _symbols(code)], number, stream, shape)
+        return program.template(views, [passed[name] for name in code.symbols], number, stream, shape)
 
 
 def _lie(v: ArrayView) -> tuple[Any, ...]:
     """All of an array that decides how its tiles are moved; how many rows it has is no part of it."""
     lengths = tuple([min(n, 2) if n <= LONGEST else 3 for n in v.shape])
-    return not v.pointer, v.pointer % LINE, v.strides, v.shape[-1], lengths, v.dtype
+    return grain_of(v.pointer), v.strides, v.shape[-1], lengths, v.dtype
 
 
 def _rank(memory: Value) -> int:
@@ -339,7 +337,7 @@ def _compiler() -> ModuleType:
 
 def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
     names = [v.name for v in tiles.body.args if isinstance(v.type, Memory)]
-    symbols = _symbols(code)
+    symbols = code.symbols
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
     attributes = (
         *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
@@ -348,11 +346,6 @@ def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
     known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
     grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)
     return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
-
-
-def _symbols(code: NvidiaCode) -> list[str]:
-    """The numbers that a launch passes: those of the call, and what is computed from them."""
-    return [a.name for a in code.arguments if a.kind == "symbol"]
 
 
 def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
