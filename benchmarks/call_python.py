@@ -189,7 +189,9 @@ def main():
             else:
                 print(f"{name:12} {path:14} {microseconds(compiled, cases):8.2f} µs", flush=True)
         hosts = HostLaunch.of(compiled.kernel), next(iter(compiled.build.program._codes.values())).launches._host[1]
-        print(f"{name:12} steps of the launch: {' and '.join(str(len(h._steps)) for h in hosts)}")
+        print(
+            f"{name:12} steps of the launch: {' and '.join(str(sum(len(steps) for _, steps in h._steps)) for h in hosts)}"
+        )
     assert fake.faults == [], fake.faults
 
 

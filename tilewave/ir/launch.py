@@ -242,7 +242,7 @@ LAUNCH = "host_launch"
 
 
 class HostLaunch:
-    """A kernel's launch as a list of steps on a list of numbers; nothing is looked up by name at a call."""
+    """A kernel's launch as steps on a list of numbers; nothing is looked up by name at a call."""
 
     def __init__(self, kernel: Kernel) -> None:
         given, launch = numbers_of(kernel), launch_of(kernel)
@@ -250,11 +250,13 @@ class HostLaunch:
         constants = {op.result: int(op.value) for op in ops if isinstance(op, Const)}
         at = {v: i for i, v in enumerate((*given, *constants))}
         self._constants = tuple(constants.values())
-        self._steps: list[_Step] = []
-        """Each puts its result behind all that is known before it."""
+        self._steps: list[tuple[int, list[Any]]] = []
+        """Those of equally many operands in a row; each puts its result behind all that is known before it."""
         for op in ops:
             if not isinstance(op, Const | Yield):
-                self._steps.append(_step(op, [at[v] for v in op.operands]))
+                if not self._steps or self._steps[-1][0] != len(op.operands):
+                    self._steps.append((len(op.operands), []))
+                self._steps[-1][1].append((_meaning(op), *[at[v] for v in op.operands]))
                 at[op.result] = len(at)
         places = {v.name: at[v] for v in given}
         if launch is not None:
@@ -263,7 +265,7 @@ class HostLaunch:
             places |= {r.name: at[v] for r, v in zip(launch.results, ends.values, strict=True)}
         self.names = tuple(places)
         """Of all numbers that a launch passes on, in order."""
-        self._passed = tuple(places.values())
+        self._passed = picked(tuple(places.values()))
         self._workgroups = kernel.workgroups if isinstance(kernel.workgroups, int) else -1
         self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
         self._counted = places[kernel.workgroups] if isinstance(kernel.workgroups, str) else -1
@@ -288,20 +290,26 @@ class HostLaunch:
     def _computed(self, numbers: tuple[Any, ...]) -> LaunchNumbers:
         values = [*numbers, *self._constants]
         know = values.append
-        for meaning, first, second, all_of_them in self._steps:  # most have two operands, and no list is made for them
-            know(
-                meaning(*[values[i] for i in all_of_them]) if all_of_them else meaning(values[first], values[second])
-            )
+        for operands, steps in self._steps:
+            match operands:
+                case 1:
+                    for meaning, a in steps:
+                        know(meaning(values[a]))
+                case 2:
+                    for meaning, a, b in steps:
+                        know(meaning(values[a], values[b]))
+                case _:
+                    for meaning, *places in steps:
+                        know(meaning(*[values[i] for i in places]))
         workgroups = self._workgroups if self._counted < 0 else values[self._counted]
-        return LaunchNumbers(workgroups, tuple([values[i] for i in self._passed]))
+        return LaunchNumbers(workgroups, self._passed(values))
 
 
-_Step = tuple[Callable[..., Any], int, int, tuple[int, ...]]
-"""What is done, and where its two operands are; or where all of them are, if it has not two."""
-
-
-def _step(op: Op, operands: Sequence[int]) -> _Step:
-    return (_meaning(op), *operands, ()) if len(operands) == 2 else (_meaning(op), 0, 0, tuple(operands))
+def picked(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What gives the numbers at these places of a list."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: tuple([values[i] for i in places])
 
 
 def skeleton(kernel: Kernel) -> Kernel:

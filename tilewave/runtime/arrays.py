@@ -248,8 +248,13 @@ class Parameter:
 
     def reach(self, strides: tuple[int, ...]) -> tuple[int, int] | None:
         """The bytes that arrays of these strides lie in, from their address on; None where that must be looked at."""
-        if strides == self.row_major:
-            return 0, self.bytes
+        step = self.item_bytes
+        for size, stride in zip(self.shape[::-1], strides[::-1]):  # noqa: B905 - they are equally many
+            if stride != step:
+                break
+            step *= size
+        else:
+            return 0, step
         layout = layout_of(self.shape, strides, self.item_bytes)
         if layout.uneven or layout.high - layout.low > MOST_BYTES:
             return None

@@ -13,6 +13,7 @@ from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, La
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, lie_of, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory
+from tilewave.runtime.sizes import Size
 
 V = TypeVar("V")
 Key = tuple[Any, ...]
@@ -107,32 +108,35 @@ class CudaProgram:
         """
         try:
             key = self._key(arrays, numbers if self._all_decide else self._decide(numbers))
-            prepared = self._prepared.get(key) or self._like(key)
-            if prepared is None:
-                wanted = self.code.parameters if parameters is None else parameters
-                prepared = self._prepare(arrays, key, numbers, wanted)
-        except CallError as error:  # looking for the author's line costs more than a launch
-            raise error.at(here()) from None
         except Refused as refused:
-            raise CallError(f"{self.code.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
+            raise self._told(refused) from None
+        wanted = self.code.parameters if parameters is None else parameters
+        prepared = self._prepared.get(key) or self._like(key) or self._prepare(arrays, key, numbers, wanted)
         frame, launcher = prepared.frame, prepared.launcher
         if self._scalars and prepared.numbers[: len(numbers)] != tuple(numbers):
             frame = launcher.renumbered(frame, numbers)
         launcher.launch(frame)
 
-    def again(self, arrays: Sequence[object], given: Mapping[str, Any]) -> bool:
-        """Launch what such arrays and numbers launched before; False where they did not, or are not all told so."""
-        if self._scalars or self.deciding is None or len(given) != len(self.deciding):
-            return False  # a size that is given too is yet to be held against the arrays
-        try:
-            key = self._key(arrays, [given.get(name) for _, name in self.deciding] if given else ())
-        except Refused:
-            return False
+    def call(self, arrays: Sequence[object], given: Mapping[str, Any], sized: Size) -> None:
+        """The same for a call that may be known by what it gives; else `sized` tells its numbers and parameters."""
+        key = self._key_of_call(arrays, given)
         prepared = self._prepared.get(key) or self._like(key)
         if prepared is None:
-            return False
+            found = sized(arrays, given)
+            if not key:
+                self(arrays, found.numbers, found.parameters)
+                return
+            prepared = self._prepare(arrays, key, found.numbers, found.parameters)
         prepared.launcher.launch(prepared.frame)
-        return True
+
+    def _key_of_call(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Key:
+        """Nothing where more decides than is told here: a size that is given is yet to be held against the arrays."""
+        if self._scalars or self.deciding is None or len(given) != len(self.deciding):
+            return ()
+        try:
+            return self._key(arrays, [given.get(name) for _, name in self.deciding] if given else ())
+        except Refused:
+            return ()
 
     def _key(self, arrays: Sequence[object], deciding: Sequence[Any]) -> Key:
         """All that decides a launch; nothing where some array is no guest's, and is looked at anew in every call."""
@@ -167,17 +171,26 @@ class CudaProgram:
         self, arrays: Sequence[object], key: Key, numbers: Sequence[int], parameters: tuple[Parameter, ...]
     ) -> Prepared:
         """The launch of arrays that are looked at closely; it is kept for these, and for all that lie alike."""
-        kernel = self.code.kernel
-        views = check_call(kernel, parameters, arrays, "cuda", NOWHERE, cuda_driver(kernel).device_of)
-        number = device_number(views)
-        stream = key[1] if key else stream_of(arrays, self._names, number)
-        launch = self.prepare(views, numbers, number, stream, parameters)
+        driver = cuda_driver(self.code.kernel)
+        try:
+            views = check_call(self.code.kernel, parameters, arrays, "cuda", NOWHERE, driver.device_of)
+            number = device_number(views)
+            stream = key[1] if key else stream_of(arrays, self._names, number)
+            launch = self.prepare(views, numbers, number, stream, parameters)
+        except (CallError, Refused) as error:  # looking for the author's line costs more than a launch
+            raise self._told(error) from None
         template = Template(launch, Reaches.of(parameters, views), tuple(numbers))
         prepared = template.at([v.pointer for v in views])
         if key:
             _kept(self._templates, (lie_of(key[0]), *key[1:]), template)
             _kept(self._prepared, key, prepared)
         return prepared
+
+    def _told(self, error: CallError | Refused) -> CallError:
+        """With the author's line."""
+        if isinstance(error, CallError):
+            return error.at(here())
+        return CallError(f"{self.code.kernel}: {error.what}", loc=here(), remedy=error.remedy)
 
     def prepare(
         self,

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewave.errors import CallError, TargetError, here
+from tilewave.forks import cached_property
+from tilewave.ir.launch import picked
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
+from tilewave.runtime.driver import Function
 from tilewave.runtime.gpu_launch import (
     Address,
     Attribute,
@@ -33,9 +36,11 @@ from tilewave.runtime.gpu_launch import (
     Table,
     TiledArray,
 )
-from tilewave.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap
+from tilewave.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, MapEncoding, TensorMap
 
 LOG_BYTES = 1 << 16
+CONFIG_BYTES = 56
+"""Of a CUlaunchConfig."""
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
 _SHARED, _CONST, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 2, 3, 4, 8
 _RECORDED = -1
@@ -169,47 +174,57 @@ class FrameLayout:
     """Where a launch has what the driver reads: tensor maps, a word for each parameter, pointers to them, its config.
 
     A CUlaunchConfig is the grid, the workgroup's lanes, shared bytes, a stream, and where its attributes are; a
-    CUlaunchAttribute has its number and, 8 bytes on, a value of 64.
+    CUlaunchAttribute has its number and, 8 bytes on, a value of 64. Last come the numbers that maps are made of.
     """
 
     def __init__(
-        self, count: int, maps: Sequence[int], block: Shape3, shared_bytes: int, attributes: Sequence[Attribute]
+        self,
+        count: int,
+        maps: Sequence[tuple[int, int]],
+        block: Shape3,
+        shared_bytes: int,
+        attributes: Sequence[Attribute],
     ) -> None:
-        """`maps` are the parameters that are tensor maps."""
-        self._attributes = b"".join(map(_spelled, attributes))
-        self._given = (*block, shared_bytes), len(attributes)
-        self._packed = struct.Struct(f"@{count}q{count}Q7IQQI0Q")
-        words_at = len(maps) * MAP_BYTES
-        self._pointers = [words_at + 8 * i for i in range(count)]
-        for at, parameter in enumerate(maps):
-            self._pointers[parameter] = at * MAP_BYTES
-        self._words_at, self._parameters_at, self._config_at = words_at, words_at + 8 * count, words_at + 16 * count
-        self._attributes_at = words_at + self._packed.size
-        self._memory = ctypes.c_char * (self._attributes_at + len(self._attributes) + MAP_ALIGNMENT)
+        """`maps` are the parameters that are tensor maps, and how many axes each has."""
+        spelled = b"".join(map(_spelled, attributes))
+        numbers = sum(2 * rank for _, rank in maps)
+        self._packed = struct.Struct(f"@{count}q{count}Q7IQQI0Q{numbers}Q{len(spelled)}s")
+        self._config, self._attributes = (*block, shared_bytes), (len(attributes), spelled)
+        self._words_at = words_at = len(maps) * MAP_BYTES
+        self._count = count
+        self._parameters_at, self._config_at = words_at + 8 * count, words_at + 16 * count
+        numbers_at = self._config_at + CONFIG_BYTES
+        self.maps: list[tuple[int, int, int]] = []
+        """Which parameter each is, where it is encoded, and what of."""
+        for at, (parameter, rank) in enumerate(maps):
+            self.maps.append((parameter, at * MAP_BYTES, numbers_at))
+            numbers_at += 16 * rank
+        self._attributes_at = numbers_at
+        self._memory = ctypes.c_char * (words_at + self._packed.size + MAP_ALIGNMENT)
 
-    def frame(self, words: Sequence[int], grid: Shape3, stream: int) -> LaunchFrame:
-        """A launch, whose maps are yet to be encoded, one after the other from its `maps_at` on."""
+    def frame(self, words: Sequence[int], grid: Shape3, stream: int, numbers: Sequence[int] = ()) -> LaunchFrame:
+        """A launch, whose maps are yet to be encoded."""
         memory = self._memory()
         address = ctypes.addressof(memory)
         start = -(-address // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        (*lanes, shared_bytes), count = self._given
-        pointers = [start + at for at in self._pointers]
-        attributes_at = start + self._attributes_at
-        config = *grid, *lanes, shared_bytes, stream, attributes_at, count
-        self._packed.pack_into(memory, start - address + self._words_at, *words, *pointers, *config)
-        if count:
-            ctypes.memmove(attributes_at, self._attributes, len(self._attributes))
+        pointers = [*range(start + self._words_at, start + self._parameters_at, 8)]
+        for parameter, at, _ in self.maps:
+            pointers[parameter] = start + at
+        count, spelled = self._attributes
+        config = *grid, *self._config, stream, start + self._attributes_at, count
+        at = start - address + self._words_at
+        self._packed.pack_into(memory, at, *words, *pointers, *config, *numbers, spelled)
         return LaunchFrame(start + self._config_at, start + self._parameters_at, start, memory)
 
     def with_words(self, frame: LaunchFrame, words: Mapping[int, int]) -> LaunchFrame:
         """The same launch, except for some of its parameters; all others are read where that frame has them."""
         own = (c_int64 * len(words))(*words.values())
-        parameters = (c_size_t * len(self._pointers)).from_address(frame.parameters_at)
+        parameters = (c_size_t * self._count).from_address(frame.parameters_at)
         parameters = type(parameters).from_buffer_copy(parameters)
         first = ctypes.addressof(own)
         for i, at in enumerate(words):
             parameters[at] = first + 8 * i
-        return LaunchFrame(frame.at, ctypes.addressof(parameters), frame.maps_at, (frame, own, parameters))
+        return LaunchFrame(frame.at, ctypes.addressof(parameters), frame.start, (frame, own, parameters))
 
 
 class LaunchFrame(NamedTuple):
@@ -218,7 +233,7 @@ class LaunchFrame(NamedTuple):
     at: int
     """The address of its config."""
     parameters_at: int
-    maps_at: int
+    start: int
     memory: object
     """What all these addresses are in."""
 
@@ -254,12 +269,14 @@ class Launcher:
             (at, _RECORDED): self._zeros(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)
         }
         self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
-        self._symbols = [(at, slot.index) for at, slot in slots if isinstance(slot, SymbolArgument)]
-        self._addresses = tuple((at, slot.array) for at, slot in slots if isinstance(slot, Address))
+        self._of_symbols = picked([slot.index if isinstance(slot, SymbolArgument) else -1 for _, slot in slots])
+        """The numbers of a call, and a 0 behind them → words; those of other parameters are yet to be found."""
+        self.addresses = tuple((at, slot.array) for at, slot in slots if isinstance(slot, Address))
         self._tiled = tuple(slot for _, slot in slots if isinstance(slot, TiledArray))
-        known = SymbolArgument | Address | TiledArray
+        self._strides = [(at, slot.array, slot.axis) for at, slot in slots if isinstance(slot, Stride)]
+        known = SymbolArgument | Address | Stride | TiledArray
         self._others = [(at, slot) for at, slot in slots if not isinstance(slot, known)]
-        maps = [at for at, slot in slots if isinstance(slot, TiledArray)]
+        maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
         shape = len(slots), maps, description.block, description.shared_bytes
         early = description.attributes
         late = [a for a in early if not isinstance(a, EarlyStart)]
@@ -277,13 +294,17 @@ class Launcher:
         """All that a launch needs but where its arrays lie; `shape` where their sizes decide it."""
         grid = self.description.grid if shape is None else shape.grid
         layout = self._early if shape is None or shape.starts_early else self._late
-        words = [0] * len(self.description.slots)
-        for at, index in self._symbols:  # most are
-            words[at] = numbers[index]
+        words = [*self._of_symbols((*numbers, 0))]
+        for at, array, axis in self._strides:
+            words[at] = views[array].strides[axis] // views[array].dtype.bytes
         for at, slot in self._others:
-            words[at] = self._word(at, slot, views, numbers, stream)
-        maps = [(slot.array, self._map(slot, views[slot.array])) for slot in self._tiled]
-        return LaunchTemplate(self, layout, words, self._addresses, maps, grid, stream)
+            words[at] = self._word(at, slot, numbers, stream)
+        encodings, sides = [], []
+        for tiled in self._tiled:
+            found = self._map(tiled, views[tiled.array])
+            encodings.append((tiled.array, found.encoding()))
+            sides += found.numbers()
+        return LaunchTemplate(self, layout, words, grid, stream, encodings, sides)
 
     def renumbered(self, frame: LaunchFrame, numbers: Sequence[int]) -> LaunchFrame:
         """The same launch with other numbers for the kernel's arithmetic; the old frame is left as it was."""
@@ -299,12 +320,18 @@ class Launcher:
             with self._driver.current(self._number):
                 code = self._launch(frame.at, self._handle, frame.parameters_at, None)
         if code:
-            raise self._driver.failure(self.function.name, "cuLaunchKernelEx", code)
+            raise self.failure("cuLaunchKernelEx", code)
 
-    def _word(self, at: int, slot: Slot, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> int:
+    def failure(self, name: str, code: int) -> TargetError:
+        return self._driver.failure(self.function.name, name, code)
+
+    @cached_property
+    def encode(self) -> Function:
+        """What older drivers do not have, and kernels without tensor maps do not need."""
+        return self._driver.function("cuTensorMapEncodeTiled", self.function.name)
+
+    def _word(self, at: int, slot: Slot, numbers: Sequence[int], stream: int) -> int:
         match slot:
-            case Stride(array, axis):
-                return views[array].strides[axis] // views[array].dtype.bytes
             case ScalarSlot(index):
                 return c_int64(numbers[index]).value  # the bits of a float may look like a larger number
             case Table(index):
@@ -344,23 +371,25 @@ class LaunchTemplate(NamedTuple):
     launcher: Launcher
     layout: FrameLayout
     words: list[int]
-    addresses: tuple[tuple[int, int], ...]
-    """Which parameters are addresses, and of which arrays."""
-    maps: list[tuple[int, TensorMap]]
     grid: Shape3
     stream: int
+    maps: list[tuple[int, MapEncoding]]
+    """Of which arrays there are tensor maps, and of what kind."""
+    sides: list[int]
+    """The numbers that these maps are made of, beside addresses."""
 
     def at(self, pointers: Sequence[int]) -> LaunchFrame:
         """The launch with arrays at these addresses; they have been checked."""
         words = self.words.copy()
-        for at, array in self.addresses:
+        for at, array in self.launcher.addresses:
             # Lanes that must not touch an element look at their array's first one; an empty array has none.
             words[at] = pointers[array] or next(filter(None, pointers), 0)
-        frame = self.layout.frame(words, self.grid, self.stream)
-        map_at, function = frame.maps_at, self.launcher.function
-        for array, tiled in self.maps:
-            tiled.encode_at(map_at, function.driver, pointers[array], function.name)
-            map_at += MAP_BYTES
+        frame = self.layout.frame(words, self.grid, self.stream, self.sides)
+        start = frame.start
+        for (array, encoding), (_, at, numbers) in zip(self.maps, self.layout.maps, strict=True):
+            code = encoding(self.launcher.encode, start + at, start + numbers, pointers[array])
+            if code:
+                raise self.launcher.failure("cuTensorMapEncodeTiled", code)
         return frame
 
 

@@ -228,14 +228,14 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts,
     Of each array its address comes first, then the number of its device.
     """
     key: list[Facts] = []
-    reader, asked, libraries = None, None, set()
+    first: Any = type(arrays[0]) if arrays else object
+    reader, alike = _reader(first), True
     for array in arrays:
         kind: Any = type(array)
-        if kind is not asked:
-            reader, asked = _reader(kind), kind
-            if reader is None:
-                return (), DEFAULT_STREAM
-            libraries.add(reader.stream)
+        if kind is not first:
+            reader, alike = _reader(kind), False
+        if reader is None:
+            return (), DEFAULT_STREAM
         try:
             facts = reader.facts(array)
         except RuntimeError:  # a sparse tensor has no address
@@ -243,9 +243,10 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts,
         if facts[1] < 0:  # on the CPU
             return (), DEFAULT_STREAM
         key.append(facts)
-    if len(libraries) != 1:
-        return tuple(key), stream_of(arrays, names, key[0][1]) if key else DEFAULT_STREAM
-    return tuple(key), reader.stream(key[0][1])
+    if reader is None:
+        return (), DEFAULT_STREAM
+    number = key[0][1]
+    return tuple(key), reader.stream(number) if alike else stream_of(arrays, names, number)
 
 
 def _torch_facts(t: Any) -> Facts:
@@ -256,15 +257,10 @@ def _cupy_facts(a: Any) -> Facts:
     return a.data.ptr, a.device.id, a.shape, a.strides, a.dtype
 
 
-def lie_of(key: tuple[Facts, ...]) -> tuple[Any, ...]:
-    """The same of all arrays that lie so, wherever: by which power of two its address divides is all that is left."""
-    return tuple([(facts[1:], grain_of(facts[0])) for facts in key])
-
-
 LINE = 1 << 10
 """Bytes that every alignment which anybody asks for divides."""
 
 
-def grain_of(pointer: int) -> int:
-    """The largest power of two, up to a line, that divides an address; 0 for none."""
-    return (pointer | LINE) & -(pointer | LINE) if pointer else 0
+def lie_of(key: tuple[Facts, ...]) -> tuple[Any, ...]:
+    """The same of all arrays that lie so, wherever: of an address, the power of two that divides it is left, or 0."""
+    return tuple([(facts[1:], min(facts[0] & -facts[0], LINE)) for facts in key])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -38,6 +38,10 @@ class SizedCall:
     def note_right(self) -> None:
         """Remember that the kernel is right for these sizes, whatever its other numbers are."""
         (self.kept_as or self).is_right = True
+
+
+Size = Callable[[Sequence[Any], Mapping[str, Any]], SizedCall]
+"""Arrays, and the numbers that a call gives itself → what its sizes come to; an error where they are wrong."""
 
 
 @dataclass(frozen=True)
