@@ -159,21 +159,23 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        if self.build.again(arrays, values):
-            return
+        try:
+            self.build.call(arrays, values, self._sized)
+        except WrongDevice as error:
+            if self.elsewhere is None:
+                raise _with_targets(error) from None
+            self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
+
+    def _sized(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> SizedCall:
+        """What the sizes of a call come to; the kernel is right for them."""
         sized = self.sizes.of_call(arrays, values)
         if not sized.is_right and self.numbers:
             self._want_assumed(sized.values)
             key = tuple([sized.numbers[i] for i in self._deciding_at])
             self.verdicts.want(key, sized.values, sized.parameters)
             if self._sizes_decide:
-                self.sizes.note_right(arrays, values)
-        try:
-            self.build.run(arrays, sized.numbers, sized.parameters)
-        except WrongDevice as error:
-            if self.elsewhere is None:
-                raise _with_targets(error) from None
-            self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
+                sized.note_right()
+        return sized
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.

@@ -35,9 +35,9 @@ from tilewave.ir.ops import (
     Write,
     WriteThrough,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
-from tilewave.ir.placements import lies_in
 from tilewave.layouts.formulas import linear
 from tilewave.layouts.fragments import Fragment, GroupFragment
 from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_in_registers

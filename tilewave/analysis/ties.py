@@ -1,7 +1,8 @@
 """Which tiles must be held in one and the same layout, and in which.
 
 Constants and what is read can be had in any layout: they are made anew in each that is needed. A product's sums cannot,
-nor what a loop carries, nor what is reduced, nor whatever is computed from these. Such tiles are tied to each other by the ops between them:
+nor what a loop carries or a reduction takes, nor whatever is computed from these. Such tiles are tied to each other by
+the ops between them:
 
     %total = loop(%trips, [%zero]) … do (%i, %x) {
       %p = mma(%a, %b, %zero)       %p is held as the matrix instruction gives its sums

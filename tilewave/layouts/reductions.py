@@ -162,7 +162,8 @@ def rows_in_lanes(
             terms[axis].append(Term("lane", taken[axis], divisor, 0 if divisor * count == lanes else count))
             taken[axis], divisor = taken[axis] * count, divisor * count
     divisor = 1
-    for axis in sorted(reversed(order), key=lambda axis: axis in reduced):
+    farthest = order[::-1]
+    for axis in (*(a for a in farthest if a not in reduced), *(a for a in farthest if a in reduced)):
         count = min(_power_in(shape[axis] // taken[axis]), waves // divisor)
         if count > 1:
             terms[axis].insert(0, Term("wave", shape[axis] // count, divisor, count))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -40,16 +39,15 @@ class Reductions:
 
     def registers(self, op: ReduceRegisters, x: Held) -> Held:
         """Neighbours first along each axis, the last of them first; as many as possible at once."""
-        parts, shape = self.singles(x), list(x.shape)
-        places = np.arange(prod(shape)).reshape(shape)
+        parts = self.singles(x)
+        left = list(x.shape)
         for axis in sorted(op.axes, reverse=True):
-            places = np.moveaxis(places, axis, -1)
-            parts = [self.tree(op, [parts[i] for i in row], x.kind) for row in places.reshape(-1, places.shape[-1])]
-            places = np.arange(len(parts)).reshape(places.shape[:-1])
+            rows = np.moveaxis(np.arange(len(parts)).reshape(left), axis, -1).reshape(-1, left.pop(axis))
+            parts = [self.tree(op, [parts[i] for i in row], x.kind) for row in rows]
         shape = op.result.type.shape
-        width = natural_width(tuple(shape), x.kind)
+        width = natural_width(shape, x.kind)
         joined = [join(self.f, parts[i : i + width], x.kind, 1) for i in range(0, len(parts), width)]
-        return Held(tuple(shape), x.kind, width, tuple(joined))
+        return Held(shape, x.kind, width, tuple(joined))
 
     def singles(self, x: Held) -> list[str]:
         return [one for part in x.parts for one in cut(self.f, part, x.kind, x.width, 1)] if x.width > 1 else [*x.parts]
