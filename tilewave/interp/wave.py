@@ -58,6 +58,7 @@ from tilewave.ir.ops import (
     Rearrange,
     ReduceLanes,
     ReduceRegisters,
+    Renew,
     Role,
     Scheduling,
     Select,
@@ -169,6 +170,10 @@ class WaveRun(AsynchronousMeaning):
         register = np.arange(1 << len(op.of_register))
         found: Array = x[applied(op.of_register, register) ^ applied(op.of_lane, lane), register]
         return found.reshape(-1, *op.result.type.shape)
+
+    def renew(self, op: Renew) -> Array:
+        held: Array = self.env[op.x]
+        return held
 
     def reduce_registers(self, op: ReduceRegisters) -> Array:
         x = reduced_along(op.how, self.env[op.x], tuple(axis + 1 for axis in op.axes))
@@ -395,6 +400,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Part: WaveRun.part,
     Rearrange: WaveRun.rearrange,
     Shuffle: WaveRun.shuffle,
+    Renew: WaveRun.renew,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
     AllOf: WaveRun.all_of,

@@ -57,6 +57,23 @@ class Unset(Computed):
 
 
 @dataclass(frozen=True)
+class Renew(Computed):
+    """The same registers, but nobody may take what was computed from them before for what is computed from them now.
+
+    `turn` tells apart several of one vector.
+    """
+
+    levels = ON_LANES
+
+    x: Value
+    turn: int = 0
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector) and self.result.type == x, f"takes a vector and gives it again, not {x}")
+
+
+@dataclass(frozen=True)
 class Rearrange(Computed):
     """Register r of the result is register `of_register`·r + `of_lane`·lane of x: matrices over bits, by their
     columns; registers are numbered in the order of the vector."""
@@ -313,6 +330,7 @@ OPS: tuple[type[Op], ...] = (
     Wave,
     Ramp,
     Unset,
+    Renew,
     Rearrange,
     Shuffle,
     Load,

@@ -151,7 +151,7 @@ class _Body:
         self.f.loc = NOWHERE
         if self.async_ops:
             self.async_ops.finish()
-        attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves))
+        attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves), self.kernel.resident)
         text = self.f.finish(attributes=f"{attributes} {self.lines.of_function}", linkage=self.target.convention)
         self.module.functions.append(text)
         flags = [*self.target.flags(), *self.lines.flags()]
@@ -423,6 +423,7 @@ VECTORS: tuple[type[Op], ...] = (
     ir.Shuffle,
     ir.ReduceRegisters,
     ir.ReduceLanes,
+    ir.Renew,
     ir.Ramp,
     ir.Unset,
 )
@@ -452,6 +453,12 @@ def _is_elementwise(op: Op) -> bool:
     return isinstance(op, ir.Elementwise) and isinstance(op.result.type, Vector)
 
 
+def _reduces_rows(op: Op, run: Sequence[Op]) -> bool:
+    """Whether it takes rows of what a run of elementwise ops makes."""
+    made = {other.result for other in run}
+    return isinstance(op, ir.ReduceRegisters) and op.x in made and len(op.x.type.shape) - 1 in op.axes
+
+
 def _runs(ops: Sequence[Op]) -> list[list[Op]]:
     """Ops one by one, but for elementwise ones of one shape; what else these need stands in front of them."""
     found: list[list[Op]] = []
@@ -460,6 +467,9 @@ def _runs(ops: Sequence[Op]) -> list[list[Op]]:
     for op in ops:
         if run and _is_elementwise(op) and op.result.type.shape == run[0].result.type.shape:
             run.append(op)
+        elif run and _reduces_rows(op, run):
+            run.append(op)
+            run = []
         elif run and op.is_pure and not set(op.operands) & {other.result for other in run}:
             found.insert(-1, [op])
         else:
