@@ -22,7 +22,7 @@ from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, Renew
 from tilewave.ir.rewrite import names, substitute, uses
 from tilewave.ir.types import Vector
 
-MOST_HELD_BYTES = 192
+MOST_HELD_BYTES = 96
 """Of one vector over a barrier: a lane has 256 bytes of registers where a thousand of them share a processor."""
 
 
@@ -71,14 +71,21 @@ class _Recomputing:
         return Block(block.args, tuple(out.ops))
 
     def is_held_over(self, v: Value) -> bool:
-        return _bytes(v) > self.most_bytes and self.made_behind.get(v, self.barriers) < self.barriers
+        is_old = self.made_behind.get(v, self.barriers) < self.barriers
+        return _bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
 
     def can_be_had(self, v: Value) -> bool:
         """Whether it is computed one by one from what takes fewer registers."""
+        return isinstance(self.makers[v], (Elementwise, Broadcast)) and self.narrowest(v) < _bytes(v)
+
+    def narrowest(self, v: Value) -> int:
+        """The bytes of what has to be held so that it can be computed."""
         if not self.is_held_over(v):
-            return True
+            return _bytes(v) if isinstance(self.makers.get(v), Load) else 0
         op = self.makers[v]
-        return isinstance(op, (Elementwise, Broadcast)) and all(map(self.can_be_had, op.operands))
+        if not isinstance(op, (Elementwise, Broadcast)):
+            return _bytes(v)
+        return sum(self.narrowest(x) for x in dict.fromkeys(op.operands))
 
     def had_again(self, v: Value) -> Value:
         """v, computed behind the last barrier; narrow numbers in such a way that nobody keeps the wide ones."""
