@@ -227,26 +227,24 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts,
     Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
     Of each array its address comes first, then the number of its device.
     """
-    key: list[Facts] = []
-    first: Any = type(arrays[0]) if arrays else object
-    reader, alike = _reader(first), True
-    for array in arrays:
-        kind: Any = type(array)
-        if kind is not first:
-            reader, alike = _reader(kind), False
-        if reader is None:
-            return (), DEFAULT_STREAM
-        try:
-            facts = reader.facts(array)
-        except RuntimeError:  # a sparse tensor has no address
-            return (), DEFAULT_STREAM
-        if facts[1] < 0:  # on the CPU
-            return (), DEFAULT_STREAM
-        key.append(facts)
-    if reader is None:
+    kinds: set[Any] = {*map(type, arrays)}
+    readers = {kind: reader for kind in kinds if (reader := _reader(kind)) is not None}
+    if not kinds or len(readers) != len(kinds):
         return (), DEFAULT_STREAM
-    number = key[0][1]
-    return tuple(key), reader.stream(number) if alike else stream_of(arrays, names, number)
+    kind, reader = readers.popitem()
+    try:
+        if readers:
+            readers[kind] = reader
+            facts = tuple([readers[type(array)].facts(array) for array in arrays])
+        else:  # most calls have arrays of one library alone
+            facts = tuple(map(reader.facts, arrays))
+    except RuntimeError:  # a sparse tensor has no address
+        return (), DEFAULT_STREAM
+    for of_array in facts:
+        if of_array[1] < 0:  # on the CPU
+            return (), DEFAULT_STREAM
+    number = facts[0][1]
+    return facts, stream_of(arrays, names, number) if readers else reader.stream(number)
 
 
 def _torch_facts(t: Any) -> Facts:
