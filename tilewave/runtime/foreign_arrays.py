@@ -31,7 +31,7 @@ class Guest(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Reader:
     """How a library's arrays are read: what they mean, and what decides that."""
 
@@ -228,23 +228,22 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts,
     Of each array its address comes first, then the number of its device.
     """
     kinds: set[Any] = {*map(type, arrays)}
-    readers = {kind: reader for kind in kinds if (reader := _reader(kind)) is not None}
-    if not kinds or len(readers) != len(kinds):
+    readers: dict[Any, Any] = dict(zip(kinds, map(_reader, kinds), strict=True))
+    if None in readers.values() or not readers:
         return (), DEFAULT_STREAM
-    kind, reader = readers.popitem()
+    reader = readers[type(arrays[0])]
     try:
-        if readers:
-            readers[kind] = reader
-            facts = tuple([readers[type(array)].facts(array) for array in arrays])
-        else:  # most calls have arrays of one library alone
+        if len(readers) == 1:  # most calls have arrays of one library alone
             facts = tuple(map(reader.facts, arrays))
+        else:
+            facts = tuple([readers[type(array)].facts(array) for array in arrays])
     except RuntimeError:  # a sparse tensor has no address
         return (), DEFAULT_STREAM
     for of_array in facts:
         if of_array[1] < 0:  # on the CPU
             return (), DEFAULT_STREAM
     number = facts[0][1]
-    return facts, stream_of(arrays, names, number) if readers else reader.stream(number)
+    return facts, reader.stream(number) if len(readers) == 1 else stream_of(arrays, names, number)
 
 
 def _torch_facts(t: Any) -> Facts:
