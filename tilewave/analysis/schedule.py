@@ -248,7 +248,8 @@ class Cover:
         keys, times = [], []
         for _, workgroups, tiles in self.by_write():
             key = workgroups.astype(np.int64) * count + tiles
-            key, often = np.unique(key[np.append(True, np.diff(key) != 0)], return_counts=True)
+            first = np.append(True, np.diff(key) != 0)[: len(key)]  # a write under a condition may be nobody's
+            key, often = np.unique(key[first], return_counts=True)
             keys.append(key)
             times.append(np.ones_like(often) if self.in_elements else often)
         pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
