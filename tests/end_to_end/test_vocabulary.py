@@ -127,14 +127,14 @@ def test_an_operand_that_was_permuted_still_counts_as_0_over_the_edge(way, k):
     """exp(0) is 1, and must not be added up for what is not there."""
 
     @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
-    def product(a: Memory[K, M, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+    def product(a: Memory[K, M, G, f16], b: Memory[K, N, G, f16], c: Memory[M, N, G, f32]):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(acc):
             return mma(permute(exp(read(a)), target_shape=[M, K]), permute(read(b) + 1.0, [N, K]), acc)
 
         write(total, c)
 
-    a, b, c = np.zeros((k, 70), np.float16), np.zeros((90, k), np.float16), poisoned(70, 90)
+    a, b, c = np.zeros((k, 70), np.float16), np.zeros((k, 90), np.float16), poisoned(70, 90)
     run(way, product, {M: 70, N: 90, K: k}, a, b, c)
     assert (c == k).all()
 
