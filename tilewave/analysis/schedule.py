@@ -248,8 +248,7 @@ class Cover:
         keys, times = [], []
         for _, workgroups, tiles in self.by_write():
             key = workgroups.astype(np.int64) * count + tiles
-            first = np.append(True, np.diff(key) != 0)[: len(key)]  # a write under a condition may be nobody's
-            key, often = np.unique(key[first], return_counts=True)
+            key, often = np.unique(key[np.diff(key, prepend=key[:1] - 1) != 0], return_counts=True)
             keys.append(key)
             times.append(np.ones_like(often) if self.in_elements else often)
         pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
