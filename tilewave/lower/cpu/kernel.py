@@ -198,6 +198,12 @@ class _Body:
     def iota(self, op: ir.Iota) -> None:
         self.give(op, self.tiles.iota(op.result.type))
 
+    def reduce(self, op: ir.Reduce) -> None:
+        self.give(op, self.tiles.reduce(op, self.values[op.x]))
+
+    def shift(self, op: ir.Shift) -> None:
+        self.give(op, self.tiles.shift(op, self.values[op.x]))
+
     def read(self, op: ir.Read) -> None:
         self.give(op, self.tiles.read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
 
@@ -295,6 +301,8 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Broadcast: _Body.broadcast,
     ir.Permute: _Body.permute,
     ir.Iota: _Body.iota,
+    ir.Reduce: _Body.reduce,
+    ir.Shift: _Body.shift,
     ir.Read: _Body.read,
     ir.Write: _Body.write_tile,
     ir.Gather: _Body.gather,
