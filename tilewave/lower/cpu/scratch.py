@@ -11,7 +11,7 @@ from math import prod
 
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Reduce, Shift
-from tilewave.ir.types import DType, Tile
+from tilewave.ir.types import DType, Memory, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, zero
 from tilewave.lower.cpu.reductions import Combine, combining
 from tilewave.lower.cpu.registers import for_each
@@ -47,17 +47,32 @@ class ScratchTile:
         store(f, self.dtype, x, self.address(f, index))
 
 
-class ScratchTiles:
-    """How each op on tiles is said when tiles are in memory; `bytes` is how much they need."""
+class ScratchMemory:
+    """The memory of a worker's own; `bytes` is how much of it was taken."""
 
     def __init__(self, f: LlvmFunction, base: str) -> None:
         self.f, self.base, self.bytes = f, base, 0
 
-    def new(self, kind: Tile) -> ScratchTile:
+    def take(self, shape: Sequence[int], dtype: DType) -> str:
+        """The address of room for so many elements."""
         offset = self.bytes
-        size = prod(kind.shape) * kind.dtype.bytes
-        self.bytes += -(-size // ALIGNMENT) * ALIGNMENT
-        return ScratchTile(kind, self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}"))
+        self.bytes += -(-prod(shape) * dtype.bytes // ALIGNMENT) * ALIGNMENT
+        return self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}")
+
+    def allocate(self, kind: Memory) -> Place:
+        """A memory that lies row behind row."""
+        strides = [str(prod(kind.shape[axis + 1 :])) for axis in range(kind.rank)]
+        return Place(kind, self.take(kind.shape, kind.dtype), tuple(strides), tuple(map(str, kind.shape)))
+
+
+class ScratchTiles:
+    """How each op on tiles is said when tiles are in memory."""
+
+    def __init__(self, f: LlvmFunction, memory: ScratchMemory) -> None:
+        self.f, self.memory = f, memory
+
+    def new(self, kind: Tile) -> ScratchTile:
+        return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
 
     def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> ScratchTile:
         """A new tile whose elements are computed one by one."""
