@@ -43,6 +43,7 @@ from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.walk_reductions import WalkReductions
 from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 from tilewave.pipeline.runner import Pass
@@ -51,7 +52,8 @@ from tilewave.pipeline.runner import Pass
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """From whole tiles to register blocks of `rows` x `cols`."""
     return (
-        SplitTiles(rows, cols),  # first: what is packed depends on how high and wide a block is
+        WalkReductions(4 * cols, 8),  # first: it leaves tiles of other shapes behind
+        SplitTiles(rows, cols),  # before packing: what is packed depends on how high and wide a block is
         PrepackOperands(rows, cols, unit, formats),
         simplify,  # last: folds the positions of blocks and panels
     )

@@ -76,6 +76,20 @@ class Reduce(Reduction):
         """The axes of x that the result has whole."""
         return tuple(axis for axis in range(len(self.x.type.shape)) if axis not in self.axes)
 
+    @property
+    def shape_with_runs(self) -> tuple[int, ...]:
+        """The shape of x where an axis of runs is two: which run, and where in it."""
+        shape: tuple[int, ...] = self.x.type.shape
+        if not self.run:
+            return shape
+        (axis,) = self.axes
+        return (*shape[:axis], shape[axis] // self.run, self.run, *shape[axis + 1 :])
+
+    @property
+    def axes_with_runs(self) -> tuple[int, ...]:
+        """The axes of that shape which go."""
+        return (self.axes[0] + 1,) if self.run else tuple(sorted(self.axes))
+
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
         if self.run:
             return tuple(((self.x, axis), (self.result, axis)) for axis in self.kept)
