@@ -20,7 +20,12 @@ from tilewave import (
     write,
 )
 
-NAMES = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
+NAMES = (
+    *("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "tanh", "erf", "sin", "cos"),
+    *("floor", "ceil", "round", "roundeven"),
+)
+IN_F64 = ("sqrt", "rsqrt", "reciprocal", "floor", "ceil", "round", "roundeven")
+"""Those that GPUs have for f64, and processors in instructions of their own."""
 F8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 NARROW = ("f16", "bf16", *F8)
 NUMPY = {
@@ -128,8 +133,18 @@ def one_by_one(function):
     return of
 
 
+def away(x):
+    """The nearest whole number, of halves the one further from 0: of two candidates, the one that is nearer."""
+    low, high = np.floor(x), np.ceil(x)
+    is_low = (x - low < high - x) | ((x - low == high - x) & (x < 0))
+    return np.where(is_low, low, high)
+
+
 IN_DOUBLE = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "round": away,
+    "roundeven": np.rint,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "sin": one_by_one(math.sin),
     "cos": one_by_one(math.cos),
@@ -143,6 +158,9 @@ def in_double(name, x):
 
 
 EXACT = {
+    "reciprocal": lambda x: 1 / x,
+    "round": lambda x: mpmath.sign(x) * mpmath.floor(abs(x) + mpmath.mpf(1) / 2),
+    "roundeven": mpmath.nint,
     "exp2": lambda x: mpmath.mpf(2) ** x,
     "log2": lambda x: mpmath.log(x, 2),
     "rsqrt": lambda x: 1 / mpmath.sqrt(x),
@@ -159,11 +177,15 @@ LOGARITHM = [(0.0, -math.inf), (-0.0, -math.inf), (1.0, 0.0), (math.inf, math.in
 NEGATIVE = [(-1.0, math.nan), (-math.inf, math.nan)]
 ODD = [(0.0, 0.0), (-0.0, -0.0), (math.inf, 1.0), (-math.inf, -1.0)]
 NO_ANGLE = [(math.inf, math.nan), (-math.inf, math.nan)]
+WHOLE = [(0.0, 0.0), (-0.0, -0.0), (1.0, 1.0), (-1.0, -1.0), (math.inf, math.inf), (-math.inf, -math.inf)]
 ENDS = {
+    **dict.fromkeys(("floor", "ceil", "round", "roundeven"), WHOLE),
     "exp": POWER,
     "exp2": POWER,
     "log": [*LOGARITHM, *NEGATIVE],
     "log2": [*LOGARITHM, *NEGATIVE],
+    "log10": [*LOGARITHM, *NEGATIVE],
+    "reciprocal": [(0.0, math.inf), (-0.0, -math.inf), (math.inf, 0.0), (-math.inf, -0.0), (-1.0, -1.0)],
     "sqrt": [(0.0, 0.0), (-0.0, -0.0), (math.inf, math.inf), *NEGATIVE],
     "rsqrt": [(0.0, math.inf), (-0.0, -math.inf), (math.inf, 0.0), *NEGATIVE],
     "tanh": ODD,
@@ -261,24 +283,25 @@ def every_function(dtype, rows=16):
 
     @wave([WorkgroupConstraint(M, rows, 0), WorkgroupConstraint(N, COLUMNS, 1)])
     def functions(
-        x: grid, a: grid, b: grid, c: grid, d: grid, e: grid, f: grid, g: grid, h: grid, i: grid, j: grid
+        x: grid, a: grid, b: grid, c: grid, d: grid, e: grid, f: grid, g: grid, h: grid, i: grid, j: grid, k: grid,
+        m: grid, n: grid, o: grid, p: grid, q: grid,
     ):  # fmt: skip
-        for name, output in zip(NAMES, (a, b, c, d, e, f, g, h, i, j), strict=True):
+        for name, output in zip(NAMES, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q), strict=True):
             write(getattr(tw, name)(read(x)), output)
 
     return functions
 
 
-def roots(dtype, rows=16):
-    """A kernel that writes sqrt and rsqrt."""
-    grid = Memory[M, N, GLOBAL_ADDRESS_SPACE, getattr(tw, dtype)]
+def of_f64(rows=16):
+    """A kernel that writes those that GPUs have for f64, in the order of IN_F64."""
+    grid = Memory[M, N, GLOBAL_ADDRESS_SPACE, tw.f64]
 
     @wave([WorkgroupConstraint(M, rows, 0), WorkgroupConstraint(N, COLUMNS, 1)])
-    def square_roots(x: grid, a: grid, b: grid):
-        write(tw.sqrt(read(x)), a)
-        write(tw.rsqrt(read(x)), b)
+    def functions(x: grid, a: grid, b: grid, c: grid, d: grid, e: grid, f: grid, g: grid):
+        for name, output in zip(IN_F64, (a, b, c, d, e, f, g), strict=True):
+            write(getattr(tw, name)(read(x)), output)
 
-    return square_roots
+    return functions
 
 
 def check_kernel(column, dtype, x, kernel, run, names=NAMES, **options):

@@ -8,12 +8,15 @@ from tilewave.compile import set_default_run_config as set_default_run_config
 from tilewave.compile import wave_compile as wave_compile
 from tilewave.errors import TilewaveError as TilewaveError
 from tilewave.ir.types import BF16, BOOL, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F16, F32, F64, I8, I32, I64, INDEX
+from tilewave.lang.conditions import conditional as conditional
 from tilewave.lang.constraints import THREAD_0 as THREAD_0
 from tilewave.lang.constraints import THREAD_1 as THREAD_1
 from tilewave.lang.constraints import THREAD_2 as THREAD_2
 from tilewave.lang.constraints import WORKGROUP_0 as WORKGROUP_0
 from tilewave.lang.constraints import WORKGROUP_1 as WORKGROUP_1
 from tilewave.lang.constraints import WORKGROUP_2 as WORKGROUP_2
+from tilewave.lang.constraints import Assumption as Assumption
+from tilewave.lang.constraints import Constraint as Constraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import MMAType as MMAType
@@ -22,6 +25,11 @@ from tilewave.lang.constraints import TilingConstraint as TilingConstraint
 from tilewave.lang.constraints import WaveConstraint as WaveConstraint
 from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
 from tilewave.lang.constraints import WorkgroupMapping as WorkgroupMapping
+from tilewave.lang.functions import ceiling as ceiling
+from tilewave.lang.functions import floor as floor
+from tilewave.lang.functions import reciprocal as reciprocal
+from tilewave.lang.functions import round_
+from tilewave.lang.functions import roundeven as roundeven
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
@@ -33,6 +41,7 @@ from tilewave.lang.ops import exp as exp
 from tilewave.lang.ops import exp2 as exp2
 from tilewave.lang.ops import log as log
 from tilewave.lang.ops import log2 as log2
+from tilewave.lang.ops import log10 as log10
 from tilewave.lang.ops import maximum as maximum
 from tilewave.lang.ops import minimum as minimum
 from tilewave.lang.ops import mma as mma
@@ -51,12 +60,16 @@ from tilewave.lang.reductions import argmax as argmax
 from tilewave.lang.reductions import argmin as argmin
 from tilewave.lang.reductions import cumsum as cumsum
 from tilewave.lang.reductions import prod as prod
+from tilewave.lang.shapes import apply_expr as apply_expr
+from tilewave.lang.shapes import broadcast as broadcast
+from tilewave.lang.shapes import permute as permute
+from tilewave.lang.shared import allocate as allocate
+from tilewave.lang.shared import shared_memory_barrier as shared_memory_barrier
+from tilewave.lang.shared import workgroup_barrier as workgroup_barrier
 from tilewave.lang.symbols import Eq as Eq
 from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
-from tilewave.lang.symbols import ceiling as ceiling
-from tilewave.lang.symbols import floor as floor
 from tilewave.lang.symbols import sym as sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
@@ -72,11 +85,13 @@ f8e5m2fnuz = F8E5M2FNUZ
 f16 = F16
 f32 = F32
 f64 = F64
+i1 = BOOL
 i8 = I8
 i32 = I32
 i64 = I64
 index = INDEX
 
-bool, abs = BOOL, abs_
+ceil = ceiling
+bool, abs, round = BOOL, abs_, round_
 sum, max, min, any, all = sum_, max_, min_, any_, all_
 """As tilewave.bool, tilewave.sum, …; a star import leaves Python's own alone."""

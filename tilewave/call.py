@@ -12,6 +12,7 @@ from typing import Any
 from tilewave.backend.targets import target_on
 from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
 from tilewave.errors import CallError, SymbolError, TraceError, here
+from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.index_mapping import IndexMapping
@@ -77,8 +78,8 @@ class KernelCalls:
         self.kernel = kernel
         parameters = parameters_of(kernel)
         self.memories = [(name, kind) for name, kind in parameters if isinstance(kind, MemoryType)]
-        numbers = {name: _passed_as(kind) for name, kind in parameters if isinstance(kind, DType)}
-        self.signature = Signature(kernel.name, tuple(name for name, _ in parameters), numbers)
+        numbers = {word(name): _passed_as(kind) for name, kind in parameters if isinstance(kind, DType)}
+        self.signature = Signature(kernel.name, tuple(word(name) for name, _ in parameters), numbers)
         dims = [d for _, kind in self.memories for d in kind.dims if isinstance(d, Symbol)]
         self.told = {d.name for d in dims if d not in kernel.subs}
         """The sizes that arrays tell."""

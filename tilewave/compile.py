@@ -12,20 +12,30 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size
 from tilewave.analysis.reads import reads_depend_on
-from tilewave.analysis.schedule import Cut, Schedule
+from tilewave.analysis.schedule import Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
 from tilewave.backend.targets import TARGETS, quoted, target_here, target_named, target_on, targets_on
-from tilewave.errors import CallError, SavedKernelError, SymbolError, TargetError, TilewaveError, WrongDevice, here
+from tilewave.errors import (
+    NOWHERE,
+    CallError,
+    SavedKernelError,
+    SymbolError,
+    TargetError,
+    TilewaveError,
+    WrongDevice,
+    here,
+)
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
-from tilewave.ir.ops import Scatter, Write
 from tilewave.ir.places import Places
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
+from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
@@ -51,10 +61,32 @@ ORDERS = {"tile": ("launch", "shuffled"), "lane": ("in turn", "backwards", "rand
 
 
 class SchedulingType(Enum):
-    """How loads and products of a loop overlap."""
+    """How loads and products of a loop overlap; all but the first two are taken as one of those."""
 
     NONE = "none"
     PREFETCH = "prefetch"
+    MODULO = "modulo"
+    FOUR_STAGE = "four_stage"
+    PREFETCH_ATTENTION = "prefetch_attention"
+    MANUAL = "manual"
+
+    @property
+    def taken(self) -> SchedulingType:
+        """What it is compiled as."""
+        if self in (SchedulingType.NONE, SchedulingType.MANUAL):
+            return SchedulingType.NONE
+        return SchedulingType.PREFETCH
+
+    @property
+    def declined(self) -> tuple[Declined, ...]:
+        """What `why` says of it."""
+        return () if self is self.taken else (NO_SCHEDULE.at(NOWHERE, asked=self.name, taken=self.taken.name),)
+
+
+NO_SCHEDULE = Reason(
+    "SchedulingType.{asked} is taken as SchedulingType.{taken}: no pass orders a loop in that way",
+    "write SchedulingType.{taken}, which is the same here",
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +129,10 @@ class Compiled:
     """What was found of the sizes that it was called with."""
     file: str = ""
     """It was loaded from, without the story of its making; nothing where it was compiled."""
+    assumed: tuple[Assumed, ...] = ()
+    """What its author takes for granted of the numbers of a call."""
+    not_taken: tuple[Declined, ...] = ()
+    """Of its options, what was taken as something else."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
     """The same for the device of arrays that are not where this one runs, if its author named no target."""
 
@@ -123,20 +159,23 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        if self.build.again(arrays, values):
-            return
-        sized = self.sizes.of_call(arrays, values)
-        if not sized.is_right and self.numbers:
-            key = tuple([sized.numbers[i] for i in self._deciding_at])
-            self.verdicts.want(key, sized.values, sized.parameters)
-            if self._sizes_decide:
-                self.sizes.note_right(arrays, values)
         try:
-            self.build.run(arrays, sized.numbers, sized.parameters)
+            self.build.call(arrays, values, self._sized)
         except WrongDevice as error:
             if self.elsewhere is None:
                 raise _with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
+
+    def _sized(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> SizedCall:
+        """What the sizes of a call come to; the kernel is right for them."""
+        sized = self.sizes.of_call(arrays, values)
+        if not sized.is_right and self.numbers:
+            self._want_assumed(sized.values)
+            key = tuple([sized.numbers[i] for i in self._deciding_at])
+            self.verdicts.want(key, sized.values, sized.parameters)
+            if self._sizes_decide:
+                sized.note_right()
+        return sized
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
@@ -220,7 +259,7 @@ class Compiled:
             from tilewave.saved.kernel import SavedKernel, write_kernel  # noqa: PLC0415  zipfile is heavy; few save
 
         facts = self.kernel, self.target, self.dynamic_symbols, self.verdicts
-        write_kernel(path, SavedKernel(*facts, self.build))
+        write_kernel(path, SavedKernel(*facts, self.build, self.assumed))
 
     def _checked(self, arrays: Sequence[Any], sized: SizedCall) -> tuple[ArrayView, ...]:
         try:
@@ -285,7 +324,7 @@ class Compiled:
             remedy = f"give all of them by name: {told}" if told else f"write {self.name}(…, {missing[0]}=4)"
             raise CallError(f"{self.name} needs a value for {missing[0]}", loc=here(), remedy=remedy)
         for name, value in given.items():
-            least = 0 if name in self.open_sizes else 1
+            least = 1 if name in self.proof.positive else 0
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 raise CallError(f"{self.name}: {name} is {value!r}, no whole number of at least {least}", loc=here())
         return {name: int(value) for name, value in given.items()}
@@ -335,8 +374,13 @@ class Compiled:
         """Whether sizes and symbols alone decide, and no parameter such as `n: i32`."""
         return all(v.type == INDEX_SCALAR for v in self._deciding)
 
+    def _want_assumed(self, values: Mapping[str, Any]) -> None:
+        for condition in self.assumed:
+            condition.want(self.name, values)
+
     def _judged(self, values: Mapping[str, Any]) -> Schedule:
         """The schedule for these numbers; each that decides something is judged once."""
+        self._want_assumed(values)
         return self.verdicts.schedule(tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding]), values)
 
     def bound(self, /, **symbols: int) -> Kernel:
@@ -360,7 +404,7 @@ class Compiled:
 
         With arrays, also what these keep the machine code of a GPU from.
         """
-        found = Why.of(self.steps)
+        found = Why.of(self.steps).of_options(self.not_taken)
         if not arrays:
             return found
         return found.of_a_call(self.build.declined_for(arrays, self.sizes.of_call(arrays, {}).parameters))
@@ -469,7 +513,9 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     if not is_open(final) and not order_depends_on(final):
         verdicts.first({s.name: 1 for s in given})
     built = build(final, traced.places)
-    return Compiled(final, traced.ir, steps, target.name, tuple(s.name for s in given), built, verdicts)
+    names = tuple(s.name for s in given)
+    made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
+    return replace(made, assumed=traced.assumed, not_taken=options.schedule.declined)
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
@@ -478,7 +524,7 @@ def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptio
     buffers: object = options.buffers
     if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
-    prefetched = (options.buffers or 1) if options.schedule is SchedulingType.PREFETCH else 0
+    prefetched = (options.buffers or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
     wanted = BuildOptions(prefetched, options.buffers, options.instruction_set)
     target.check(wanted)
     if wanted.instruction_set is not None and not target.takes_instruction_sets:
@@ -543,13 +589,13 @@ def deciding(kernel: Kernel) -> tuple[Value, ...]:
 
 def order_depends_on(kernel: Kernel) -> list[str]:
     """The numbers of a call that decide who computes which tiles, and when."""
-    deciding = needed_values(kernel.body, lambda op: isinstance(op, (Write, Scatter)))
+    deciding = needed_values(kernel.body, stores)
     return [symbol.name for symbol in arguments(kernel)[1] if symbol in deciding]
 
 
 def grid_of(kernel: Kernel) -> tuple[int, ...]:
     """The tiles along each axis of the first memory that it writes."""
-    return next(Cut.by(op).grid for op in walk(kernel.body) if isinstance(op, (Write, Scatter)))
+    return next(Cut.by(op).grid for op in walk(kernel.body) if stores(op))
 
 
 def _tile_level(order: TileOrder) -> tuple[Pass, ...]:

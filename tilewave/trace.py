@@ -83,6 +83,10 @@ class Trace(Builder):
     """Tiles that hold 0 where they hang over the edge of their memory, as every tile just read does."""
     longest: Mapping[Any, int] = field(default_factory=dict)
     """How long a dimension is at most that a workgroup takes whole, where its length is known only at the launch."""
+    allocations: list[Op] = field(default_factory=list)
+    """The memories of a workgroup's own, which stand in front of all else."""
+    mask: Any = None
+    """The truth value of each element under which writes store; nothing where they store all."""
     limits: dict[Any, tuple[int, int]] = field(default_factory=dict)
     """The least and the most that those of them may be which the kernel took."""
     unplaced: frozenset[Any] = frozenset()

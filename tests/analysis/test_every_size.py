@@ -410,6 +410,48 @@ def test_a_read_that_lies_outside_for_some_sizes_is_refused_there():
         kernel(np.ones(16, np.float32), np.ones(16, np.float32))
 
 
+@pytest.mark.parametrize("formula", [i, M - 1 - i], ids=["as it is", "reversed"])
+def test_an_output_that_no_tile_writes_is_refused(formula):
+    """There are no columns, and so nobody who would write down how the rows end."""
+
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 8, 1)])
+    def ends(a: Memory[M, N, G, f32], last: Memory[M, G, f32]):
+        write(Register[M, f32](1.0), last, mapping=IndexMapping(1, inputs={M: i}, outputs={M: formula}))
+
+    kernel = compiled(ends)
+    for m, n in ((1, 1), (40, 8), (0, 0), (0, 5)):
+        last = np.zeros(m, np.float32)
+        kernel(np.ones((m, n), np.float32), last)
+        assert last.all()
+    last = np.zeros(40, np.float32)
+    with pytest.raises(CoverageError, match=r"^with M = 40, N = 0, (tile|element) .0,. is computed by none"):
+        kernel(np.ones((40, 0), np.float32), last)
+    assert not last.any()
+
+
+def test_a_symbol_of_the_call_may_be_0_where_no_order_of_tiles_needs_it():
+    rounds = sym.ROUNDS
+
+    @wave([*TILES, TilingConstraint(B), WorkgroupMapping(grouped(WGM))])
+    def repeated(a: Memory[M, N, G, i32], c: Memory[M, N, G, i32]):
+        @iterate(B, start=0, condition=rounds > B, init_args=[Register[M, N, i32](0)])
+        def total(acc):
+            set_symbol(B, self_index(B) + 1)
+            return acc + read(a)
+
+        write(total + scalar(M, i32) // scalar(rounds, i32), c)
+
+    kernel = compiled(repeated, {K: 1}, dynamic_symbols=[rounds, WGM])
+    a, c = np.full((20, 9), 3, np.int32), np.full((20, 9), -1, np.int32)
+    for count in (0, 1, 4):
+        kernel(a, c, ROUNDS=count, WGM=2)
+        assert (c == 3 * count + (20 // count if count else 0)).all()
+    with pytest.raises(CallError, match="repeated: WGM is 0, no whole number of at least 1"):
+        kernel(a, c, ROUNDS=1, WGM=0)
+    with pytest.raises(CallError, match="repeated: ROUNDS is -1, no whole number of at least 0"):
+        kernel(a, c, ROUNDS=-1, WGM=1)
+
+
 def test_more_workgroups_than_a_launch_numbers_are_refused():
     @wave([WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, 1, 1)])
     def ones(a: Memory[M, G, f32], b: Memory[N, G, f32], c: Memory[M, N, G, f32]):

@@ -269,6 +269,52 @@ def test_scalars_that_lanes_keep_may_have_unwritten_neighbours():
     assert not findings_of(kernel_text(START + keep + back), *(np.zeros(64, np.uint32) for _ in range(2)))
 
 
+@pytest.mark.parametrize(
+    ("kept", "count"),
+    [
+        ("s_andn2_b64 s[8:9], s[20:21], exec", 0),
+        ("s_andn2_b64 s[8:9], s[20:21], vcc", 1),
+        ("s_and_b64 s[8:9], s[20:21], exec", 1),
+    ],
+)
+def test_what_a_mask_says_of_lanes_that_are_off_may_be_unwritten(kept, count):
+    """LLVM joins a mask of two paths: what lanes that are off had stays, those that are on get what is new."""
+    new = "\tv_cmp_gt_u32_e64 vcc, 7, v0\n\ts_and_b64 s[10:11], vcc, exec\n"
+    joined = f"\t{kept}\n\ts_or_b64 s[20:21], s[8:9], s[10:11]\n\tv_cndmask_b32_e64 v3, 0, 1, s[20:21]\n"
+    body = new + joined + "\tglobal_store_dword v1, v3, s[6:7]"
+    found = findings_of(kernel_text(START + body), *(np.zeros(64, np.uint32) for _ in range(2)))
+    assert [f.what for f in found] == ["uses v3, computed from s20, which nobody has written"] * count
+
+
+@pytest.mark.parametrize(
+    ("field", "missing"),
+    [("s[20:21], 0x200000", ""), ("s[20:21], 0x80010", ""), ("s[20:21], 0x100018", "s21"),
+     ("s[18:19], 0x200000", "s18"), ("s[18:19], 0x80020", ""), ("s[20:21], s7", "s21")],
+)  # fmt: skip
+@pytest.mark.parametrize("sign", "iu")
+def test_a_field_of_a_pair_needs_the_half_that_it_lies_in(sign, field, missing):
+    """LLVM extends the sign of a number so, and leaves its upper half open."""
+    written = "\ts_mov_b32 s20, 5\n\ts_mov_b32 s19, 5\n"
+    body = f"{written}\ts_bfe_{sign}64 s[8:9], {field}\n\tv_mov_b32_e32 v3, s9\n\tglobal_store_dword v1, v3, s[6:7]"
+    found = findings_of(kernel_text(START + body), *(np.zeros(64, np.uint32) for _ in range(2)))
+    assert [f.what for f in found] == [f"uses v3, computed from {missing}, which nobody has written"] * bool(missing)
+
+
+@pytest.mark.parametrize(
+    ("shift", "needed"),
+    [("lshl_b64 {}, 0", "0 1"), ("lshl_b64 {}, 1", "0 01"), ("lshl_b64 {}, 32", "- 0"), ("lshl_b64 {}, 40", "- 0"),
+     ("lshr_b64 {}, 0", "0 1"), ("lshr_b64 {}, 1", "01 1"), ("lshr_b64 {}, 32", "1 -"), ("lshr_b64 {}, 40", "1 -"),
+     ("ashr_i64 {}, 1", "01 1"), ("ashr_i64 {}, 32", "1 1"), ("ashr_i64 {}, 40", "1 1"), ("ashr_i64 {}, s7", "01 01")],
+)  # fmt: skip
+def test_of_a_pair_that_is_shifted_the_halves_that_matter_are_followed(shift, needed):
+    for half, sources in enumerate(needed.split()):
+        for open_half in (0, 1):
+            body = f"\ts_mov_b32 s{21 - open_half}, 5\n\ts_{shift.replace('{}', 's[8:9], s[20:21]')}\n"
+            body += f"\tv_mov_b32_e32 v3, s{8 + half}\n\tglobal_store_dword v1, v3, s[6:7]"
+            found = findings_of(kernel_text(START + body), *(np.zeros(64, np.uint32) for _ in range(2)))
+            assert len(found) == (str(open_half) in sources), (half, open_half)
+
+
 def test_storing_what_was_computed_from_nothing_is_found():
     found = only(kernel_text(START + "\tv_add_u32_e32 v3, v1, v7\n\tglobal_store_dword v1, v3, s[6:7]"))
     assert str(found) == (

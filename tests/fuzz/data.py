@@ -101,7 +101,8 @@ def laid_out(x: np.ndarray, layout: Layout | None) -> Given:
     if layout is None:
         memory = x.copy()
         return Given(memory, memory, memory.tobytes())
-    spans = [abs(layout.steps[n]) * (x.shape[n] - 1) + 1 + layout.before[n] + layout.after[n] for n in range(x.ndim)]
+    sizes = [max(n, 1) for n in x.shape]  # what is empty lies beside something all the same
+    spans = [abs(layout.steps[n]) * (sizes[n] - 1) + 1 + layout.before[n] + layout.after[n] for n in range(x.ndim)]
     memory = np.full([spans[n] for n in layout.order], 0x5A, np.uint8)
     memory = np.repeat(memory[..., None], x.itemsize, -1).view(x.dtype)[..., 0] if x.ndim else memory.view(x.dtype)
     view = memory.transpose(np.argsort(layout.order))[tuple(_along(layout, n, x.shape[n]) for n in range(x.ndim))]
@@ -111,6 +112,8 @@ def laid_out(x: np.ndarray, layout: Layout | None) -> Given:
 
 def _along(layout: Layout, n: int, size: int) -> slice:
     first, step = layout.before[n], layout.steps[n]
+    if not size:
+        return slice(first, first, step)
     last = first + abs(step) * (size - 1)
     return slice(first, last + 1, step) if step > 0 else slice(last, first - 1 if first else None, step)
 
@@ -118,7 +121,7 @@ def _along(layout: Layout, n: int, size: int) -> slice:
 def between_changed(g: Given) -> bool:
     """Whether anything in the memory changed that is not the array's own."""
     now = g.memory.copy()
-    was = np.frombuffer(g.before, np.uint8).reshape(*g.memory.shape, -1)
+    was = np.frombuffer(g.before, np.uint8).reshape(*g.memory.shape, g.memory.itemsize)
     found = np.ascontiguousarray(now).view(np.uint8).reshape(was.shape)
     own = np.zeros(g.memory.shape, np.bool_)
     own.reshape(-1)[_offsets(g)] = True

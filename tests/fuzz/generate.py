@@ -44,7 +44,7 @@ class AnyKernel(Products):
         kinds = [self.pointwise, self.conversions, self.walked, self.whiled, self.product, self.chain, self.read_back]
         kinds += [self.product_of_what_was_written]
         make = self.rng.choices(kinds, [26, 10, 14, 10, 28, 7, 12, 5])[0]
-        block = Block(self, self.rng, Scope(self))  # type: ignore[arg-type]  # it asks for dims and arrays alone
+        block = Block(self, self.rng, Scope.before(self))  # type: ignore[arg-type]  # it asks for dims, arrays, numbers
         make(block)
         return self.finished(seed, block)
 

@@ -6,7 +6,7 @@ import linecache
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,8 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict)
     f8_unit: float = F32_UNIT
     on_card: bool = False
+    is_called: bool = False
+    """The kernel itself is called, and compiles what it needs."""
 
 
 def _interpret(**how) -> Callable[..., None]:
@@ -94,6 +96,15 @@ def ways(target: str, seed: int) -> list[Way]:
         Way(f"{target} emulated", _emulate()),
         Way(f"{target} emulated at random", _emulate(order="random", seed=seed)),
     ]
+
+
+def ways_of(program: Program, target: str) -> list[Way]:
+    found = ways(target, program.seed)
+    if program.left_open and target == "cpu":
+        found.append(Way("cpu called", _call, is_called=True))
+    if program.left_open and target == "sm_90a" and card():
+        found.append(Way("sm_90a called on the card", _call, f8_unit=HOPPER_F8_UNIT, on_card=True, is_called=True))
+    return found
 
 
 def _f8_unit(target: str) -> float:
@@ -136,6 +147,12 @@ def compile_program(program: Program, target: str, **more: Any) -> Any:
     return names["wave_compile"](names["WaveCompileOptions"](**fields, **more, target=target), names["kernel"])
 
 
+def called_program(program: Program) -> Any:
+    """The kernel as a function of arrays, numbers and symbols."""
+    names = load_kernel(program)
+    return partial(names["kernel"], subs=eval(source.options(program)["subs"], names))
+
+
 def judge(program: Program, target: str, only: str = "") -> Outcome:
     """The first way in which the target disagrees, or that all agree; `only` names the one that is looked at."""
     with np.errstate(all="ignore"):
@@ -147,41 +164,53 @@ def judge(program: Program, target: str, only: str = "") -> Outcome:
 
 
 def outcomes(program: Program, target: str, only: str = "") -> Iterator[Outcome]:
-    wanted: dict[float, dict[str, Held]] = {}
+    wanted: dict[float, list[dict[str, Held]]] = {}
     compiled: dict[str, Any] = {}
-    for way in ways(target, program.seed):
+    for way in ways_of(program, target):
         if only and way.name != only:
             continue
         if way.f8_unit not in wanted:
-            wanted[way.f8_unit] = expected(program, way.f8_unit)
+            wanted[way.f8_unit] = [expected(call, way.f8_unit) for call in program.calls()]
         try:
-            key = repr(way.options)
+            key = repr((way.options, way.is_called))
             if key not in compiled:
-                compiled[key] = compile_program(program, target, **way.options)
+                prepared = called_program(program) if way.is_called else compile_program(program, target, **way.options)
+                compiled[key] = prepared
         except TilewaveError as error:
             yield Outcome("refused", way.name, str(error))
             return
         except Exception as error:
             yield Outcome(f"compiling raised {type(error).__name__}", way.name, plain(str(error)) + "\n" + str(error))
             return
-        yield attempt(program, way, compiled[key], wanted[way.f8_unit])
+        for call, holds in zip(program.calls(), wanted[way.f8_unit], strict=True):
+            yield attempt(call, way, compiled[key], holds)
 
 
 def attempt(program: Program, way: Way, compiled: Any, wanted: dict[str, Held]) -> Outcome:
     arrays = given(program)
     found = OnCard(arrays) if way.on_card else None
     try:
-        way.run(compiled, found.tensors if found else [g.view for g in arrays.values()], dict(program.opens))
+        way.run(compiled, *arguments(program, found.tensors if found else [g.view for g in arrays.values()]))
         if found:
             found.bring_back()
     except TilewaveError as error:
         kind = type(error).__name__
-        if kind in ("CallError", "CoverageError"):
+        if kind in ("CallError", "CoverageError", "AccessError"):
             return Outcome("refused", way.name, str(error))
         return Outcome(f"{kind}: {plain(str(error))}", way.name, str(error))
     except Exception as error:
         return Outcome(f"running raised {type(error).__name__}", way.name, plain(str(error)) + "\n" + str(error))
     return compare(program, way, arrays, wanted)
+
+
+def arguments(program: Program, arrays: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What a call gives, in the author's order or by name."""
+    known = dict(zip((a.name for a in program.arrays), arrays, strict=True))
+    known |= {n.name: n.value for n in program.numbers}
+    given = {p.name: known[p.name] for p in program.parameters}
+    if program.by_name:
+        return [], {**dict(reversed(given.items())), **dict(program.opens)}
+    return list(given.values()), dict(program.opens)
 
 
 class OnCard:

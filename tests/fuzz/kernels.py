@@ -1,16 +1,30 @@
-"""The net of random kernels: what a seed makes, held against the reference on a target."""
+"""The nets of random kernels: what a seed makes, held against the reference on a target."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from .generate import generate
 from .judge import TARGETS, Outcome, judge
+from .open_sizes import generate_open
+from .program import Program
 
 
-def case_on(seed: int, target: str) -> Outcome:
-    return judge(generate(seed, target), target)
+@dataclass(frozen=True)
+class Kernels:
+    """A net whose cases are programs, each for one target."""
+
+    make: Callable[[int, str], Program]
+
+    def case_on(self, seed: int, target: str) -> Outcome:
+        return judge(self.make(seed, target), target)
+
+    def case(self, seed: int) -> str | None:
+        """One kernel on one target, all targets in turn."""
+        outcome = self.case_on(seed // len(TARGETS), TARGETS[seed % len(TARGETS)])
+        return str(outcome) if outcome.wrong else None
 
 
-def case(seed: int) -> str | None:
-    """One kernel on one target, all targets in turn."""
-    outcome = case_on(seed // len(TARGETS), TARGETS[seed % len(TARGETS)])
-    return str(outcome) if outcome.wrong else None
+KERNELS = {"kernels": Kernels(generate), "open_kernels": Kernels(generate_open)}
+"""With sizes that are fixed, and with sizes that each call tells."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from .block import DTYPES, Block, Names
-from .program import Array, Dim, Layout, Mapping, Number, Place, Write
+from .program import Array, Dim, Layout, Mapping, Number, Parameter, Place, Write
 
 TILES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 64)
 MOST_WORKGROUPS, MOST_ELEMENTS = 48, 6000
@@ -13,6 +14,19 @@ MOST_WORKGROUPS, MOST_ELEMENTS = 48, 6000
 
 class TooLarge(Exception):
     """It would take too long to run."""
+
+
+def check_size(dims: Iterable[Dim], is_product: bool) -> None:
+    workgroups = elements = tile = step = 1
+    for d in dims:
+        workgroups *= d.tiles if d.axis is not None else 1
+        elements *= d.size if d.axis is not None else 1
+        tile *= d.tile if d.axis is not None else 1
+        step = max(step, d.tile if d.walked else 1)
+    most = MOST_ELEMENTS * (4 if is_product else 1)
+    step = 1 if is_product else step  # a product's tiles have two of the three dims
+    if workgroups > MOST_WORKGROUPS or elements > most or tile * step > most:
+        raise TooLarge
 
 
 class Maker:
@@ -24,6 +38,7 @@ class Maker:
         self.dims: dict[str, Dim] = {}
         self.arrays: dict[str, Array] = {}
         self.opens: dict[str, int] = {}
+        self.numbers: tuple[Parameter, ...] = ()
         self.dealt = rng.random() < 0.08
         self.mood = rng.choice(["small", "small", "normal", "special", "extreme"])
         self.is_product = self.is_while = False
@@ -73,16 +88,7 @@ class Maker:
         return tuple(names)
 
     def check_size(self) -> None:
-        workgroups = elements = tile = 1
-        for d in self.dims.values():
-            workgroups *= d.tiles if d.axis is not None else 1
-            elements *= d.size if d.axis is not None else 1
-            tile *= d.tile if d.axis is not None else 1
-        step = max((d.tile for d in self.dims.values() if d.walked), default=1)
-        most = MOST_ELEMENTS * (4 if self.is_product else 1)
-        step = 1 if self.is_product else step  # a product's tiles have two of the three dims
-        if workgroups > MOST_WORKGROUPS or elements > most or tile * step > most:
-            raise TooLarge
+        check_size(self.dims.values(), self.is_product)
 
     def walked_dim(self, name: str, tiles=(1, 2, 3, 4, 5, 8, 16, 17)) -> str:
         tile = self.rng.choice(tiles)

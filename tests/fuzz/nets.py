@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from . import arithmetic, arrays, cache_files, code_objects, kernels, machine_files, saved_files, texts
-from .judge import TARGETS, Outcome
+from . import arithmetic, arrays, cache_files, code_objects, machine_files, saved_files, texts
+from .kernels import KERNELS
 
 Net = Callable[[int], "str | None"]
 
-
-@dataclass(frozen=True)
-class Targeted:
-    """A net whose cases run on one target each."""
-
-    case: Callable[[int, str], Outcome]
-    targets: tuple[str, ...]
-
-
-TARGETED: dict[str, Targeted] = {"kernels": Targeted(kernels.case_on, TARGETS)}
-
 NETS: dict[str, Net] = {
-    "kernels": kernels.case,
+    **{name: net.case for name, net in KERNELS.items()},
     "arithmetic": arithmetic.case,
     "arrays": arrays.case,
     "texts": texts.case,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 FLOAT8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
@@ -68,14 +68,23 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """A number that is an argument of the kernel."""
+
+    name: str
+    dtype: str
+    value: Any
+
+
+@dataclass(frozen=True)
 class Place:
-    """A position along one dim of a memory: sign * iterator + offset + symbols, modulo a number where one is given."""
+    """A position along one dim of a memory: sign * iterator + offset + symbols, modulo a size where one is given."""
 
     along: str | None
     sign: int = 1
     offset: int = 0
     symbols: tuple[tuple[str, int], ...] = ()
-    modulo: int = 0
+    modulo: int | str = 0
 
 
 @dataclass(frozen=True)
@@ -170,6 +179,18 @@ class Loop:
         return self.step > 0
 
 
+@dataclass(frozen=True)
+class Call:
+    """What one more call of a compiled kernel gives: sizes that are open, symbols, numbers, other arrays."""
+
+    sizes: tuple[tuple[str, int], ...] = ()
+    opens: tuple[tuple[str, int], ...] = ()
+    numbers: tuple[tuple[str, Any], ...] = ()
+    layouts: tuple[tuple[str, Layout | None], ...] = ()
+    seed: int = 0
+    by_name: bool = False
+
+
 Statement = Read | Fill | Number | SelfIndex | Compute | Cast | Mma | Write | Loop
 
 
@@ -191,6 +212,17 @@ class Program:
     buffers: int | None = None
     named_tiles: bool = False
     """Tile sizes are symbols too."""
+    left_open: tuple[str, ...] = ()
+    """Dims whose sizes the arrays of a call tell."""
+    declared_open: bool = False
+    """These are in `dynamic_symbols` too."""
+    numbers: tuple[Parameter, ...] = ()
+    arrays_before: int = 0
+    """So many arrays stand before the numbers in the kernel's list of parameters."""
+    by_name: bool = False
+    """A call gives its arguments by their names."""
+    more: tuple[Call, ...] = ()
+    """Calls after the first one, which is told by the fields above."""
 
     def dim(self, name: str) -> Dim:
         return _named(self.dims, name)
@@ -203,6 +235,29 @@ class Program:
 
     def written(self) -> set[str]:
         return {s.array for s in self.walk() if isinstance(s, Write)}
+
+    def calls(self) -> tuple[Program, ...]:
+        """The same kernel as each of its calls finds it."""
+        return (replace(self, more=()), *map(self.called, self.more))
+
+    def called(self, c: Call) -> Program:
+        sizes, opens, numbers, layouts = (dict(x) for x in (c.sizes, c.opens, c.numbers, c.layouts))
+        sizes = {d: n for d, n in sizes.items() if d in self.left_open}
+        return replace(
+            self,
+            dims=tuple(replace(d, size=sizes.get(d.name, d.size)) for d in self.dims),
+            opens=tuple((name, opens.get(name, v)) for name, v in self.opens),
+            numbers=tuple(replace(n, value=numbers.get(n.name, n.value)) for n in self.numbers),
+            arrays=tuple(replace(a, layout=layouts.get(a.name, a.layout)) for a in self.arrays),
+            seed=c.seed,
+            by_name=c.by_name,
+            more=(),
+        )
+
+    @property
+    def parameters(self) -> tuple[Array | Parameter, ...]:
+        """In the author's order."""
+        return (*self.arrays[: self.arrays_before], *self.numbers, *self.arrays[self.arrays_before :])
 
     @property
     def grid(self) -> int:
@@ -234,6 +289,11 @@ class Scope:
 
     program: Program
     types: dict[str, Type] = field(default_factory=dict)
+
+    @classmethod
+    def before(cls, program: Program) -> Scope:
+        """The first statement: numbers that are arguments are at hand."""
+        return cls(program, {n.name: Type((), n.dtype) for n in program.numbers})
 
     def add(self, s: Statement) -> None:
         match s:
@@ -352,7 +412,7 @@ def multiply(a: str, b: str, acc: str) -> bool:
 
 def check(program: Program) -> None:
     """IllTyped where it is no program of the language."""
-    scope = Scope(program)
+    scope = Scope.before(program)
     for s in program.body:
         scope.add(s)
     if not program.written():

@@ -66,7 +66,8 @@ class Run:
                 shape = tuple(self.extent(d) for d in dims)
                 self.values[name] = Value(np.broadcast_to(one.x, shape), np.zeros(shape), dims, dtype)
             case Number(name, value, dtype):
-                number = exact.literal(self.symbols.get(value, value), "index" if isinstance(value, str) else dtype)
+                is_symbol = isinstance(value, str)
+                number = exact.literal(self.symbol(value), "index") if is_symbol else exact.literal(value, dtype)
                 self.values[name] = exact.cast(number, dtype)
             case SelfIndex(name, dim, dtype):
                 self.values[name] = exact.cast(self.index(dim), dtype)
@@ -88,6 +89,10 @@ class Run:
                 raise NotImplementedError(s)
 
     # -- where things are
+
+    def symbol(self, name: str) -> int:
+        """One that a call or a loop gives, or a size."""
+        return self.symbols[name] if name in self.symbols else self.program.dim(name).size
 
     def window(self, dim: str) -> tuple[int, int]:
         d = self.program.dim(dim)
@@ -117,11 +122,12 @@ class Run:
         return tile, found, inside
 
     def position(self, p: Place, tile: tuple[str, ...]) -> np.ndarray:
-        at = np.asarray(p.offset + sum(coefficient * self.symbols[s] for s, coefficient in p.symbols))
+        at = np.asarray(p.offset + sum(coefficient * self.symbol(s) for s, coefficient in p.symbols))
         if p.along is not None:
             steps = np.arange(*self.window(p.along)) * p.sign
             at = at + steps.reshape([-1 if d == p.along else 1 for d in tile])
-        return at % p.modulo if p.modulo else at
+        modulo = self.symbol(p.modulo) if isinstance(p.modulo, str) else p.modulo
+        return at % modulo if modulo else at
 
     # -- memory
 
@@ -203,7 +209,11 @@ class Run:
 def expected(program: Program, f8_unit: float = F32_UNIT) -> dict[str, Held]:
     """What every array holds after the call."""
     arrays = {a.name: held(program, a) for a in program.arrays}
-    run = Run(program, arrays, Ownership(program), f8_unit, symbols=dict(program.opens))
+    if not program.grid:
+        Ownership(program).check_all_written()
+        return arrays  # no tile, and nobody who would do anything
+    numbers = {n.name: exact.literal(n.value, n.dtype) for n in program.numbers}
+    run = Run(program, arrays, Ownership(program), f8_unit, numbers, symbols=dict(program.opens))
     run.block(program.body)
     run.owners.check_all_written()
     return arrays

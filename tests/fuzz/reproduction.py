@@ -21,6 +21,7 @@ RUNS = {
     "emulated": "compiled.emulate({arrays})",
     "emulated at random": 'compiled.emulate({arrays}, order="random", seed={seed})',
     "card": "on_card(compiled, {arrays})",
+    "called on the card": "on_card(compiled, {arrays})",
     "call": "compiled({arrays})",
 }
 
@@ -28,6 +29,7 @@ IMPORTS = """
 import base64
 import importlib.util
 import zlib
+from functools import partial
 
 import ml_dtypes  # it names dtypes for numpy
 """.strip().split("\n")
@@ -35,11 +37,12 @@ import ml_dtypes  # it names dtypes for numpy
 LAID_OUT = '''
 def laid_out(x, order, steps, before, after):
     """The same numbers in memory that lies as asked."""
-    spans = [abs(s) * (n - 1) + 1 + b + a for n, s, b, a in zip(x.shape, steps, before, after)]
+    spans = [abs(s) * (max(n, 1) - 1) + 1 + b + a for n, s, b, a in zip(x.shape, steps, before, after)]
     memory = np.zeros([spans[n] for n in order], x.dtype).transpose(np.argsort(order))
     for axis, (n, s, b) in enumerate(zip(x.shape, steps, before)):
         last = b + abs(s) * (n - 1)
         part = slice(b, last + 1, s) if s > 0 else slice(last, b - 1 if b else None, s)
+        part = part if n else slice(0)
         memory = memory[(slice(None),) * axis + (part,)]
     memory[...] = x
     return memory
@@ -83,8 +86,6 @@ MOST_IN_FULL = 64
 
 
 def reproduction(program: Program, target: str, outcome: Outcome) -> str:
-    held = expected(program, F32_UNIT)
-    arrays = given(program)
     lines = [
         f'"""{outcome.way}: {outcome.kind}',
         "",
@@ -96,15 +97,21 @@ def reproduction(program: Program, target: str, outcome: Outcome) -> str:
     lines += ['"""', "", *IMPORTS]
     lines += [source.kernel_source(program).rstrip(), "", ""]
     check = ["def check():"]
-    check += ["    " + line for a in program.arrays for line in _array(a, arrays[a.name].view)]
-    check += ["    " + line for line in _call(program, target, outcome)]
-    for name in (a.name for a in program.arrays if a.name in program.written()):
-        check += ["    " + line for line in _expected(program.array(name), held[name])]
+    check += ["    " + _compile(program, target, outcome)]
+    check += ["    " + line for call in program.calls() for line in _checked(call, _run(target, outcome, program.seed))]
     for needed, text in (("laid_out(", LAID_OUT), ("from_text(", FROM_TEXT), ("on_card(", ON_CARD)):
         lines += [text.strip(), "", ""] if any(needed in line for line in check) else []
     lines += check
     lines += ["", "", 'if __name__ == "__main__":', "    check()", "", f"PROGRAM = {text_of(program)!r}", ""]
     return "\n".join(lines)
+
+
+def _checked(call: Program, run: str) -> list[str]:
+    """One call: its arrays, and what they must hold afterwards."""
+    arrays, held = given(call), expected(call, F32_UNIT)
+    lines = [line for a in call.arrays for line in _array(a, arrays[a.name].view)]
+    lines.append(run.replace("{arrays}", _arguments(call)))
+    return lines + [line for a in call.arrays if a.name in call.written() for line in _expected(a, held[a.name])]
 
 
 def _literal(x: np.ndarray) -> str:
@@ -113,7 +120,7 @@ def _literal(x: np.ndarray) -> str:
         text = base64.b64encode(zlib.compress(np.ascontiguousarray(x).tobytes(), 9)).decode()
         return f'from_text("{text}", "{x.dtype.name}", {x.shape})'
     text = repr(x.tolist()).replace("nan", 'float("nan")').replace("inf", 'float("inf")')
-    return f"np.array({text})"
+    return f"np.array({text})" if x.size else f'np.empty({x.shape}, "{x.dtype.name}")'
 
 
 def _array(a: Array, x: np.ndarray) -> list[str]:
@@ -125,15 +132,27 @@ def _array(a: Array, x: np.ndarray) -> list[str]:
     return [f"{a.name} = laid_out({plain}, {layout.order}, {layout.steps}, {layout.before}, {layout.after})"]
 
 
-def _call(program: Program, target: str, outcome: Outcome) -> list[str]:
+def _compile(program: Program, target: str, outcome: Outcome) -> str:
+    if "called" in outcome.way:
+        return f"compiled = partial(kernel, subs={source.options(program)['subs']})"
     fields = {**source.options(program), "target": repr(target)}
     if outcome.way.startswith("cpu "):
         fields["instruction_set"] = repr(outcome.way.removeprefix("cpu "))
-    names = ", ".join([a.name for a in program.arrays] + [f"{name}={v}" for name, v in program.opens])
-    way = outcome.way.removeprefix(f"{target} ")
-    run = RUNS.get(way, RUNS["call"]).format(arrays=names, seed=program.seed)
     options = ", ".join(f"{key}={text}" for key, text in fields.items())
-    return [f"compiled = wave_compile(WaveCompileOptions({options}), kernel)", run]
+    return f"compiled = wave_compile(WaveCompileOptions({options}), kernel)"
+
+
+def _run(target: str, outcome: Outcome, seed: int) -> str:
+    """How it is run, with a place for the arguments."""
+    way = outcome.way.removeprefix(f"{target} ")
+    return RUNS.get(way, RUNS["call"]).replace("{seed}", str(seed))
+
+
+def _arguments(call: Program) -> str:
+    numbers = {n.name: source.number(n.value) for n in call.numbers}
+    given = [(f"{p.name}=" if call.by_name else "") + numbers.get(p.name, p.name) for p in call.parameters]
+    given = [*(reversed(given) if call.by_name else given), *(f"{name}={v}" for name, v in call.opens)]
+    return ", ".join(given)
 
 
 def _expected(a: Array, held) -> list[str]:

@@ -11,9 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .generate import generate
 from .judge import Outcome, plain
-from .nets import TARGETED
+from .kernels import KERNELS
 from .process import Child, now
 from .program import Program
 from .reproduction import reproduction
@@ -56,7 +55,7 @@ class Plan:
             if self.count is not None and seed >= self.seed + self.count:
                 return
             for net in self.nets:
-                targets = [t for t in TARGETED[net].targets if t in self.targets] if net in TARGETED else [""]
+                targets = self.targets if net in KERNELS else ("",)
                 yield from (Case(net, target, seed) for target in targets)
 
 
@@ -136,9 +135,9 @@ class Runner:
 
     def keep(self, child: Child, case: Case, outcome: Outcome) -> None:
         self.say(f"FOUND {case}: {outcome}"[:600])
-        if self.plan.out is None or case.net not in TARGETED:
+        if self.plan.out is None or case.net not in KERNELS:
             return
-        program = generate(case.seed, case.target)
+        program = KERNELS[case.net].make(case.seed, case.target)
         if self.plan.shrinks and outcome.kind != "takes too long":
             program, outcome = self.smaller(child, program, case, outcome)
         self.plan.out.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,8 @@ def _first(program: Program, way: Callable[[Program], Iterator[Program]], still_
 def is_valid(program: Program) -> bool:
     try:
         check(program)
-        expected(program)
+        for call in program.calls():
+            expected(call)
     except (IllTyped, WrongProgram):
         return False
     return True
@@ -133,7 +134,7 @@ def _types(p: Program) -> dict:
             scope.add(s)
         found.update(scope.types)
 
-    block(p.body, Scope(p))
+    block(p.body, Scope.before(p))
     return found
 
 
@@ -178,6 +179,11 @@ def _plainer_program(p: Program) -> Iterator[Program]:
     for field in fields(Program):
         if field.name not in ("dims", "arrays", "body", "seed", "opens") and getattr(p, field.name) != field.default:
             yield replace(p, **{field.name: field.default})
+    yield from (replace(p.called(c), more=p.more[n:]) for n, c in enumerate(p.more, 1))
+    yield from (replace(p.called(c), more=()) for c in p.more)
+    yield from (replace(p, more=tuple(c for c in p.more if c is not gone)) for gone in p.more)
+    yield from (replace(p, left_open=tuple(d for d in p.left_open if d != gone)) for gone in p.left_open)
+    yield from (replace(p, numbers=tuple(n for n in p.numbers if n is not gone)) for gone in p.numbers)
     if p.dealt:
         yield replace(p, dealt=False, workgroups=0)
     used = {s.stop for s in p.walk() if isinstance(s, Loop)} | {s.value for s in p.walk() if isinstance(s, Number)}
@@ -189,7 +195,9 @@ def _without_idle_arrays(p: Program) -> Program:
     used = {s.array for s in p.walk() if isinstance(s, (Read, Write))}
     arrays = tuple(a for a in p.arrays if a.name in used)
     had = {d for a in arrays for d in a.dims}
-    return replace(p, arrays=arrays, dims=tuple(d for d in p.dims if d.tile or d.name in had))
+    left_open = tuple(d for d in p.left_open if d in had)
+    dims = tuple(d for d in p.dims if d.tile or d.name in had)
+    return replace(p, arrays=arrays, dims=dims, left_open=left_open)
 
 
 def _fewer_arrays(p: Program) -> Iterator[Program]:

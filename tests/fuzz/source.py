@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite, prod
+
 from .program import (
     FUNCTIONS,
     Array,
@@ -13,6 +15,7 @@ from .program import (
     Mapping,
     Mma,
     Number,
+    Parameter,
     Place,
     Program,
     Read,
@@ -49,11 +52,13 @@ def _head(p: Program) -> list[str]:
 
 def _kernel(p: Program) -> list[str]:
     lines = ["@wave(", "    [", *(f"        {c}," for c in constraints(p)), "    ]", ")"]
-    lines += ["def kernel(", *(f"    {_argument(a)}," for a in p.arrays), "):"]
+    lines += ["def kernel(", *(f"    {_argument(a)}," for a in p.parameters), "):"]
     return lines + (_dealt(p) if p.dealt else _block(p, p.body, 1))
 
 
-def _argument(a: Array) -> str:
+def _argument(a: Array | Parameter) -> str:
+    if isinstance(a, Parameter):
+        return f"{a.name}: {dtype(a.dtype)}"
     return f"{a.name}: Memory[{', '.join(a.dims)}, {a.space}, {dtype(a.dtype)}]"
 
 
@@ -63,6 +68,11 @@ def dtype(name: str) -> str:
 
 def _tile(p: Program, d: Dim) -> str:
     return f"BLOCK_{d.name}" if p.named_tiles else str(d.tile)
+
+
+def tiles(p: Program, d: Dim) -> str:
+    """How many there are along a dim, as its author writes it."""
+    return f"ceiling({d.name} / {_tile(p, d)})" if d.name in p.left_open else str(d.tiles)
 
 
 def constraints(p: Program) -> list[str]:
@@ -82,7 +92,7 @@ def constraints(p: Program) -> list[str]:
 
 
 def subs(p: Program) -> dict[str, str]:
-    found = {d.name: str(d.size) for d in p.dims}
+    found = {d.name: str(d.size) for d in p.dims if d.name not in p.left_open}
     found |= {f"BLOCK_{d.name}": str(d.tile) for d in p.dims if d.tile} if p.named_tiles else {}
     return found | ({"SPACE": "SHARED_ADDRESS_SPACE"} if any(a.space == "SPACE" for a in p.arrays) else {})
 
@@ -94,23 +104,38 @@ def options(p: Program) -> dict[str, str]:
         found["schedule"] = "SchedulingType.PREFETCH"
     if p.buffers is not None:
         found["buffers"] = str(p.buffers)
-    if p.opens:
-        found["dynamic_symbols"] = "[" + ", ".join(name for name, _ in p.opens) + "]"
+    dynamic = [name for name, _ in p.opens] + [*p.left_open] * p.declared_open
+    if dynamic:
+        found["dynamic_symbols"] = f"[{', '.join(dynamic)}]"
     return found
 
 
 def _dealt(p: Program) -> list[str]:
     """The body in a loop that walks the tiles, `workgroups` at a time."""
     by_axis = {d.axis: d for d in p.dims if d.axis is not None}
-    lines = [f"    @iterate(TILE, start=scalar(WORKGROUP_0), condition=TILE < {p.grid})", "    def every_tile():"]
+    stop = _product(p, list(by_axis.values()))
+    lines = [f"    @iterate(TILE, start=scalar(WORKGROUP_0), condition=TILE < {stop})", "    def every_tile():"]
     lines += ["        tile = self_index(TILE)"]
-    below = 1
     for axis, name in enumerate(OFFSETS):
         if axis in by_axis:
             d = by_axis[axis]
-            lines.append(f"        set_symbol({name}, tile // {below} % {d.tiles} * {d.tile})")
-            below *= d.tiles
+            below, count = ([by_axis[n] for n in range(axis) if n in by_axis], [d])
+            divided = f"tile // {_scalar(p, below)} % {_scalar(p, count)}"
+            lines.append(f"        set_symbol({name}, {divided} * {d.tile})")
     return [*lines, *_block(p, p.body, 2), f"        set_symbol(TILE, tile + {p.workgroups})"]
+
+
+def _product(p: Program, dims: list[Dim]) -> str:
+    """The number of tiles of all of them."""
+    if any(d.name in p.left_open for d in dims):
+        return " * ".join(tiles(p, d) for d in dims)
+    return str(prod(d.tiles for d in dims))
+
+
+def _scalar(p: Program, dims: list[Dim]) -> str:
+    """The same for numbers of the kernel to be divided by."""
+    text = _product(p, dims)
+    return text if text.isdigit() else f"scalar({text})"
 
 
 def _block(p: Program, body, depth: int) -> list[str]:
@@ -171,7 +196,7 @@ def _computed(op: str, args: list[str]) -> str:
 
 
 def number(value) -> str:
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and not isfinite(value):
         return f'float("{value}")'
     return repr(value)
 

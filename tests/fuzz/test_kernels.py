@@ -3,19 +3,29 @@
 import pytest
 
 from .judge import TARGETS
-from .kernels import case_on
+from .kernels import KERNELS
 
-SEEDS = {"numpy": range(40), "cpu": range(8), "gfx942": range(10, 15), "gfx950": range(4), "sm_90a": range(5)}
+SEEDS = {
+    "kernels": {"numpy": range(40), "cpu": range(8), "gfx942": range(10, 15), "gfx950": range(4), "sm_90a": range(5)},
+    "open_kernels": {
+        "numpy": range(20),
+        "cpu": range(5),
+        "gfx942": range(2),
+        "gfx950": range(2, 4),
+        "sm_90a": range(4),
+    },
+}
 """As many as take some two seconds of one core each."""
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_random_kernels_agree_with_the_reference(target):
+@pytest.mark.parametrize("net", KERNELS)
+def test_random_kernels_agree_with_the_reference(net, target):
     found = []
-    for seed in SEEDS[target]:
-        outcome = case_on(seed, target)
+    for seed in SEEDS[net][target]:
+        outcome = KERNELS[net].case_on(seed, target)
         if outcome.wrong:
-            found.append(f"python -m tests.fuzz --net kernels --target {target} --seed {seed} --count 1\n{outcome}")
+            found.append(f"python -m tests.fuzz --net {net} --target {target} --seed {seed} --count 1\n{outcome}")
     assert not found, "\n\n".join(found)
 
 
@@ -29,6 +39,6 @@ CONVERTED = {
 
 @pytest.mark.parametrize("target", CONVERTED)
 def test_kernels_whose_tiles_change_their_layout_are_right(target):
-    assert {seed: case_on(seed, target).kind for seed in CONVERTED[target]} == dict.fromkeys(
+    assert {seed: KERNELS["kernels"].case_on(seed, target).kind for seed in CONVERTED[target]} == dict.fromkeys(
         CONVERTED[target], "agrees"
     )

@@ -37,15 +37,16 @@ def answer(asked: dict) -> dict:
 
 
 def run(asked: dict) -> dict:
-    from .nets import NETS, TARGETED
+    from .kernels import KERNELS
+    from .nets import NETS
 
     if "program" in asked:
         from .judge import judge
         from .text import program_of
 
         return vars(judge(program_of(asked["program"]), asked["target"], asked.get("only", "")))
-    if asked["net"] in TARGETED:
-        return vars(TARGETED[asked["net"]].case(asked["seed"], asked["target"]))
+    if asked["net"] in KERNELS:
+        return vars(KERNELS[asked["net"]].case_on(asked["seed"], asked["target"]))
     found = NETS[asked["net"]](asked["seed"])
     kind = "agrees" if found is None else found.strip().split("\n")[0]
     return {"kind": kind, "way": asked["net"], "text": found or ""}

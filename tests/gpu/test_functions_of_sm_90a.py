@@ -2,7 +2,18 @@
 
 import numpy as np
 import pytest
-from function_values import F8, NAMES, NARROW, check_kernel, error_in_f32, every_function, in_double, numbers_of, roots
+from function_values import (
+    F8,
+    IN_F64,
+    NAMES,
+    NARROW,
+    check_kernel,
+    error_in_f32,
+    every_function,
+    in_double,
+    numbers_of,
+    of_f64,
+)
 
 pytestmark = pytest.mark.gpu
 WORDS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
@@ -46,6 +57,6 @@ def measured(run):
     return told
 
 
-def test_roots_of_f64(torch):
+def test_functions_of_f64(torch):
     x = numbers_of("f64")
-    check_kernel("GPUs, f64", "f64", x, roots("f64", 4), on_card(torch), ("sqrt", "rsqrt"), target="sm_90a")
+    check_kernel("GPUs, f64", "f64", x, of_f64(4), on_card(torch), IN_F64, target="sm_90a")

@@ -86,6 +86,37 @@ def test_a_compiled_kernel_takes_arrays_by_name_too():
             check_product(c, a, b)
 
 
+def test_parameters_keep_their_names_whatever_the_launch_computes():
+    """Numbers of tiles and of workgroups are computed at the launch, and have names too."""
+
+    @wave([WorkgroupConstraint(M, 8, 0), WorkgroupConstraint(N, 4, 1)])
+    def named(c7: Memory[M, G, f32], M_tiles: Memory[M, N, G, f32], mul: Memory[M, N, G, f32], add: f32):
+        write(read(M_tiles) + read(c7) * add, mul)
+
+    for target in ("numpy", "cpu"):
+        compiled = named.compile(target)
+        row, a, out = np.arange(9, dtype=np.float32), np.ones((9, 5), np.float32), np.empty((9, 5), np.float32)
+        compiled(mul=out, add=2.0, M_tiles=a, c7=row)
+        np.testing.assert_array_equal(out, a + 2 * row[:, None])
+
+
+def test_parameters_may_have_names_of_other_letters():
+    @wave([WorkgroupConstraint(M, 8, 0)])
+    def scaled(länge: Memory[M, G, f32], größe: f32, c: Memory[M, G, f32]):
+        write(read(länge) * größe, c)
+
+    a, out = np.arange(9, dtype=np.float32), np.empty(9, np.float32)
+    for call in (scaled, scaled.compile("numpy"), scaled.compile("cpu", {M: 9})):
+        for given, named in (
+            ((a, 2.0, out), {}),
+            ((), {"c": out, "größe": 2.0, "länge": a}),
+            ((a,), {"größe": 2.0, "c": out}),
+        ):
+            out.fill(np.nan)
+            call(*given, **named)
+            np.testing.assert_array_equal(out, 2 * a)
+
+
 def test_nothing_is_compiled_twice(compiles):
     gemm = made()
     for alpha in (1.0, 2.0, 0.0):

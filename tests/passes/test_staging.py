@@ -410,7 +410,6 @@ def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f3
     write(total, c)
 """
 NO_WISH = ("    HardwareConstraint(mma_type=MMAType.F32_16x16x16_F16),\n", "")
-NO_WAVES = ("    WaveConstraint(M, 32),\n    WaveConstraint(N, 32),\n", "")
 
 ERRORS = {
     "waves that do not divide the tile": (
@@ -421,36 +420,6 @@ ERRORS = {
               WaveConstraint(M, 24),
               ^^^^^^^^^^^^^^^^^^^^^
           write WaveConstraint(M, 32), or another divisor of 64
-        """,
-    ),
-    "a wave's part that no instruction divides": (
-        [("WaveConstraint(N, 32)", "WaveConstraint(N, 8)")],
-        """
-        each of 8 waves has 8 of the tile's 64 columns, but f32_16x16x16_f16 computes 16 at a time
-          gemm.py:10
-              WaveConstraint(N, 8),
-              ^^^^^^^^^^^^^^^^^^^^
-          make the part of each wave a multiple of 16: fewer waves, or a larger tile of N
-        """,
-    ),
-    "a tile that no instruction divides": (
-        [NO_WAVES, NO_WISH, ("WorkgroupConstraint(M, 64, 0)", "WorkgroupConstraint(M, 40, 0)")],
-        """
-        the tile has 40 rows, but f32_16x16x16_f16 computes 16 at a time
-          gemm.py:6
-              WorkgroupConstraint(M, 40, 0),
-              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          make the tile of M a multiple of 16
-        """,
-    ),
-    "a depth that the instruction does not divide": (
-        [("TilingConstraint(K, 32)", "TilingConstraint(K, 24)")],
-        """
-        a step is 24 deep, but f32_16x16x16_f16 adds up 16 at a time
-          gemm.py:8
-              TilingConstraint(K, 24),
-              ^^^^^^^^^^^^^^^^^^^^^^^
-          make the step a multiple of 16
         """,
     ),
     "more waves than a workgroup has": (
@@ -530,18 +499,6 @@ def test_what_cannot_hold_is_told_at_the_constraint(name, tmp_path, monkeypatch)
     with pytest.raises(ConstraintError) as raised:
         staged(module["gemm"], module["subs"])
     same(str(raised.value), wanted)
-
-
-def test_waves_that_a_text_gives_must_divide_the_tile():
-    kernel = parse("""
-    kernel @k {workgroups = 1, waves = [3, 1]} (%x: tile<64x32xf16>, %y: tile<64x32xf16>, %acc: tile<64x64xf32>) {
-      %z = mma(%x, %y, %acc) : tile<64x64xf32>
-    }
-    """)
-    with pytest.raises(ConstraintError) as raised:
-        ChooseInstructions(GFX942, Places())(kernel)
-    assert raised.value.what == "3 waves cannot share the 64 rows of a tile evenly"
-    assert raised.value.remedy == "let their number divide 64, or make the tile of rows a multiple of 48"
 
 
 def test_a_name_that_is_no_instruction():

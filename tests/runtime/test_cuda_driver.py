@@ -511,7 +511,7 @@ def test_every_dtype_has_its_number(driver, fake, dtype, number):
 def test_every_array_dtype_has_a_map():
     for dtype in DTYPES.values():
         if dtype.name not in ("index", "i16"):
-            TensorMap(dtype, (8, 16), (256, dtype.bytes), (8, 16)).check_box()
+            TensorMap(dtype, (8, 16), (256, dtype.bytes), (8, 16)).encoding()
 
 
 def test_batches_and_rows_of_length_1(driver, fake):

@@ -8,10 +8,12 @@ Access = Read | CopyAsync | Write | WriteThrough
 
 
 def tile_shape(op: Access) -> tuple[int, ...]:
-    """Of what it moves."""
+    """Of what it moves: a tile, or what is there of it."""
     match op:
+        case Read(within=within) | Write(within=within) if within:
+            shape: tuple[int, ...] = within
         case Read():
-            shape: tuple[int, ...] = op.result.type.shape
+            shape = op.result.type.shape
         case Write(tile) | WriteThrough(tile):
             shape = tile.type.shape
         case CopyAsync(to=to, to_at=to_at):

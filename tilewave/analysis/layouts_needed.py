@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args
+from tilewave.analysis.loads import memory_order
+from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args, part_of
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Broadcast,
@@ -24,18 +25,22 @@ from tilewave.ir.ops import (
     HandOver,
     Loop,
     Mma,
+    Part,
     Permute,
     Read,
+    Reduce,
     Scatter,
     TakeOver,
     While,
     Write,
     WriteThrough,
 )
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import linear
 from tilewave.layouts.fragments import Fragment, GroupFragment
+from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_in_registers
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 WIDEST_BYTES = 16
@@ -58,7 +63,8 @@ class LayoutsNeeded:
             self._makers.update(dict.fromkeys(op.results, op))
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         self._reading = next((BY_NAME[op.instruction] for op in products), None)
-        self._tied = Ties(kernel, self.sums, self._operands, self._wish).spread
+        self._reduced = {op.x: op.axes for op in walk(kernel.body) if isinstance(op, Reduce)}
+        self._tied = Ties(kernel, self.sums, self._operands, self._wish, self.left_over).spread
         self._walk_back(kernel.body)
 
     # -- how a tile is held where it is made
@@ -68,8 +74,50 @@ class LayoutsNeeded:
         return self._tied[v] if v in self._tied else self._wish(v)
 
     def _wish(self, v: Value) -> TileLayouts:
-        """As what it is made of was read, or, where nobody has a wish, in the widest chunks."""
+        """As what it is made of was read, or, where nobody has a wish, in the widest chunks; rows to be reduced so that
+        lanes are neighbours."""
+        if v in self._reduced:
+            return self._rows(v, self._reduced[v])
         return self._as_read(v) or self._plain(v.type.shape, v.type.dtype.bytes)
+
+    def _rows(self, v: Value, reduced: tuple[int, ...]) -> TileLayouts:
+        waves, shape = prod(self.waves), v.type.shape
+        if self._is_met(v):  # each lane combines what all waves left
+            others = tuple(n for axis, n in enumerate(shape) if axis not in reduced)
+            rest = rows_in_lanes(others, range(len(others))[::-1], 1, self.lanes // waves, waves, ())
+            return (with_axis_in_registers(rest, *reduced, *(shape[axis] for axis in reduced)),)
+        order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
+        near = order[::-1]
+        width = chunk_width(shape, near[0], max(1, WIDEST_BYTES // element_bytes), self.lanes)
+        return (rows_in_lanes(shape, near, width, self.lanes // waves, waves, reduced),)
+
+    def _is_met(self, v: Value) -> bool:
+        maker = self._makers.get(v)
+        return isinstance(maker, Read) and lies_in(maker.memory, "shared") and len(self._reduced[v]) == 1
+
+    def _memory_order(self, v: Value) -> tuple[tuple[int, ...], int] | None:
+        """The axes of v as they run in the memory that it is made of, and how many bytes an element has there."""
+        op = self._makers.get(v)
+        match op:
+            case Read() if lies_in(op.memory, "global"):
+                return memory_order(op), v.type.dtype.bytes
+            case Permute(x, axes):
+                found = self._memory_order(x)
+                return found and (tuple(axes.index(axis) for axis in found[0]), found[1])
+            case Elementwise():
+                same = (x for x in op.operands if _is_tile(x))
+                return next((found for x in same if (found := self._memory_order(x))), None)
+            case _:
+                return None
+
+    def left_over(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
+        """How the result of a reduction is held whose tile is held so."""
+        (layout, *_), waves = spread, prod(self.waves)
+        if not op.run:
+            return (layout.along(op.kept)[0],) if op.kept else ()
+        found = movers(layout, op.axes[0], waves, self.lanes // waves)
+        assert found is not None, f"{op.loc}: {op.x.type} cannot be reduced as it is held"
+        return (runs(layout, op.axes[0], op.run, found),)
 
     def maker(self, v: Value) -> Op | None:
         return self._makers.get(v)
@@ -80,6 +128,13 @@ class LayoutsNeeded:
 
     def fragment(self, op: Mma) -> Fragment:
         return BY_NAME[op.instruction].fragment(op.depth)
+
+    def is_of_product(self, v: Value) -> bool:
+        """Whether it is computed from a product's sums element by element, so that lanes hold it as they hold those."""
+        op = self._makers.get(v)
+        if isinstance(op, (Elementwise, Permute)):
+            return any(self.is_of_product(x) for x in op.operands if _is_tile(x))
+        return isinstance(op, Mma)
 
     def sums(self, op: Mma) -> TileLayouts:
         fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
@@ -141,6 +196,10 @@ class LayoutsNeeded:
             case TakeOver(tile):
                 self._held_as(op.result, self.held(op.result))
                 self._need(op, tile, self.held(op.result))
+            case Reduce(x):
+                if _is_tile(op.result):
+                    self._held_as(op.result, self.held(op.result))
+                self._need(op, x, self.held(x))
             case Mma(acc=acc):
                 self._held_as(op.result, self.sums(op))
                 self._need(op, acc, self.sums(op))
@@ -163,8 +222,14 @@ class LayoutsNeeded:
                 return [(x, tuple(layout.permuted(back) for layout in spread))]
             case Elementwise():
                 return [(x, spread) for x in op.operands if _is_tile(x)]
+            case Part(x):
+                return [(x, self.held(x))] if self.cuts(op) in (None, spread) else []
             case _:
                 return []  # lanes make it of no tile; one that they do is refused where it is cut among lanes
+
+    def cuts(self, op: Part) -> TileLayouts | None:
+        """How lanes hold a part of what they hold; None where they hold it otherwise than in a row of registers."""
+        return part_of(self.held(op.x), op)
 
     def _loop_needs(self, op: Loop | While) -> None:
         ends = op.body.ops[-1]

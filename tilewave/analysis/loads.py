@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Read
@@ -49,11 +49,14 @@ def memory_order(op: Read) -> tuple[int, ...]:
 
 
 def widest_chunk(op: Read, widest_bytes: int) -> int:
-    """The most neighbours in memory that a lane can load at once: a power of two that divides the tile's rows there."""
-    shape, last = op.result.type.shape, memory_order(op)[-1:]
+    """The most neighbours in memory that a lane can load at once: a power of two that divides the tile's rows there.
+
+    Where rows are not there as a whole, it divides what is.
+    """
+    shape, there, last = op.result.type.shape, op.within or op.result.type.shape, memory_order(op)[-1:]
     if not last or op.axes[last[0]] != op.memory.type.rank - 1:
         return 1
-    return power_of_two(shape[last[0]], widest_bytes // op.result.type.dtype.bytes)
+    return power_of_two(gcd(shape[last[0]], there[last[0]]), widest_bytes // op.result.type.dtype.bytes)
 
 
 def power_of_two(extent: int, most: int) -> int:

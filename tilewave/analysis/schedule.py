@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from tilewave.analysis.visits import Visit, WholeRun, element_places, want_follo
 from tilewave.errors import CoverageError
 from tilewave.forks import cached_property
 from tilewave.interp.arithmetic import Array
-from tilewave.ir.core import Kernel, Value
-from tilewave.ir.ops import Scatter, Write
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Loop, Scatter, Write
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 
 OUTSIDE = "a tile may hang over the edge of its memory, but not lie outside altogether: correct the mapping"
@@ -77,6 +78,11 @@ def checked_schedule(kernel: Kernel, symbols: Mapping[str, int], remedy: str = "
     return Covered.by(kernel, symbols, remedy).schedule
 
 
+def stores(op: Op) -> TypeGuard[Write | Scatter]:
+    """Whether it writes an array of the call, and no memory of a workgroup's own."""
+    return isinstance(op, (Write, Scatter)) and lies_in(op.memory, "global")
+
+
 @dataclass(frozen=True, eq=False)
 class Covered:
     """A kernel whose workgroups write every element of its outputs, each by one of them."""
@@ -90,12 +96,12 @@ class Covered:
     @staticmethod
     def by(kernel: Kernel, symbols: Mapping[str, int], remedy: str, watched: frozenset[Value] = frozenset()) -> Covered:
         want_followed(kernel, lambda op: op.written)
-        writes = [op for op in walk(kernel.body) if isinstance(op, (Write, Scatter))]
+        writes = [op for op in walk(kernel.body) if stores(op)]
         if not writes:
             raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
         memories = list(dict.fromkeys(op.memory for op in writes))
         covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
-        run = WholeRun(kernel, symbols, lambda op: isinstance(op, (Write, Scatter)), watched)
+        run = WholeRun(kernel, symbols, stores, watched)
         for visit in run.all():
             covers[visit.op.memory].add(visit, remedy)
         first = covers[memories[0]]
@@ -143,6 +149,8 @@ class Cover:
         self.writes, self.op = writes, writes[0]
         self.cut = cut or Cut.by(self.op)
         self.aligned = cut is not None or all(Cut.by(op) == self.cut for op in writes)
+        self.is_optional = any(map(_optional_writes(kernel).__contains__, map(id, writes)))
+        """Whether some of it may be written by none."""
         tiles = prod(self.cut.grid)
         if cut is None and tiles > MOST_TILES:
             what = f"{kernel.name} cuts {self.op.memory.name} into {tiles:,} tiles"
@@ -242,7 +250,7 @@ class Cover:
         keys, times = [], []
         for _, workgroups, tiles in self.by_write():
             key = workgroups.astype(np.int64) * count + tiles
-            key, often = np.unique(key[np.append(True, np.diff(key) != 0)], return_counts=True)
+            key, often = np.unique(key[np.diff(key, prepend=key[:1] - 1) != 0], return_counts=True)
             keys.append(key)
             times.append(np.ones_like(often) if self.in_elements else often)
         pairs, which = np.unique(np.concatenate(keys), return_inverse=True)
@@ -258,7 +266,7 @@ class Cover:
     def report(self, workgroups: Array, tiles: Array, remedy: str) -> None:
         cut = self.cut
         times = np.bincount(tiles, minlength=prod(cut.grid))
-        lost, twice = np.flatnonzero(times == 0), np.flatnonzero(times > 1)
+        lost, twice = np.flatnonzero((times == 0) & (not self.is_optional)), np.flatnonzero(times > 1)
         if not len(lost) and not len(twice):
             return
         one = "element" if self.in_elements else "tile"
@@ -279,6 +287,12 @@ class Cover:
         grid = "x".join(map(str, self.cut.grid))
         what = f"computes tile {tile}, outside the {grid} tiles of {visit.op.memory.name}"
         raise CoverageError(f"workgroup {visit.workgroups[which]} {what}", loc=visit.op.loc, remedy=remedy)
+
+
+def _optional_writes(kernel: Kernel) -> set[int]:
+    """The writes of loops that their author means not to run at times."""
+    loops = (op for op in walk(kernel.body) if isinstance(op, Loop) and op.optional)
+    return {id(op) for loop in loops for op in walk(loop.body) if isinstance(op, (Write, Scatter))}
 
 
 class _Pairs:

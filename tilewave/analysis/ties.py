@@ -1,7 +1,8 @@
 """Which tiles must be held in one and the same layout, and in which.
 
 Constants and what is read can be had in any layout: they are made anew in each that is needed. A product's sums cannot,
-nor what a loop carries, nor whatever is computed from these. Such tiles are tied to each other by the ops between them:
+nor what a loop carries or a reduction takes, nor whatever is computed from these. Such tiles are tied to each other by
+the ops between them:
 
     %total = loop(%trips, [%zero]) … do (%i, %x) {
       %p = mma(%a, %b, %zero)       %p is held as the matrix instruction gives its sums
@@ -16,25 +17,28 @@ wins, and what comes from the other is converted (`layouts_needed.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Permute, TakeOver, While, Yield
+from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Part, Permute, Read, Reduce, TakeOver, While, Yield
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import Layout
+from tilewave.layouts.reductions import with_axis_in_registers
 
 TileLayouts = tuple[Layout, ...]
 """Layouts that cover a tile together; one, unless its lanes do not divide it."""
 
-Passed = Callable[[TileLayouts], TileLayouts]
-"""What a spread at one end of a tie becomes at the other."""
+Passed = Callable[[TileLayouts], TileLayouts | None]
+"""What a spread at one end of a tie becomes at the other; None: whatever suits it."""
 
 
 class Ties:
     """`spread[v]` is how v is held, for every tile that cannot be had in any layout.
 
     `sums` says how a product gives its sums, `operands` how it takes what it multiplies, `wish` how a tile that nothing
-    else binds had best be held.
+    else binds had best be held, `left_over` how the result of a reduction is held, given how it takes its tile.
     """
 
     def __init__(
@@ -43,13 +47,18 @@ class Ties:
         sums: Callable[[Mma], TileLayouts],
         operands: Callable[[Mma], list[tuple[Value, TileLayouts]]],
         wish: Callable[[Value], TileLayouts],
+        left_over: Callable[[Reduce, TileLayouts], TileLayouts],
     ) -> None:
         self.spread: dict[Value, TileLayouts] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
         """From a tile to those that it decides."""
         self.one: dict[Value, tuple[Value, ...]] = {}
         """What a loop carries: its names inside the loop and behind it, which are held alike."""
+        self.made_of: dict[Value, Reduce] = {}
+        """What is left of a reduced tile, which decides how it is held."""
+        self.left_over = left_over
         ops = list(walk(kernel.body))
+        self.makers = {v: op for op in ops for v in op.results}
         self.bound = _bound(ops)
         for op in ops:
             self.tie(op)
@@ -62,6 +71,9 @@ class Ties:
                 self.hold(other, spread)
         for v, spread in (operand for op in products for operand in operands(op)):
             self.hold(v, spread)
+        reduced = (op.x for op in ops if isinstance(op, Reduce) and not self.is_met(op))
+        for v in sorted(reduced, key=lambda v: -prod(v.type.shape)):
+            self.hold(v, wish(v))
         for v in sorted(
             self.bound, key=lambda v: -len(v.type.shape)
         ):  # what is repeated follows what it is repeated in
@@ -70,11 +82,18 @@ class Ties:
 
     def claim(self, v: Value, spread: TileLayouts) -> tuple[Value, ...]:
         """`v` and its other names, if nothing decided them before: a loop that adds products up holds their sums."""
-        if v not in self.bound or v in self.spread:
+        if v not in self.bound or v in self.spread or v in self.made_of:
             return ()
         names = self.one.get(v, (v,))
         self.spread.update(dict.fromkeys(names, spread))
-        return names
+        left = [op for op in self.made_of.values() if op.x in names]
+        self.spread.update({op.result: self.left_over(op, spread) for op in left})
+        return (*names, *(op.result for op in left))
+
+    def is_met(self, op: Reduce) -> bool:
+        """Whether it takes what waves left in shared memory, which can be had in any layout."""
+        maker = self.makers.get(op.x)
+        return isinstance(maker, Read) and lies_in(maker.memory, "shared")
 
     def hold(self, v: Value, spread: TileLayouts) -> None:
         """`v` and what is tied to it; what was decided before stays."""
@@ -85,7 +104,8 @@ class Ties:
 
     def pulled(self, v: Value) -> list[tuple[Value, TileLayouts]]:
         """What is tied to a tile that has been decided, and how it had best be held."""
-        return [(other, passed(self.spread[v])) for other, passed in self.ties.get(v, ())]
+        pulls = ((other, passed(self.spread[v])) for other, passed in self.ties.get(v, ()))
+        return [(other, spread) for other, spread in pulls if spread is not None]
 
     def tie(self, op: Op) -> None:
         match op:
@@ -99,10 +119,19 @@ class Ties:
                 back = tuple(axes.index(i) for i in range(len(axes)))
                 self.one_way(x, op.result, lambda s: tuple(layout.permuted(axes) for layout in s))
                 self.one_way(op.result, x, lambda s: tuple(layout.permuted(back) for layout in s))
+            case Part(x):
+                self.one_way(x, op.result, lambda s: part_of(s, op))
             case Broadcast(x, axes):
                 self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
             case Elementwise():
                 self.tie_all((*op.results, *op.operands))
+            case Reduce(x, axes) if isinstance(op.result.type, Tile):
+                if self.is_met(op):
+                    ((axis, extent),) = ((axis, x.type.shape[axis]) for axis in axes)
+                    self.one_way(op.result, x, lambda s: tuple(with_axis_in_registers(i, axis, extent) for i in s))
+                    self.one_way(x, op.result, lambda s: self.left_over(op, s))
+                else:
+                    self.made_of[op.result] = op
             case _:
                 pass  # what it gives can be had in any layout, or is refused where it is cut among lanes
 
@@ -115,6 +144,13 @@ class Ties:
 
     def one_way(self, one: Value, other: Value, passed: Passed) -> None:
         self.ties.setdefault(one, []).append((other, passed))
+
+
+def part_of(spread: TileLayouts, op: Part) -> TileLayouts | None:
+    """How lanes hold a part of a tile that they hold so, if they need not exchange it."""
+    extent, count = op.x.type.shape[op.axis], op.result.type.shape[op.axis]
+    found = spread[0].part(op.axis, extent, op.first, count) if len(spread) == 1 else None
+    return found and (found[0],)
 
 
 def carried(op: Loop | While) -> Iterator[tuple[Value, ...]]:
@@ -142,9 +178,12 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
         match op:
             case Mma() | TakeOver():
                 found[op.result] = None
+            case Reduce(x):
+                found[x] = None
+                found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
             case Loop() | While():
                 found.update(dict.fromkeys(v for same in carried(op) for v in same[:-2]))
-            case Permute() | Broadcast():
+            case Permute() | Broadcast() | Part():
                 if any(v in found for v in op.operands):
                     found[op.result] = None
             case Elementwise() if any(v in found for v in op.operands):

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Mma
+from tilewave.ir.rewrite import walk
 from tilewave.ir.types import dims
 
 
@@ -20,6 +22,9 @@ def not_as_asked(
         why = f"{used} is computed by groups of waves, one below the other" if instructions else f"{chip} has no other"
         also = f", and {more} more bring the tiles" if more > 0 else ""
         said.append(f"waves: {dims(asked.waves)} were asked for, {dims(taken.waves)} were taken: {why}{also}")
-    if asked.matrix and instructions and asked.matrix not in instructions:
-        said.append(f"mma_type: {asked.matrix} was asked for, {used} was taken: {chip} multiplies these dtypes so")
+    products = [op for op in walk(asked.body) if isinstance(op, Mma)]
+    wishes = dict.fromkeys(op.wish or asked.matrix for op in products)
+    for wish in wishes:
+        if wish and instructions and wish not in instructions:
+            said.append(f"mma_type: {wish} was asked for, {used} was taken: {chip} multiplies these dtypes so")
     return tuple(said)

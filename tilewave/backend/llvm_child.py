@@ -36,6 +36,8 @@ class LlvmMachine:
     """`text` where LLVM has no assembler of its own: the code is then the text's; `object` where nobody reads one."""
     negates_choices: bool = True
     """False where LLVM negates the last part of a vector of choices and no other."""
+    options: tuple[str, ...] = ()
+    """LLVM's own, beside those that all code is compiled with; they hold for the rest of the process."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ def compile_here(llvm_ir: str, machine: LlvmMachine) -> ObjectCode:
     """Optimise LLVM IR and make object code of it, in this process, which LLVM may end."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    for option in machine.options:
+        llvm.set_option("", option)
     target = llvm.Target.from_triple(machine.triple)
     to = target.create_target_machine(
         cpu=machine.cpu, features=machine.features, opt=3, reloc="pic", codemodel="default"

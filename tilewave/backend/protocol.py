@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewave.emulator.run import Order
     from tilewave.runtime.arrays import ArrayView, Parameter
     from tilewave.runtime.saved_file import Contents, Stored
+    from tilewave.runtime.sizes import Size
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,10 @@ class Build(Protocol):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the target's device; `numbers` are the open symbols in the kernel's order."""
 
-    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
-        """Run it as it ran before with these arrays and the numbers that the call gives; False where it did not."""
-        return False
+    def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
+        """Run it with what a call gives; a target that knows such calls from before need not ask for their sizes."""
+        found = sized(arrays, given)
+        self.run(arrays, found.numbers, found.parameters)
 
     @abstractmethod
     def stored(self) -> Stored:

@@ -13,7 +13,7 @@ from tilewave.emulator.kernel import MODE_OF_RESULTS
 from tilewave.emulator.machine import Convoy
 from tilewave.emulator.numbers import I64, MASK32, MASK64, U64, Array, signed
 from tilewave.emulator.scalar_table import BRANCHES, COMPARISONS, LOGIC, ONE_OPERAND, TWO_OPERANDS
-from tilewave.emulator.step import Draft, Execute, Traffic, nothing, unsupported
+from tilewave.emulator.step import SCALAR_ROWS, Draft, Execute, Traffic, nothing, unsupported
 
 NOTHING = (
     "sleep", "setprio", "sethalt", "icache_inv", "dcache_inv", "dcache_wb", "dcache_inv_vol", "dcache_wb_vol",
@@ -39,7 +39,10 @@ def build_scalar(draft: Draft) -> Execute | None:
     if name.startswith(("load_dword", "buffer_load_dword")):
         return _load(draft, name)
     if name in TWO_OPERANDS:
-        return _two_operands(draft, *TWO_OPERANDS[name])
+        execute = _two_operands(draft, *TWO_OPERANDS[name])
+        if name == "andn2_b64" and draft.operands[2].row == EXEC:
+            _keep_of_others(draft)
+        return execute
     for pattern, build in FAMILIES:
         if found := pattern.fullmatch(name):
             return build(draft, found)
@@ -119,10 +122,20 @@ def _two_operands(draft: Draft, bits: int, formula: Callable[..., tuple[Array, A
     return execute
 
 
+def _keep_of_others(draft: Draft) -> None:
+    """What a mask says of lanes that are off: paths know registers, not lanes, and LLVM keeps unwritten masks so."""
+    draft.flows.update({SCALAR_ROWS + row: () for row in draft.scalar_writes})
+
+
 def _shift(draft: Draft, found: re.Match[str]) -> Execute:
     bits, kind = int(found[3]), found[1]
     a, b = draft.scalar_source(draft.operands[1], bits), draft.scalar_source(draft.operands[2], 32)
     write, mask = draft.scalar_target(draft.operands[0], bits), U64(MASK32 if bits == 32 else MASK64)
+    if bits == 64 and draft.operands[2].kind == "integer":
+        by = (draft.operands[2].whole & 63) * (-1 if kind == "lshl" else 1)
+        for half, row in enumerate(draft.operands[0].rows):
+            first = 32 * half + by
+            _flow_of_bits(draft, row, range(min(first, 63) if kind == "ashr" else first, first + 32))
 
     def execute(c: Convoy) -> None:
         value, by = a(c), b(c) & U64(bits - 1)
@@ -139,10 +152,20 @@ def _shift(draft: Draft, found: re.Match[str]) -> Execute:
     return execute
 
 
+def _flow_of_bits(draft: Draft, target: int, bits: range) -> None:
+    """A register that gets these bits of a pair needs the half that they lie in."""
+    halves = sorted({at // 32 for at in bits if 0 <= at < 64})
+    draft.flows[SCALAR_ROWS + target] = tuple(SCALAR_ROWS + draft.operands[1].row + half for half in halves)
+
+
 def _extract(draft: Draft, found: re.Match[str]) -> Execute:
     bits, is_signed = int(found[2]), found[1] == "i"
     a, b = draft.scalar_source(draft.operands[1], bits), draft.scalar_source(draft.operands[2], 32)
     write, mask = draft.scalar_target(draft.operands[0], bits), U64(MASK32 if bits == 32 else MASK64)
+    if bits == 64 and draft.operands[2].kind == "integer":
+        first, width = draft.operands[2].whole & 63, draft.operands[2].whole >> 16 & 127
+        for row in draft.operands[0].rows:
+            _flow_of_bits(draft, row, range(first, first + width))
 
     def execute(c: Convoy) -> None:
         control = b(c)

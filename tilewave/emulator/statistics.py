@@ -151,7 +151,7 @@ def module_statistics(module: MachineCode, kernel_name: str) -> LoopStatistics:
         matrix_cycles=_matrix_cycles(body) * waves / UNITS,
         shared_cycles=shared + conflicts * waves,
         global_cycles=moved * waves / GLOBAL_BYTES,
-        longest_gap=_longest_gap(body),
+        longest_gap=longest_gap(body),
     )
 
 
@@ -212,7 +212,8 @@ def _matrix_cycles(body: Sequence[Instruction]) -> int:
     return sum(CYCLES_PER_PASS * shape.passes for shape in shapes if shape is not None)
 
 
-def _longest_gap(body: Sequence[Instruction]) -> int:
+def longest_gap(body: Sequence[Instruction]) -> int:
+    """Of a loop: the longest run without a matrix instruction."""
     longest = gap = 0
     for instruction in [*body, *body]:  # twice: a gap may go around the edge
         kind = classify(instruction)

@@ -18,6 +18,7 @@ from tilewave.ir.ops import (
     Add,
     And,
     Cast,
+    Ceil,
     Cos,
     Div,
     DivideBy,
@@ -25,12 +26,14 @@ from tilewave.ir.ops import (
     Erf,
     Exp,
     Exp2,
+    Floor,
     FloorDiv,
     Function,
     Less,
     LessEqual,
     Log,
     Log2,
+    Log10,
     Max,
     Min,
     Mod,
@@ -39,6 +42,8 @@ from tilewave.ir.ops import (
     Not,
     NotEqual,
     Or,
+    RoundAway,
+    RoundEven,
     Rsqrt,
     Select,
     Sin,
@@ -78,6 +83,12 @@ def _larger(a: Any, b: Any) -> Any:
     return np.where(a == b, np.where(np.signbit(a), b, a), np.maximum(a, b))[()]
 
 
+def _rounded_away(x: Any) -> Any:
+    """The nearest whole number; a half goes away from 0, which numpy has no word for."""
+    whole = np.trunc(x)
+    return np.copysign(np.where(np.abs(x - whole) >= 0.5, np.abs(whole) + 1, whole), x)
+
+
 def _is_float(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind not in "iub"
 
@@ -106,12 +117,17 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     Exp2: np.exp2,
     Log: np.log,
     Log2: np.log2,
+    Log10: np.log10,
     Sqrt: np.sqrt,
     Rsqrt: lambda x: 1 / np.sqrt(x),
     Tanh: np.tanh,
     Erf: np.vectorize(math.erf, otypes=[np.float64]),
     Sin: np.sin,
     Cos: np.cos,
+    Floor: np.floor,
+    Ceil: np.ceil,
+    RoundAway: _rounded_away,
+    RoundEven: np.rint,
     Select: np.where,
 }
 

@@ -62,6 +62,13 @@ class RegisterOffsets:
             for a, low, high, extent in bounds
         )
 
+    def below(self, own: Sequence[Any], within: Sequence[int]) -> Array:
+        """Which registers lie in the part of a tile that is there; `own` is where in the tile the first one lies."""
+        rank = self.flat.ndim
+        places = [by_lane(a, rank) + o < n for a, o, n in zip(own, self.offsets, within, strict=True)]
+        found: Array = np.logical_and.reduce(np.broadcast_arrays(*places))
+        return found
+
     def elements(
         self, at: Sequence[Any], memory: tuple[int, ...], guard: Sequence[int], mask: Array | None
     ) -> Elements:

@@ -40,6 +40,7 @@ from tilewave.ir.ops import (
     MakeExchange,
     Mma,
     Overlay,
+    Part,
     Permute,
     Prepack,
     Read,
@@ -217,6 +218,10 @@ class _Interpreter(InterpretedCall):
         shape = op.result.type.shape
         return (np.broadcast_to(spread(self.env[op.x], op.axes, len(shape)), shape),)
 
+    def part(self, op: Part) -> tuple[Any, ...]:
+        count = op.result.type.shape[op.axis]
+        return (self.env[op.x].take(range(op.first, op.first + count), axis=op.axis),)
+
     def permute(self, op: Permute) -> tuple[Any, ...]:
         return (self.env[op.x].transpose(op.axes),)
 
@@ -316,12 +321,12 @@ class _Interpreter(InterpretedCall):
 
     def read(self, op: Read) -> tuple[Any, ...]:
         buffer: TrackedMemory = self.env[op.memory]
-        if any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard):
+        if any(self.env[op.at[axis]] >= buffer.data.shape[axis] for axis in op.guard) or 0 in op.within:
             return (np.zeros(op.result.type.shape, buffer.data.dtype),)
-        window = self.window(op, buffer, op.result.type.shape)
+        window = self.window(op, buffer, op.within or op.result.type.shape)
         self.note_read(op, buffer, window.inside)
         found = buffer.data[window.inside]
-        if window.whole:
+        if window.whole and not op.within:
             return (np.array(window.to_tile(found)),)
         tile: Array = np.zeros(op.result.type.shape, buffer.data.dtype)
         tile[window.part] = window.to_tile(found)
@@ -329,7 +334,8 @@ class _Interpreter(InterpretedCall):
 
     def write(self, op: Write | WriteThrough) -> tuple[Any, ...]:
         buffer, tile = self.env[op.memory], self.env[op.tile]
-        window = self.window(op, buffer, op.tile.type.shape)
+        within = op.within if isinstance(op, Write) else ()
+        window = self.window(op, buffer, within or op.tile.type.shape)
         self.note_write(op, buffer, window.inside)
         buffer.data[window.inside] = window.to_memory(tile[window.part])
         return ()
@@ -423,6 +429,7 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     Workgroup: _Interpreter.number,
     TileOf: _Interpreter.tile_of,
     Broadcast: _Interpreter.broadcast,
+    Part: _Interpreter.part,
     Permute: _Interpreter.permute,
     Convert: _Interpreter.same_numbers,
     Iota: _Interpreter.iota,

@@ -295,7 +295,7 @@ class WaveRun(AsynchronousMeaning):
             self.registers[id(op)] = RegisterOffsets.of(shape, op.steps, memory.shape)
         at = [self.env[v] for v in op.at]
         try:
-            return self.registers[id(op)].elements(at, memory.shape, op.guard, self.mask(op, len(shape)))
+            return self.registers[id(op)].elements(at, memory.shape, op.guard, self.touching(op, len(shape)))
         except OutsideMemory as outside:
             position = ", ".join(map(str, outside.position))
             verb = "writes" if isinstance(op, Store) else "reads"
@@ -303,6 +303,14 @@ class WaveRun(AsynchronousMeaning):
                 op,
                 f"lane {outside.lane} of wave {self.number} {verb} {memory.name}[{position}], outside {op.memory.type}",
             )
+
+    def touching(self, op: Load | Store | CopyAsyncChunks, rank: int) -> Array | None:
+        """Which lanes, or which of their registers, look at the memory at all; None: all do."""
+        mask = self.mask(op, rank)
+        if isinstance(op, CopyAsyncChunks) or not op.own:
+            return mask
+        below = self.registers[id(op)].below([self.env[v] for v in op.own], op.within)
+        return below if mask is None else below & mask
 
     def elements_each(self, op: LoadEach | StoreEach, memory: LaneMemory, rank: int) -> Elements:
         at = [by_lane(self.env[v], rank) for v in op.at]

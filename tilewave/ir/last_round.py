@@ -7,29 +7,35 @@ two tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
 from math import isqrt
 
 AROUND = 2
 """Parts on each side of the best of an undivided number: rounding up moves it no further, which a test tries."""
 LARGEST = (1 << 31) - 1
 """The numbers of steps that workgroups compute with, which are products of these, stay in 32 bits."""
+KEPT = 1024
+"""Answers that are remembered: of the sizes of calls, mostly one changes from one to the next."""
 MOST_TILES = 1 << 27
 """Of one launch; so few that their rows and columns, in groups of up to 15, are computed in 32 bits."""
 
 
+@lru_cache(maxsize=KEPT)
 def range_sharers(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:
     """How many of `workgroups` share the steps of `left` tiles evenly; 0 where whole tiles are as quick."""
     if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
         return 0
+    shared, most = left * steps, min(workgroups, left * steps)
     ways = [(left * 3 // 2, 3 if left % 2 else 2)]
     ways += [(left * p, p) for p in _near(steps, step_bytes, hand_over_bytes, workgroups // left)]
-    fitting = [(n, parts) for n, parts in ways if left < n <= min(workgroups, left * steps)]
-    return _quickest(
-        ((-(-left * steps // n) * step_bytes + parts * hand_over_bytes, n) for n, parts in fitting), steps * step_bytes
-    )
+    quickest = steps * step_bytes, 0
+    for sharers, parts in ways:
+        if left < sharers <= most:
+            quickest = min(quickest, (-(-shared // sharers) * step_bytes + parts * hand_over_bytes, sharers))
+    return quickest[1]
 
 
+@lru_cache(maxsize=KEPT)
 def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:
     """Into how many parts of equally many steps each of `left` tiles is cut; 0 where whole tiles are as quick.
 
@@ -37,12 +43,12 @@ def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_ov
     """
     if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
         return 0
-    found = []
+    quickest = steps * step_bytes, 0
     for parts in _near(steps, step_bytes, hand_over_bytes, min(workgroups // left, steps)):
         longest = -(-steps // parts)
         if left * parts % 2 == 0 and (parts - 1) * longest < steps:
-            found.append((longest * step_bytes + parts * hand_over_bytes, parts))
-    return _quickest(found, steps * step_bytes)
+            quickest = min(quickest, (longest * step_bytes + parts * hand_over_bytes, parts))
+    return quickest[1]
 
 
 def _near(steps: int, step_bytes: int, hand_over_bytes: int, most: int) -> range:
@@ -50,20 +56,17 @@ def _near(steps: int, step_bytes: int, hand_over_bytes: int, most: int) -> range
     return range(max(2, best - AROUND), min(most, best + 1 + AROUND) + 1)
 
 
-def _quickest(ways: Iterable[tuple[int, int]], whole: int) -> int:
-    time, found = min(ways, default=(whole, 0))
-    return found if time < whole else 0
-
-
+@lru_cache(maxsize=KEPT)
 def reciprocal_shift(divisor: int) -> int:
     """s with 2^s / divisor between 2^31 and 2^32, for divisors below 2^31; 0 for 0, which divides nothing."""
     return 31 + (divisor - 1).bit_length() if divisor > 0 else 0
 
 
+@lru_cache(maxsize=KEPT)
 def reciprocal(divisor: int) -> int:
     """f with x // divisor == x * f >> s for all 0 <= x < 2^31; 0 for 0, by which the quotient is 0.
 
     f is (2^s + e) / d with e < d, and so the quotient too large by x · e / 2^s / d < 1 / d, since x < 2^31 and
     d <= 2^(s - 31): less than it lacks to the next whole number.
     """
-    return -(-(1 << reciprocal_shift(divisor)) // divisor) if divisor > 0 else 0
+    return -((-1 << reciprocal_shift(divisor)) // divisor) if divisor > 0 else 0

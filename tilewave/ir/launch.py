@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
@@ -235,8 +235,7 @@ def _meaning(op: Op) -> Callable[..., Any]:
     return lambda left, steps: found(left, steps, op.workgroups, op.step_bytes, op.hand_over_bytes)
 
 
-@dataclass(frozen=True)
-class LaunchNumbers:
+class LaunchNumbers(NamedTuple):
     """What a launch computed."""
 
     workgroups: int
@@ -249,29 +248,30 @@ LAUNCH = "host_launch"
 
 
 class HostLaunch:
-    """A kernel's launch as a list of steps on a list of numbers; nothing is looked up by name at a call."""
+    """A kernel's launch as steps on a list of numbers; nothing is looked up by name at a call."""
 
     def __init__(self, kernel: Kernel) -> None:
-        given = numbers_of(kernel)
-        at = {v: i for i, v in enumerate(given)}
-        self._begin: list[Any] = [0] * len(given)
-        self._steps: list[tuple[Callable[..., Any], tuple[int, ...], int]] = []
-        launch = launch_of(kernel)
-        results: tuple[Value, ...] = ()
-        found: tuple[Value, ...] = ()
-        for op in launch.body.ops if launch else ():
-            if isinstance(op, Yield):
-                assert launch is not None
-                results, found = launch.results, op.values
-                continue
-            at[op.result] = len(self._begin)
-            self._begin.append(int(op.value) if isinstance(op, Const) else 0)
-            if not isinstance(op, Const):
-                self._steps.append((_meaning(op), tuple(at[v] for v in op.operands), at[op.result]))
-        places = {v.name: at[v] for v in given} | {r.name: at[v] for r, v in zip(results, found, strict=True)}
+        given, launch = numbers_of(kernel), launch_of(kernel)
+        ops = launch.body.ops if launch else ()
+        constants = {op.result: int(op.value) for op in ops if isinstance(op, Const)}
+        at = {v: i for i, v in enumerate((*given, *constants))}
+        self._constants = tuple(constants.values())
+        self._steps: list[tuple[int, list[Any]]] = []
+        """Those of equally many operands in a row; each puts its result behind all that is known before it."""
+        for op in ops:
+            if not isinstance(op, Const | Yield):
+                if not self._steps or self._steps[-1][0] != len(op.operands):
+                    self._steps.append((len(op.operands), []))
+                self._steps[-1][1].append((_meaning(op), *[at[v] for v in op.operands]))
+                at[op.result] = len(at)
+        places = {v.name: at[v] for v in given}
+        if launch is not None:
+            ends = ops[-1]
+            assert isinstance(ends, Yield)
+            places |= {r.name: at[v] for r, v in zip(launch.results, ends.values, strict=True)}
         self.names = tuple(places)
         """Of all numbers that a launch passes on, in order."""
-        self._passed = tuple(places.values())
+        self._passed = picked(tuple(places.values()))
         self._workgroups = kernel.workgroups if isinstance(kernel.workgroups, int) else -1
         self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
         self._counted = places[kernel.workgroups] if isinstance(kernel.workgroups, str) else -1
@@ -294,12 +294,28 @@ class HostLaunch:
         return answer
 
     def _computed(self, numbers: tuple[Any, ...]) -> LaunchNumbers:
-        values = self._begin.copy()
-        values[: len(numbers)] = numbers
-        for meaning, operands, result in self._steps:
-            values[result] = meaning(*[values[i] for i in operands])
+        values = [*numbers, *self._constants]
+        know = values.append
+        for operands, steps in self._steps:
+            match operands:
+                case 1:
+                    for meaning, a in steps:
+                        know(meaning(values[a]))
+                case 2:
+                    for meaning, a, b in steps:
+                        know(meaning(values[a], values[b]))
+                case _:
+                    for meaning, *places in steps:
+                        know(meaning(*[values[i] for i in places]))
         workgroups = self._workgroups if self._counted < 0 else values[self._counted]
-        return LaunchNumbers(workgroups, tuple([values[i] for i in self._passed]))
+        return LaunchNumbers(workgroups, self._passed(values))
+
+
+def picked(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What gives the numbers at these places of a list."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: tuple([values[i] for i in places])
 
 
 def skeleton(kernel: Kernel) -> Kernel:

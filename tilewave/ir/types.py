@@ -32,7 +32,7 @@ class DType:
     def numpy(self) -> np.dtype[Any]:
         return np.dtype(getattr(ml_dtypes, _ML_DTYPES[self.name]) if self.name in _ML_DTYPES else _NUMPY[self.name])
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return max(1, self.bits // 8)
 

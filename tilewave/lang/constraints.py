@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from tilewave.errors import ConstraintError, Loc, here
-from tilewave.lang.symbols import Expression, Symbol, expression
+from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.mapping import MappingError, as_mapping
 
@@ -22,6 +22,7 @@ HARDWARE = COORDINATES + LANES
 
 WAVE_LANES = (32, 64)
 """What chips have."""
+NAME_INSTRUCTION = "write mma_type=MMAType.F32_16x16x16_F16, or leave it out"
 
 
 class MMAType(Enum):
@@ -52,6 +53,16 @@ class MMAType(Enum):
     I32_32x32x32_I8 = "i32_32x32x32_i8"
     F32_64xNx8_TF32 = "f32_64xNx8_tf32"
     """f32 operands whose last 13 bits are ignored."""
+
+    F32_16x16x32_K8_F16 = "f32_16x16x32_k8_f16"
+    """From here on: of other chips, or several behind each other. Each target takes its own, of as many rows."""
+    F32_32x32x16_K8_F16 = "f32_32x32x16_k8_f16"
+    F32_16x16x32_K4_F8 = "f32_16x16x32_k4_fp8"
+    F32_32x32x16_K4_F8 = "f32_32x32x16_k4_fp8"
+    I32_16x16x16_I8 = "i32_16x16x16_i8"
+    I32_32x32x8_I8 = "i32_32x32x8_i8"
+    RDNA4_WAVE32_F32_16x16x16_F16 = "rdna4_wave32_f32_16x16x16_f16"
+    GFX1250_F32_16x16x32_F16 = "gfx1250_f32_16x16x32_f16"
 
 
 @dataclass(frozen=True)
@@ -151,6 +162,22 @@ class WorkgroupMapping(Constraint):
 
 
 @dataclass(frozen=True)
+class Assumption(Constraint):
+    """A condition on sizes that holds in every call: nothing is compiled otherwise for it, and a call that breaks it is
+    refused."""
+
+    expr: Any
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expr, Combined) or self.expr.how not in CONDITIONS:
+            raise ConstraintError(
+                f"Assumption: {self.expr!r} is no condition",
+                loc=self.loc,
+                remedy="write a < b, a >= b, …, or Eq(a, b), since a == b compares the expressions themselves",
+            )
+
+
+@dataclass(frozen=True)
 class HardwareConstraint(Constraint):
     """The author's wish; a target whose waves or matrix instructions differ takes its own."""
 
@@ -158,6 +185,8 @@ class HardwareConstraint(Constraint):
     mma_type: MMAType | None = None
     vector_shapes: Mapping[Expression, int] | None = field(default=None, hash=False)
     """Accepted, and of no effect: how lanes share a tile follows from the matrix instruction."""
+    waves_per_block: tuple[int, int, int] | None = None
+    """Waves along the dimensions of the grid, where no WaveConstraint says it."""
 
     def __post_init__(self) -> None:
         lanes: object = self.threads_per_wave
@@ -171,7 +200,16 @@ class HardwareConstraint(Constraint):
             raise ConstraintError(
                 f"mma_type is {self.mma_type!r}, no MMAType",
                 loc=self.loc,
-                remedy="write mma_type=MMAType.F32_16x16x16_F16, or leave it out",
+                remedy=NAME_INSTRUCTION,
+            )
+        waves: object = self.waves_per_block
+        if waves is not None and not (
+            isinstance(waves, (tuple, list)) and len(waves) == 3 and all(map(_counts, waves))
+        ):
+            raise ConstraintError(
+                f"waves_per_block is {waves!r}",
+                loc=self.loc,
+                remedy="write three numbers, (2, 2, 1) say: waves along each dimension of the grid",
             )
         if self.vector_shapes is not None and not isinstance(self.vector_shapes, Mapping):
             raise ConstraintError(
@@ -179,3 +217,8 @@ class HardwareConstraint(Constraint):
                 loc=self.loc,
                 remedy="leave it out: it has no effect",
             )
+
+
+def _counts(x: object) -> bool:
+    """Whether it is a number of things, at least one."""
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 1

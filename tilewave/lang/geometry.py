@@ -183,6 +183,7 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         if c.dim in shares:
             raise ConstraintError(f"{c.dim} is both cut over the grid and walked by iterate", loc=c.loc)
     launch = _one(constraints, GridConstraint)
+    hardware = _one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE)
     driven = frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None)
     if launch and driven:
         _refuse_order(constraints)
@@ -194,8 +195,8 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         workgroups=size(launch.workgroups, subs, launch.loc, "number of workgroups", least=1) if launch else grid.size,
         persistent=launch is not None,
         order=_order(constraints, known, dynamic),
-        waves=_waves(_all(constraints, WaveConstraint), shares, subs),
-        hardware=_one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE),
+        waves=_waves_as_said(hardware, _waves(_all(constraints, WaveConstraint), shares, subs), shares),
+        hardware=hardware,
     )
 
 
@@ -320,6 +321,31 @@ def _waves(
             )
         waves[c.dim] = WaveShare(-(-shares[c.dim].tile // tile), tile, c.loc)
     return waves
+
+
+def _waves_as_said(
+    hardware: HardwareConstraint, waves: dict[Symbol, WaveShare], shares: Mapping[Symbol, GridShare]
+) -> dict[Symbol, WaveShare]:
+    """With those of `waves_per_block`, along the dims that no WaveConstraint cuts."""
+    if hardware.waves_per_block is None:
+        return waves
+    cut = {share.axis: dim for dim, share in shares.items()}
+    found = dict(waves)
+    for axis, count in enumerate(hardware.waves_per_block):
+        dim = cut.get(axis)
+        known = waves[dim].count if dim in waves else count if dim is not None else 1
+        if known != count:
+            where = (
+                f"{dim} is cut among {known}" if dim in waves else f"nothing is cut over dimension {axis} of the grid"
+            )
+            raise ConstraintError(
+                f"waves_per_block asks for {count} waves along dimension {axis} of the grid, but {where}",
+                loc=hardware.loc,
+                remedy="leave waves_per_block out: the waves follow from WaveConstraint",
+            )
+        if dim is not None and dim not in waves and count > 1:
+            found[dim] = WaveShare(count, -(-shares[dim].tile // count), hardware.loc)
+    return found
 
 
 def places_of(constraints: Sequence[Constraint], geometry: Geometry, dims: Sequence[Symbol], kernel: Loc) -> Places:

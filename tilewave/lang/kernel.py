@@ -18,6 +18,7 @@ from tilewave.ir.launch import MOST_OPEN, at_launch
 from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
+from tilewave.lang.assumptions import Assumed, assumed
 from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
@@ -102,6 +103,8 @@ class TracedKernel:
     ir: Kernel
     order: Order
     places: Places
+    assumed: tuple[Assumed, ...] = ()
+    """What is taken for granted of the numbers of a call."""
 
 
 def trace_kernel(
@@ -121,19 +124,23 @@ def trace_kernel(
     _check_open(kernel, left_open, said)
     trace = Trace(locate=lambda: kernel.loc, longest=_checked_longest(kernel, longest or {}, left_open), room=room)
     numbers = {s: trace.fresh(s.name, INDEX_SCALAR) for s in left_open}
+    parameters = parameters_of(kernel)
+    words = [trace.fresh(name, INDEX_SCALAR).name for name, _ in parameters]  # before names of what the launch computes
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
+    left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven = geometry.walks, geometry.driven
-    given = [_argument(trace, p, kernel, trace.symbols) for p in parameters_of(kernel)]
+    given = [_argument(p, taken, kernel, trace.symbols) for p, taken in zip(parameters, words, strict=True)]
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
+    body = replace(body, ops=(*trace.allocations, *body.ops))
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
     limits = tuple((str(dim), *limit) for dim, limit in trace.limits.items())
     made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
-    return TracedKernel(at_launch(made), geometry.order, places)
+    return TracedKernel(at_launch(made), geometry.order, places, left)
 
 
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
@@ -256,11 +263,12 @@ def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:
 
 
 def _argument(
-    trace: Trace, parameter: tuple[str, MemoryType | DType], kernel: WaveKernel, subs: Mapping[Symbol, Any]
+    parameter: tuple[str, MemoryType | DType], word: str, kernel: WaveKernel, subs: Mapping[Symbol, Any]
 ) -> Argument:
+    """What the function gets for a parameter, and `word` is its name in the IR."""
     name, kind = parameter
     if isinstance(kind, DType):
-        return ScalarArgument(trace.fresh(name, Scalar(I64 if kind == INDEX else kind)), kind)
+        return ScalarArgument(Value(word, Scalar(I64 if kind == INDEX else kind)), kind)
     loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
@@ -273,7 +281,7 @@ def _argument(
         )
     sizes = (size(d, subs, loc) for d in kind.dims)
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
-    return MemoryArgument(name, trace.fresh(name, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
+    return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
 
 
 def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:

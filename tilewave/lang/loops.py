@@ -38,7 +38,7 @@ def iterate(
     return lambda body: _Walk(trace, axis, init_args, body).run()
 
 
-class _Carrying:
+class Carrying:
     """A loop, and what it carries from one round to the next: the author's values, then the symbols it sets."""
 
     def __init__(self, trace: Trace, init: Sequence[Traced], body: Any) -> None:
@@ -71,12 +71,17 @@ class _Carrying:
         trace = self.trace
         for symbol, value in self.stand_ins.items():
             trace.set_symbol(symbol, trace.number(value))
-        returned = self.body(*(Traced(trace, v, x.dims) for v, x in zip(self.args, self.init, strict=True)))
+        carried = [Traced(trace, v, x.dims) for v, x in zip(self.args, self.init, strict=True)]
+        return [x.value for x in self.called(carried)]
+
+    def called(self, carried: Sequence[Traced]) -> list[Traced]:
+        """What the author's function makes of these: as many, of the same kinds."""
+        returned = self.body(*carried)
         found = [] if returned is None else list(returned) if isinstance(returned, (tuple, list)) else [returned]
         kinds = [(x.type, x.dims) for x in found if isinstance(x, Traced)]
         if kinds != [(x.type, x.dims) for x in self.init]:
             raise self.returned_wrong(found)
-        return [x.value for x in found]
+        return found
 
     def returned_wrong(self, found: list[Any]) -> TilewaveError:
         wanted = ", ".join(map(describe, self.init)) or "nothing"
@@ -109,7 +114,7 @@ class _Carrying:
         return (*mine, *(self.trace.fresh(str(s).lower(), INDEX_SCALAR) for s in changed))
 
 
-class _Walk(_Carrying):
+class _Walk(Carrying):
     """A loop over the tiles of a dimension."""
 
     def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], body: Any) -> None:
@@ -136,7 +141,7 @@ class _Walk(_Carrying):
         return self.finish(changed, results)
 
 
-class _While(_Carrying):
+class _While(Carrying):
     """A loop that goes on as long as a condition on its symbol holds."""
 
     def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], start: Any, condition: Any, body: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewave.errors import (
+    ConstraintError,
     DimensionError,
     DTypeError,
     ShapeError,
@@ -16,11 +17,24 @@ from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
+from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
 from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
 from tilewave.lang.reductions import inside_of
-from tilewave.lang.symbols import Expression, Symbol
-from tilewave.lang.types import AddressSpace, MemoryArgument, want_room, window_of
-from tilewave.lang.values import Traced, beside, describe, index_of, literal, scalar_of, spread, together, want_number
+from tilewave.lang.symbols import Expression, Symbol, Whole
+from tilewave.lang.types import MemoryArgument, want_room, window_of
+from tilewave.lang.values import (
+    Traced,
+    beside,
+    describe,
+    in_order,
+    index_of,
+    literal,
+    one_shape,
+    scalar_of,
+    spread,
+    together,
+    want_number,
+)
 from tilewave.trace import DimensionWindow, Trace, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
@@ -35,13 +49,15 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
-    through = "shared" if memory.space is AddressSpace.SHARED else ""
+    through = memory.through
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
+        memory.want_room("read", place.axes(), kind.shape)
         value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, per_lane, type=kind)
     else:
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
-    trace.zero_outside[value] = frozenset(d for d in tile_dims if not mapping or mapping.keeps(d))
+    if memory.has_edges:
+        trace.zero_outside[value] = frozenset(d for d in tile_dims if not mapping or mapping.keeps(d))
     return Traced(trace, value, tile_dims)
 
 
@@ -57,7 +73,10 @@ def write(
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
+    if trace.mask is not None:
+        tile = _where_it_holds(trace, tile, place)
     if place.is_window():
+        memory.want_room("write", place.axes(), tile.type.shape)
         trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
@@ -81,6 +100,24 @@ def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: 
         )
 
 
+def _where_it_holds(trace: Trace, tile: Traced, place: _Place) -> Traced:
+    """The tile where the condition around it holds, and elsewhere what is there already."""
+    mask: Traced = trace.mask
+    strange = next((d for d in mask.dims if d not in tile.dims), None)
+    if strange is not None:
+        raise ShapeError(
+            f"write: the condition spans {strange}, which {describe(tile)} has not",
+            loc=here(),
+            remedy="an element is stored or not: the condition has no dims but those of the tile",
+        )
+    memory = place.memory.value
+    if place.is_window():
+        old = trace.emit(ir.Read, memory, place.at(), place.axes(), type=tile.type, name="old")
+    else:
+        old = trace.emit(ir.Gather, memory, place.where(), type=tile.type, name="old")
+    return select(mask, tile, tile.make(old))
+
+
 class _Place:
     """Where the elements of a tile sit in a memory."""
 
@@ -100,11 +137,13 @@ class _Place:
         self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
         self.steps = [unit_step(p) for p in self.positions]
 
-    def window(self, iterator: Iterator) -> DimensionWindow:
-        return _window(self.trace, self.dim_of[iterator], str(self.memory))
+    def start(self, iterator: Iterator) -> Any:
+        return self.memory.start(_window(self.trace, self.dim_of[iterator], str(self.memory)))
 
     def is_window(self) -> bool:
         """Whether each tile axis runs along one memory axis, one element a step."""
+        if not self.memory.has_edges and any(step is None or step[1] != NOT_FURTHER for step in self.steps):
+            return False
         used = [step[0] for step in self.steps if step is not None and step[0] is not None]
         return None not in self.steps and sorted(map(str, used)) == sorted(map(str, self.dim_of))
 
@@ -114,7 +153,7 @@ class _Place:
             assert step is not None
             iterator, rest = step
             offset = rest.evaluate(self.trace.symbols)
-            start = self.window(iterator).start if iterator is not None else 0
+            start = self.start(iterator) if iterator is not None else 0
             positions.append(self.trace.index(_plus(start, offset)))
         return tuple(positions)
 
@@ -127,9 +166,13 @@ class _Place:
         trace = self.trace
         args = {i: trace.fresh("i", INDEX_SCALAR) for i in self.dim_of}
         with trace.region():
-            here_are: dict[Symbol, Any] = {i: _plus(trace.number(arg), self.window(i).start) for i, arg in args.items()}
+            here_are: dict[Symbol, Any] = {i: _plus(trace.number(arg), self.start(i)) for i, arg in args.items()}
             positions = [p.evaluate({**trace.symbols, **here_are}) for p in self.positions]
             return trace.block(args.values(), [trace.index(p) for p in positions])
+
+
+NOT_FURTHER = Whole(0)
+"""Where a window begins in a memory in which it cannot hang over."""
 
 
 def _plus(a: Any, b: Any) -> Any:
@@ -173,9 +216,11 @@ def _want_tile(op: str, x: object) -> None:
 # -- matrix products ------------------------------------------------------------------------------------------------
 
 
-def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
-    """acc + a · bᵀ over the dimension that a and b share and acc has not."""
+def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> Traced:
+    """acc + a · bᵀ over the dimension that a and b share and acc has not; `mma_type` wishes for an instruction."""
     trace = current("mma")
+    if mma_type is not None and not isinstance(mma_type, MMAType):
+        raise ConstraintError(f"mma: mma_type is {mma_type!r}, no MMAType", loc=here(), remedy=NAME_INSTRUCTION)
     for x in (a, b, acc):
         _want_tile("mma", x)
     _check_product(trace, a, b, acc)
@@ -184,20 +229,10 @@ def mma(a: Traced, b: Traced, acc: Traced) -> Traced:
         a, b = b, a
     (depth,) = (d for d in a.dims if d in b.dims and d not in acc.dims)
     trace.product = trace.product or (rows, cols)
-    x = _whole_depth(trace, _in_order(trace, a, (*batch, rows, depth)), depth)
-    y = _whole_depth(trace, _in_order(trace, b, (*batch, cols, depth)), depth)
-    return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, type=acc.type))
-
-
-def _in_order(trace: Trace, x: Traced, order: tuple[Any, ...]) -> Traced:
-    if x.dims == order:
-        return x
-    axes = tuple(x.dims.index(d) for d in order)
-    kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
-    turned = trace.emit(ir.Permute, x.value, axes, type=kind, name=ir.Permute.word())  # not the author's variable
-    if x.value in trace.zero_outside:
-        trace.zero_outside[turned] = trace.zero_outside[x.value]
-    return Traced(trace, turned, order)
+    x = _whole_depth(trace, in_order(a, (*batch, rows, depth)), depth)
+    y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
+    wish = mma_type.value if mma_type else ""
+    return acc.make(trace.emit(ir.Mma, x.value, y.value, acc.value, wish, type=acc.type))
 
 
 def _whole_depth(trace: Trace, x: Traced, depth: Any) -> Traced:
@@ -317,10 +352,9 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
         chosen: Traced = a if condition else b
         return chosen
     x, y = _both(a, b)
-    if condition.dims and condition.dims != x.dims:
-        x, y = (spread(trace, v, condition) if not v.dims else v for v in (x, y))
     if condition.dims != x.dims:
-        condition = spread(trace, condition, x)
+        z, condition = one_shape(trace, x, condition)
+        x, y = (z, spread(trace, y, z)) if z.dims != x.dims else (x, y)
     return x.make(trace.emit(ir.Select, condition.value, x.value, y.value, type=x.type))
 
 
@@ -376,6 +410,6 @@ def _function(cls: type[ir.Unary], name: str) -> Any:
     return apply
 
 
-exp, exp2, log, log2 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2))
+exp, exp2, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2, ir.Log10))
 sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
 sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))

@@ -145,6 +145,8 @@ class Expression:
 
 
 _SEEN_BY_SYMPY: dict[int, Expression] = {}
+CONDITIONS = ("<", "<=", "==", "!=")
+"""The operators that give a truth value."""
 LARGEST_POWER = 16
 
 
@@ -328,9 +330,14 @@ OPERATORS: dict[str, Callable[[Index, Index], Index]] = {
     "<=": operator.le,
     "==": lambda a, b: a.equals(b) if hasattr(a, "equals") else b.equals(a) if hasattr(b, "equals") else a == b,
     "!=": lambda a, b: a.differs(b) if hasattr(a, "differs") else b.differs(a) if hasattr(b, "differs") else a != b,
-    "Min": smaller,
-    "Max": larger,
+    "Min": lambda a, b: a.smaller(b) if _has_sign(a) else b.smaller(a) if _has_sign(b) else smaller(a, b),
+    "Max": lambda a, b: a.larger(b) if _has_sign(a) else b.larger(a) if _has_sign(b) else larger(a, b),
 }
+
+
+def _has_sign(x: Index) -> bool:
+    """Whether it is a number or a tile of a kernel's own: other numbers in expressions are not negative."""
+    return hasattr(x, "dims")
 
 
 class _Evaluation:

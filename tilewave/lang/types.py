@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -101,6 +102,23 @@ class MemoryArgument:
     dims: tuple[Expression, ...]
     space: AddressSpace
 
+    def start(self, window: DimensionWindow) -> Any:
+        """Where a tile begins in it that spans this part of a dimension."""
+        return window.start
+
+    @property
+    def through(self) -> str:
+        """What its tiles are staged in."""
+        return "shared" if self.space is AddressSpace.SHARED else ""
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether its tiles may hang over, and are 0 there."""
+        return True
+
+    def want_room(self, op: str, axes: Sequence[int], shape: Sequence[int]) -> None:
+        """Refuse a tile that it cannot hold; one in an array may hang over."""
+
     def __str__(self) -> str:
         return f"{self.name} [{', '.join(map(str, self.dims))}]"
 
@@ -160,7 +178,9 @@ def want_room(trace: Trace, kind: Tile, dims: tuple[Any, ...], what: str) -> Non
 
 def extent_of(trace: Trace, dim: Expression, what: str) -> int:
     """How long a tile is along `dim`, wherever it begins."""
-    return trace.walks[dim].step if dim in trace.walks else window_of(trace, dim, what).extent
+    if dim in trace.walks and dim not in trace.windows:
+        return trace.walks[dim].step
+    return window_of(trace, dim, what).extent
 
 
 def _whole(trace: Trace, dim: Expression, what: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -12,10 +12,26 @@ import numpy as np
 from tilewave.errors import DTypeError, NoAttribute, ShapeError, TraceError, here
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
-from tilewave.ir.ops import Abs, And, Binary, Broadcast, Div, FloorDiv, Mod, Neg, Not, Or
+from tilewave.ir.ops import (
+    Abs,
+    And,
+    Binary,
+    Broadcast,
+    Ceil,
+    Div,
+    Floor,
+    FloorDiv,
+    Mod,
+    Neg,
+    Not,
+    Or,
+    Permute,
+    RoundAway,
+    Rounding,
+)
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
 from tilewave.lang.reductions import Reducible
-from tilewave.lang.symbols import LARGEST_POWER, Expression, is_small_power
+from tilewave.lang.symbols import LARGEST_POWER, Expression, expression, is_small_power
 from tilewave.trace import Trace, current
 
 
@@ -101,6 +117,39 @@ class Traced(Reducible):
     def __repr__(self) -> str:
         return describe(self)
 
+    # -- what a star import would hide Python's own for, and the order of its dims
+
+    def floor(self) -> Traced:
+        return rounded(Floor, self)
+
+    def ceil(self) -> Traced:
+        return rounded(Ceil, self)
+
+    def round(self) -> Traced:
+        """The nearest whole number; halves go away from 0."""
+        return rounded(RoundAway, self)
+
+    __floor__, __ceil__ = floor, ceil
+
+    def __round__(self, digits: Any = None) -> Traced:
+        self._refuse("is not rounded by Python's round", ROUND_HALVES)
+
+    def permute(self, target_shape: Sequence[Hashable]) -> Traced:
+        """The same tile with its dims in this order."""
+        return permuted(self, target_shape)
+
+    def __matmul__(self, other: Any) -> Traced:
+        self._refuse_product(self, other)
+
+    def __rmatmul__(self, other: Any) -> Traced:
+        self._refuse_product(other, self)
+
+    def _refuse_product(self, a: Any, b: Any) -> NoReturn:
+        first, second = (describe(x) if isinstance(x, Traced) else repr(x) for x in (a, b))
+        raise TraceError(
+            f"@ has no op for {first} and {second}: a product needs sums to add to", loc=here(), remedy=MMA
+        )
+
     # -- what an array has and a traced value has not
 
     def __bool__(self) -> bool:
@@ -126,7 +175,7 @@ class Traced(Reducible):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        remedy = TURN if name in ("T", "transpose", "permute") else FUNCTIONS
+        remedy = TURN if name in ("T", "transpose") else FUNCTIONS
         raise NoAttribute(f"{describe(self)} has no .{name}", loc=here(), remedy=remedy)
 
     def __array__(self, *args: Any, **options: Any) -> Any:
@@ -147,6 +196,8 @@ RUNS_IN_PYTHON = "`if`, `while`, `for` run in Python, before there is data; writ
 FUNCTIONS = "write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype"
 READ_IT = "arrays are given at the call: make it an argument of the kernel, a: Memory[…], and write read(a)"
 TURN = "dims have names, and need no turning: declare the memory that it is written to as Memory[N, M, …]"
+ROUND_HALVES = "write x.round(), which rounds halves away from 0, or roundeven(x), which rounds them as Python does"
+MMA = "write mma(a, b, acc): acc + a · bᵀ, summed over the dim that a and b share; acc may be Register[M, N, f32](0.0)"
 
 FROM_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
@@ -212,7 +263,7 @@ def together(a: Any, b: Any) -> tuple[Traced, Traced]:
     like = a if isinstance(a, Traced) and (a.dims or not isinstance(b, Traced)) else b
     x, y = (_traced(trace, operand, like) for operand in (a, b))
     x, y = _one_dtype(trace, x, y)
-    return _one_shape(trace, x, y)
+    return one_shape(trace, x, y)
 
 
 def _traced(trace: Trace, x: Any, like: Traced) -> Traced:
@@ -221,7 +272,8 @@ def _traced(trace: Trace, x: Any, like: Traced) -> Traced:
     if isinstance(x, Number):
         return Traced(trace, x.value)
     if isinstance(x, Expression):
-        return scalar_of(trace, x, INDEX)
+        value = x.evaluate(trace.symbols)
+        return value if isinstance(value, Traced) else scalar_of(trace, value, INDEX)
     return Traced(trace, trace.const(literal(x, like.dtype), Scalar(like.dtype)))
 
 
@@ -238,7 +290,8 @@ def _one_dtype(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
     )
 
 
-def _one_shape(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
+def one_shape(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
+    """Both with the dims of both; where one has all of them, in its order."""
     if x.dims == y.dims:
         if x.type.shape != y.type.shape:
             raise ShapeError(f"{describe(x)} and {describe(y)} do not fit", loc=here())
@@ -247,21 +300,88 @@ def _one_shape(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
         return x, spread(trace, y, x)
     if set(x.dims) <= set(y.dims):
         return spread(trace, x, y), y
-    raise ShapeError(
-        f"{describe(x)} and {describe(y)} do not fit",
-        loc=here(),
-        remedy="the dims of one must be among those of the other, so that it can be repeated along the rest",
-    )
+    extents = {**extents_of(x), **extents_of(y)}
+    both = {d: extents[d] for d in _merged(x.dims, y.dims)}
+    return repeated(trace, x, both), repeated(trace, y, both)
+
+
+def _merged(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> list[Hashable]:
+    """Mine in my order; each that they alone have in front of the next that both have, or else behind all.
+
+    [H, N] and [B, H] are [B, H, N]; [M] and [N] are [M, N].
+    """
+    found, waiting = list(mine), list[Hashable]()
+    for d in theirs:
+        if d in mine:
+            at = found.index(d)
+            found[at:at], waiting = waiting, []
+        else:
+            waiting.append(d)
+    return found + waiting
+
+
+def extents_of(x: Traced) -> dict[Hashable, int]:
+    """How long a tile is along each of its dims."""
+    return dict(zip(x.dims, x.type.shape, strict=True)) if x.dims else {}
 
 
 def spread(trace: Trace, x: Traced, like: Traced) -> Traced:
     """x, repeated along the dims of `like` that it does not have."""
-    axes = tuple(like.dims.index(d) for d in x.dims)
-    if tuple(like.type.shape[a] for a in axes) != x.type.shape:
-        raise ShapeError(f"{describe(x)} cannot be repeated along {describe(like)}", loc=here())
-    out = Tile(like.type.shape, x.dtype)
+    return repeated(trace, x, extents_of(like))
+
+
+def repeated(trace: Trace, x: Traced, extents: Mapping[Hashable, int]) -> Traced:
+    """x as a tile of these dims, each so long; it has some of them."""
+    order = tuple(extents)
+    axes = tuple(order.index(d) for d in x.dims)
+    out = Tile(tuple(extents.values()), x.dtype)
+    if tuple(out.shape[a] for a in axes) != x.type.shape:
+        along = f"[{', '.join(map(str, order))}] ({dims(out.shape)})"
+        raise ShapeError(f"{describe(x)} cannot be repeated along a tile {along}", loc=here())
     value = trace.emit(Broadcast, x.value, axes, type=out, name=Broadcast.word())  # not the author's variable
-    return Traced(trace, value, like.dims)
+    return Traced(trace, value, order)
+
+
+def permuted(x: Traced, order: Sequence[Hashable]) -> Traced:
+    """The same tile, its dims in this order."""
+    wanted = dims_of("permute", order)
+    if sorted(map(str, wanted)) != sorted(map(str, x.dims)):
+        raise ShapeError(
+            f"permute: {describe(x)} has no order [{', '.join(map(str, wanted))}]",
+            loc=here(),
+            remedy="target_shape names each of its dims once",
+        )
+    return in_order(x, wanted)
+
+
+def dims_of(op: str, given: Any) -> tuple[Expression, ...]:
+    """A list of dims as an author writes it."""
+    if isinstance(given, (Expression, str)) or not isinstance(given, Sequence):
+        what = f"{op}: target_shape is {given!r}, no list of dims"
+        raise ShapeError(what, loc=here(), remedy=f"write {op}(x, target_shape=[M, N])")
+    return tuple(expression(d) for d in given)
+
+
+def in_order(x: Traced, order: tuple[Hashable, ...]) -> Traced:
+    """x with its dims in this order; what is 0 over the edge stays so."""
+    if x.dims == order:
+        return x
+    trace = current("permute")
+    axes = tuple(x.dims.index(d) for d in order)
+    kind = Tile(tuple(x.type.shape[a] for a in axes), x.dtype)
+    turned = trace.emit(Permute, x.value, axes, type=kind, name=Permute.word())  # not the author's variable
+    if x.value in trace.zero_outside:
+        trace.zero_outside[turned] = trace.zero_outside[x.value]
+    return Traced(trace, turned, order)
+
+
+def rounded(cls: type[Rounding], x: Traced) -> Traced:
+    """A whole number next to each element."""
+    if not x.dtype.is_float:
+        remedy = "whole numbers are rounded already: leave it out"
+        name = cls.word().replace("round_away", "round").replace("_", "")
+        raise DTypeError(f"{name} needs floats, not {describe(x)}", loc=here(), remedy=remedy)
+    return x.make(x.builder.emit(cls, x.value, type=x.type))
 
 
 def beside(x: Any, like: Traced) -> Traced:

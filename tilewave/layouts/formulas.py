@@ -70,7 +70,8 @@ class Layout:
 
     def along(self, kept: Sequence[int]) -> tuple[Layout, tuple[int, ...]]:
         """The layout of what runs along some of the axes only, and which register axes it keeps, one at least."""
-        used = tuple(i for i, step in enumerate(self.steps) if any(step[a] for a in kept)) or (0,)
+        fewest = min(range(len(self.registers)), key=lambda i: self.registers[i])
+        used = tuple(i for i, step in enumerate(self.steps) if any(step[a] for a in kept)) or (fewest,)
         return (
             Layout(
                 tuple(self.registers[i] for i in used),
@@ -80,6 +81,19 @@ class Layout:
             ),
             used,
         )
+
+    def part(self, axis: int, extent: int, first: int, count: int) -> tuple[Layout, int, int] | None:
+        """The layout of a part of a tile that is so long along an axis, and where it begins along which register axis.
+
+        None where lanes hold the part otherwise than in a row of those registers.
+        """
+        whole = (i for i, step in enumerate(self.steps) if step[axis] and step[axis] * self.registers[i] == extent)
+        i = next((i for i in whole if first % self.steps[i][axis] == count % self.steps[i][axis] == 0), None)
+        if i is None or self.limit:
+            return None
+        step = self.steps[i][axis]
+        registers = (*self.registers[:i], count // step, *self.registers[i + 1 :])
+        return replace(self, registers=registers), i, first // step
 
     def permuted(self, order: Sequence[int]) -> Layout:
         """The layout of a tile whose axis i is axis `order[i]` of this one."""

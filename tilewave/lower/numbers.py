@@ -274,10 +274,15 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Exp2: lambda w: w.intrinsic("exp2"),
     ir.Log: lambda w: w.intrinsic("log"),
     ir.Log2: lambda w: w.intrinsic("log2"),
+    ir.Log10: lambda w: w.intrinsic("log10"),
     ir.Sqrt: lambda w: w.intrinsic("sqrt"),
     ir.Tanh: lambda w: w.intrinsic("tanh"),
     ir.Sin: lambda w: w.intrinsic("sin"),
     ir.Cos: lambda w: w.intrinsic("cos"),
+    ir.Floor: lambda w: w.intrinsic("floor"),
+    ir.Ceil: lambda w: w.intrinsic("ceil"),
+    ir.RoundAway: lambda w: w.intrinsic("round"),
+    ir.RoundEven: lambda w: w.intrinsic("roundeven"),
 }
 """Elementwise ops for every machine, in numbers that LLVM computes with. Of floats no number wins `min` and `max`, and
 -0 is smaller than 0. Quotients and casts depend on more, and stand above; GPUs have `exp` and its kind of their own."""

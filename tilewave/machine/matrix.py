@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar
 
 from tilewave.layouts.fragments import Fragment, mfma
@@ -20,6 +21,10 @@ CHUNK_BYTES = 16
 FP8 = {CDNA3: "f8e4m3fnuz", CDNA4: "f8e4m3fn"}
 BF8 = {CDNA3: "f8e5m2fnuz", CDNA4: "f8e5m2"}
 """gfx942 computes with 8-bit floats that have no negative zero, gfx950 with those of the OCP standard."""
+
+
+def up_to_multiple(n: int, of: int) -> int:
+    return -(-n // of) * of
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,16 @@ class MatrixInstruction:
     def parts(self, waves: Waves) -> Waves:
         """Into how many parts rows and columns of a tile are cut."""
         return waves
+
+    def multiples(self, waves: Waves) -> tuple[int, int, int]:
+        """What rows, columns and depth of a tile must be multiples of."""
+        (rows, cols), (high, wide) = self.parts(waves), self.block
+        return rows * high, cols * wide, self.depth
+
+    def padded(self, box: tuple[int, int, int], waves: Waves) -> tuple[int, int, int]:
+        """Rows, columns and depth, each as long as it must be."""
+        rows, cols, depth = (up_to_multiple(n, m) for n, m in zip(box, self.multiples(waves), strict=True))
+        return rows, cols, depth
 
 
 @dataclass(frozen=True)
@@ -145,7 +160,23 @@ GROUP_INSTRUCTIONS = (
 )
 ALL = (*INSTRUCTIONS, *GROUP_INSTRUCTIONS)
 BY_NAME = {instruction.name: instruction for instruction in ALL}
-WISHES = NAMED | {instruction.name: instruction for instruction in ALL if instruction.ignored_bits}
+ELSEWHERE = (
+    MatrixInstruction("f32_16x16x32_k8_f16", 16, 32, "f16", "f16", "f32"),
+    MatrixInstruction("f32_32x32x16_k8_f16", 32, 16, "f16", "f16", "f32"),
+    MatrixInstruction("f32_16x16x32_k4_fp8", 16, 32, FP8, FP8, "f32"),
+    MatrixInstruction("f32_32x32x16_k4_fp8", 32, 16, FP8, FP8, "f32"),
+    MatrixInstruction("i32_16x16x16_i8", 16, 16, "i8", "i8", "i32", ("gfx908",)),
+    MatrixInstruction("i32_32x32x8_i8", 32, 8, "i8", "i8", "i32", ("gfx908",)),
+    MatrixInstruction("rdna4_wave32_f32_16x16x16_f16", 16, 16, "f16", "f16", "f32", ("gfx1201",)),
+    MatrixInstruction("gfx1250_f32_16x16x32_f16", 16, 32, "f16", "f16", "f32", ("gfx1250",)),
+)
+"""Names that authors bring along: of chips that are none of ours, or of several instructions behind each other, which
+lanes load at once; nobody takes them, but their rows and dtypes say what is meant."""
+WISHES = (
+    NAMED
+    | {instruction.name: instruction for instruction in ALL if instruction.ignored_bits}
+    | {instruction.name: instruction for instruction in ELSEWHERE}
+)
 """Those that an author may wish for."""
 
 
@@ -156,6 +187,6 @@ def instructions_for(chip: str, a: str, b: str, acc: str) -> Iterator[MatrixInst
 
 def spelled(instruction: MatrixInstruction) -> str:
     """As an author writes it: MMAType.F32_16x16x32_F8."""
-    acc, shape, *inputs = instruction.name.split("_")
-    names = [name.upper().replace("FP8", "F8") for name in dict.fromkeys(inputs)]
-    return f"MMAType.{'_'.join([acc.upper(), shape, *names])}"
+    words = [word for word, _ in groupby(instruction.name.split("_"))]  # inputs of one kind are named once
+    names = [word if word[0].isdigit() else word.upper().replace("FP8", "F8") for word in words]
+    return f"MMAType.{'_'.join(names)}"

@@ -1,6 +1,6 @@
 """Every product gets a matrix instruction of the machine, and every wave its part of the tile.
 
-Tiles, waves and instructions must divide each other; where they do not, the author is told at the constraint.
+Where tiles, waves and instructions do not divide each other, pad_products makes the tiles larger.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tilewave.machine.matrix import (
     Waves,
     instructions_for,
     spelled,
+    up_to_multiple,
 )
 
 SIDES = ("rows", "columns")
@@ -48,9 +49,8 @@ class ChooseInstructions:
         chosen: dict[Mma, MatrixInstruction] = {}
         waves: Waves | None = None
         for op in products:
-            chosen[op] = self.instruction(op, kernel.matrix, waves or wished)
+            chosen[op] = self.instruction(op, op.wish or kernel.matrix, waves or wished)
             waves = waves or self.waves(op, chosen[op], wished)
-            self.check_fits(op, chosen[op], waves, bool(wished))
             self.check_holds(op, chosen[op], waves)
 
         def choose(op: Op) -> Sequence[Op] | None:
@@ -63,9 +63,12 @@ class ChooseInstructions:
     # -- the instruction
 
     def instruction(self, op: Mma, wish: str, waves: Waves | None) -> MatrixInstruction:
-        """The author's, or the first that fits the wave's tile; where none fits, the first in the order of choice."""
-        found = self.in_order_of_choice(op, wish)
-        return next((i for i in found if self.misfit(op, i, self.waves(op, i, waves)) is None), found[0])
+        """The author's, or the first among those for which the tile grows least: that is not at all where one fits."""
+
+        def padded(i: MatrixInstruction) -> int:
+            return prod(i.padded(_box(op), self.waves(op, i, waves)))
+
+        return min(self.in_order_of_choice(op, wish), key=padded)
 
     def waves(self, op: Mma, instruction: MatrixInstruction, wished: Waves | None) -> Waves:
         return instruction.waves(_tile(op), wished, self.each_way)
@@ -82,7 +85,7 @@ class ChooseInstructions:
         if not wish:
             return found
         if wished is None:
-            raise ConstraintError(f"no matrix instruction is called {wish!r}", loc=self.places.hardware)
+            raise ConstraintError(f"no matrix instruction is called {wish!r}", loc=self.wished_at(op))
         if dtypes not in [wished.dtypes(c) for c in ((chip,) if chip in wished.chips else wished.chips)]:
             self.refuse_wish(op, wished, found[0])
         if wished in found:
@@ -94,11 +97,12 @@ class ChooseInstructions:
 
         All of them where no lane holds an operand.
         """
+        depth = up_to_multiple(op.a.type.shape[-1], instruction.depth)
         if isinstance(instruction, GroupInstruction):
-            return op.a.type.shape[-1]
+            return depth
         bytes_of_one = instruction.fragment().per_lane * op.a.type.dtype.bytes
         count = max(1, self.machine.shared.widest_bytes // bytes_of_one)
-        while op.a.type.shape[-1] % (count * instruction.depth):
+        while depth % (count * instruction.depth):
             count //= 2
         return count * instruction.depth
 
@@ -129,59 +133,28 @@ class ChooseInstructions:
         raise ConstraintError(
             f"{spelled(wished)} computes {_products(wished.dtypes(chip))}, but the mma at {op.loc} computes "
             f"{_products(_dtypes(op))}",
-            loc=self.places.hardware,
+            loc=self.wished_at(op),
             remedy=f"{instead}leave mma_type out",
         )
 
-    # -- what must divide what
+    def wished_at(self, op: Mma) -> Loc:
+        """Where the instruction of a product is named."""
+        return op.loc if op.wish else self.places.hardware
 
-    def misfit(self, op: Mma, instruction: MatrixInstruction, waves: Waves) -> int | None:
-        """Which of rows (0), columns (1) and depth (2) the instruction does not divide."""
-        parts = instruction.parts(waves)
-        for side, extent in enumerate(_tile(op)):
-            if extent % parts[side] or extent // parts[side] % instruction.block[side]:
-                return side
-        return 2 if op.a.type.shape[-1] % instruction.depth else None
-
-    def check_fits(self, op: Mma, instruction: MatrixInstruction, waves: Waves, cut_by_author: bool) -> None:
-        axis = self.misfit(op, instruction, waves)
-        if axis is None:
-            return
-        if axis == 2:
-            self.refuse_depth(op, instruction)
-        extent, count, rows = _tile(op)[axis], instruction.parts(waves)[axis], instruction.block[axis]
-        where, what, tile = self.places.sides[axis], SIDES[axis], self.side_name(axis)
-        if extent % count:
-            raise ConstraintError(
-                f"{count} waves cannot share the {extent} {what} of a tile evenly",
-                loc=_first(where.cut_at, self.places.waves, op.loc),
-                remedy=f"let their number divide {extent}, or make the tile of {tile} a multiple of {count * rows}",
-            )
-        if count == 1:
-            raise ConstraintError(
-                f"the tile has {extent} {what}, but {instruction.name} computes {rows} at a time",
-                loc=_first(where.tiled_at, self.places.tiles, op.loc),
-                remedy=f"make the tile of {tile} a multiple of {rows}",
-            )
-        raise ConstraintError(
-            f"each of {count} waves has {extent // count} of the tile's {extent} {what}, but {instruction.name} "
-            f"computes {rows} at a time",
-            loc=_first(where.cut_at if cut_by_author else where.tiled_at, self.places.tiles, op.loc),
-            remedy=f"make the part of each wave a multiple of {rows}: fewer waves, or a larger tile of {tile}",
-        )
+    # -- what a machine can hold
 
     def check_holds(self, op: Mma, instruction: MatrixInstruction, waves: Waves) -> None:
         """Whether the lanes have registers for the sums, where the instruction says how many they may hold."""
         if not isinstance(instruction, GroupInstruction):
             return
-        rows, cols = _tile(op)
+        rows, cols, _ = instruction.padded(_box(op), waves)
         if cols > instruction.most_columns:
             raise ConstraintError(
                 f"the tile has {cols} columns, but {instruction.name} computes {instruction.most_columns} at most",
                 loc=_first(self.places.sides[1].tiled_at, self.places.tiles, op.loc),
                 remedy=f"make the tile of {self.side_name(1)} {instruction.most_columns} or less",
             )
-        held = prod(op.acc.type.shape) // (prod(waves) * self.machine.lanes)
+        held = prod(op.acc.type.shape[:-2]) * rows * cols // (prod(waves) * self.machine.lanes)
         if held > instruction.most_sums:
             raise ConstraintError(
                 f"a tile of {rows}x{cols} leaves each lane {held} sums to hold, but {self.machine.name} has registers "
@@ -189,13 +162,6 @@ class ChooseInstructions:
                 loc=_first(self.places.tiles, op.loc),
                 remedy=f"make the tile of {self.side_name(0)} or that of {self.side_name(1)} smaller",
             )
-
-    def refuse_depth(self, op: Mma, instruction: MatrixInstruction) -> NoReturn:
-        raise ConstraintError(
-            f"a step is {op.a.type.shape[-1]} deep, but {instruction.name} adds up {instruction.depth} at a time",
-            loc=_first(self.places.depth, op.loc),
-            remedy=f"make the step a multiple of {instruction.depth}",
-        )
 
     def check_wave_tiles(self) -> None:
         for side in self.places.sides:
@@ -233,6 +199,11 @@ def _tile(op: Mma) -> tuple[int, int]:
     """Rows and columns of the sums."""
     rows, cols = op.acc.type.shape[-2:]
     return rows, cols
+
+
+def _box(op: Mma) -> tuple[int, int, int]:
+    """Rows, columns and depth."""
+    return *_tile(op), op.a.type.shape[-1]
 
 
 def _dtypes(op: Mma) -> tuple[str, str, str]:

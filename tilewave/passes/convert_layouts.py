@@ -23,7 +23,7 @@ from tilewave.errors import NOWHERE, Loc
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import in_front
-from tilewave.ir.ops import Allocate, Const, Convert, Loop, Read, While, Write
+from tilewave.ir.ops import Allocate, Const, Convert, Loop, Part, Read, While, Write
 from tilewave.ir.rewrite import map_blocks, names, replace_values, rewrite, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.banks import Ports, ports
@@ -90,20 +90,35 @@ def _without_needless(kernel: Kernel) -> Kernel:
 
 
 def _through_shared(kernel: Kernel, spreads: LayoutsNeeded, ports: Ports) -> Kernel:
-    """With conversions between waves as a write to shared memory and a read."""
+    """With what waves must exchange as a write to shared memory and a read."""
     builder = Builder(names(kernel))
     zero = builder.fresh("c0", INDEX_SCALAR)
     allocations: list[Op] = []
+    parted: dict[Value, Value] = {}
+    """Memories of tiles that several parts are taken of."""
 
     def move(op: Op) -> list[Op] | None:
-        if not isinstance(op, Convert) or stays_in_waves(spreads, op):
-            return None
-        kind = op.x.type
+        match op:
+            case Convert(x) if not stays_in_waves(spreads, op):
+                return [write(op, x), read(op, allocations[-1].result, zero)]
+            case Part(x, axis, first) if spreads.cuts(op) is None:
+                writes = [] if x in parted else [write(op, x)]
+                memory = parted.setdefault(x, allocations[-1].result)
+                start = Const(first, results=(builder.fresh(f"c{first}", INDEX_SCALAR),), loc=op.loc)
+                return [*writes, start, read(op, memory, start.result, axis)]
+        return None
+
+    def write(op: Convert | Part, x: Value) -> Op:
+        kind = x.type
         rows = cheapest(ports, _access(op, spreads)).placement
-        memory = builder.fresh(f"{op.x.name}_moved", Memory(kind.shape, kind.dtype, "shared", rows))
+        memory = builder.fresh(f"{x.name}_moved", Memory(kind.shape, kind.dtype, "shared", rows))
         allocations.append(Allocate(results=(memory,), loc=op.loc))
-        at, axes = (zero,) * len(kind.shape), tuple(range(len(kind.shape)))
-        return [Write(op.x, memory, at, axes, loc=op.loc), Read(memory, at, axes, results=op.results, loc=op.loc)]
+        return Write(x, memory, (zero,) * len(kind.shape), tuple(range(len(kind.shape))), loc=op.loc)
+
+    def read(op: Convert | Part, memory: Value, start: Value, along: int = 0) -> Op:
+        rank = len(op.x.type.shape)
+        at = tuple(start if axis == along else zero for axis in range(rank))
+        return Read(memory, at, tuple(range(rank)), results=op.results, loc=op.loc)
 
     moved = rewrite(kernel, move)
     if not allocations:
@@ -112,7 +127,7 @@ def _through_shared(kernel: Kernel, spreads: LayoutsNeeded, ports: Ports) -> Ker
     return replace(moved, body=in_front((*allocations, first), moved.body))
 
 
-def _access(op: Convert, spreads: LayoutsNeeded) -> StagedAccess:
+def _access(op: Convert | Part, spreads: LayoutsNeeded) -> StagedAccess:
     waves, needed = prod(spreads.waves), spreads.needed.get(op.result, [])
     read = tuple(layout for spread in needed for layout in spread)
     return StagedAccess(op.x.type.shape, op.x.type.dtype.bytes, spreads.held(op.x), read, waves, spreads.lanes // waves)

@@ -22,6 +22,8 @@ from tilewave.ir.faults import lacking
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import (
     Add,
+    AllOf,
+    And,
     AwaitAsync,
     AwaitAsyncOut,
     Barrier,
@@ -48,6 +50,9 @@ from tilewave.ir.ops import (
     Ramp,
     Read,
     Rearrange,
+    Reduce,
+    ReduceLanes,
+    ReduceRegisters,
     Role,
     Scatter,
     Shuffle,
@@ -67,6 +72,7 @@ from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.fragments import GROUP, GroupFragment
+from tilewave.layouts.reductions import covers, first_holders, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
 
 
@@ -86,6 +92,7 @@ class _Lanes:
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
+        self.holders: dict[tuple[int, int], Value] = {}
         self.chunks: dict[tuple[Any, ...], tuple[Value, Value]] = {}
         self.last: list[Op] = []
         """What stands at the kernel's end."""
@@ -124,9 +131,12 @@ class _Lanes:
             case AwaitAsync(pending):
                 self.out.effect(AwaitAsync, pending // prod(self.spreads.waves))
             case Scatter(tile, memory, where):
-                for x, layout in self.held(tile):
+                for held, whole in self.held(tile):
+                    x, layout = self.without_copies(held, whole)
                     at = self.inlined(where, layout)
-                    self.out.effect(StoreEach, x, memory, at, self.mask(layout))
+                    self.out.effect(StoreEach, x, memory, at, self.mask_of_holders(layout))
+            case Reduce() if isinstance(op.result.type, Scalar):
+                self.out.effect(AllOf, self.reduced(op), results=op.results)
             case HandOver(tile, exchange, slot):
                 ((x, _),) = self.held(tile)
                 self.out.effect(HandOver, x, exchange, slot)
@@ -170,7 +180,7 @@ class _Lanes:
                 return emit(Const, value)
             case Read(memory, at, axes):
                 where, steps = self.window(at, axes, layout)
-                return emit(Load, memory, where, self.mask(layout), steps, op.guard)
+                return emit(Load, memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
             case Gather(memory, where):
                 return emit(LoadEach, memory, self.inlined(where, layout), self.mask(layout))
             case Iota():
@@ -181,6 +191,8 @@ class _Lanes:
                 parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
                 shape = self.spreads.fragment(op).shape
                 return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, True)
+            case Reduce():
+                return self.in_registers(self.reduced(op), held)
             case TakeOver(x, exchange, slot):
                 return emit(TakeOver, self.pieces[x, spread][i], exchange, slot)
             case Broadcast(x, axes) if isinstance(x.type, Scalar):
@@ -188,6 +200,11 @@ class _Lanes:
             case Broadcast(x, axes):
                 needed = tuple(other.along(axes)[0] for other in spread)
                 return emit(Broadcast, self.pieces[x, needed][i], layout.along(axes)[1])
+            case Part(x, axis, first):
+                whole = self.spreads.held(x)
+                cut = whole[0].part(axis, x.type.shape[axis], first, op.result.type.shape[axis])
+                assert cut is not None, f"{op.loc}: lanes do not hold a part of {x} by themselves"
+                return emit(Part, self.pieces[x, whole][0], *cut[1:])
             case Convert():
                 return self.converted(op, spread, held)
             case Permute(x, axes):
@@ -214,6 +231,35 @@ class _Lanes:
             x = self.out.emit(cls, x, step.of_register, step.of_lane, type=kind, name=op.result.name)
         return x
 
+    def reduced(self, op: Reduce) -> Value:
+        """What each lane has of the result: lanes that took part have the same."""
+        ((x, layout),), (axis,), waves = self.held(op.x), op.axes, prod(self.spreads.waves)
+        extent = op.x.type.shape[axis]
+        found = movers(layout, axis, waves, self.lanes)
+        assert found is not None and covers(found, extent), f"{op.loc}: lanes hold {op.x} in no order to combine"
+        in_order = op.how in ("sum", "prod") and not self.spreads.is_of_product(op.x)
+        steps = (neighbours_first if in_order else registers_first)(found, op.run or extent)
+        axes = list(range(len(layout.registers)))
+        for step in steps:
+            if step.of == "lane":
+                x = self.out.emit(ReduceLanes, x, step.which, op.how, type=x.type, name=op.result.name)
+            else:
+                gone = tuple(axes.index(i) for i in step.which)
+                axes = [i for i in axes if i not in step.which]
+                kind = Vector(tuple(layout.registers[i] for i in axes) or (1,), x.type.dtype)
+                x = self.out.emit(ReduceRegisters, x, gone, op.how, type=kind, name=op.result.name)
+        return x
+
+    def in_registers(self, x: Value, held: Vector) -> Value:
+        """What lanes have, in as many registers as are wanted: the others were along axes that are gone, or copies."""
+        if x.type == held:
+            return x
+        count, want = prod(x.type.shape), prod(held.shape)
+        assert want & want - 1 == 0 and (want == count or count == 1), f"{x.type} does not become {held}"
+        of_register = identity(count.bit_length() - 1) if want == count else (0,) * (want.bit_length() - 1)
+        of_lane = (0,) * (self.lanes.bit_length() - 1)
+        return self.out.emit(Rearrange, x, of_register, of_lane, type=held, name=x.name)
+
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""
         waves = self.spreads.waves
@@ -239,9 +285,40 @@ class _Lanes:
         return list(zip(self.pieces[tile, spread], spread, strict=True))
 
     def write(self, op: Write) -> None:
-        for x, layout in self.held(op.tile):
+        for held, whole in self.held(op.tile):
+            x, layout = self.without_copies(held, whole)
             where, steps = self.window(op.at, op.axes, layout)
-            self.out.effect(Store, x, op.memory, where, self.mask(layout), steps, op.guard)
+            mask = self.mask_of_holders(layout)
+            self.out.effect(Store, x, op.memory, where, mask, steps, op.guard, *self.within(op, layout))
+
+    def without_copies(self, x: Value, layout: Layout) -> tuple[Value, Layout]:
+        """One register of those that hold the same."""
+        counts = list(layout.registers)
+        for axis, step in enumerate(layout.steps):
+            if not any(step) and counts[axis] > 1:
+                x, counts[axis] = self.part(x, axis, 0, 1), 1
+        return x, replace(layout, registers=tuple(counts))
+
+    def mask_of_holders(self, layout: Layout) -> tuple[Value, ...]:
+        """Of lanes that hold the same, one stores it."""
+        copies = None if layout.limit else first_holders(layout, prod(self.spreads.waves), self.lanes)
+        if copies is None or copies == (0, 0):
+            return self.mask(layout)
+        if copies not in self.holders:
+            self.holders[copies] = self.is_first(*copies)
+        return (self.holders[copies],)
+
+    def is_first(self, lane_bits: int, wave_bits: int) -> Value:
+        """Whether this lane's number has none of some bits, and its wave's none of others."""
+        found: Value | None = None
+        for of, bits in (("lane", lane_bits), ("wave", wave_bits)):
+            number = Number(self.top, self.number(of)) if bits else None
+            for bit in range(bits.bit_length()):
+                if number is not None and bits >> bit & 1:
+                    holds = ((number // (1 << bit)) % 2 < 1).value
+                    found = holds if found is None else self.top.binary(And, found, holds)
+        assert found is not None
+        return found
 
     def bring(self, op: CopyAsync) -> None:
         """Each wave brings as many rows; in one round its lanes fill one stretch of shared memory, lane behind lane."""
@@ -390,6 +467,17 @@ class _Lanes:
         )
         return tuple(where), steps
 
+    def within(self, op: Read | Write, layout: Layout) -> tuple[tuple[Value, ...], tuple[int, ...]]:
+        """Where a lane's first register lies in a tile that is not there as a whole, and how much of it is."""
+        if not op.within:
+            return (), ()
+        own, within = [self.number("none")] * len(op.at), [1] * len(op.at)
+        for i, axis in enumerate(op.axes):
+            within[axis] = op.within[i]
+            if layout.axes[i]:
+                own[axis] = self.place(layout.axes[i])
+        return tuple(own), tuple(within)
+
     # -- which lane this is: said once, at the beginning
 
     def number(self, of: str) -> Value:
@@ -397,6 +485,8 @@ class _Lanes:
             match of:
                 case "lane" | "wave":
                     self.numbers[of] = self.top.emit(Lane if of == "lane" else Wave, type=INDEX_SCALAR)
+                case "none":
+                    self.numbers[of] = self.top.const(0)
                 case _:
                     wave, lane = (Number(self.top, self.number(w)) for w in ("wave", "lane"))
                     self.numbers[of] = (wave * self.lanes + lane).value

@@ -23,7 +23,7 @@ from tilewave.ir.ops import Allocate, AwaitAsync, CopyAsync, Read, Write, Yield
 from tilewave.ir.placements import elements, lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, walk
-from tilewave.ir.types import Memory, Padded, Swizzled
+from tilewave.ir.types import Memory, Padded, Swizzled, dims
 from tilewave.machine.chips import Chip
 
 COMPUTED = Reason(
@@ -44,6 +44,10 @@ STRETCHES = Reason(
     "a tile of {memory} has {tile_bytes:,} bytes in rows of {row_bytes}, and past the registers {waves} waves load "
     "{round_bytes:,} each at a time",
     "take larger tiles, or fewer waves",
+)
+PADDED = Reason(
+    "a tile of {memory} is {tile} and grows to {padded} for its product, so it passes through registers",
+    "cut tiles of {padded}",
 )
 APART = Reason("rows of this tile lie apart or in narrow chunks in shared memory, so it passes through registers")
 NO_ROOM = Reason(
@@ -144,6 +148,8 @@ class _Finder:
         assert isinstance(memory, Memory) and isinstance(to, Memory)
         *batch, rows, columns = (1, *to.shape) if len(to.shape) == 1 else to.shape
         width, size = self.chunk_bytes // memory.dtype.bytes, memory.dtype.bytes
+        shapes = {"tile": dims(read.within), "padded": dims(write.tile.type.shape)}
+        want(not read.within, PADDED, read.loc, memory=name, **shapes)
         in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (memory.rank - 1,)
         want(in_rows, ACROSS_ROWS, read.loc, memory=name)
         length = memory.extents[-1]  # one that is open is looked at when arrays are passed

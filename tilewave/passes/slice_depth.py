@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewave.analysis.instructions import instruction_of
-from tilewave.errors import ConstraintError
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Add, Broadcast, Const, Elementwise, Iota, Mma, Permute, Read
+from tilewave.ir.ops import Add, Broadcast, Const, Elementwise, Iota, Mma, Part, Permute, Read
 from tilewave.ir.rewrite import map_blocks, names, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Tile
 from tilewave.machine.matrix import GroupInstruction
@@ -51,15 +50,16 @@ class _Slicing:
         self.behind: dict[Value, list[Op]] = {}
         """What stands behind the op that makes a value."""
         for op, cuts in deep.items():
+            self.loc = op.loc
             for cut in cuts:
                 for x in (op.a, op.b):
-                    self.slice(x, len(x.type.shape) - 1, cut, op)
+                    self.slice(x, len(x.type.shape) - 1, cut)
 
     def kernel(self) -> Kernel:
         return replace(self.old, body=self.block(self.old.body))
 
     def block(self, block: Block) -> Block:
-        ops: list[Op] = []
+        ops: list[Op] = [op for v in block.args for op in self.behind.get(v, ())]
         for old in block.ops:
             op = map_blocks(old, self.block)
             ops += self.product(op) if isinstance(op, Mma) and op in self.deep else [op]
@@ -79,30 +79,34 @@ class _Slicing:
             acc = result
         return found
 
-    def slice(self, v: Value, axis: int, cut: Cut, product: Mma) -> Value:
+    def slice(self, v: Value, axis: int, cut: Cut) -> Value:
         """The part of a tile along one of its axes, made where the tile is made."""
         if (v, axis, cut) not in self.slices:
-            op = self.makers.get(v)
-            if op is None:
-                raise self.refused(product)
             shape = list(v.type.shape)
             shape[axis] = cut[1]
             kind = Tile(tuple(shape), v.type.dtype)
-            made = self.made(op, axis, cut, product)
+            made = self.made(v, axis, cut)
             result = self.builder.fresh(f"{v.name}_{cut[0]}", kind)
             self.behind.setdefault(v, []).extend([*made[:-1], replace(made[-1], results=(result,))])
             self.slices[v, axis, cut] = result
         return self.slices[v, axis, cut]
 
-    def made(self, op: Op, axis: int, cut: Cut, product: Mma) -> list[Op]:
-        """The ops that make a slice; the last one's result is still to be named."""
+    def made(self, v: Value, axis: int, cut: Cut) -> list[Op]:
+        """The ops that make a slice; the last one's result is still to be named.
+
+        What is computed from sums is cut when it is there: lanes hold its parts already.
+        """
+        op = self.makers.get(v)
+        if op is None or not self.is_read(v):
+            return [Part(v, axis, cut[0], loc=op.loc if op else self.loc)]
         match op:
             case Read(at=at, axes=axes):
                 along = axes[axis]
                 first = Const(cut[0], results=(self.builder.fresh(f"c{cut[0]}", INDEX_SCALAR),), loc=op.loc)
                 start = self.builder.fresh(f"{at[along].name}_{cut[0]}", INDEX_SCALAR)
                 moved = (*at[:along], start, *at[along + 1 :])
-                return [first, Add(at[along], first.result, results=(start,), loc=op.loc), replace(op, at=moved)]
+                sliced = replace(op, at=moved, within=_within(op.within, axis, cut))
+                return [first, Add(at[along], first.result, results=(start,), loc=op.loc), sliced]
             case Const():
                 return [op]
             case Iota():
@@ -113,22 +117,27 @@ class _Slicing:
             case Broadcast(x, axes):
                 if axis not in axes:
                     return [op]
-                return [replace(op, x=self.slice(x, axes.index(axis), cut, product))]
+                return [replace(op, x=self.slice(x, axes.index(axis), cut))]
             case Permute(x, axes):
-                return [replace(op, x=self.slice(x, axes[axis], cut, product))]
+                return [replace(op, x=self.slice(x, axes[axis], cut))]
             case Elementwise():
                 tiles = [x for x in op.operands if isinstance(x.type, Tile)]
-                return [substitute(op, {x: self.slice(x, axis, cut, product) for x in tiles})]
+                return [substitute(op, {x: self.slice(x, axis, cut) for x in tiles})]
             case _:
-                raise self.refused(product)
+                raise NotImplementedError(f"{op.loc}: nobody says how a part of {op.name} is read")
 
-    def refused(self, op: Mma) -> ConstraintError:
-        instruction, size = instruction_of(op), op.a.type.dtype.bytes
-        assert isinstance(instruction, GroupInstruction)
-        most = max(instruction.row_bytes) // size
-        return ConstraintError(
-            f"a product is {op.a.type.shape[-1]} deep, {instruction.name} takes {most} at once, and an operand that is "
-            "computed as a whole cannot be cut",
-            loc=op.loc,
-            remedy=f"make the step {most} deep or less",
-        )
+    def is_read(self, v: Value) -> bool:
+        """Whether lanes can make any part of it of what they read."""
+        match self.makers.get(v):
+            case Read() | Const() | Iota():
+                return True
+            case Broadcast() | Permute() | Elementwise() as op:
+                return all(self.is_read(x) for x in op.operands if isinstance(x.type, Tile))
+            case _:
+                return False
+
+
+def _within(within: tuple[int, ...], axis: int, cut: Cut) -> tuple[int, ...]:
+    """How much of a slice is there."""
+    first, depth = cut
+    return tuple(min(max(n - first, 0), depth) if i == axis else n for i, n in enumerate(within))

@@ -31,6 +31,7 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
+from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Placement, Swizzled, Tile
 from tilewave.layouts.formulas import linear
@@ -87,8 +88,9 @@ class _Staging:
             return  # made of nothing: every lane makes its own
         if None in sources:
             return  # lanes hold it: it is converted, where they hold it otherwise
-        staged = self.old.waves[1 - side] > 1 or any(
-            isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources
+        staged = not all(map(_is_in_shared, sources)) and (
+            self.old.waves[1 - side] > 1
+            or any(isinstance(s, (Read, Gather)) and s.through == "shared" for s in sources)
         )
         block = _fragment(op)
         assert block is not None
@@ -214,6 +216,11 @@ def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
     instruction = instruction_of(op)
     return None if isinstance(instruction, GroupInstruction) else instruction.fragment(op.depth)
+
+
+def _is_in_shared(source: Read | Gather | None) -> bool:
+    """Whether all waves can read it where it lies."""
+    return isinstance(source, (Read, Gather)) and lies_in(source.memory, "shared")
 
 
 def _divides(per_lane: int, block: Fragment) -> bool:

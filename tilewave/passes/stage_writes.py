@@ -26,7 +26,7 @@ from tilewave.ir.ops import Allocate, Write, WriteThrough
 from tilewave.ir.placements import lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite
-from tilewave.ir.types import Memory, Swizzled
+from tilewave.ir.types import Memory, Swizzled, dims
 from tilewave.layouts.fragments import GROUP, GROUP_ROWS, GroupFragment
 from tilewave.machine.chips import Chip, CopyEngine
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
@@ -55,6 +55,11 @@ MANY_AXES = Reason(
 NARROW_TILE = Reason(
     "the tile has {bytes} bytes in a row, and copies take multiples of {shortest}, so lanes store {memory} themselves",
     "make its columns a multiple of {columns}",
+)
+PADDED = Reason(
+    "the tile is {tile} and grew to {padded} for its product, and copies take all of it, so lanes store {memory} "
+    "themselves",
+    "cut tiles of {padded}",
 )
 NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so they store {memory} themselves")
 
@@ -113,6 +118,7 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     memory, size, columns = op.memory.type, op.tile.type.dtype.bytes, op.tile.type.shape[-1]
     grain, axes, loc = engine.grain_bytes, memory.rank, op.loc
     facts = {"memory": op.memory.name, "grain": grain, "elements": grain // size}
+    want(not op.within, PADDED, loc, **facts, tile=dims(op.within), padded=dims(op.tile.type.shape))
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
     want(rows, ACROSS_ROWS, loc, **facts)
     row = memory.extents[-1]

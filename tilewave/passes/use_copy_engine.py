@@ -18,6 +18,7 @@ from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.types import dims
 from tilewave.machine.chips import Chip, CopyEngine
 
 ACROSS_ROWS = Reason(
@@ -42,6 +43,11 @@ LONG_SIDE = Reason(
     "cut smaller tiles",
 )
 MANY_AXES = Reason("{memory} has {axes} axes, and the copy engine takes {most} at most, so lanes load all tiles")
+PADDED = Reason(
+    "a tile of {memory} is {tile} and grows to {padded} for its product, and the copy engine brings whole boxes, so "
+    "lanes load all tiles",
+    "cut tiles of {padded}",
+)
 COMPUTED = Reason(
     "this operand is computed from what is read, or gathered, so lanes must have it first, and load all tiles",
     "compute it in a kernel of its own, and read what that writes",
@@ -111,6 +117,8 @@ class CopiedTile:
         memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
+        shapes = {"tile": dims(self.read.within), "padded": dims(box)}
+        want(not self.read.within, PADDED, loc, **facts, **shapes)
         rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, loc, **facts)
         row_bytes, row = box[-1] * size, memory.extents[-1]

@@ -25,7 +25,7 @@ from tilewave.ir.ops import Allocate, CopyAsync, Launch, Mma, Overlay, Write, Wr
 from tilewave.ir.placements import lies_in, offset, size_bytes
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled
+from tilewave.ir.types import BOOL, DType, Memory, Padded, Placement, Swizzled, dims
 from tilewave.layouts.formulas import Layout
 from tilewave.layouts.fragments import NEIGHBOURS
 from tilewave.machine.banks import Kind, Ports, ports
@@ -44,6 +44,10 @@ RAGGED_ROWS = Reason(
     "rows of {memory} have {row_bytes} bytes, no multiple of {widest}, so lanes store what they hold, {bytes} bytes at "
     "a time",
     "give it rows of a multiple of {elements} elements",
+)
+PADDED = Reason(
+    "the tile is {tile} and grew to {padded} for its product, so lanes store what they hold, {bytes} bytes at a time",
+    "cut tiles of {padded}",
 )
 NOT_SUMS = Reason("lanes do not hold this tile as a product leaves its sums, so they store what they hold")
 NO_BYTES = Reason(
@@ -125,6 +129,8 @@ class _Widening:
         """How lanes hold the tile; the memory must have rows for more than they hold side by side."""
         memory, size, widest = op.memory.type, op.tile.type.dtype.bytes, self.machine.widest_load_bytes
         facts = {"memory": op.memory.name, "bytes": NEIGHBOURS * size}
+        shapes = {"tile": dims(op.within), "padded": dims(op.tile.type.shape)}
+        want(not op.within, PADDED, op.loc, **facts, **shapes)
         rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, op.loc, **facts)
         length = memory.extents[-1]  # where it is open, most tiles lie inside as a whole

@@ -9,6 +9,7 @@ from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -20,9 +21,11 @@ from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.simplify import simplify
@@ -39,6 +42,7 @@ from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 from tilewave.pipeline.runner import Pass
 
@@ -61,11 +65,15 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
     """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
     return (
         dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
+        widen_rows,  # before waves are counted: it is the longer rows that they share
+        ChooseWaves(machine),
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
+        pad_products,  # behind: tiles grow to whole blocks of what was chosen; whoever follows sees no others
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
+        reduce_across_waves,  # before layouts are converted: what waves left for each other can be had in any
         ConvertLayouts(machine),  # before barriers: what waves exchange goes through memories
         WidenWrites(machine),  # behind: a pipeline has memories to itself; before barriers: results take their bytes
         place_barriers,
@@ -100,11 +108,15 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
         dissolve_loops,
+        widen_rows,
+        ChooseWaves(machine),
         ChooseInstructions(machine, places),
+        pad_products,
         slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
         *pipelining,
+        reduce_across_waves,
         ConvertLayouts(machine),
         place_barriers,
         FitShared(machine, places),
@@ -137,10 +149,12 @@ def hopper(
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),
+        pad_products,
         slice_depth,
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
+        reduce_across_waves,
         ConvertLayouts(machine),
         place_barriers,
         guard_edges,

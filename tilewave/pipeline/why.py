@@ -53,6 +53,10 @@ class Why:
     def of(steps: Iterable[Step]) -> Why:
         return Why(tuple(WhyRow(step.name, declined) for step in steps for declined in step.declined))
 
+    def of_options(self, declined: Iterable[Declined]) -> Why:
+        """With what was asked for when it was compiled, and is taken as something else."""
+        return Why((*(WhyRow("options", d) for d in declined), *self.rows))
+
     def of_a_call(self, declined: Iterable[Declined]) -> Why:
         """With what the arrays of a call keep the code from."""
         return Why((*self.rows, *(WhyRow("call", d) for d in declined)))

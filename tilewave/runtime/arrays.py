@@ -11,13 +11,13 @@ import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from tilewave.errors import NOWHERE, CallError, Loc, WrongDevice, here
+from tilewave.forks import cached_property
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
 from tilewave.runtime.foreign_arrays import cuda_interface, device_name, look, place
@@ -27,6 +27,8 @@ from tilewave.runtime.remedies import as_array, copied, described, fresh, moved,
 HOST = "cpu"
 """The device of arrays in this machine's own memory."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
+_ANYWHERE = -MOST_BYTES, MOST_BYTES
+"""The reach of an array of which nobody knows better."""
 
 
 @dataclass(frozen=True)
@@ -210,21 +212,80 @@ class Parameter:
     written: bool
 
     # What every call asks, worked out once.
-    stored: DType = field(init=False, repr=False, compare=False)
-    """The dtype that arrays spell it with: numpy knows no `index`."""
-    numpy: np.dtype[Any] = field(init=False, repr=False, compare=False)
-    item_bytes: int = field(init=False, repr=False, compare=False)
-    bytes: int = field(init=False, repr=False, compare=False)
-    row_major: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        stored = I64 if self.dtype.name == INDEX.name else DTYPES[self.dtype.name]
-        derive = partial(object.__setattr__, self)
-        derive("stored", stored)
-        derive("numpy", stored.numpy)
-        derive("item_bytes", stored.bytes)
-        derive("bytes", math.prod(self.shape) * stored.bytes)
-        derive("row_major", row_major(self.shape, stored.bytes))
+    @cached_property
+    def stored(self) -> DType:
+        """The dtype that arrays spell it with: numpy knows no `index`."""
+        return I64 if self.dtype.name == INDEX.name else DTYPES[self.dtype.name]
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        return self.stored.numpy
+
+    @cached_property
+    def item_bytes(self) -> int:
+        return self.stored.bytes
+
+    @cached_property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.item_bytes
+
+    @cached_property
+    def row_major(self) -> tuple[int, ...]:
+        return row_major(self.shape, self.item_bytes)
+
+    def of_shape(self, shape: tuple[int, ...]) -> Parameter:
+        """The same array of another shape; what does not depend on it is not worked out again."""
+        made, fields = _new(Parameter), self._of_any_shape
+        made.__dict__.update(fields)
+        made.__dict__["shape"] = shape
+        return made
+
+    @cached_property
+    def _of_any_shape(self) -> dict[str, Any]:
+        names = ("name", "dtype", "written", "stored", "numpy", "item_bytes")
+        return {name: getattr(self, name) for name in names}
+
+    def reach(self, strides: tuple[int, ...]) -> tuple[int, int] | None:
+        """The bytes that arrays of these strides lie in, from their address on; None where that must be looked at."""
+        step = self.item_bytes
+        for size, stride in zip(self.shape[::-1], strides[::-1]):  # noqa: B905 - they are equally many
+            if stride != step:
+                break
+            step *= size
+        else:
+            return 0, step
+        layout = layout_of(self.shape, strides, self.item_bytes)
+        if layout.uneven or layout.high - layout.low > MOST_BYTES:
+            return None
+        if self.written and repeats(self.shape, strides, self.item_bytes) is not False:
+            return None
+        return layout.low, layout.high
+
+
+@dataclass(frozen=True)
+class Reaches:
+    """Where the bytes of a kernel's arrays are, from their addresses on."""
+
+    read: tuple[tuple[int, int, int], ...]
+    """Of each array its place among all, and its reach."""
+    written: tuple[tuple[int, int, int], ...]
+
+    @staticmethod
+    def of(parameters: Sequence[Parameter], views: Sequence[ArrayView]) -> Reaches:
+        """Of arrays that have been checked."""
+        found: dict[bool, list[tuple[int, int, int]]] = {False: [], True: []}
+        for at, (p, v) in enumerate(zip(parameters, views, strict=True)):
+            found[p.written].append((at, *(p.reach(v.strides) or _ANYWHERE)))
+        return Reaches(tuple(found[False]), tuple(found[True]))
+
+    def apart(self, pointers: Sequence[int]) -> bool:
+        """Whether no bytes of an array that is written are in the reach of another."""
+        read, written = (
+            [(pointers[at] + low, pointers[at] + high) for at, low, high in reaches]
+            for reaches in (self.read, self.written)
+        )
+        return _apart(read, written)
 
 
 def check_call(
@@ -325,20 +386,14 @@ def _quick(parameters: Sequence[Parameter], arrays: Sequence[object]) -> tuple[A
         if type(array) is not _ndarray or array.dtype is not p.numpy or array.shape != p.shape:
             return None
         start, strides = _pointer(array), array.strides
-        if strides == p.row_major:
-            low, high = start, start + p.bytes
-        else:
-            layout = layout_of(p.shape, strides, p.item_bytes)
-            if layout.uneven or layout.high - layout.low > MOST_BYTES:
-                return None
-            if p.written and repeats(p.shape, strides, p.item_bytes) is not False:
-                return None
-            low, high = start + layout.low, start + layout.high
+        reach = p.reach(strides)
+        if reach is None:
+            return None
         view = _made(array, start, p.shape, strides, p.stored, "cpu", not array.flags.writeable)
         if start % p.item_bytes or (p.written and view.readonly):
             return None
         views.append(view)
-        (written if p.written else read).append((low, high))
+        (written if p.written else read).append((start + reach[0], start + reach[1]))
     return tuple(views) if _apart(read, written) else None
 
 
@@ -362,17 +417,11 @@ def _quick_guests(
             if where or not place.startswith(device):
                 return None
             where = place
-        if strides == p.row_major:
-            low, high = start, start + p.bytes
-        else:
-            layout = layout_of(p.shape, strides, p.item_bytes)
-            if layout.uneven or layout.low or (p.written and repeats(p.shape, strides, p.item_bytes) is not False):
-                return None
-            low, high = start, start + layout.high
-        if start % p.item_bytes:
+        reach = p.reach(strides)
+        if reach is None or reach[0] or start % p.item_bytes:
             return None
         views.append(_made(array, start, p.shape, strides, p.stored, place, False))
-        (written if p.written else read).append((low, high))
+        (written if p.written else read).append((start + reach[0], start + reach[1]))
     return tuple(views) if _apart(read, written) else None
 
 

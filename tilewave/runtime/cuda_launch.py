@@ -1,20 +1,25 @@
 """A kernel on one NVIDIA GPU: its module, what the assembler made of it, and launches that cost little Python.
 
-A launcher lays out everything that cuLaunchKernelEx reads in a frame; nothing changes a frame afterwards, so the same
-call can be made again, and by several threads at once, without writing a byte.
+A launcher works out all that a launch of arrays of certain shapes needs, but for their addresses; with these, a frame
+holds everything that cuLaunchKernelEx reads. Nothing changes a frame afterwards, so the same call can be made again,
+and by several threads at once, without writing a byte.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
-from ctypes import byref, c_int, c_int64, c_size_t, c_uint, c_uint32, c_void_p
+from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from tilewave.errors import CallError, TargetError, here
+from tilewave.forks import cached_property
+from tilewave.ir.launch import picked
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
+from tilewave.runtime.driver import Function
 from tilewave.runtime.gpu_launch import (
     Address,
     Attribute,
@@ -31,36 +36,16 @@ from tilewave.runtime.gpu_launch import (
     Table,
     TiledArray,
 )
-from tilewave.runtime.tensor_map import TensorMap, TensorMapBytes
+from tilewave.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, MapEncoding, TensorMap
 
 LOG_BYTES = 1 << 16
-KEPT_MAPS = 1024
-"""Descriptors that a launcher remembers; more arrays than that in turn, and it starts afresh."""
-
+CONFIG_BYTES = 56
+"""Of a CUlaunchConfig."""
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
 _SHARED, _CONST, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 2, 3, 4, 8
 _RECORDED = -1
 """In place of a stream: launches that a graph records."""
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
-
-
-class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute: the value begins 8 bytes in and takes 64."""
-
-    _fields_ = (("id", c_int), ("pad", c_int), ("value", c_uint32 * 16))
-
-
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", c_uint * 3),
-        ("block", c_uint * 3),
-        ("shared_bytes", c_uint),
-        ("stream", c_void_p),
-        ("attributes", c_void_p),
-        ("attribute_count", c_uint),
-    )
 
 
 # modules ------------------------------------------------------------------------------------------------------------
@@ -179,59 +164,89 @@ def launch(
     attributes: Sequence[Attribute] = (),
 ) -> None:
     """Launch once with plain numbers and addresses; kernels that are called often have a Launcher."""
-    frame = LaunchFrame(len(arguments), grid, block, shared_bytes, attributes, stream)
-    frame.words[:] = list(arguments)
+    frame = FrameLayout(len(arguments), (), block, shared_bytes, attributes).frame(arguments, grid, stream)
     driver = function.driver
     with driver.current(function.number):
-        driver.call(function.name, "cuLaunchKernelEx", frame.at, function.handle, frame.parameters, None)
+        driver.call(function.name, "cuLaunchKernelEx", frame.at, function.handle, frame.parameters_at, None)
 
 
-class LaunchFrame:
-    """What the driver reads of one launch: config, attributes, and a pointer to each parameter."""
+class FrameLayout:
+    """Where a launch has what the driver reads: tensor maps, a word for each parameter, pointers to them, its config.
 
-    __slots__ = ("_attributes", "_config", "at", "kept", "parameters", "parameters_at", "words")
+    A CUlaunchConfig is the grid, the workgroup's lanes, shared bytes, a stream, and where its attributes are; a
+    CUlaunchAttribute has its number and, 8 bytes on, a value of 64. Last come the numbers that maps are made of.
+    """
 
     def __init__(
         self,
         count: int,
-        grid: Shape3,
+        maps: Sequence[tuple[int, int]],
         block: Shape3,
         shared_bytes: int,
         attributes: Sequence[Attribute],
-        stream: int,
     ) -> None:
-        self._attributes = (LaunchAttribute * len(attributes))(*map(_spelled, attributes))
-        attributes_at = ctypes.addressof(self._attributes)
-        self._config = LaunchConfig(grid, block, shared_bytes, stream or None, attributes_at, len(attributes))
-        self.words = (c_int64 * count)()
-        first = ctypes.addressof(self.words)
-        self.parameters = (c_size_t * count)(*range(first, first + 8 * count, 8))
-        self.at = ctypes.addressof(self._config)
-        self.parameters_at = ctypes.addressof(self.parameters)
-        self.kept: list[TensorMapBytes | LaunchFrame] = []
+        """`maps` are the parameters that are tensor maps, and how many axes each has."""
+        spelled = b"".join(map(_spelled, attributes))
+        numbers = sum(2 * rank for _, rank in maps)
+        self._packed = struct.Struct(f"@{count}q{count}Q7IQQI0Q{numbers}Q{len(spelled)}s")
+        self._config, self._attributes = (*block, shared_bytes), (len(attributes), spelled)
+        self._words_at = words_at = len(maps) * MAP_BYTES
+        self._count = count
+        self._parameters_at, self._config_at = words_at + 8 * count, words_at + 16 * count
+        numbers_at = self._config_at + CONFIG_BYTES
+        self.maps: list[tuple[int, int, int]] = []
+        """Which parameter each is, where it is encoded, and what of."""
+        for at, (parameter, rank) in enumerate(maps):
+            self.maps.append((parameter, at * MAP_BYTES, numbers_at))
+            numbers_at += 16 * rank
+        self._attributes_at = numbers_at
+        self._memory = ctypes.c_char * (words_at + self._packed.size + MAP_ALIGNMENT)
 
-    def with_words(self, words: Mapping[int, int]) -> LaunchFrame:
-        """The same launch, except for some of its parameters; all others are read where this frame has them."""
-        other = LaunchFrame.__new__(LaunchFrame)
-        other._attributes, other._config, other.at = self._attributes, self._config, self.at
-        other.words = (c_int64 * len(words))(*words.values())
-        other.parameters = type(self.parameters).from_buffer_copy(self.parameters)
-        first = ctypes.addressof(other.words)
+    def frame(self, words: Sequence[int], grid: Shape3, stream: int, numbers: Sequence[int] = ()) -> LaunchFrame:
+        """A launch, whose maps are yet to be encoded."""
+        memory = self._memory()
+        address = ctypes.addressof(memory)
+        start = -(-address // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        pointers = [*range(start + self._words_at, start + self._parameters_at, 8)]
+        for parameter, at, _ in self.maps:
+            pointers[parameter] = start + at
+        count, spelled = self._attributes
+        config = *grid, *self._config, stream, start + self._attributes_at, count
+        at = start - address + self._words_at
+        self._packed.pack_into(memory, at, *words, *pointers, *config, *numbers, spelled)
+        return LaunchFrame(start + self._config_at, start + self._parameters_at, start, memory)
+
+    def with_words(self, frame: LaunchFrame, words: Mapping[int, int]) -> LaunchFrame:
+        """The same launch, except for some of its parameters; all others are read where that frame has them."""
+        own = (c_int64 * len(words))(*words.values())
+        parameters = (c_size_t * self._count).from_address(frame.parameters_at)
+        parameters = type(parameters).from_buffer_copy(parameters)
+        first = ctypes.addressof(own)
         for i, at in enumerate(words):
-            other.parameters[at] = first + 8 * i
-        other.parameters_at = ctypes.addressof(other.parameters)
-        other.kept = [self]
-        return other
+            parameters[at] = first + 8 * i
+        return LaunchFrame(frame.at, ctypes.addressof(parameters), frame.start, (frame, own, parameters))
 
 
-def _spelled(attribute: Attribute) -> LaunchAttribute:
+class LaunchFrame(NamedTuple):
+    """What the driver reads of one launch."""
+
+    at: int
+    """The address of its config."""
+    parameters_at: int
+    start: int
+    memory: object
+    """What all these addresses are in."""
+
+
+def _spelled(attribute: Attribute) -> bytes:
     match attribute:
         case Cluster(shape):
-            return LaunchAttribute(_CLUSTER_DIMENSION, 0, (c_uint32 * 16)(*shape))
+            number, value = _CLUSTER_DIMENSION, shape
         case EarlyStart():
-            return LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, (c_uint32 * 16)(1))
+            number, value = _PROGRAMMATIC_SERIALIZATION, (1, 0, 0)
         case _:
             raise NotImplementedError(f"no launch attribute for {attribute}")
+    return struct.pack("@i4x3I52x", number, *value)
 
 
 class Launcher:
@@ -249,44 +264,51 @@ class Launcher:
         self._tables = [
             DeviceMemory.holding(self._driver, self._number, table, function.name) for table in description.tables
         ]
-        scratch = [(at, slot) for at, slot in enumerate(description.slots) if isinstance(slot, ScratchMemory)]
-        self._scratch = {(at, _RECORDED): self._zeros(slot.bytes) for at, slot in scratch}
-        self._maps: dict[_MapKey, TensorMapBytes] = {}
-        slots = enumerate(description.slots)
+        slots = list(enumerate(description.slots))
+        self._scratch = {
+            (at, _RECORDED): self._zeros(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)
+        }
         self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
+        self._of_symbols = picked([slot.index if isinstance(slot, SymbolArgument) else -1 for _, slot in slots])
+        """The numbers of a call, and a 0 behind them → words; those of other parameters are yet to be found."""
+        self.addresses = tuple((at, slot.array) for at, slot in slots if isinstance(slot, Address))
+        self._tiled = tuple(slot for _, slot in slots if isinstance(slot, TiledArray))
+        self._strides = [(at, slot.array, slot.axis) for at, slot in slots if isinstance(slot, Stride)]
+        known = SymbolArgument | Address | Stride | TiledArray
+        self._others = [(at, slot) for at, slot in slots if not isinstance(slot, known)]
+        maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
+        shape = len(slots), maps, description.block, description.shared_bytes
+        early = description.attributes
+        late = [a for a in early if not isinstance(a, EarlyStart)]
+        self._early, self._late = FrameLayout(*shape, early), FrameLayout(*shape, late)
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> None:
         """Launch it; the arrays have been checked, and nothing is waited for."""
-        self.launch(self.prepare(views, numbers, stream))
+        self.launch(self.prepare(views, numbers, stream).at([v.pointer for v in views]))
 
     def prepare(
         self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int, shape: LaunchShape | None = None
-    ) -> LaunchFrame:
-        """All that a launch needs, for as many launches as the arrays live; `shape` where their sizes decide it."""
-        d = self.description
-        grid, attributes = d.grid, d.attributes
-        if shape is not None:
-            grid = shape.grid
-            attributes = tuple(a for a in attributes if shape.starts_early or not isinstance(a, EarlyStart))
-        frame = LaunchFrame(len(d.slots), grid, d.block, d.shared_bytes, attributes, stream)
-        words: list[Any] = [0] * len(d.slots)
-        for at, slot in enumerate(d.slots):
-            if type(slot) is SymbolArgument:  # most are
-                words[at] = numbers[slot.index]
-            elif isinstance(slot, TiledArray):
-                descriptor = self._descriptor(slot, views[slot.array])
-                frame.parameters[at] = descriptor.address
-                frame.kept.append(descriptor)
-            else:
-                words[at] = self._word(at, slot, views, numbers, stream)
-        frame.words[:] = words
-        return frame
+    ) -> LaunchTemplate:
+        """All that a launch needs but where its arrays lie; `shape` where their sizes decide it."""
+        grid = self.description.grid if shape is None else shape.grid
+        layout = self._early if shape is None or shape.starts_early else self._late
+        words = [*self._of_symbols((*numbers, 0))]
+        for at, array, axis in self._strides:
+            words[at] = views[array].strides[axis] // views[array].dtype.bytes
+        for at, slot in self._others:
+            words[at] = self._word(at, slot, numbers, stream)
+        encodings, sides = [], []
+        for tiled in self._tiled:
+            found = self._map(tiled, views[tiled.array])
+            encodings.append((tiled.array, found.encoding()))
+            sides += found.numbers()
+        return LaunchTemplate(self, layout, words, grid, stream, encodings, sides)
 
     def renumbered(self, frame: LaunchFrame, numbers: Sequence[int]) -> LaunchFrame:
         """The same launch with other numbers for the kernel's arithmetic; the old frame is left as it was."""
-        return frame.with_words({at: numbers[index] for at, index in self._scalars})
+        return self._early.with_words(frame, {at: numbers[index] for at, index in self._scalars})
 
     def launch(self, frame: LaunchFrame) -> None:
         """Launch what was prepared."""
@@ -298,17 +320,20 @@ class Launcher:
             with self._driver.current(self._number):
                 code = self._launch(frame.at, self._handle, frame.parameters_at, None)
         if code:
-            raise self._driver.failure(self.function.name, "cuLaunchKernelEx", code)
+            raise self.failure("cuLaunchKernelEx", code)
 
-    def _word(self, at: int, slot: Slot, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> int:
+    def failure(self, name: str, code: int) -> TargetError:
+        return self._driver.failure(self.function.name, name, code)
+
+    @cached_property
+    def encode(self) -> Function:
+        """What older drivers do not have, and kernels without tensor maps do not need."""
+        return self._driver.function("cuTensorMapEncodeTiled", self.function.name)
+
+    def _word(self, at: int, slot: Slot, numbers: Sequence[int], stream: int) -> int:
         match slot:
-            case Address(array):
-                # Lanes that must not touch an element look at their array's first one; an empty array has none.
-                return views[array].pointer or next((v.pointer for v in views if v.pointer), 0)
-            case Stride(array, axis):
-                return views[array].strides[axis] // views[array].dtype.bytes
-            case SymbolArgument(index) | ScalarSlot(index):
-                return numbers[index]
+            case ScalarSlot(index):
+                return c_int64(numbers[index]).value  # the bits of a float may look like a larger number
             case Table(index):
                 return self._tables[index].address
             case ScratchMemory(size):
@@ -327,16 +352,7 @@ class Launcher:
     def _zeros(self, size: int) -> DeviceMemory:
         return DeviceMemory.zeroed(self._driver, self._number, size, self.function.name)
 
-    def _descriptor(self, slot: TiledArray, view: ArrayView) -> TensorMapBytes:
-        key = (slot, view.pointer, view.shape, view.strides)
-        found = self._maps.get(key)
-        if found is None:
-            if len(self._maps) >= KEPT_MAPS:
-                self._maps.clear()
-            found = self._maps[key] = self._encode(slot, view)
-        return found
-
-    def _encode(self, slot: TiledArray, view: ArrayView) -> TensorMapBytes:
+    def _map(self, slot: TiledArray, view: ArrayView) -> TensorMap:
         tiled = tensor_map(slot, view)
         problem = tiled.problem(view.pointer)
         if problem:
@@ -346,13 +362,38 @@ class Launcher:
                 loc=here(),
                 remedy=f"pass a contiguous copy of {name} whose rows are multiples of 16 bytes long",
             )
-        return tiled.encode(self._driver, view.pointer, self.function.name)
+        return tiled
 
 
-_MapKey = tuple[TiledArray, int, tuple[int, ...], tuple[int, ...]]
+class LaunchTemplate(NamedTuple):
+    """A launch for all arrays of certain shapes and strides; their addresses are put in last."""
+
+    launcher: Launcher
+    layout: FrameLayout
+    words: list[int]
+    grid: Shape3
+    stream: int
+    maps: list[tuple[int, MapEncoding]]
+    """Of which arrays there are tensor maps, and of what kind."""
+    sides: list[int]
+    """The numbers that these maps are made of, beside addresses."""
+
+    def at(self, pointers: Sequence[int]) -> LaunchFrame:
+        """The launch with arrays at these addresses; they have been checked."""
+        words = self.words.copy()
+        for at, array in self.launcher.addresses:
+            # Lanes that must not touch an element look at their array's first one; an empty array has none.
+            words[at] = pointers[array] or next(filter(None, pointers), 0)
+        frame = self.layout.frame(words, self.grid, self.stream, self.sides)
+        start = frame.start
+        for (array, encoding), (_, at, numbers) in zip(self.maps, self.layout.maps, strict=True):
+            code = encoding(self.launcher.encode, start + at, start + numbers, pointers[array])
+            if code:
+                raise self.launcher.failure("cuTensorMapEncodeTiled", code)
+        return frame
 
 
 def tensor_map(slot: TiledArray, view: ArrayView) -> TensorMap:
     """The tensor map of an array in a slot; `problem` of it says whether the copy engine takes the array."""
-    sizes, strides = tuple(view.shape[a] for a in slot.axes), tuple(view.strides[a] for a in slot.axes)
+    sizes, strides = tuple([view.shape[a] for a in slot.axes]), tuple([view.strides[a] for a in slot.axes])
     return TensorMap(view.dtype, sizes, strides, slot.box, slot.swizzle_bytes, slot.l2_promotion_bytes)

@@ -39,6 +39,8 @@ class _Reader:
     facts: Callable[[Any], Facts]
     device: Callable[[Any], str]
     """Nothing where it is on the CPU."""
+    stream: Callable[[int], int]
+    """The library's current one on the device of that number."""
 
 
 def library(array: object) -> str:
@@ -62,12 +64,12 @@ def _reader(kind: type) -> _Reader | None:
         return None
     if package == "torch":
         return (
-            _Reader(_from_torch, _torch_facts, _device_of_tensor)
+            _Reader(_from_torch, _torch_facts, _device_of_tensor, _torch_stream)
             if kind in (module.Tensor, module.nn.Parameter)
             else None
         )
     return (
-        _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id))
+        _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id), _cupy_stream)
         if kind is module.ndarray
         else None
     )
@@ -219,30 +221,46 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
 # keys ---------------------------------------------------------------------------------------------------------------
 
 
-def key_of(arrays: Sequence[object]) -> tuple[Facts, ...] | None:
-    """All that decides what a kernel does with guests' arrays, device number first; None where one is no guest's.
+def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts, ...], int]:
+    """All that decides what a kernel does with guests' arrays, and their stream; nothing where one is no guest's.
 
     Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
+    Of each array its address comes first, then the number of its device.
     """
     key: list[Facts] = []
+    first: Any = type(arrays[0]) if arrays else object
+    reader, alike = _reader(first), True
     for array in arrays:
         kind: Any = type(array)
-        reader = _reader(kind)
+        if kind is not first:
+            reader, alike = _reader(kind), False
         if reader is None:
-            return None
+            return (), DEFAULT_STREAM
         try:
             facts = reader.facts(array)
         except RuntimeError:  # a sparse tensor has no address
-            return None
-        if facts[0] < 0:  # on the CPU
-            return None
+            return (), DEFAULT_STREAM
+        if facts[1] < 0:  # on the CPU
+            return (), DEFAULT_STREAM
         key.append(facts)
-    return tuple(key)
+    if reader is None:
+        return (), DEFAULT_STREAM
+    number = key[0][1]
+    return tuple(key), reader.stream(number) if alike else stream_of(arrays, names, number)
 
 
 def _torch_facts(t: Any) -> Facts:
-    return t.get_device(), t.data_ptr(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_neg()
+    return t.data_ptr(), t.get_device(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_neg()
 
 
 def _cupy_facts(a: Any) -> Facts:
-    return a.device.id, a.data.ptr, a.shape, a.strides, a.dtype
+    return a.data.ptr, a.device.id, a.shape, a.strides, a.dtype
+
+
+LINE = 1 << 10
+"""Bytes that every alignment which anybody asks for divides."""
+
+
+def lie_of(key: tuple[Facts, ...]) -> tuple[Any, ...]:
+    """The same of all arrays that lie so, wherever: of an address, the power of two that divides it is left, or 0."""
+    return tuple([(facts[1:], min(facts[0] & -facts[0], LINE)) for facts in key])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tilewave.errors import CallError, here
 from tilewave.forks import cached_property
+from tilewave.ir.core import word
 from tilewave.ir.types import BOOL, DType
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.scalars import scalar_value
@@ -26,7 +27,7 @@ class BoundCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a kernel; those of a dtype are numbers, the others arrays."""
+    """The parameters of a kernel, as words of the IR; those of a dtype are numbers, the others arrays."""
 
     kernel: str
     names: tuple[str, ...]
@@ -54,6 +55,7 @@ class Signature:
         return tuple((i, name, self.dtypes[name]) for i, name in enumerate(self.names) if name in self.dtypes)
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> BoundCall:
+        named = {name if name.isascii() else word(name): value for name, value in named.items()}
         found = dict(zip(self.names, given, strict=False))
         twice = next((name for name in found if name in named), None)
         if twice is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -32,6 +32,16 @@ class SizedCall:
     parameters: tuple[Parameter, ...]
     is_right: bool = False
     """Whether the kernel was found right for these sizes and symbols."""
+    kept_as: SizedCall | None = None
+    """What is remembered of these sizes, where this call has other numbers beside."""
+
+    def note_right(self) -> None:
+        """Remember that the kernel is right for these sizes, whatever its other numbers are."""
+        (self.kept_as or self).is_right = True
+
+
+Size = Callable[[Sequence[Any], Mapping[str, Any]], SizedCall]
+"""Arrays, and the numbers that a call gives itself → what its sizes come to; an error where they are wrong."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +61,21 @@ class Sizes:
     """How a kernel's arrays tell its sizes."""
 
     def __init__(self, kernel: Kernel, written: set[Value]) -> None:
-        self.kernel, self.written = kernel, {v.name for v in written}
-        self.memories = [v for v in kernel.body.args if isinstance(v.type, Memory)]
+        self.kernel = kernel
+        memories = [(v.name, v.type) for v in kernel.body.args if isinstance(v.type, Memory)]
+        self._extents = [kind.extents for _, kind in memories]
+        self._arrays = [Parameter(name, (), kind.dtype, name in {v.name for v in written}) for name, kind in memories]
+        """The kernel's arrays, before anybody knows their shapes."""
         self.numbers = numbers_of(kernel)
+        self._names = [v.name for v in self.numbers]
         self.limits = limits_of(kernel)
         self.told = tuple(self.limits)
         """The indices that arrays tell."""
+        self._telling = [
+            (len(extents), [(axis, str(e)) for axis, e in enumerate(extents) if e in self.told])
+            for extents in self._extents
+        ]
+        """Of each array how many axes it has, and which of them tell a size."""
         self._others = {v.name: (i, v.type.dtype) for i, v in enumerate(self.numbers) if v.type != INDEX_SCALAR}
         self._kept: dict[Any, SizedCall] = {}
 
@@ -64,9 +83,17 @@ class Sizes:
     def launch(self) -> HostLaunch:
         return HostLaunch.of(self.kernel)
 
+    @cached_property
+    def _shapes(self) -> list[list[tuple[int, int]]]:
+        """Of each array where its lengths stand among the numbers of a launch, or -1 and the length that is known."""
+        at = {name: place for place, name in enumerate(self.launch.names)}
+        return [[(at[e], 0) if isinstance(e, str) else (-1, e) for e in extents] for extents in self._extents]
+
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""
-        key = self._key(arrays, given)
+        key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.told else ()
+        if given:
+            key += tuple([(name, x) for name, x in given.items() if name not in self._others])
         found = self._kept.get(key)
         if found is None:
             found = self.of_values({**self._inferred(arrays, given), **given} if self.told else given)
@@ -76,70 +103,68 @@ class Sizes:
             self._kept[key] = found
         return self._with_others(found, given) if self._others else found
 
-    def _key(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
-        key: Any = tuple([getattr(array, "shape", None) for array in arrays]) if self.told else ()
-        return key + tuple([(name, x) for name, x in given.items() if name not in self._others]) if given else key
-
     def of_values(self, values: Mapping[str, Any]) -> SizedCall:
         """The same for sizes that somebody knows."""
         self._check_limits(values)
-        ordered = [values[v.name] for v in self.numbers]
-        launched = self.launch(ordered)
+        words = [values[name] for name in self._names]
+        launched = self.launch(words)
         if launched.workgroups > MOST_WORKGROUPS:
             what = f"{launched.workgroups:,} workgroups would compute it; a launch numbers at most {MOST_WORKGROUPS}"
             self._fail(what, "cut it into larger tiles")
-        known = dict(zip(self.launch.names, launched.numbers, strict=True))
-        words = tuple(word_of(x, v.type.dtype) for x, v in zip(ordered, self.numbers, strict=True))
-        parameters = tuple(self._parameter(m, known) for m in self.memories)
-        return SizedCall({v.name: values[v.name] for v in self.numbers}, words, parameters)
+        known = dict(zip(self._names, words, strict=True))
+        for at, dtype in self._others.values():
+            words[at] = word_of(words[at], dtype)
+        passed = launched.numbers
+        parameters = [
+            p.of_shape(tuple([length if at < 0 else passed[at] for at, length in shape]))
+            for p, shape in zip(self._arrays, self._shapes, strict=True)
+        ]
+        return SizedCall(known, tuple(words), tuple(parameters))
 
     def _with_others(self, found: SizedCall, given: Mapping[str, Any]) -> SizedCall:
         """The same sizes with the call's own numbers of other dtypes, which decide nothing that is kept."""
         words = list(found.numbers)
         for name, (at, dtype) in self._others.items():
             words[at] = word_of(given[name], dtype)
-        return SizedCall({**found.values, **given}, tuple(words), found.parameters, found.is_right)
+        return SizedCall({**found.values, **given}, tuple(words), found.parameters, found.is_right, found)
 
-    def note_right(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> None:
-        """Remember that the kernel is right for the sizes of this call, whatever its other numbers are."""
-        found = self._kept.get(self._key(arrays, given))
-        if found is not None:
-            found.is_right = True
+    @cached_property
+    def _computed(self) -> list[tuple[int, int]]:
+        """The axes of arrays whose lengths follow from sizes that others tell, such as that of `Memory[M // 2, …]`."""
+        axes = [(i, axis, e) for i, extents in enumerate(self._extents) for axis, e in enumerate(extents)]
+        return [(i, axis) for i, axis, e in axes if isinstance(e, str) and e not in self.told]
 
     def _check_computed(self, arrays: Sequence[Any], call: SizedCall) -> None:
-        """Sizes that follow from others, such as that of `Memory[M // 2, …]`; the rest is checked with the arrays."""
-        for memory, array, wanted in zip(self.memories, arrays, call.parameters, strict=False):
-            for axis, extent in enumerate(memory.type.extents):
-                if isinstance(extent, str) and extent not in self.told and _shape(array)[axis] != wanted.shape[axis]:
-                    because = ", ".join(f"{name} is {call.values[name]}" for name in self.told)
-                    shown = f"{memory.name} is {dims(_shape(array))}, but its axis {axis} is {wanted.shape[axis]}"
-                    self._fail(f"{shown} where {because}", f"pass an array of shape {wanted.shape}")
-
-    def _parameter(self, memory: Value, known: Mapping[str, int]) -> Parameter:
-        kind = memory.type
-        assert isinstance(kind, Memory)
-        shape = tuple(known[extent] if isinstance(extent, str) else extent for extent in kind.extents)
-        return Parameter(memory.name, shape, kind.dtype, memory.name in self.written)
+        """Lengths that follow from others; the rest is checked with the arrays."""
+        for i, axis in self._computed if arrays else ():
+            shape, wanted = _shape(arrays[i]), call.parameters[i]
+            if shape[axis] != wanted.shape[axis]:
+                because = ", ".join(f"{name} is {call.values[name]}" for name in self.told)
+                shown = f"{wanted.name} is {dims(shape)}, but its axis {axis} is {wanted.shape[axis]}"
+                self._fail(f"{shown} where {because}", f"pass an array of shape {wanted.shape}")
 
     def _inferred(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> dict[str, int]:
-        names = [m.name for m in self.memories]
-        if len(arrays) != len(names):
-            plural = "" if len(names) == 1 else "s"
-            what = f"takes {len(names)} array{plural} ({', '.join(names)}), but got {len(arrays)}"
-            self._fail(what, f"call {self.kernel.name}({', '.join(names)})")
-        found: dict[str, _Source] = {}
-        for memory, array in zip(self.memories, arrays, strict=True):
-            extents, shape = memory.type.extents, _shape(array)
-            if len(shape) != len(extents):
-                what = f"{memory.name} has {_axes(len(shape))} (shape {shape}), but the kernel takes {_listed(extents)}"
-                self._fail(what, f"pass an array with {_axes(len(extents))}")
-            for axis, (extent, length) in enumerate(zip(extents, shape, strict=True)):
-                if extent in self.told:
-                    self._learn(str(extent), _Source(length, memory.name, axis, shape), found, given)
-        return {name: source.length for name, source in found.items()}
+        if len(arrays) != len(self._arrays):
+            names, plural = ", ".join(p.name for p in self._arrays), "" if len(self._arrays) == 1 else "s"
+            what = f"takes {len(self._arrays)} array{plural} ({names}), but got {len(arrays)}"
+            self._fail(what, f"call {self.kernel.name}({names})")
+        found: dict[str, int] = {}
+        for i, (rank, telling) in enumerate(self._telling):
+            shape = _shape(arrays[i])
+            if len(shape) != rank:
+                shown = f"{self._arrays[i].name} has {_axes(len(shape))} (shape {shape})"
+                self._fail(
+                    f"{shown}, but the kernel takes {_listed(self._extents[i])}", f"pass an array with {_axes(rank)}"
+                )
+            for axis, name in telling:
+                length = shape[axis]
+                if found.setdefault(name, length) != length or length > MOST_OPEN or name in given:
+                    self._agree(name, _Source(length, self._arrays[i].name, axis, shape), arrays, given)
+        return found
 
-    def _learn(self, name: str, source: _Source, found: dict[str, _Source], given: Mapping[str, Any]) -> None:
-        first, length = found.setdefault(name, source), source.length
+    def _agree(self, name: str, source: _Source, arrays: Sequence[Any], given: Mapping[str, Any]) -> None:
+        """An error where what an axis tells is not what the call or an array before it says, or is too much."""
+        first, length = self._first(name, arrays), source.length
         if given.get(name, length) != length:
             what = f"{name} is {given[name]}, but {source}, which makes it {length}"
             remedy = f"{name} is axis {source.axis} of {source.array}: pass an array that fits, or another {name}"
@@ -163,6 +188,15 @@ class Sizes:
             self._fail(what, f"fix it when the kernel is compiled: subs={{{name}: {length}, …}}")
         what = f"{name} is {length:,}, and it was compiled to take {name} whole up to {most:,}"
         self._fail(what, f"compile it with longest={{{name}: {length}}}, or call the kernel itself, which does so")
+
+    def _first(self, name: str, arrays: Sequence[Any]) -> _Source:
+        """The first axis that tells a size."""
+        for array, p, (_, telling) in zip(arrays, self._arrays, self._telling, strict=True):
+            for axis, told in telling:
+                if told == name:
+                    shape = _shape(array)
+                    return _Source(shape[axis], p.name, axis, shape)
+        raise AssertionError(f"no array tells {name}")
 
     def _fail(self, what: str, remedy: str) -> NoReturn:
         raise CallError(f"{self.kernel.name}: {what}", loc=here(), remedy=remedy)

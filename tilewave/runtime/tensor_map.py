@@ -7,12 +7,13 @@ before the driver sees it, with the reason; out of bounds it reads zeros and wri
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from tilewave.ir.types import DType
 from tilewave.machine.chips import TENSOR_MAPS as ENGINE
 from tilewave.runtime.cuda_driver import CudaDriver
+from tilewave.runtime.driver import Function
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 
@@ -35,8 +36,7 @@ _PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 _NO_INTERLEAVE, _FILL_WITH_ZEROS = 0, 0
 
 
-@dataclass(frozen=True)
-class TensorMap:
+class TensorMap(NamedTuple):
     """An array as the copy engine sees it; sizes, strides and box from the slowest axis to the fastest."""
 
     dtype: DType
@@ -49,79 +49,82 @@ class TensorMap:
     l2_promotion_bytes: int = 128
     """How much the L2 cache fetches at once."""
 
-    @property
-    def rank(self) -> int:
-        return len(self.sizes)
-
     def problem(self, pointer: int) -> str:
         """Why the copy engine cannot take this array at this address, as said after its name; empty if it can."""
-        return next(self._problems(pointer), "")
-
-    def _problems(self, pointer: int) -> Iterator[str]:
-        item = self.dtype.bytes
-        if not 1 <= self.rank <= ENGINE.most_axes:
-            yield f"has {self.rank} axes, and the copy engine takes 1 to {ENGINE.most_axes}"
-            return
-        if pointer % ENGINE.grain_bytes or not pointer:
-            yield f"begins at {pointer:#x}, and the copy engine needs a multiple of {ENGINE.grain_bytes} bytes"
-        if any(not 1 <= size <= 1 << 32 for size in self.sizes):
-            yield f"has sizes {self.sizes}, and the copy engine takes 1 to 2³² along each axis"
-        if self.sizes[-1] > 1 and self.strides[-1] != item:
-            yield f"steps {self.strides[-1]} bytes along its fastest axis, and the copy engine needs {item}"
-        for stride in self._outer_strides():
-            if stride < 0:
-                yield f"has a negative stride ({stride} bytes), and the copy engine only goes forward"
-            elif stride % ENGINE.grain_bytes or stride >= 1 << 40:
-                yield f"has rows {stride} bytes apart, and the copy engine needs a multiple of {ENGINE.grain_bytes}"
-
-    def _outer_strides(self) -> list[int]:
-        """Strides of all axes but the fastest; an axis of length 1 gets one that the engine accepts."""
-        row = -(-self.sizes[-1] * self.dtype.bytes // ENGINE.grain_bytes) * ENGINE.grain_bytes
-        axes = zip(self.sizes[:-1], self.strides[:-1], strict=True)
-        return [stride if size > 1 else row for size, stride in axes]
-
-    def check_box(self) -> None:
-        """What is wrong with a box is a fault of the compiler's, whatever the array."""
-        row = self.box[-1] * self.dtype.bytes
-        assert len(self.box) == self.rank == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
-        assert all(1 <= size <= ENGINE.longest_side for size in self.box), (
-            f"a box of {self.box}: 1 to {ENGINE.longest_side} per axis"
-        )
-        assert row % ENGINE.grain_bytes == 0, (
-            f"rows of {row} bytes in a box; multiples of {ENGINE.grain_bytes} are needed"
-        )
-        assert self.swizzle_bytes in _SWIZZLES, f"no swizzle of {self.swizzle_bytes} bytes"
-        assert self.l2_promotion_bytes in _PROMOTIONS, f"no promotion to {self.l2_promotion_bytes} bytes"
-        assert not self.swizzle_bytes or row <= self.swizzle_bytes, (
-            f"rows of {row} bytes in a box, but a swizzle over {self.swizzle_bytes}"
-        )
-        assert self.dtype.name in _DTYPES, f"no tensor map of {self.dtype}"
+        sizes, strides, item, grain = self.sizes, self.strides, self.dtype.bytes, ENGINE.grain_bytes
+        if not 1 <= len(sizes) <= ENGINE.most_axes:
+            return f"has {len(sizes)} axes, and the copy engine takes 1 to {ENGINE.most_axes}"
+        if pointer % grain or not pointer:
+            return f"begins at {pointer:#x}, and the copy engine needs a multiple of {grain} bytes"
+        if min(sizes) < 1 or max(sizes) > 1 << 32:
+            return f"has sizes {sizes}, and the copy engine takes 1 to 2³² along each axis"
+        if sizes[-1] > 1 and strides[-1] != item:
+            return f"steps {strides[-1]} bytes along its fastest axis, and the copy engine needs {item}"
+        for size, stride in zip(sizes[:-1], strides, strict=False):
+            if size > 1 and stride < 0:
+                return f"has a negative stride ({stride} bytes), and the copy engine only goes forward"
+            if size > 1 and (stride % grain or stride >= 1 << 40):
+                return f"has rows {stride} bytes apart, and the copy engine needs a multiple of {grain}"
+        return ""
 
     def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> TensorMapBytes:
         """The map in the copy engine's own words."""
-        self.check_box()
-        descriptor = TensorMapBytes()
-        sizes = (ctypes.c_uint64 * self.rank)(*reversed(self.sizes))
-        strides = (ctypes.c_uint64 * self.rank)(*reversed(self._outer_strides()))
-        box = (ctypes.c_uint32 * self.rank)(*reversed(self.box))
-        steps = (ctypes.c_uint32 * self.rank)(*[1] * self.rank)
-        driver.call(
-            kernel,
-            "cuTensorMapEncodeTiled",
-            descriptor.address,
-            _DTYPES[self.dtype.name],
-            self.rank,
-            pointer,
-            sizes,
-            strides,
-            box,
-            steps,
-            _NO_INTERLEAVE,
-            _SWIZZLES[self.swizzle_bytes],
-            _PROMOTIONS[self.l2_promotion_bytes],
-            _FILL_WITH_ZEROS,
-        )
+        descriptor, numbers = TensorMapBytes(), (ctypes.c_uint64 * (2 * len(self.sizes)))(*self.numbers())
+        encode = driver.function("cuTensorMapEncodeTiled", kernel)
+        code = self.encoding()(encode, descriptor.address, ctypes.addressof(numbers), pointer)
+        if code:
+            raise driver.failure(kernel, "cuTensorMapEncodeTiled", code)
         return descriptor
+
+    def numbers(self) -> list[int]:
+        """Its sizes, then strides of all axes but the fastest, as the driver reads them, and a 0 to make them as many.
+
+        An axis of length 1 gets a stride that the engine accepts.
+        """
+        row = -(-self.sizes[-1] * self.dtype.bytes // ENGINE.grain_bytes) * ENGINE.grain_bytes
+        found = [*self.sizes[::-1]]
+        for size, stride in zip(found[1:], self.strides[-2::-1], strict=True):
+            found.append(stride if size > 1 else row)
+        found.append(0)
+        return found
+
+    def encoding(self) -> MapEncoding:
+        """What the driver is told beside these; what is wrong with it is a fault of the compiler's."""
+        assert len(self.box) == len(self.sizes) == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
+        return _encoding(self.box, self.swizzle_bytes, self.l2_promotion_bytes, self.dtype.name, self.dtype.bytes)
+
+
+class MapEncoding(NamedTuple):
+    """What all tensor maps of one kind have in common."""
+
+    dtype: int
+    rank: int
+    how: tuple[int, ...]
+    memory: ctypes.Array[ctypes.c_uint32]
+    """A box, and steps of one element behind it."""
+
+    def __call__(self, encode: Function, address: int, numbers: int, pointer: int) -> int:
+        """Let the driver write the map of an array to 128 bytes at an address; `numbers` are at another."""
+        code: int = encode(address, self.dtype, self.rank, pointer, numbers, numbers + 8 * self.rank, *self.how)
+        return code
+
+
+@lru_cache(maxsize=256)
+def _encoding(
+    box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, dtype: str, item_bytes: int
+) -> MapEncoding:
+    row, rank = box[-1] * item_bytes, len(box)
+    assert all(1 <= size <= ENGINE.longest_side for size in box), f"a box of {box}: 1 to {ENGINE.longest_side} per axis"
+    assert row % ENGINE.grain_bytes == 0, f"rows of {row} bytes in a box; multiples of {ENGINE.grain_bytes} are needed"
+    assert swizzle_bytes in _SWIZZLES, f"no swizzle of {swizzle_bytes} bytes"
+    assert l2_promotion_bytes in _PROMOTIONS, f"no promotion to {l2_promotion_bytes} bytes"
+    fits = not swizzle_bytes or row <= swizzle_bytes
+    assert fits, f"rows of {row} bytes in a box, but a swizzle over {swizzle_bytes}"
+    assert dtype in _DTYPES, f"no tensor map of {dtype}"
+    memory = (ctypes.c_uint32 * (2 * rank))(*box[::-1], *[1] * rank)
+    at = ctypes.addressof(memory)
+    how = _NO_INTERLEAVE, _SWIZZLES[swizzle_bytes], _PROMOTIONS[l2_promotion_bytes], _FILL_WITH_ZEROS
+    return MapEncoding(_DTYPES[dtype], rank, (at, at + 4 * rank, *how), memory)
 
 
 class TensorMapBytes:

@@ -13,6 +13,7 @@ from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import numbers_of, open_sizes
 from tilewave.ir.types import DTYPES, INDEX_SCALAR, Extent, Memory
+from tilewave.lang.assumptions import Assumed, from_record
 from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Path, read, write
 
@@ -30,6 +31,7 @@ class SavedKernel:
     dynamic_symbols: tuple[str, ...]
     verdicts: Verdicts
     build: Build
+    assumed: tuple[Assumed, ...] = ()
 
 
 def write_kernel(path: Path, saved: SavedKernel) -> None:
@@ -42,6 +44,7 @@ def write_kernel(path: Path, saved: SavedKernel) -> None:
         "dynamic_symbols": saved.dynamic_symbols,
         "remedy": saved.verdicts.remedy,
         **({"every_size": asdict(saved.verdicts.proof)} if saved.verdicts.proof != EverySize() else {}),
+        **({"assumed": [a.record for a in saved.assumed]} if saved.assumed else {}),
     }
     write(path, {**facts, **about}, {TILES: str(saved.kernel).encode(), **members})
 
@@ -77,7 +80,21 @@ def read_kernel(path: Path) -> tuple[Contents, SavedKernel]:
     if told != (kernel.name, kernel.workgroups, saved_parameters(kernel)) or symbols != fitting:
         raise contents.misfit(TILES)
     proof = _every_size(contents, kernel)
-    return contents, SavedKernel(kernel, target, symbols, Verdicts(kernel, proof, about.text("remedy")), build)
+    verdicts, assumed = Verdicts(kernel, proof, about.text("remedy")), _assumed(contents, kernel)
+    return contents, SavedKernel(kernel, target, symbols, verdicts, build, assumed)
+
+
+def _assumed(contents: Contents, kernel: Kernel) -> tuple[Assumed, ...]:
+    """What a call's numbers are held against; nothing in files of kernels that assume nothing."""
+    told = {v.name for v in numbers_of(kernel)}
+    found = contents.about.fields.get("assumed", [])
+    try:
+        assumed = tuple(map(from_record, found if isinstance(found, list) else [None]))
+    except (TypeError, ValueError):
+        raise contents.misfit(TILES) from None
+    if any(s.name not in told for a in assumed for s in a.condition.symbols()):
+        raise contents.misfit(TILES)
+    return assumed
 
 
 def _every_size(contents: Contents, kernel: Kernel) -> EverySize:

@@ -15,4 +15,4 @@ def load(path: str | PathLike[str]) -> Compiled:
 
     contents, saved = read_kernel(path)
     facts = saved.target, saved.dynamic_symbols, saved.build, saved.verdicts
-    return Compiled(saved.kernel, saved.kernel, (), *facts, file=contents.path)
+    return Compiled(saved.kernel, saved.kernel, (), *facts, file=contents.path, assumed=saved.assumed)

@@ -1,7 +1,7 @@
 """exp, log, sin and their kind as machine code of gfx942 and gfx950, emulated, against exact arithmetic."""
 
 import pytest
-from function_values import F8, NARROW, check_kernel, every_function, numbers_of, roots
+from function_values import F8, IN_F64, NARROW, check_kernel, every_function, numbers_of, of_f64
 
 CHIPS = ("gfx942", "gfx950")
 COLUMN = "gfx942, gfx950"
@@ -20,9 +20,9 @@ def test_functions_of_f16_that_others_are_computed_like():
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-def test_roots_of_f64(chip):
+def test_functions_of_f64(chip):
     x = numbers_of("f64", 16)
-    check_kernel("GPUs, f64", "f64", x, roots("f64"), emulated, ("sqrt", "rsqrt"), target=chip)
+    check_kernel("GPUs, f64", "f64", x, of_f64(), emulated, IN_F64, target=chip)
 
 
 @pytest.mark.slow

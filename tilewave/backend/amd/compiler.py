@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
+from tilewave.backend.amd.allotments import OTHERS, USUAL, cost_of, may_move
 from tilewave.backend.amd.code import AmdCode
 from tilewave.backend.amd.code_object import link
 from tilewave.backend.amd.spelling import Amdgcn
@@ -20,14 +24,27 @@ def llvm_ir_of(kernel: Kernel, chip: Chip) -> str:
 
 def code_of(kernel: Kernel, chip: Chip, any_strides: frozenset[str]) -> AmdCode:
     lowered = lower_lanes(kernel, Amdgcn(chip), any_strides)
-    made = _in_time(kernel.name, chip, lowered.llvm_ir)
+    make = _least_moved if lowered.launch else _in_time
+    made = make(kernel.name, chip, lowered.llvm_ir)
     sizes = lowered.shared_bytes, lowered.workgroup_size, lowered.workgroups, lowered.launch
     return AmdCode(lowered.arguments, lowered.reaches, *sizes, made.asm, link(made.code))
 
 
-def _in_time(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:
+def _least_moved(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:
+    """Where its usual code moves sums in the K loop, or spills, the best that LLVM makes in several ways."""
+    usual = _in_time(kernel, chip, llvm_ir)
+    if not may_move(usual.asm) or cost_of(usual.asm, kernel, chip.cpu).is_least:
+        return usual
+    ways = [usual]
+    for options in OTHERS:
+        with suppress(TargetError):  # the usual way is there, where LLVM cannot go another
+            ways.append(_in_time(kernel, chip, llvm_ir, options))
+    return min(ways, key=lambda made: cost_of(made.asm, kernel, chip.cpu))
+
+
+def _in_time(kernel: str, chip: Chip, llvm_ir: str, options: tuple[str, ...] = USUAL) -> ObjectCode:
     """What LLVM makes of it, in which every matrix instruction has its wait states."""
-    machine = Amdgcn(chip).machine
+    machine = replace(Amdgcn(chip).machine, options=options)
     made = assembled(kernel, chip.name, llvm_ir, machine)
     if too_early(made.asm, chip.matrix) is None:
         return made

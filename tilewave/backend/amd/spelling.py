@@ -275,7 +275,7 @@ class Amdgcn:
 
     convention = "amdgpu_kernel"
     line_detail = "LineTablesOnly"
-    functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2")}
+    functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")}
 
     def attributes(self, lanes: int, waves: int) -> str:
         threads = lanes * waves

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
     from tilewave.runtime.saved_file import Stored
+    from tilewave.runtime.sizes import Size
 
 Passed = tuple[Kernel, tuple[Step, ...]]
 """What each lane does, and how passes came to it."""
@@ -121,8 +122,8 @@ class NvidiaBuild(Build):
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
 
-    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
-        return self.program.again(arrays, given)
+    def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
+        self.program.call(arrays, given, sized)
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)

@@ -56,6 +56,11 @@ class NvidiaCode:
     def launches(self) -> LaunchTable:
         return LaunchTable(self.workgroups, self.launch)
 
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The numbers that a launch passes: those of the call, and what is computed from them."""
+        return tuple(a.name for a in self.arguments if a.kind == "symbol")
+
     @property
     def facts(self) -> dict[str, Any]:
         """All but the PTX, for JSON."""

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
@@ -27,8 +27,9 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import NOTHING, CudaCode, CudaProgram, Prepared
-from tilewave.runtime.cuda_launch import tensor_map
+from tilewave.runtime.cuda import CudaCode, CudaProgram, Nothing
+from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
+from tilewave.runtime.foreign_arrays import LINE
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
@@ -42,15 +43,16 @@ from tilewave.runtime.gpu_launch import (
     SymbolArgument,
     TiledArray,
 )
+from tilewave.runtime.launch_numbers import InOrder
+from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
 Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 """Code for arrays that lie so; lanes are asked for where the cache does not know it."""
 
 KEPT_CLASSES = 1024
-LONGEST = 1 << 32
-LINE = 1 << 10
-"""Bytes that every alignment which anybody asks for divides."""
+LONGEST, FARTHEST = 1 << 32, 1 << 40
+"""Of an axis, and of its step in bytes, that the copy engine takes."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
@@ -62,6 +64,14 @@ NARROW = Reason(
     "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move {bytes} at a time",
     "let it begin, and its rows lie, at multiples of {widest} bytes",
 )
+
+
+class Chosen(NamedTuple):
+    """Code for arrays that lie alike, and what its launches compute."""
+
+    program: CudaProgram
+    code: NvidiaCode
+    launched: InOrder
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +88,7 @@ class NvidiaProgram:
     off_lines: Callable[[], Kernel] | None = None
     """For open rows that do not begin on cache lines."""
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
-    programs: dict[Variant, CudaProgram] = field(default_factory=dict)
+    programs: dict[Variant, Chosen] = field(default_factory=dict)
     """What calls took so far."""
     _chooser: list[Chooser] = field(default_factory=list)
     """One, from the first call on."""
@@ -91,7 +101,7 @@ class NvidiaProgram:
     def name(self) -> str:
         return self.tiles.name
 
-    @property
+    @cached_property
     def memories(self) -> list[Any]:
         return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]
 
@@ -109,7 +119,7 @@ class NvidiaProgram:
     @property
     def assembled(self) -> Assembled | None:
         """What the driver made of it at the first call, or else this machine's ptxas makes; None where it has none."""
-        for program in self.programs.values():
+        for program, *_ in self.programs.values():
             found, log = program.resources(), program.log()
             return Assembled(found.registers, found.local_bytes, read_log(log).serialized, log)
         return assemble_ptx(self.ptx, self.chip.cpu) if ptxas() else None
@@ -123,15 +133,20 @@ class NvidiaProgram:
             self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
         self._chooser[0](arrays, numbers, parameters)
 
+    def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
+        """The same for a call that may be known."""
+        if self._chooser:
+            self._chooser[0].call(arrays, given, sized)
+        else:
+            found = sized(arrays, given)
+            self.run(arrays, found.numbers, found.parameters)
+
     @property
     def _deciding(self) -> tuple[tuple[int, str], ...]:
         """The symbols of a call that its arrays do not tell."""
         told, numbers = open_sizes(self.tiles), numbers_of(self.tiles)
         indices = [(i, v.name) for i, v in enumerate(numbers) if v.type == INDEX_SCALAR]
         return tuple((i, name) for i, name in indices if name not in told)
-
-    def again(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> bool:
-        return bool(self._chooser) and self._chooser[0].again(arrays, given)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -146,14 +161,13 @@ class NvidiaProgram:
         known = self.tiles.workgroups
         return known if isinstance(known, int) else HostLaunch.of(self.tiles)(numbers).workgroups
 
-    def symbols(self, numbers: Sequence[int]) -> dict[str, int]:
-        names = [v.name for v in self.tiles.body.args if not isinstance(v.type, Memory)]
-        return dict(zip(names, numbers, strict=True))
-
-    def program_for(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaProgram:
-        if variant not in self.programs:
-            self.programs[variant] = CudaProgram(self._cuda_code(variant, parameters))
-        return self.programs[variant]
+    def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
+        found = self.programs.get(variant)
+        if found is None:
+            code = self.code_for(variant)
+            launched = code.launches.in_order([v.name for v in numbers_of(self.tiles)], code.symbols)
+            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), code, launched)
+        return found
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
@@ -278,29 +292,31 @@ class Chooser(CudaProgram):
 
     def prepare(
         self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
-    ) -> Prepared:
+    ) -> LaunchTemplate | Nothing:
         owner = self.owner
-        symbols = owner.symbols(numbers)
         tiles = owner.tile_count(numbers)
         if not tiles:
-            return NOTHING
+            return Nothing()
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
-        variant = owner.variant_for(views)
-        program = owner.program_for(variant, parameters)
+        program, code, launched = owner.chosen(owner.variant_for(views), parameters)
         owner.warn_of_slow_code(program, number)
-        code = owner.code_for(variant)
-        workgroups, passed = code.launches.of(symbols)
+        workgroups, passed = launched(numbers)
         one_round = workgroups == -(-tiles // code.cluster) * code.cluster
         shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
-        return program.prepared(views, [passed[name] for name in _symbols(code)], number, stream, shape)
+        return program.template(views, passed, number, stream, shape)
 
 
 def _lie(v: ArrayView) -> tuple[Any, ...]:
-    """All of an array that decides how its tiles are moved; how many rows it has is no part of it."""
-    lengths = tuple([min(n, 2) if n <= LONGEST else 3 for n in v.shape])
-    return not v.pointer, v.pointer % LINE, v.strides, v.shape[-1], lengths, v.dtype
+    """All of an array that decides how its tiles are moved: by which powers of two address, steps and rows divide.
+
+    The step of neighbours, and what is beyond the engine's reach, is told as it is.
+    """
+    item, row = v.dtype.bytes, v.shape[-1] * v.dtype.bytes
+    steps = [s if s == item or not 0 <= s < FARTHEST else -min(s & -s, LINE) for s in v.strides]
+    lengths = [n if n < 2 else 2 if n <= LONGEST else 3 for n in v.shape]
+    return min(v.pointer & -v.pointer, LINE), min(row & -row, LINE), item, *steps, *lengths
 
 
 def _rank(memory: Value) -> int:
@@ -339,7 +355,7 @@ def _compiler() -> ModuleType:
 
 def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
     names = [v.name for v in tiles.body.args if isinstance(v.type, Memory)]
-    symbols = _symbols(code)
+    symbols = code.symbols
     slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
     attributes = (
         *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
@@ -348,11 +364,6 @@ def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
     known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
     grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)
     return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
-
-
-def _symbols(code: NvidiaCode) -> list[str]:
-    """The numbers that a launch passes: those of the call, and what is computed from them."""
-    return [a.name for a in code.arguments if a.kind == "symbol"]
 
 
 def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:

@@ -29,6 +29,7 @@ from tilewave.ir.ops.arith import (
     Arithmetic,
     Binary,
     Cast,
+    Ceil,
     Comparison,
     Const,
     Cos,
@@ -40,12 +41,14 @@ from tilewave.ir.ops.arith import (
     Erf,
     Exp,
     Exp2,
+    Floor,
     FloorDiv,
     Function,
     Less,
     LessEqual,
     Log,
     Log2,
+    Log10,
     Logic,
     Max,
     Min,
@@ -55,6 +58,9 @@ from tilewave.ir.ops.arith import (
     Not,
     NotEqual,
     Or,
+    RoundAway,
+    RoundEven,
+    Rounding,
     Rsqrt,
     Select,
     Sin,
@@ -91,7 +97,6 @@ from tilewave.ir.ops.lane import (
     LoadEach,
     Matrix,
     MatrixShared,
-    Part,
     Ramp,
     Rearrange,
     Shuffle,
@@ -114,7 +119,7 @@ from tilewave.ir.ops.product import (
     ZeroAccumulator,
 )
 from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
-from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Permute
+from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
 __all__ = [
@@ -138,6 +143,7 @@ __all__ = [
     "Binary",
     "Broadcast",
     "Cast",
+    "Ceil",
     "ClusterBarrier",
     "Comparison",
     "Computed",
@@ -160,6 +166,7 @@ __all__ = [
     "Erf",
     "Exp",
     "Exp2",
+    "Floor",
     "FloorDiv",
     "Function",
     "Gather",
@@ -179,6 +186,7 @@ __all__ = [
     "LoadEach",
     "Log",
     "Log2",
+    "Log10",
     "Logic",
     "Loop",
     "MakeExchange",
@@ -215,6 +223,9 @@ __all__ = [
     "ReduceRegisters",
     "Reduction",
     "Role",
+    "RoundAway",
+    "RoundEven",
+    "Rounding",
     "Rsqrt",
     "Scatter",
     "Scheduling",

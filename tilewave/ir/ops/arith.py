@@ -248,6 +248,10 @@ class Log2(Function):
     pass
 
 
+class Log10(Function):
+    pass
+
+
 class Sqrt(Function):
     pass
 
@@ -270,6 +274,26 @@ class Sin(Function):
 
 class Cos(Function):
     pass
+
+
+class Rounding(Function):
+    """A whole number next to each float, exactly; what is infinite or no number stays so, and so does the sign of 0."""
+
+
+class Floor(Rounding):
+    """The greatest whole number that is not above x."""
+
+
+class Ceil(Rounding):
+    """The least whole number that is not below x."""
+
+
+class RoundAway(Rounding):
+    """The nearest whole number; halves go away from 0."""
+
+
+class RoundEven(Rounding):
+    """The nearest whole number; halves go to the even one."""
 
 
 class Cast(Unary):
@@ -319,12 +343,17 @@ OPS: tuple[type[Op], ...] = (
     Exp2,
     Log,
     Log2,
+    Log10,
     Sqrt,
     Rsqrt,
     Tanh,
     Erf,
     Sin,
     Cos,
+    Floor,
+    Ceil,
+    RoundAway,
+    RoundEven,
     Cast,
     Select,
 )

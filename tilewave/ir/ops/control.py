@@ -23,6 +23,8 @@ class Loop(Computed):
     trips: Value
     init: tuple[Value, ...]
     body: Block
+    optional: bool = False
+    """Whether its author means it not to run at times: what it alone writes may stay as it was."""
 
     def check(self, want: Want) -> None:
         carried = [v.type for v in self.init]

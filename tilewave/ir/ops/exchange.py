@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewave.ir.core import Op, Value, Want
+from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
-from tilewave.ir.rules import ON_BOTH, places, want_results
+from tilewave.ir.rules import ON_BOTH, places, same_axes, want_results
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile, Vector
 
 SLOTS = places(exchange=("exchange",))
@@ -41,6 +41,9 @@ class HandOver(Op):
     def check(self, want: Want) -> None:
         _want_slot(self, want)
 
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
+        return _in_slot(self)
+
 
 @dataclass(frozen=True)
 class TakeOver(Op):
@@ -60,6 +63,17 @@ class TakeOver(Op):
     def check(self, want: Want) -> None:
         _want_slot(self, want)
         want_results(self, want, self.tile.type)
+
+    def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
+        slot = _in_slot(self)
+        return None if slot is None else (*same_axes(self.result, self.tile), *slot)
+
+
+def _in_slot(op: HandOver | TakeOver) -> tuple[tuple[Axis, Axis], ...] | None:
+    """The axes of a tile, and those behind the first of what holds many; registers of lanes lie there in no order."""
+    if not isinstance(op.tile.type, Tile):
+        return None
+    return tuple(((op.tile, i), (op.exchange, i + 1)) for i in range(len(op.tile.type.shape)))
 
 
 def _want_slot(op: HandOver | TakeOver, want: Want) -> None:

@@ -57,25 +57,6 @@ class Unset(Computed):
 
 
 @dataclass(frozen=True)
-class Part(Pure):
-    """The registers of x from `first` on along one of its axes, as many as the result has."""
-
-    levels = ON_LANES
-
-    x: Value
-    axis: int
-    first: int
-
-    def check(self, want: Want) -> None:
-        whole, part, axis = self.x.type, self.result.type, self.axis
-        vectors = isinstance(whole, Vector) and isinstance(part, Vector) and len(whole.shape) == len(part.shape)
-        want(vectors and axis < len(whole.shape), f"takes a part of {whole}")
-        others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
-        inside = 0 <= self.first <= whole.shape[axis] - part.shape[axis]
-        want(others and inside and whole.dtype == part.dtype, f"{part} at {self.first} is no part of {whole}")
-
-
-@dataclass(frozen=True)
 class Rearrange(Computed):
     """Register r of the result is register `of_register`·r + `of_lane`·lane of x: matrices over bits, by their
     columns; registers are numbered in the order of the vector."""
@@ -133,7 +114,9 @@ class Load(Computed):
 
     Register (i, j, …) of the result holds the element at `at[a] + i · steps[0][a] + j · steps[1][a] + …` along each
     memory axis a. Outside the memory it is 0 along the axes in `guard`; along others it must not be outside. Where
-    `mask` holds a truth value, lanes that say no take nothing and hold 0.
+    `mask` holds a truth value, lanes that say no take nothing and hold 0. Of a tile that is not there as a whole,
+    `own[a]` is where in the tile the first register lies along memory axis a; from `within[a]` on it is 0, and nothing
+    is looked at.
     """
 
     levels = ON_LANES
@@ -144,6 +127,8 @@ class Load(Computed):
     mask: tuple[Value, ...]
     steps: tuple[tuple[int, ...], ...]
     guard: tuple[int, ...] = ()
+    own: tuple[Value, ...] = ()
+    within: tuple[int, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.result.type, want)
@@ -151,7 +136,8 @@ class Load(Computed):
 
 @dataclass(frozen=True)
 class Store(Op):
-    """Where this lane's registers go; positions as in `load`, and nothing is stored outside along `guard`."""
+    """Where this lane's registers go; positions as in `load`, and nothing is stored outside along `guard`, nor from
+    `within` on."""
 
     levels = ON_LANES
     writes = places(memory=GLOBAL_OR_SHARED)
@@ -162,6 +148,8 @@ class Store(Op):
     mask: tuple[Value, ...]
     steps: tuple[tuple[int, ...], ...]
     guard: tuple[int, ...] = ()
+    own: tuple[Value, ...] = ()
+    within: tuple[int, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.x.type, want)
@@ -204,6 +192,9 @@ def _want_steps(op: Load | Store, held: Type, want: Want) -> None:
     fits = len(op.steps) == len(held.shape) and all(len(step) == memory.rank for step in op.steps)
     want(fits, f"{list(map(list, op.steps))} do not step through {memory} for each axis of {held}")
     want(are_axes(op.guard, memory.rank), f"{memory} has no axes {list(op.guard)}")
+    whole = not op.own or len(op.own) == memory.rank
+    want(whole and len(op.own) == len(op.within), f"{memory} has other axes than {list(op.within)}")
+    want(are_indices(op.own) and all(n >= 0 for n in op.within), "places in a tile are of type index")
 
 
 def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
@@ -322,7 +313,6 @@ OPS: tuple[type[Op], ...] = (
     Wave,
     Ramp,
     Unset,
-    Part,
     Rearrange,
     Shuffle,
     Load,

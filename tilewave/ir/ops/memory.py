@@ -70,9 +70,12 @@ class Read(Computed):
     left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`."""
     guard: tuple[int, ...] = ()
     """The memory axes along which the tile may hang over, or lie behind the memory; guard_edges finds them all."""
+    within: tuple[int, ...] = ()
+    """How much of the tile is there along each of its axes: the rest is 0, and is not looked at; nothing: all is."""
 
     def check(self, want: Want) -> None:
         _want_window(self, self.result.type, want)
+        _want_within(self, self.result.type, want)
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,12 @@ class Write(Op):
     axes: tuple[int, ...]
     per_lane: int = 0
     guard: tuple[int, ...] = ()
+    within: tuple[int, ...] = ()
+    """How much of the tile is stored along each of its axes; nothing: all is."""
 
     def check(self, want: Want) -> None:
         _want_window(self, self.tile.type, want)
+        _want_within(self, self.tile.type, want)
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,11 @@ def _want_window(op: Read | Write | WriteThrough, tile: Type, want: Want) -> Non
     fits = len(op.axes) == len(tile.shape) and are_axes(op.axes, rank)
     want(fits, f"axes {list(op.axes)} do not lay {tile} into {memory}")
     want(are_axes(op.guard, rank), f"{memory} has no axes {list(op.guard)} to guard")
+
+
+def _want_within(op: Read | Write, tile: Type, want: Want) -> None:
+    fits = len(op.within) == len(tile.shape) and all(0 <= n <= m for n, m in zip(op.within, tile.shape, strict=True))
+    want(not op.within or fits, f"{list(op.within)} is no part of {tile}")
 
 
 def _want_positions(op: Gather | Scatter, tile: Type, want: Want) -> None:

@@ -20,6 +20,8 @@ class Mma(Computed):
     a: Value
     b: Value
     acc: Value
+    wish: str = ""
+    """The instruction that the author names for this product; nothing where the kernel's own is meant."""
     instruction: str = ""
     """The matrix instruction that the machine has for it; chosen by choose_instructions."""
     depth: int = 0

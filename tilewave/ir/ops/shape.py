@@ -30,6 +30,25 @@ class Broadcast(Pure):
 
 
 @dataclass(frozen=True)
+class Part(Pure):
+    """The elements of a tile, or registers of a vector, from `first` on along one axis, as many as the result has."""
+
+    levels = ON_BOTH
+
+    x: Value
+    axis: int
+    first: int
+
+    def check(self, want: Want) -> None:
+        whole, part, axis = self.x.type, self.result.type, self.axis
+        _want_same_kind(self, want)
+        want(len(whole.shape) == len(part.shape) and 0 <= axis < len(whole.shape), f"takes a part of {whole}")
+        others = whole.shape[:axis] + whole.shape[axis + 1 :] == part.shape[:axis] + part.shape[axis + 1 :]
+        inside = 0 <= self.first <= whole.shape[axis] - part.shape[axis]
+        want(others and inside, f"{part} at {self.first} is no part of {whole}")
+
+
+@dataclass(frozen=True)
 class Permute(Pure):
     """Axis i of the result is axis `axes[i]` of x."""
 
@@ -65,7 +84,7 @@ class Convert(Computed):
         return tuple(((self.x, axis), (self.result, axis)) for axis in range(len(self.x.type.shape)))
 
 
-def _want_same_kind(op: Broadcast | Permute, want: Want) -> None:
+def _want_same_kind(op: Broadcast | Part | Permute, want: Want) -> None:
     x, out = op.x.type, op.result.type
     want(is_held(x) and isinstance(out, (Tile, Vector)), f"{x} cannot become {out}")
     want(isinstance(x, (Scalar, type(out))), f"{x} cannot become {out}")
@@ -85,6 +104,7 @@ class Iota(Pure):
 
 OPS: tuple[type[Op], ...] = (
     Broadcast,
+    Part,
     Permute,
     Convert,
     Iota,

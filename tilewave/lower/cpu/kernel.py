@@ -24,7 +24,7 @@ from tilewave.lower.cpu.arguments import (
     load_word,
     opening,
 )
-from tilewave.lower.cpu.memory import is_number, times
+from tilewave.lower.cpu.memory import Place, is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
 from tilewave.lower.cpu.scratch import ScratchTile, ScratchTiles
@@ -198,6 +198,17 @@ class _Body:
     def iota(self, op: ir.Iota) -> None:
         self.give(op, self.tiles.iota(op.result.type))
 
+    def allocate(self, op: ir.Allocate) -> None:
+        """In the scratch memory of whoever runs the workgroup, row after row."""
+        memory = op.result.type
+        assert isinstance(memory, Memory)
+        strides = [str(prod(memory.shape[axis + 1 :])) for axis in range(memory.rank)]
+        pointer = self.tiles.new(Tile(memory.shape, memory.dtype)).pointer
+        self.give(op, Place(memory, pointer, tuple(strides), tuple(map(str, memory.shape))))
+
+    def barrier(self, op: ir.Barrier) -> None:
+        """One thread runs a workgroup."""
+
     def read(self, op: ir.Read) -> None:
         self.give(op, self.tiles.read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
 
@@ -295,6 +306,8 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Broadcast: _Body.broadcast,
     ir.Permute: _Body.permute,
     ir.Iota: _Body.iota,
+    ir.Allocate: _Body.allocate,
+    ir.Barrier: _Body.barrier,
     ir.Read: _Body.read,
     ir.Write: _Body.write_tile,
     ir.Gather: _Body.gather,
@@ -366,7 +379,10 @@ def uses_matrix_unit(kernel: Kernel) -> bool:
 
 
 def fits_registers(kernel: Kernel) -> bool:
-    """Whether every tile is small enough for registers; operands read from panels never are in them at once."""
+    """Whether every tile is small enough for registers; operands read from panels never are in them at once, and
+    memories of a workgroup's own never are."""
+    if any(isinstance(op, ir.Allocate) for op in walk(kernel.body)):
+        return False
     panels = {op.result for op in walk(kernel.body) if isinstance(op, ir.ReadPanel)}
     made = (v for op in walk(kernel.body) for v in op.results if isinstance(v.type, Tile) and v not in panels)
     return all(prod(v.type.shape) <= LARGEST_REGISTER_TILE for v in made)

@@ -1,4 +1,4 @@
-"""Arithmetic on f32, and exp, exp2, log, log2 spelled out in it for machines on which LLVM has no words for them.
+"""Arithmetic on f32, and exp, exp2, log, log2, log10 spelled out in it where LLVM has no words for them.
 
 x = n · ln 2 + r makes exp(x) a polynomial of a small r times 2ⁿ; x = 2ⁿ · m with m near 1 makes log(x) = n · ln 2 +
 2 · atanh((m - 1) / (m + 1)), which keeps every digit near 1. The coefficients are Chebyshev fits; each function stays
@@ -38,6 +38,9 @@ LOG2_E_PARTS = (1.44269502162933349609375, 1.92596303e-08)
 """The nearest f32, and what is left."""
 LN_2 = (0.693145751953125, 1.42860677e-06)
 """Their sum is ln 2, and the first times a whole number up to 2¹⁰ is exact."""
+LOG10_2 = (0.301025390625, 4.6050389811952113e-06)
+"""Their sum is log₁₀ 2, and the first times a whole number up to 2¹⁰ is exact."""
+LOG10_E = 0.4342944819032518
 ROOT_HALF = 0.7071067811865476
 SMALLEST_NORMAL, SCALE = 2.0**-126, 2.0**24
 FAR = 300.0
@@ -45,14 +48,14 @@ FAR = 300.0
 
 
 class ExponentArithmetic:
-    """Arithmetic on a vector of f32; `known` says how LLVM calls exp, exp2, log and log2, as far as it can."""
+    """Arithmetic on a vector of f32; `known` says how LLVM calls exp and its kind, as far as it can."""
 
     def __init__(self, f: LlvmFunction, lanes: int, known: Mapping[str, str]) -> None:
         self.f, self.lanes, self.known = f, lanes, known
         self.kind, self.ints = vector(lanes, "float"), vector(lanes, "i32")
 
     def exponential(self, name: str, x: str) -> str:
-        """exp, exp2, log or log2."""
+        """exp, exp2, log, log2 or log10."""
         word = self.known.get(name, "")
         if not word:
             return spelled(self, name, x)
@@ -113,6 +116,10 @@ def spelled(m: ExponentArithmetic, name: str, x: str) -> str:
         case "log2":
             n, log = _logarithm(m, x)
             return _special(m, x, m.call("fma", log, m.number(LOG2_E), n))
+        case "log10":
+            n, log = _logarithm(m, x)
+            small = m.call("fma", log, m.number(LOG10_E), m.do("fmul", n, LOG10_2[1]))
+            return _special(m, x, m.call("fma", n, m.number(LOG10_2[0]), small))
     raise NotImplementedError(f"nobody spells {name}")
 
 

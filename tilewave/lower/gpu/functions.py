@@ -53,8 +53,8 @@ ABOUT_DIVIDED = "fdiv afn"
 
 
 def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: Mapping[str, str]) -> str:
-    """A function of f32, or the root of an f64."""
-    if isinstance(op, (ir.Sqrt, ir.Rsqrt)):
+    """A function of f32, or of an f64 what the chip has for it: its root, and whole numbers next to it."""
+    if isinstance(op, (ir.Sqrt, ir.Rsqrt, ir.Rounding)):
         return elementwise(f, op, [x], dtype, lanes)
     if dtype != F32:
         raise TargetError(
@@ -70,7 +70,7 @@ def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: M
             return turned(m, x, 0)
         case ir.Cos():
             return turned(m, x, 1)
-        case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2():
+        case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2() | ir.Log10():
             return m.exponential(op.name, x)
         case _:
             raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")

@@ -29,7 +29,7 @@ from tilewave.lower.gpu.products import multiply
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedAccess, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
-from tilewave.lower.gpu.values import Held, regrouped
+from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import in_memory, literal
@@ -215,6 +215,12 @@ class _Body:
 
     def vector(self, op: Op) -> None:
         self.registers.vectors[op.result] = self.registers.make(op)
+
+    def all_of(self, op: ir.AllOf) -> None:
+        """Every lane has it; the first one's is known to be the same in all."""
+        x = self.registers.vector(op.x)
+        (one,) = cut(self.f, x.parts[0], x.kind, x.width, 1)
+        self.registers.put(op.result, one)
 
     def matrix(self, op: ir.Matrix) -> None:
         a, b, acc = (self.registers.vector(v) for v in (op.a, op.b, op.acc))
@@ -409,11 +415,23 @@ class _Body:
         self.leader = before
 
 
+VECTORS: tuple[type[Op], ...] = (
+    ir.Broadcast,
+    ir.Permute,
+    ir.Part,
+    ir.Rearrange,
+    ir.Shuffle,
+    ir.ReduceRegisters,
+    ir.ReduceLanes,
+    ir.Ramp,
+    ir.Unset,
+)
 LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Elementwise: _Body.elementwise,
     ir.Const: _Body.const,
     ir.Launch: _Body.launch,
-    **dict.fromkeys((ir.Broadcast, ir.Permute, ir.Part, ir.Rearrange, ir.Shuffle, ir.Ramp, ir.Unset), _Body.vector),
+    **dict.fromkeys(VECTORS, _Body.vector),
+    ir.AllOf: _Body.all_of,
     **dict.fromkeys((ir.Lane, ir.Wave, ir.Workgroup), _Body.number),
     ir.Matrix: _Body.matrix,
     **dict.fromkeys((ir.Load, ir.Store, ir.LoadEach, ir.StoreEach), _Body.access),

@@ -220,7 +220,8 @@ class GlobalAccess:
         for offsets in chunks.offsets:
             here = [self.n.sum(s.plus(o), 64) for s, o in zip(sums, offsets, strict=True)]
             inside = [f.value(f"icmp ult i64 {here[a]}, {place.extents[a]}") for a in op.guard]
-            yield self._flat(place, here), self.all_of([*inside, *map(self.n.truth, op.mask)])
+            there = (self.is_there(op, axis, offset) for axis, offset in enumerate(offsets))
+            yield self._flat(place, here), self.all_of([*inside, *filter(None, there), *map(self.n.truth, op.mask)])
 
     def _positions(self, op: LoadEach | StoreEach) -> Iterator[list[str]]:
         """The position of each register along each axis, in 64 bits."""
@@ -243,6 +244,21 @@ class GlobalAccess:
             far = self.f.value(f"mul i64 {at}, {stride}")
             found = self.f.value(f"add i64 {found}, {far}")
         return found
+
+    def is_there(self, op: Load | Store | CopyAsyncChunks, axis: int, step: int) -> str:
+        """Whether a register so far from a lane's first one lies in the part of a tile that is there; "": surely."""
+        if isinstance(op, CopyAsyncChunks) or not op.own:
+            return ""
+        whole = self.n.positions.of(op.own[axis]).plus(step)
+        if bounds(whole, self.n.positions)[1] < op.within[axis]:
+            return ""
+        return self.f.value(f"icmp ult i32 {self.n.sum(whole, 32)}, {op.within[axis]}")
+
+    def whole_there(self, op: Load | Store | CopyAsyncChunks, axis: int) -> int:
+        """Elements of which, along an axis, all are there or none; 0: any number."""
+        if isinstance(op, CopyAsyncChunks) or not op.own:
+            return 0
+        return gcd(self.n.positions.of(op.own[axis]).divisor(), op.within[axis])
 
     def all_of(self, truths: Sequence[str]) -> str:
         found = truths[0] if truths else ""
@@ -405,8 +421,9 @@ class ArrayWindow:
             self.rows[row] = self._row_offset(row)
         far = at[-1] * self.place.bytes
         found = f.value(f"add i32 {self.rows[row]}, {far}") if far else self.rows[row]
-        if self.inner in self.op.guard:
-            found = f.value(f"select i1 {self._is_inside(self.inner, at[-1])}, i32 {found}, i32 {OUTSIDE}")
+        inside = [self._is_inside(self.inner, at[-1])] if self.inner in self.op.guard else []
+        for condition in filter(None, (*inside, self.m.is_there(self.op, self.inner, at[-1]))):
+            found = f.value(f"select i1 {condition}, i32 {found}, i32 {OUTSIDE}")
         return found
 
     def _row_offset(self, row: tuple[int, ...]) -> str:
@@ -418,6 +435,7 @@ class ArrayWindow:
                 far = self._scaled(self.n.sum(moved, 32), axis)
                 found = far if found == "0" else f.value(f"add i32 {found}, {far}")
         conditions = [self._is_inside(axis, steps[axis]) for axis in self.op.guard if self._is_asked(axis)]
+        conditions += filter(None, (self.m.is_there(self.op, axis, step) for axis, step in enumerate(row)))
         for condition in (*conditions, *map(self.n.truth, self.op.mask)):
             found = f.value(f"select i1 {condition}, i32 {found}, i32 {OUTSIDE}")
         return found
@@ -437,10 +455,13 @@ class ArrayWindow:
 
     def unbroken(self, chunks: Chunks) -> int:
         """The largest part of a chunk that lies in the array as a whole, or not at all."""
-        if self.inner not in self.op.guard:
+        there = self.m.whole_there(self.op, self.inner)
+        if not there and self.inner not in self.op.guard:
             return chunks.width
-        begins = (offset[-1] for offset in chunks.offsets)
-        most = gcd(chunks.width, self.sums[self.inner].divisor(), *begins)
+        most = gcd(chunks.width, there, *(offset[-1] for offset in chunks.offsets))
+        if self.inner not in self.op.guard:
+            return most
+        most = gcd(most, self.sums[self.inner].divisor())
         if self.place.is_open(self.inner):
             self.m.note(replace(self.m.reaches[self.place.name], whole=most))
             return most

@@ -31,7 +31,8 @@ class Pointers:
         begins = (offset[-1] for offset in chunks.offsets)
         whole = self.place.whole if self.inner in self.op.guard else 0
         most = max(1, self.place.alignment // self.place.bytes)
-        return gcd(chunks.width, most, whole, self.sums[self.inner].divisor(), *begins)
+        there = self.m.whole_there(self.op, self.inner)
+        return gcd(chunks.width, most, whole, there, self.sums[self.inner].divisor(), *begins)
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
         f, condition, where = self.f, self._condition(at), self._pointer(at)
@@ -94,6 +95,7 @@ class Pointers:
     def _condition(self, at: tuple[int, ...]) -> str:
         """Whether this lane's elements `at` from the first are inside; nothing where they surely are."""
         truths = [self._is_inside(axis, at[axis]) for axis in self.op.guard]
+        truths += filter(None, (self.m.is_there(self.op, axis, step) for axis, step in enumerate(at)))
         return self.m.all_of([*map(self.n.truth, self.op.mask), *truths])
 
     def _is_inside(self, axis: int, step: int) -> str:

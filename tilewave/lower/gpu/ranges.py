@@ -19,6 +19,7 @@ from tilewave.analysis.ranges import (
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
+    AllOf,
     And,
     Broadcast,
     Cast,
@@ -32,6 +33,8 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceLanes,
+    ReduceRegisters,
     Select,
     Shuffle,
     Sub,
@@ -106,6 +109,10 @@ class LaneRanges:
                 ends = [step * (n - 1) for step, n in zip(steps, op.result.type.shape, strict=True)]
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
             case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x):
+                return self.of(x)
+            case ReduceRegisters(x, how=how) | ReduceLanes(x, how=how):
+                return self.of(x) if how in ("max", "min") else ANY
+            case AllOf(x):
                 return self.of(x)
             case Sub():
                 return difference(op, self._makers, self.of)

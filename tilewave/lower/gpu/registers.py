@@ -14,6 +14,7 @@ from tilewave.ir.types import INDEX, Scalar, Vector
 from tilewave.lower.gpu.arithmetic import LaneArithmetic, resized
 from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.positions import Positions
+from tilewave.lower.gpu.reductions import Reductions
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import (
     Array,
@@ -109,6 +110,8 @@ class Registers:
                 return Conversions(self.f, self.target).rearranged(op, self.resized_vector(x, kind))
             case ir.Shuffle(x):
                 return Conversions(self.f, self.target).shuffled(op, self.resized_vector(x, kind))
+            case ir.ReduceRegisters(x) | ir.ReduceLanes(x):
+                return Reductions(self.f, self.target, self.arithmetic).reduced(op, self.resized_vector(x, kind))
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 

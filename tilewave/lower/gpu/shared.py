@@ -6,7 +6,9 @@ differ by a constant share one address and say the rest in the instruction.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import gcd
 
 from tilewave.ir.ops import Load, LoadEach, Store, StoreEach
@@ -70,10 +72,40 @@ class SharedAccess:
             write()
 
     def load_each(self, op: LoadEach, place: SharedPlace) -> Held:
-        raise NotImplementedError(f"{op.loc}: no formula reads {place.memory}")
+        kind = in_memory(place.memory.dtype)
+        parts = []
+        for where, condition in self._elements(op, place):
+            there = f"select i1 {condition}, {self._pointer} {where}, {self._pointer} {place.pointer}"
+            parts.append(self._load(place, kind, 1, self.f.value(there), place.bytes, condition))
+        return Held(op.result.type.shape, kind, 1, tuple(parts))
 
     def store_each(self, op: StoreEach, x: Held, place: SharedPlace) -> None:
-        raise NotImplementedError(f"{op.loc}: no formula writes {place.memory}")
+        parts = regrouped(self.f, x, 1).parts
+        for part, (where, condition) in zip(parts, self._elements(op, place), strict=True):
+            text = f"store {x.kind} {part}, {self._pointer} {where}, align {place.bytes}"
+            self.f.when(condition, partial(self.f.do, text), lambda: None)
+
+    def _elements(self, op: LoadEach | StoreEach, place: SharedPlace) -> Iterator[tuple[str, str]]:
+        """The address of each register's element, and whether there is one."""
+        f, memory = self.f, place.memory
+        assert memory.placement is None, f"{op.loc}: no formula reaches {memory}"
+        axes = [regrouped(f, self.n.vector(v), 1) for v in op.at]
+        wide = [[self._in_32_bits(x.kind, part) for part in x.parts] for x in axes]
+        for positions in zip(*wide, strict=True):
+            number, truths = "0", [self.n.truth(v) for v in op.mask]
+            for (at, is_near), extent in zip(positions, memory.shape, strict=True):
+                truths += [is_near, f.value(f"icmp ult i32 {at}, {extent}")]
+                number = f.value(f"add i32 {f.value(f'mul i32 {number}, {extent}')}, {at}")
+            bytes_ahead = f.value(f"mul i32 {number}, {place.bytes}")
+            condition = reduce(lambda a, b: f.value(f"and i1 {a}, {b}"), filter(None, truths))
+            yield f.value(f"getelementptr i8, {self._pointer} {place.pointer}, i32 {bytes_ahead}"), condition
+
+    def _in_32_bits(self, kind: str, x: str) -> tuple[str, str]:
+        """A position, and whether it is one where that is open: shared memory has few."""
+        if kind == "i32":
+            return x, ""
+        short = self.f.value(f"trunc {kind} {x} to i32")
+        return short, self.f.value(f"icmp eq {kind} {x}, {self.f.value(f'zext i32 {short} to {kind}')}")
 
     @property
     def _pointer(self) -> str:
@@ -85,7 +117,7 @@ class SharedAccess:
         return Chunks.of(shape, op.steps, most)
 
     def _condition(self, op: Load | Store) -> str:
-        assert not op.guard, f"{op.loc}: nothing hangs over a shared memory"
+        assert not op.guard and not op.own, f"{op.loc}: nothing hangs over a shared memory"
         return self.n.truth(op.mask[0]) if op.mask else ""
 
     def _address(self, op: Load | Store, place: SharedPlace, at: tuple[int, ...]) -> str:

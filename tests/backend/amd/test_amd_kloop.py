@@ -1,0 +1,148 @@
+"""The K loop of AMD's machine code is the same with open sizes as with fixed ones."""
+
+from ast import literal_eval
+from dataclasses import fields
+
+import pytest
+from kernels import K, M, N, gemm, with_waves
+from open_kernels import blocks
+
+import tilewave.backend.amd.compiler as compiler
+from tilewave import *
+from tilewave.backend.amd.allotments import OTHERS, USUAL, Cost, cost_of, may_move
+from tilewave.backend.llvm_child import ObjectCode
+from tilewave.errors import TargetError, here
+from tilewave.machine.chips import GFX942
+
+SIZES = {M: 1024, N: 1024, K: 1024}
+OF_THE_KERNEL = {"registers", "accumulation_registers"}
+"""What more than the loop needs."""
+ROWS = [
+    ("gfx942", (128, 256, 64), (2, 4)),
+    ("gfx942", (128, 256, 64), (4, 2)),
+    ("gfx942", (128, 256, 64), (2, 2)),
+    ("gfx942", (256, 256, 64), (4, 2)),
+    ("gfx950", (256, 256, 64), (4, 2)),
+]
+MANY_SUMS = [("gfx942", (256, 256, 64), (2, 2)), ("gfx950", (256, 256, 64), (2, 2))]
+"""Of which a lane carries 256."""
+
+
+def statistics(chip, tile, waves, sizes, **kernel):
+    options = WaveCompileOptions(subs={**sizes, **blocks(*tile)}, target=chip, schedule=SchedulingType.PREFETCH)
+    return wave_compile(options, with_waves(gemm(**kernel), waves)).loop_statistics
+
+
+def of_the_loop(found):
+    return {f.name: getattr(found, f.name) for f in fields(found) if f.name not in OF_THE_KERNEL}
+
+
+@pytest.mark.parametrize(("chip", "tile", "waves"), ROWS, ids=str)
+def test_the_k_loop_of_open_sizes_is_that_of_fixed_ones(chip, tile, waves):
+    assert of_the_loop(statistics(chip, tile, waves, {})) == of_the_loop(statistics(chip, tile, waves, SIZES))
+
+
+@pytest.mark.parametrize(("chip", "tile", "waves"), MANY_SUMS, ids=str)
+@pytest.mark.slow
+def test_a_k_loop_of_many_sums_has_no_more_instructions_with_open_sizes(chip, tile, waves):
+    opened, fixed = statistics(chip, tile, waves, {}), statistics(chip, tile, waves, SIZES)
+    assert opened.instructions <= fixed.instructions
+    assert opened.longest_gap <= fixed.longest_gap
+    assert opened.spills == fixed.spills == 0
+
+
+# -- several ways to allot registers
+
+
+def cost(instructions, moves=0, **more):
+    known = {"waves_missing": 7, "fetched": 0, "longest_gap": 25, "spills": 0}
+    return Cost(instructions=instructions, moves=moves, **{**known, **more})
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """What LLVM's code costs with each of its options; None where it cannot."""
+    costs: dict[tuple[str, ...], Cost | None] = {}
+    tried = []
+
+    def assembled(kernel, target, llvm_ir, machine):
+        tried.append(machine.options)
+        if costs[machine.options] is None:
+            raise TargetError("LLVM cannot", loc=here())
+        return ObjectCode(b"", f"v_accvgpr {machine.options!r}")
+
+    monkeypatch.setattr(compiler, "assembled", assembled)
+    monkeypatch.setattr(compiler, "cost_of", lambda asm, kernel, cpu: costs[taken(asm)])
+    return costs, tried
+
+
+def taken(asm):
+    return literal_eval(asm.removeprefix("v_accvgpr "))
+
+
+def chosen():
+    return taken(compiler._least_moved("gemm", GFX942, "").asm)
+
+
+def test_code_that_moves_no_sums_is_compiled_once(ways):
+    costs, tried = ways
+    costs[USUAL] = cost(400)
+    assert chosen() == USUAL
+    assert tried == [USUAL]
+
+
+@pytest.mark.parametrize("best", [USUAL, *OTHERS], ids=str)
+def test_of_code_that_moves_sums_the_shortest_loop_is_taken(ways, best):
+    costs, tried = ways
+    costs |= dict.fromkeys((USUAL, *OTHERS), cost(414, 51)) | {best: cost(398, 41, spills=2)}
+    assert chosen() == best
+    assert tried == [USUAL, *OTHERS]
+
+
+@pytest.mark.parametrize(
+    ("usual", "other"),
+    [
+        (cost(400, fetched=2, spills=2), cost(500, 90)),
+        (cost(400, waves_missing=7, moves=1), cost(500, 90, waves_missing=6)),
+        (cost(400, spills=2), cost(400)),
+        (cost(400, spills=2, longest_gap=30), cost(400, spills=3)),
+    ],
+    ids=["fetches", "fewer waves", "spills", "longer gap"],
+)
+def test_what_counts_most_of_a_loop(ways, usual, other):
+    costs, _ = ways
+    costs |= dict.fromkeys(OTHERS, usual) | {USUAL: usual, OTHERS[1]: other}
+    assert chosen() == OTHERS[1]
+
+
+def test_where_llvm_cannot_go_another_way_the_usual_code_stays(ways):
+    costs, tried = ways
+    costs |= dict.fromkeys(OTHERS) | {USUAL: cost(414, 51)}
+    assert chosen() == USUAL
+    assert tried == [USUAL, *OTHERS]
+
+
+def test_fixed_sizes_are_compiled_in_the_usual_way(monkeypatch):
+    monkeypatch.setattr(compiler, "_least_moved", None)
+    assert statistics("gfx942", (64, 64, 32), (2, 2), SIZES).matrix_instructions
+
+
+def test_what_an_allotment_costs_is_counted_in_its_code():
+    subs = {**SIZES, **blocks(64, 64, 32)}
+    compiled = wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), with_waves(gemm(), (2, 2)))
+    asm, counted = compiled.asm, compiled.loop_statistics
+    branch = next(line for line in reversed(asm.splitlines()) if "s_cbranch_scc" in line)
+    moved = asm.replace(branch, f"\tv_accvgpr_mov_b32 a1, a0\n\tv_accvgpr_read_b32 v0, a1\n{branch}")
+    found = cost_of(moved, "gemm", "gfx942")
+    assert (found.instructions, found.moves, found.spills) == (counted.instructions + 2, 2, 0)
+    assert not found.is_least and may_move(moved)
+    assert cost_of(asm, "gemm", "gfx942").is_least and not may_move(asm)
+
+
+def test_code_without_products_costs_nothing():
+    @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1)])
+    def twice(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x) * 2.0, y)
+
+    asm = wave_compile(WaveCompileOptions(subs={M: 64, N: 64}, target="gfx942"), twice).asm
+    assert cost_of(asm, "twice", "gfx942").is_least

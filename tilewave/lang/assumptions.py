@@ -1,0 +1,122 @@
+"""What an author takes for granted of sizes: checked as soon as they are known, when compiled or at the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewave.errors import CallError, ConstraintError, Loc
+from tilewave.ir.build import Number
+from tilewave.lang.constraints import Assumption, Constraint
+from tilewave.lang.symbols import Combined, Expression, Rounded, Symbol, Whole
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """A condition on numbers that a call tells."""
+
+    condition: Expression
+    loc: Loc
+
+    def want(self, kernel: str, values: Mapping[str, Any]) -> None:
+        """Refuse a call with numbers for which it does not hold."""
+        symbols = list(dict.fromkeys(self.condition.symbols()))
+        if not self.condition.evaluate({s: values[s.name] for s in symbols}):
+            told = " and ".join(f"{s} is {values[s.name]}" for s in symbols)
+            raise CallError(
+                f"{kernel}: it is assumed that {self.condition}, but {told}",
+                loc=self.loc,
+                remedy="call it with other sizes, or leave the Assumption out: nothing needs it",
+            )
+
+    @property
+    def record(self) -> list[Any]:
+        """For JSON."""
+        return [_record(self.condition), self.loc.file, self.loc.line]
+
+
+def assumed(constraints: Sequence[Constraint], values: Mapping[Symbol, Any]) -> tuple[Assumed, ...]:
+    """What is left to check at a call; an error at an assumption that these values break."""
+    left = []
+    for c in constraints:
+        if isinstance(c, Assumption):
+            numbers = {s: values[s] for s in c.expr.symbols() if isinstance(values.get(s), int)}
+            found = _with(c.expr, numbers)
+            if isinstance(found, Whole) or not any(True for _ in found.symbols()):
+                _want(c, numbers)
+            else:
+                left.append(Assumed(_with_open(found, values, c), c.loc))
+    return tuple(left)
+
+
+def _want(c: Assumption, numbers: Mapping[Symbol, int]) -> None:
+    if not c.expr.evaluate(numbers):
+        told = " and ".join(f"{s} is {n}" for s, n in numbers.items())
+        raise ConstraintError(
+            f"it is assumed that {c.expr}, but {told}",
+            loc=c.loc,
+            remedy="correct the sizes, or leave the Assumption out: nothing needs it",
+        )
+
+
+def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Expression:
+    """The same, where each symbol is one that a call tells by this name."""
+    for s in e.symbols():
+        value = values.get(s)
+        if not isinstance(value, Number) or value.value.name != s.name:
+            raise ConstraintError(
+                f"Assumption: nobody tells {s} at a call",
+                loc=c.loc,
+                remedy=f"give {s} a number in subs, or write the assumption with sizes of arrays",
+            )
+    return e
+
+
+def _with(e: Expression, values: Mapping[Symbol, int]) -> Expression:
+    """With numbers for some symbols."""
+    match e:
+        case Symbol() if e in values:
+            return Whole(values[e])
+        case Combined(how, a, b):
+            return Combined(how, _with(a, values), _with(b, values))
+        case Rounded(how, x):
+            return Rounded(how, _with(x, values))
+        case _:
+            return e
+
+
+def _record(e: Expression) -> Any:
+    match e:
+        case Whole(value):
+            return value
+        case Symbol(name):
+            return name
+        case Combined(how, a, b):
+            return [how, _record(a), _record(b)]
+        case Rounded(how, x):
+            return [how, _record(x)]
+    raise NotImplementedError(f"nobody writes {type(e).__name__} down")
+
+
+def from_record(found: Any) -> Assumed:
+    """What `record` gave; a ValueError for anything else."""
+    condition, file, line = found
+    if type(file) is not str or type(line) is not int:
+        raise ValueError("no place of an assumption")
+    return Assumed(_expression(condition, depth=64), Loc(file, line))
+
+
+def _expression(found: Any, depth: int) -> Expression:
+    match found:
+        case bool():
+            pass
+        case int():
+            return Whole(found)
+        case str():
+            return Symbol(found)
+        case ["+" | "-" | "*" | "/" | "//" | "%" | "<" | "<=" | "==" | "!=" | "Min" | "Max" as how, a, b] if depth:
+            return Combined(how, _expression(a, depth - 1), _expression(b, depth - 1))
+        case ["floor" | "ceiling" as how, x] if depth:
+            return Rounded(how, _expression(x, depth - 1))
+    raise ValueError("no expression")

@@ -1,0 +1,77 @@
+"""The dims of tiles: in another order, repeated along more of them, and formulas of indices applied to tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from tilewave.errors import DTypeError, ShapeError, TraceError, here
+from tilewave.ir.build import Number
+from tilewave.lang.symbols import Symbol, expression
+from tilewave.lang.types import extent_of
+from tilewave.lang.values import Traced, describe, dims_of, extents_of, in_order, permuted, repeated, scalar_of
+from tilewave.trace import Trace, current
+
+
+def permute(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
+    """The same tile with its dims in this order."""
+    _want_traced("permute", x)
+    return permuted(x, target_shape)
+
+
+def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
+    """x as a tile of these dims: repeated along those that it does not have."""
+    trace = current("broadcast")
+    _want_traced("broadcast", x)
+    wanted = dims_of("broadcast", target_shape)
+    lost = [d for d in x.dims if d not in wanted]
+    if lost or len(set(wanted)) < len(wanted):
+        why = f"does not name {lost[0]}" if lost else "names a dim twice"
+        raise ShapeError(
+            f"broadcast: target_shape [{', '.join(map(str, wanted))}] {why}, of {describe(x)}",
+            loc=here(),
+            remedy="it names each dim of the tile once, in any order, and those along which it is repeated",
+        )
+    if set(wanted) == set(x.dims):
+        return in_order(x, wanted)
+    mine = extents_of(x)
+    return repeated(trace, x, {d: mine.get(d) or extent_of(trace, d, "broadcast: the tile") for d in wanted})
+
+
+def apply_expr(value: Traced | Sequence[Traced], expr: Callable[..., Any]) -> Traced:
+    """What a function makes of tiles or numbers, element by element.
+
+    Of whole numbers it is a formula of symbols, with all that such formulas have: / and ceiling, Min, Max, sympy's too.
+    Whatever else is given to the function as it is.
+    """
+    trace = current("apply_expr")
+    values = [value] if isinstance(value, Traced) or not isinstance(value, Sequence) else list(value)
+    for x in values:
+        _want_traced("apply_expr", x)
+    if not callable(expr):
+        raise TraceError(f"apply_expr: {expr!r} is no function", loc=here(), remedy="write apply_expr(x, lambda x: …)")
+    if all(x.dtype.is_int for x in values):
+        return _formula(trace, values, expr)
+    found = expr(*values)
+    if not isinstance(found, Traced):
+        raise DTypeError(f"apply_expr: the function gives {found!r}, no tile", loc=here())
+    return found
+
+
+def _formula(trace: Trace, values: Sequence[Traced], expr: Callable[..., Any]) -> Traced:
+    """The function of stand-ins, then its value where they are the tiles."""
+    stand_ins = {Symbol(f"{chr(ord('x') + i % 3)}{i // 3 or ''}'"): x for i, x in enumerate(values)}  # x', y', z', x1'
+    with trace.scope():
+        trace.symbols.update(stand_ins)
+        found = expr(*stand_ins)
+        found = found if isinstance(found, Traced) else expression(found).evaluate(trace.symbols)
+    if isinstance(found, Traced):
+        return found
+    if isinstance(found, Number):
+        return Traced(trace, found.value)
+    return scalar_of(trace, found, values[0].dtype)
+
+
+def _want_traced(op: str, x: object) -> None:
+    if not isinstance(x, Traced):
+        raise TraceError(f"{op} needs a tile or a number of the kernel, not {x!r}", loc=here())

@@ -1,0 +1,85 @@
+"""Reductions of what lanes hold: register by register, and between lanes of a wave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewave.analysis.ranges import ANY
+from tilewave.ir.core import Value
+from tilewave.ir.ops import ReduceLanes, ReduceRegisters, Reduction
+from tilewave.ir.ops.reduction import COMBINED_BY
+from tilewave.ir.types import I32, I64, INDEX, Vector
+from tilewave.lower.gpu.arithmetic import LaneArithmetic
+from tilewave.lower.gpu.conversions import Conversions
+from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.values import Held, cut, join, natural_width, packed, plain, regrouped
+from tilewave.lower.llvm import LlvmFunction
+from tilewave.lower.numbers import elementwise
+
+
+@dataclass(frozen=True)
+class Reductions:
+    f: LlvmFunction
+    target: LaneTarget
+    arithmetic: LaneArithmetic
+
+    def reduced(self, op: Reduction, x: Held) -> Held:
+        match op:
+            case ReduceRegisters():
+                return self.registers(op, x)
+            case ReduceLanes():
+                return self.lanes(op, x)
+            case _:
+                raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    # -- within a lane
+
+    def registers(self, op: ReduceRegisters, x: Held) -> Held:
+        """Neighbours first along each axis, the last of them first; as many as possible at once."""
+        parts = self.singles(x)
+        left = list(x.shape)
+        for axis in sorted(op.axes, reverse=True):
+            rows = np.moveaxis(np.arange(len(parts)).reshape(left), axis, -1).reshape(-1, left.pop(axis))
+            parts = [self.tree(op, [parts[i] for i in row], x.kind) for row in rows]
+        shape = op.result.type.shape
+        width = natural_width(shape, x.kind)
+        joined = [join(self.f, parts[i : i + width], x.kind, 1) for i in range(0, len(parts), width)]
+        return Held(shape, x.kind, width, tuple(joined))
+
+    def singles(self, x: Held) -> list[str]:
+        return [one for part in x.parts for one in cut(self.f, part, x.kind, x.width, 1)] if x.width > 1 else [*x.parts]
+
+    def tree(self, op: Reduction, row: Sequence[str], kind: str) -> str:
+        while len(row) > 1:
+            pairs = [self.combined(op, a, b, kind, 1) for a, b in zip(row[::2], row[1::2], strict=False)]
+            row = [*pairs, *row[len(pairs) * 2 :]]
+        return row[0]
+
+    # -- between lanes
+
+    def lanes(self, op: ReduceLanes, x: Held) -> Held:
+        conversions = Conversions(self.f, self.target)
+        x = regrouped(self.f, x, natural_width(op.result.type.shape, x.kind))
+        parts = list(x.parts)
+        for bit in op.bits:
+            other = self.f.value(f"xor i32 {self.target.lane(self.f)}, {1 << bit}")
+            theirs = [conversions.taken(x, part, other) for part in parts]
+            parts = [
+                packed(self.f, self.combined(op, *self.both(x, a, b), x.kind, x.width), x.kind, x.width)
+                for a, b in zip(parts, theirs, strict=True)
+            ]
+        return Held(op.result.type.shape, x.kind, x.width, tuple(parts))
+
+    def both(self, x: Held, a: str, b: str) -> tuple[str, str]:
+        return plain(self.f, a, x.kind, x.width), plain(self.f, b, x.kind, x.width)
+
+    def combined(self, op: Reduction, a: str, b: str, kind: str, width: int) -> str:
+        dtype = op.result.type.dtype
+        two = Value("two", Vector((1,), dtype))
+        one = COMBINED_BY[op.how](two, two, results=(two,), loc=op.loc)
+        if dtype == INDEX:
+            return elementwise(self.f, one, [a, b], I32 if kind == "i32" else I64, width, lambda _: ANY)
+        return self.arithmetic.apply(one, [(kind, a), (kind, b)], width)

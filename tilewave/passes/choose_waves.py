@@ -1,0 +1,46 @@
+"""How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
+
+Each lane takes four chunks of 16 bytes; rows that would need more than eight waves of 64 lanes for that give each twice
+as much, and only beyond that there are more. Measured on an H200 for rows of 256 to 65,536 columns: workgroups of half
+the size leave too few bytes under way, of twice the size too few registers to each lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Mma, Read, Reduce
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import walk
+from tilewave.machine.chips import Chip
+
+CHUNKS_BYTES = 64
+"""What a lane takes."""
+MANY_LANES = 512
+"""With more, each lane takes twice as much."""
+
+
+@dataclass(frozen=True)
+class ChooseWaves:
+    machine: Chip
+
+    def __repr__(self) -> str:
+        return f"ChooseWaves({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        ops = list(walk(kernel.body))
+        if kernel.waves or any(isinstance(op, Mma) for op in ops) or not any(isinstance(op, Reduce) for op in ops):
+            return kernel
+        reads = (op for op in ops if isinstance(op, Read) and lies_in(op.memory, "global"))
+        largest = max((_bytes(op) for op in reads), default=0)
+        lanes = largest // CHUNKS_BYTES
+        if lanes > MANY_LANES:
+            lanes = max(MANY_LANES, lanes // 2)
+        waves = min(lanes // self.machine.lanes, self.machine.most_waves)
+        return replace(kernel, waves=(1 << max(0, waves.bit_length() - 1), 1))
+
+
+def _bytes(op: Read) -> int:
+    return prod(op.result.type.shape) * op.result.type.dtype.bytes

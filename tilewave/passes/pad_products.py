@@ -1,0 +1,170 @@
+"""Tiles that are no whole number of a product's blocks grow until they are.
+
+    %x = read(%a, [%m, %k]) : tile<8x24xf16>       →  %x = read(%a, [%m, %k]) {within = [8, 24]} : tile<16x32xf16>
+    %z = mma(%x, %y, %acc) : tile<8x8xf32>            %z = mma(%x, %y, %acc) : tile<16x16xf32>
+    write(%z, %c, [%m, %n])                           write(%z, %c, [%m, %n]) {within = [8, 8]}
+
+All axes that run together grow alike, whatever is computed from them and whatever loops carry. What is read beyond the
+old end is 0 and comes from nowhere, what is computed there is not stored: nobody touches a neighbour's elements.
+A product adds up its depth: an operand that may hold something else there is 0 beyond the end by a `select`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import lcm
+
+from tilewave.analysis.axes import Axes, Label, own_leaves
+from tilewave.analysis.instructions import instruction_of
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Axis, Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Abs,
+    Add,
+    Broadcast,
+    Cast,
+    Const,
+    Gather,
+    Iota,
+    Less,
+    Max,
+    Min,
+    Mma,
+    Neg,
+    Permute,
+    Read,
+    Scatter,
+    Select,
+    Sub,
+    Write,
+    Yield,
+)
+from tilewave.ir.rewrite import map_blocks, names, rename, walk
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Exchange, Tile
+from tilewave.machine.matrix import GroupInstruction, up_to_multiple
+
+KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
+"""What they give for zeros is 0."""
+
+
+def pad_products(kernel: Kernel) -> Kernel:
+    products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+    odd = any(v.type.shape[axis] % size for op in products for (v, axis), size in _sizes(op, kernel))
+    return _Padding(own_leaves(kernel)).kernel() if odd else kernel
+
+
+def _sizes(op: Mma, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
+    """What rows, columns and depth must be multiples of."""
+    instruction = instruction_of(op)
+    down, across = kernel.waves
+    rows, cols, depth = instruction.multiples((down, across))
+    last = len(op.acc.type.shape) - 1
+    yield (op.acc, last - 1), rows
+    yield (op.acc, last), cols
+    yield (op.a, last), depth if isinstance(instruction, GroupInstruction) else op.depth
+
+
+class _Padding:
+    def __init__(self, kernel: Kernel) -> None:
+        self.old, self.builder = kernel, Builder(names(kernel))
+        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.axes = Axes(kernel.body.ops)
+        self.multiples: dict[Label, int] = {}
+        for op in walk(kernel.body):
+            if isinstance(op, Mma):
+                for (v, axis), size in _sizes(op, kernel):
+                    label = self.axes.of(v)[axis]
+                    self.multiples[label] = lcm(size, self.multiples.get(label, 1))
+        self.new = {v: grown for v in _values(kernel.body) if (grown := self.grown(v)) != v}
+
+    def kernel(self) -> Kernel:
+        return replace(self.old, body=self.block(self.old.body))
+
+    def grown(self, v: Value) -> Value:
+        if not isinstance(v.type, (Tile, Exchange)):
+            return v
+        labels = zip(v.type.shape, self.axes.of(v), strict=True)
+        shape = tuple(up_to_multiple(n, self.multiples.get(label, 1)) for n, label in labels)
+        return Value(v.name, replace(v.type, shape=shape))
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for old in block.ops:
+            op = rename(map_blocks(old, self.block), self.new)
+            with self.builder.region():
+                self.builder.locate = lambda op=op: op.loc  # type: ignore[misc]
+                last = self.op(old, op)
+                ops += [*self.builder.ops, last]
+        return Block(tuple(self.new.get(v, v) for v in block.args), tuple(ops))
+
+    def op(self, old: Op, op: Op) -> Op:
+        """The op on larger tiles; what it needs stands in the builder."""
+        match old, op:
+            case Read(), Read() if old.result in self.new:
+                return replace(op, within=old.result.type.shape)
+            case Write(), Write() if old.tile in self.new:
+                return replace(op, within=old.tile.type.shape)
+            case Gather(), Gather() if old.result in self.new:
+                return replace(op, where=self.inside(op.where, old.result, op.result), part=True)
+            case Scatter(), Scatter() if old.tile in self.new:
+                return replace(op, where=self.inside(op.where, old.tile, op.tile), part=True)
+            case Mma(), Mma():
+                a, b = self.whole_depth(old.a, op.a), self.whole_depth(old.b, op.b)
+                group = isinstance(instruction_of(op), GroupInstruction)
+                return replace(op, a=a, b=b, depth=a.type.shape[-1] if group else op.depth)
+            case _:
+                return op
+
+    def inside(self, where: Block, old: Value, new: Value) -> Block:
+        """A formula by which the elements that are not there lie outside the memory."""
+        *ops, end = where.ops
+        assert isinstance(end, Yield)
+        with self.builder.region():
+            self.builder.ops += ops
+            first, *others = end.values
+            for i, n, larger in zip(where.args, old.type.shape, new.type.shape, strict=True):
+                if n != larger:
+                    there = self.builder.binary(Less, i, self.builder.const(n))
+                    first = self.builder.emit(Select, there, first, self.builder.const(-1), type=INDEX_SCALAR)
+            return self.builder.block(where.args, (first, *others))
+
+    # -- zeros
+
+    def whole_depth(self, old: Value, new: Value) -> Value:
+        """An operand with zeros beyond the old end of its depth."""
+        axis = len(old.type.shape) - 1
+        if old.type.shape[axis] == new.type.shape[axis] or self.is_zero_beyond(old, axis):
+            return new
+        counts = Tile((new.type.shape[axis],), INDEX)
+        end = self.builder.const(old.type.shape[axis], counts)
+        below = self.builder.binary(Less, self.builder.emit(Iota, type=counts), end)
+        inside = self.builder.emit(Broadcast, below, (axis,), type=replace(new.type, dtype=below.type.dtype))
+        zero = self.builder.const(0.0 if new.type.dtype.is_float else 0, new.type)
+        return self.builder.emit(Select, inside, new, zero, type=new.type)
+
+    def is_zero_beyond(self, v: Value, axis: int) -> bool:
+        """Whether a tile is 0 where it has grown along an axis."""
+        op = self.makers.get(v)
+        match op:
+            case Read() | Gather():
+                return True
+            case Const(value):
+                return value == 0
+            case Permute(x, axes):
+                return self.is_zero_beyond(x, axes[axis])
+            case Broadcast(x, axes) if axis in axes:
+                return self.is_zero_beyond(x, axes.index(axis))
+            case Select(_, a, b):
+                return self.is_zero_beyond(a, axis) and self.is_zero_beyond(b, axis)
+            case _ if isinstance(op, KEEPS_ZERO):
+                return all(self.is_zero_beyond(x, axis) for x in op.operands)
+            case _:
+                return False
+
+
+def _values(block: Block) -> Iterator[Value]:
+    for op in walk(block):
+        yield from op.results
+        for inner in op.blocks:
+            yield from inner.args

@@ -1,0 +1,108 @@
+"""Where several waves hold what a reduction combines, each combines its own runs of neighbours, and they meet.
+
+    %s = reduce(%x) {axes = [1]}   →   %runs = reduce(%x) {axes = [1], run = 256} : tile<1x4xf32>
+                                       write(%runs, %s_met, [%c0, %c0])
+                                       %met = read(%s_met, [%c0, %c0])
+                                       %s = reduce(%met) {axes = [1]}
+
+Every wave reads what all of them left and combines it itself, so that one meeting is enough. A tile that lanes hold in
+no order that can be combined goes through shared memory whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.analysis.layouts_needed import LayoutsNeeded
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.launch import in_front
+from tilewave.ir.ops import Allocate, Const, Read, Reduce, Write
+from tilewave.ir.ops.reduction import reduced
+from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.types import INDEX_SCALAR, Memory
+from tilewave.layouts.reductions import covers, movers, nearest_wave
+
+
+def reduce_across_waves(kernel: Kernel) -> Kernel:
+    if not any(isinstance(op, Reduce) for op in walk(kernel.body)):
+        return kernel
+    kernel = _one_axis_at_a_time(kernel)
+    while (found := _Meetings(kernel)).asked:
+        kernel = found.kernel()
+    return kernel
+
+
+def _one_axis_at_a_time(kernel: Kernel) -> Kernel:
+    """The last axis first, which is the order of a sum."""
+    builder = Builder(names(kernel))
+
+    def split(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Reduce) or len(op.axes) == 1:
+            return None
+        ops: list[Op] = []
+        x = op.x
+        for axis in sorted(op.axes, reverse=True)[:-1]:
+            part = builder.fresh(op.result.name, reduced(x.type, (axis,)))
+            ops.append(Reduce(x, (axis,), op.how, results=(part,), loc=op.loc))
+            x = part
+        return [*ops, replace(op, x=x, axes=(min(op.axes),))]
+
+    return rewrite(kernel, split)
+
+
+@dataclass(frozen=True)
+class _Meeting:
+    """How a reduction goes through shared memory: runs of neighbours first, or, without any, the tile as it is."""
+
+    run: int = 0
+
+
+class _Meetings:
+    """The reductions that waves cannot do by themselves."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.old, self.spreads = kernel, LayoutsNeeded(kernel)
+        self.builder = Builder(names(kernel))
+        self.zero = self.builder.fresh("c0", INDEX_SCALAR)
+        self.allocations: list[Op] = []
+        self.asked: dict[Value, _Meeting] = {}
+        for op in walk(kernel.body):
+            if isinstance(op, Reduce) and not op.run and (meeting := self.meeting(op)):
+                self.asked[op.result] = meeting
+
+    def meeting(self, op: Reduce) -> _Meeting | None:
+        (axis,), waves = op.axes, prod(self.spreads.waves)
+        extent, spread = op.x.type.shape[axis], self.spreads.held(op.x)
+        found = movers(spread[0], axis, waves, self.spreads.lanes // waves) if len(spread) == 1 else None
+        if found is None or not covers(found, extent):
+            return _Meeting()
+        run = nearest_wave(found, extent)
+        return _Meeting(run) if run < extent else None
+
+    def kernel(self) -> Kernel:
+        met = rewrite(self.old, lambda op: self.met(op) if op.results and op.results[0] in self.asked else None)
+        first = Const(0, results=(self.zero,), loc=self.allocations[0].loc)
+        return replace(met, body=in_front((*self.allocations, first), met.body))
+
+    def met(self, op: Op) -> list[Op]:
+        assert isinstance(op, Reduce)
+        run, x, ops = self.asked[op.result].run, op.x, list[Op]()
+        if run:
+            x = self.builder.fresh(f"{op.result.name}_runs", reduced(op.x.type, op.axes, run))
+            ops.append(Reduce(op.x, op.axes, op.how, run, results=(x,), loc=op.loc))
+        return [*ops, *self.through_shared(x, op)]
+
+    def through_shared(self, x: Value, op: Reduce) -> list[Op]:
+        kind, loc = x.type, op.loc
+        memory = self.builder.fresh(f"{op.result.name}_met", Memory(kind.shape, kind.dtype, "shared"))
+        self.allocations.append(Allocate(results=(memory,), loc=loc))
+        at, axes = (self.zero,) * len(kind.shape), tuple(range(len(kind.shape)))
+        there = self.builder.fresh(f"{op.result.name}_all", kind)
+        return [
+            Write(x, memory, at, axes, loc=loc),
+            Read(memory, at, axes, results=(there,), loc=loc),
+            replace(op, x=there),
+        ]
