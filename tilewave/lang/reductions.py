@@ -59,15 +59,15 @@ class Reducible(Number):
         """Whether all elements along `dim` are not 0."""
         return _with_acc("all", reduce(self, "all", dim), acc)
 
-    def argmax(self, dim: Any) -> Traced:
+    def argmax(self, dim: Any = None) -> Traced:
         """Where along `dim` the largest element is, as an i32: the first of several, or the first NaN."""
         return _first_where_found(self, "max", dim)
 
-    def argmin(self, dim: Any) -> Traced:
+    def argmin(self, dim: Any = None) -> Traced:
         """Where along `dim` the smallest element is, as an i32: the first of several, or the first NaN."""
         return _first_where_found(self, "min", dim)
 
-    def cumsum(self, dim: Any) -> Traced:
+    def cumsum(self, dim: Any = None) -> Traced:
         """For each element the sum of those along `dim` up to it, in the dtypes of `sum`."""
         return _running_sum(self, dim)
 
@@ -77,9 +77,12 @@ def reduce(x: Any, how: str, dim: Any) -> Traced:
     trace = current(how)
     _want_tile(how, x)
     along = _dims(x, how, dim)
-    x = _in_its_dtype(trace, x, how)
     if how in ("max", "min"):
         _want_some(trace, how, along)
+    return _reduced(trace, _in_its_dtype(trace, x, how), how, along)
+
+
+def _reduced(trace: Trace, x: Any, how: str, along: tuple[Any, ...]) -> Traced:
     for d in along:
         x = _identity_outside(trace, x, d, how)
     axes = tuple(sorted(x.dims.index(d) for d in along))
@@ -106,7 +109,8 @@ def _with_acc(how: str, x: Traced, acc: Any) -> Traced:
 def _want_tile(how: str, x: object) -> None:
     if not isinstance(x, Reducible) or not x.dims:
         found = "a list of numbers" if isinstance(x, (list, tuple)) else repr(x)
-        python = f"; Python's own {how} is builtins.{how}" if how in ("sum", "max", "min", "any", "all") else ""
+        ours = isinstance(x, Reducible) or how not in ("sum", "max", "min", "any", "all")
+        python = "" if ours else f"; Python's own {how} is builtins.{how}"
         raise TraceError(
             f"{how} reduces a tile, not {found}", loc=here(), remedy=f"give it a tile, such as read(a){python}"
         )
@@ -121,9 +125,24 @@ def _dims(x: Any, how: str, dim: Any) -> tuple[Any, ...]:
                 loc=here(),
                 remedy=f"its dims are {', '.join(map(str, x.dims))}: write {how}(x, dim={x.dims[-1]})",
             )
-    if len(set(asked)) != len(asked) or not asked:
-        raise DimensionError(f"{how}: dim={list(asked)} does not name each dim once", loc=here())
+    if not asked:
+        remedy = f"write dim={x.dims[-1]}, or leave it out to reduce all: {', '.join(map(str, x.dims))}"
+        raise DimensionError(f"{how}: dim=[] names no dim", loc=here(), remedy=remedy)
+    twice = next((d for d in asked if asked.count(d) > 1), None)
+    if twice is not None:
+        listed = ", ".join(map(str, asked))
+        raise DimensionError(f"{how}: dim=[{listed}] names {twice} twice", loc=here(), remedy="name each dim once")
     return asked
+
+
+def _one_dim(x: Any, word: str, dim: Any) -> Any:
+    """The dim that something goes along which goes along one."""
+    if dim is None or (isinstance(dim, (tuple, list)) and len(dim) != 1):
+        shown = f"[{', '.join(map(str, x.dims if dim is None else dim))}]"
+        remedy = f"write {word}(x, dim={x.dims[-1]})"
+        raise DimensionError(f"{word} goes along one dim, not {shown}", loc=here(), remedy=remedy)
+    (only,) = _dims(x, word, dim)
+    return only
 
 
 def _want_some(trace: Trace, how: str, along: tuple[Any, ...]) -> None:
@@ -205,23 +224,25 @@ def _first_where_found(x: Any, how: str, dim: Any) -> Traced:
     """The first position that holds what `how` gives; no number stands for itself alone."""
     trace, word = current(f"arg{how}"), f"arg{how}"
     _want_tile(word, x)
-    if isinstance(dim, (tuple, list)) or dim is None:
-        raise DimensionError(f"{word} goes along one dim, not {dim!r}", loc=here(), remedy=f"write {word}(x, dim=…)")
-    best = reduce(x, how, dim)
+    dim = _one_dim(x, word, dim)
+    _want_some(trace, word, (dim,))
+    x = _cast(trace, x, I8) if x.dtype == BOOL else x
+    best = _reduced(trace, x, how, (dim,))
     found = x == best
     if x.dtype.is_float:
         found = found | (x != x)
     places = positions(trace, x, dim, I32)
     there = trace.emit(ir.Broadcast, places.value, (x.dims.index(dim),), type=Tile(x.type.shape, I32))
     nowhere = trace.const(identity("min", I32), Tile(x.type.shape, I32))
-    return reduce(x.make(trace.emit(ir.Select, found.value, there, nowhere, type=nowhere.type)), "min", dim)
+    first = x.make(trace.emit(ir.Select, found.value, there, nowhere, type=nowhere.type))
+    return _reduced(trace, first, "min", (dim,))
 
 
 def _running_sum(x: Any, dim: Any) -> Traced:
     """Every element plus the one before it, then plus the two before those, the four, and so on."""
     trace = current("cumsum")
     _want_tile("cumsum", x)
-    (dim,) = _dims(x, "cumsum", dim)
+    dim = _one_dim(x, "cumsum", dim)
     x = _in_its_dtype(trace, x, "sum")
     axis, far = x.dims.index(dim), 1
     while far < x.type.shape[axis]:
@@ -232,6 +253,7 @@ def _running_sum(x: Any, dim: Any) -> Traced:
 
 def _function(word: str) -> Any:
     def apply(x: Any, acc: Any = None, dim: Any = None, block: bool = False) -> Traced:
+        current(word)
         _want_tile(word, x)
         found: Traced = getattr(x, word)(dim, acc)
         return found
@@ -244,19 +266,22 @@ def _function(word: str) -> Any:
 sum_, prod, max_, min_, any_, all_ = (_function(word) for word in ("sum", "prod", "max", "min", "any", "all"))
 
 
-def argmax(x: Any, dim: Any) -> Traced:
+def argmax(x: Any, dim: Any = None) -> Traced:
+    current("argmax")
     _want_tile("argmax", x)
     found: Traced = x.argmax(dim)
     return found
 
 
-def argmin(x: Any, dim: Any) -> Traced:
+def argmin(x: Any, dim: Any = None) -> Traced:
+    current("argmin")
     _want_tile("argmin", x)
     found: Traced = x.argmin(dim)
     return found
 
 
-def cumsum(x: Any, dim: Any) -> Traced:
+def cumsum(x: Any, dim: Any = None) -> Traced:
+    current("cumsum")
     _want_tile("cumsum", x)
     found: Traced = x.cumsum(dim)
     return found

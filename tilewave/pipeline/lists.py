@@ -29,6 +29,7 @@ from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
@@ -72,6 +73,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         ChooseWaves(machine),
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
         pad_products,  # behind: tiles grow to whole blocks of what was chosen; whoever follows sees no others
+        shift_through_shared,  # behind: it is the longer rows that move; before layouts are asked for
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
@@ -115,6 +117,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         ChooseWaves(machine),
         ChooseInstructions(machine, places),
         pad_products,
+        shift_through_shared,
         slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
@@ -154,6 +157,7 @@ def hopper(
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),
         pad_products,
+        shift_through_shared,
         slice_depth,
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made

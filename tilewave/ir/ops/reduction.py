@@ -10,7 +10,10 @@ So the order of a sum depends on how many elements there are and on nothing else
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import isnan, prod
+
+import ml_dtypes
+import numpy as np
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.arith import Add, And, Binary, Max, Min, Mul, Or
@@ -30,7 +33,9 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         one = int(how == "prod")
         return float(one) if dtype.is_float else one
     if dtype.is_float:
-        return float("-inf") if how == "max" else float("inf")
+        most = float(np.float64(np.inf).astype(dtype.numpy))
+        most = float(ml_dtypes.finfo(dtype.numpy).max) if isnan(most) else most  # some dtypes have no infinity
+        return -most if how == "max" else most
     half = 1 << dtype.bits - 1
     return -half if how == "max" else half - 1
 
