@@ -18,8 +18,9 @@ memory is written in between: then it is kept in memory of the workgroup's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
@@ -199,7 +200,7 @@ class _Plan:
         ops = [op for op in self.of.ops if not isinstance(op, Yield)]
         for memory in dict.fromkeys(v for op in walk(self.of) for v in op.written):
             touching = [op for op in ops if any(memory in (*o.read, *o.written) for o in _with_inner(op))]
-            for one, other in zip(touching, touching[1:], strict=False):
+            for one, other in pairwise(touching):
                 together = when[id(one)] == when[id(other)] and when[id(one)][1]
                 alike = not together or self.place(one) == self.place(other)
                 want(alike and when[id(one)] <= when[id(other)], TOUCHED_AGAIN, other.loc, memory=memory.name)

@@ -24,7 +24,7 @@ from tilewave.lower.cpu.arguments import (
     load_word,
     opening,
 )
-from tilewave.lower.cpu.memory import Place, is_number, times
+from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
 from tilewave.lower.cpu.scratch import ScratchMemory, ScratchTile, ScratchTiles
@@ -207,14 +207,6 @@ class _Body:
     def iota(self, op: ir.Iota) -> None:
         self.give(op, self.tiles.iota(op.result.type))
 
-    def allocate(self, op: ir.Allocate) -> None:
-        """In the scratch memory of whoever runs the workgroup, row after row."""
-        memory = op.result.type
-        assert isinstance(memory, Memory)
-        strides = [str(prod(memory.shape[axis + 1 :])) for axis in range(memory.rank)]
-        pointer = self.tiles.new(Tile(memory.shape, memory.dtype)).pointer
-        self.give(op, Place(memory, pointer, tuple(strides), tuple(map(str, memory.shape))))
-
     def barrier(self, op: ir.Barrier) -> None:
         """One thread runs a workgroup."""
 
@@ -322,7 +314,6 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Broadcast: _Body.broadcast,
     ir.Permute: _Body.permute,
     ir.Iota: _Body.iota,
-    ir.Allocate: _Body.allocate,
     ir.Barrier: _Body.barrier,
     ir.Reduce: _Body.reduce,
     ir.Shift: _Body.shift,
