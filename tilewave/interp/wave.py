@@ -31,6 +31,7 @@ from tilewave.ir.ops import (
     AwaitAsyncOut,
     AwaitEarlier,
     Barrier,
+    Below,
     Broadcast,
     ClusterBarrier,
     Const,
@@ -198,6 +199,14 @@ class WaveRun(AsynchronousMeaning):
         kind = op.result.type
         numbers = zip(np.indices(kind.shape), op.steps, strict=True)
         return sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64)).astype(kind.dtype.numpy)[None]
+
+    def below(self, op: Below) -> Array:
+        shape = op.result.type.shape
+        far = sum((n * step for n, step in zip(np.indices(shape), op.steps, strict=True)), np.zeros(shape, np.int64))
+        first, bound = (by_lane(self.env[v], 0) for v in (op.first, op.bound))
+        lanes = np.broadcast_to(np.asarray(first).reshape(-1, *[1] * len(shape)), (self.state.lanes, *[1] * len(shape)))
+        found: Array = lanes + far < np.asarray(bound).reshape(-1, *[1] * len(shape))
+        return found
 
     def unset(self, op: Unset) -> Array:
         """What shows up where it is looked at."""
@@ -405,6 +414,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     ReduceLanes: WaveRun.reduce_lanes,
     AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
+    Below: WaveRun.below,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
     Wave: WaveRun.wave,

@@ -10,6 +10,7 @@ from tilewave.machine.matrix import NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
+from tilewave.passes.compare_places import compare_places
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -130,6 +131,8 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         separate_edges,
         compute_at_launch,
         distribute_lanes,
+        simplify,
+        compare_places,  # behind: it looks at sums as simple as they get
         RecomputeRows(),  # behind: it is lanes that hold rows
         simplify,
     )

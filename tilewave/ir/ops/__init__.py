@@ -92,6 +92,7 @@ from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
+    Below,
     Lane,
     Load,
     LoadEach,
@@ -141,6 +142,7 @@ __all__ = [
     "AwaitEarlier",
     "AwaitLoads",
     "Barrier",
+    "Below",
     "Binary",
     "Broadcast",
     "Cast",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Registers:
         self.arithmetic = LaneArithmetic(f, self.positions.ranges, target.functions, target.float8)
         self.scalars: dict[Value, Typed] = {}
         self.vectors: dict[Value, Held] = {}
+        self.multiples: dict[str, int] = {}
+        """Numbers of the launch by name, and what divides them."""
         self.loop: Value | None = None
         """The innermost loop that is being written, by its first argument."""
 
@@ -110,12 +112,33 @@ class Registers:
                 return Conversions(self.f, self.target).rearranged(op, self.resized_vector(x, kind))
             case ir.Shuffle(x):
                 return Conversions(self.f, self.target).shuffled(op, self.resized_vector(x, kind))
+            case ir.Below():
+                return self.below(op)
             case ir.Renew(x, turn):
                 return Conversions(self.f, self.target).renewed(self.resized_vector(x, kind), turn)
             case ir.ReduceRegisters(x) | ir.ReduceLanes(x):
                 return Reductions(self.f, self.target, self.arithmetic).reduced(op, self.resized_vector(x, kind))
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def below(self, op: ir.Below) -> Held:
+        """One comparison for each run of registers that lie below the bound together, or not at all."""
+        shape, first, bound = op.result.type.shape, self.positions.of(op.first), self.positions.of(op.bound)
+        run = self.compared_together(op, first, bound)
+        bits = 32 if self.positions.ranges.bits(op.first) == self.positions.ranges.bits(op.bound) == 32 else 64
+        end, parts = self.sum(bound, bits), []
+        places = sum((n * step for n, step in zip(np.indices(shape), op.steps, strict=True)), np.zeros(shape, int))
+        for far in places.reshape(-1)[::run]:
+            here = self.sum(first.plus(int(far)), bits)
+            parts += [self.f.value(f"icmp slt i{bits} {here}, {end}")] * run
+        return Held(shape, "i1", 1, tuple(parts))
+
+    def compared_together(self, op: ir.Below, first: Affine, bound: Affine) -> int:
+        """How many neighbouring registers step by one from a multiple of their number, which divides the bound too."""
+        *others, last = op.steps
+        ends = gcd(bound.constant, *(f * self.multiples.get(v.name, 1) for v, f in bound.terms.items()))
+        near = op.result.type.shape[-1] if last == 1 else 1
+        return gcd(near, first.divisor(), ends, *others)
 
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
         """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.
