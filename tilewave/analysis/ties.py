@@ -16,11 +16,25 @@ wins, and what comes from the other is converted (`layouts_needed.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Part, Permute, Read, Reduce, TakeOver, While, Yield
+from tilewave.ir.ops import (
+    Broadcast,
+    Const,
+    Elementwise,
+    Iota,
+    Loop,
+    Mma,
+    Part,
+    Permute,
+    Read,
+    Reduce,
+    TakeOver,
+    While,
+    Yield,
+)
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
@@ -174,12 +188,13 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
 def _bound(ops: Sequence[Op]) -> dict[Value, None]:
     """Sums, what loops carry, and all that is computed from them, in the program's order."""
     found: dict[Value, None] = {}
+    makers = {v: op for op in ops for v in op.results}
     for op in ops:
         match op:
             case Mma() | TakeOver():
                 found[op.result] = None
             case Reduce(x):
-                found[x] = None
+                found.update(dict.fromkeys(_made_of(x, makers)))
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
             case Loop() | While():
                 found.update(dict.fromkeys(v for same in carried(op) for v in same[:-2]))
@@ -191,3 +206,15 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
             case _:
                 pass  # likewise
     return found
+
+
+def _made_of(v: Value, makers: Mapping[Value, Op]) -> Iterator[Value]:
+    """A tile and those that it is computed from one by one, so that none of them is read or made twice."""
+    op = makers.get(v)
+    if isinstance(op, (Elementwise, Permute)):
+        for x in op.operands:
+            if isinstance(x.type, Tile):
+                yield from _made_of(x, makers)
+        yield v
+    elif not isinstance(op, (Broadcast, Const, Iota)):
+        yield v

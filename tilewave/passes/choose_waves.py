@@ -1,8 +1,8 @@
 """How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
 
-Each lane takes four chunks of 16 bytes; rows that would need more than eight waves of 64 lanes for that give each twice
-as much, and only beyond that there are more. Measured on an H200 for rows of 256 to 65,536 columns: workgroups of half
-the size leave too few bytes under way, of twice the size too few registers to each lane.
+Each lane takes four chunks of 16 bytes. Workgroups that would have more than 512 lanes give each twice as much, and only
+beyond that there are more lanes; where waves meet more than once, those of more than 256 do, since it is other workgroups
+that work while one waits. Measured on an H200 for rows of 256 to 65,536 columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNKS_BYTES = 64
 """What a lane takes."""
 LANES_AT_ONCE = 1024
 """That a processor is to hold, so that enough is under way from memory; they have 64 registers each on an H200."""
-MANY_LANES = 512
+MANY_LANES, MANY_THAT_MEET_OFTEN = 512, 256
 """With more, each lane takes twice as much."""
 
 
@@ -42,8 +42,10 @@ class ChooseWaves:
         reads = (op for op in ops if isinstance(op, Read) and lies_in(op.memory, "global"))
         largest = max((_bytes(op) for op in reads), default=0)
         lanes = largest // CHUNKS_BYTES
-        if lanes > MANY_LANES:
-            lanes = max(MANY_LANES, lanes // 2)
+        meetings = sum(isinstance(op, Reduce) for op in ops)
+        many = MANY_THAT_MEET_OFTEN if meetings > 1 else MANY_LANES
+        if lanes > many:
+            lanes = max(many, lanes // 2)
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
         waves = 1 << max(0, wanted.bit_length() - 1)
         return replace(kernel, waves=(waves, 1), resident=max(1, LANES_AT_ONCE // (waves * self.machine.lanes)))
