@@ -197,3 +197,13 @@ def test_lanes_ask_only_along_axes_that_grew():
     made = compiled(gemm(), target="gfx942", subs=sizes(64, 64, 64, 16, 16, 8))
     moved = [op for op in walk(made.ir("distribute_lanes").body) if isinstance(op, (Load, Store)) and op.own]
     assert {op.memory.name for op in moved} == {"a", "b"}
+
+
+def test_code_for_nvidia_asks_before_it_looks():
+    """Lanes ask for what grew, and for nothing else: more conditions for rows, columns and depth, each by itself."""
+
+    def conditions(*tile):
+        return compiled(gemm(), target="sm_90a", subs=sizes(*tile, *tile)).build.plain.asm.count("setp")
+
+    whole = conditions(64, 16, 16)
+    assert all(conditions(*tile) > whole for tile in ((60, 16, 16), (64, 12, 16), (64, 16, 12)))
