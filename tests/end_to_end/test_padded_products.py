@@ -177,6 +177,15 @@ def test_batches(chip):
         assert np.array_equal(c, a.astype(float) @ b.astype(float).swapaxes(1, 2))
 
 
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_arrays_of_any_strides(chip):
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-4, 5, (13, 19)).astype(np.float16).T, rng.integers(-4, 5, (21, 26)).astype(np.float16)[:, ::2]
+    c = poisoned((21, 19), f32).T
+    compiled(gemm(), target=chip, subs=sizes(19, 21, 13, 8, 8, 8)).emulate(a, b, c)
+    assert np.array_equal(c, a.astype(float) @ b.astype(float).T)
+
+
 def grown(made):
     return next(op for op in walk(made.ir("pad_products").body) if isinstance(op, Mma))
 
