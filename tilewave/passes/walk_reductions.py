@@ -2,11 +2,11 @@
 
 A row of 4096, parts of 128. What needs a reduction's result belongs to a later phase; each phase is a loop:
 
-    %x = read(%a, [%m, %n])               →  %max_0 = loop(32, [-inf]) …: read a part, the larger of it and what was found
-    %max = reduce(%x) {how = max}            %max = reduce(%max_0)
-    %e = exp(sub(%x, broadcast(%max)))       loop(32): read the part again, exp; %e is kept, and sums of its runs of 8 too
-    %sum = reduce(%e) {how = sum}            %sum = reduce(read(%sums))
-    write(div(%e, broadcast(%sum)), …)       loop(32): what was kept of %e, div, write
+    %x = read(%a, [%m, %n])             →  %max_0 = loop(32, [-inf]) …: read a part, the larger of it and what was
+    %max = reduce(%x) {how = max}          %max = reduce(%max_0)
+    %e = exp(sub(%x, broadcast(%max)))     loop(32): read the part again, exp; %e is kept, and the sums of runs of 8
+    %sum = reduce(%e) {how = sum}          %sum = reduce(read(%sums))
+    write(div(%e, broadcast(%sum)), …)     loop(32): what was kept of %e, div, write
 
 Parts and runs are powers of two, so sums of runs are nodes of the tree in which all elements are added, and the tree of
 those sums is the rest of it: every bit stays. Where elements may be combined in any order, each part is combined with
@@ -18,8 +18,9 @@ memory is written in between: then it is kept in memory of the workgroup's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
@@ -199,7 +200,7 @@ class _Plan:
         ops = [op for op in self.of.ops if not isinstance(op, Yield)]
         for memory in dict.fromkeys(v for op in walk(self.of) for v in op.written):
             touching = [op for op in ops if any(memory in (*o.read, *o.written) for o in _with_inner(op))]
-            for one, other in zip(touching, touching[1:], strict=False):
+            for one, other in pairwise(touching):
                 together = when[id(one)] == when[id(other)] and when[id(one)][1]
                 alike = not together or self.place(one) == self.place(other)
                 want(alike and when[id(one)] <= when[id(other)], TOUCHED_AGAIN, other.loc, memory=memory.name)
@@ -311,7 +312,7 @@ class _Emitter:
             self.memories[v] = self.memory(v, v.type.shape)
         sums = [op for op in ops if isinstance(op, Reduce) and plan.is_reduced(op)]
         for op in sums:
-            if has_order(op):
+            if op.has_order:
                 runs = _with(op.x.type.shape, op.axes[0], -(-plan.extent // self.run))
                 self.memories[op.result] = self.memory(op.result, runs)
         for piece in _pieces(plan.extent, plan.part, self.run):
@@ -330,7 +331,7 @@ class _Emitter:
     def finish(self, op: Reduce) -> None:
         """A reduction's result from those of the parts."""
         builder, (axis,) = self.builder, op.axes
-        if has_order(op):
+        if op.has_order:
             shape = _with(op.x.type.shape, axis, -(-self.plan.extent // self.run))
             parts = [self.read(self.memories[op.result], (builder.const(0),) * len(shape), shape)]
         else:
@@ -339,11 +340,6 @@ class _Emitter:
         for x in results[1:]:
             results[0] = builder.binary(COMBINED_BY[op.how], results[0], x)
         builder.ops[-1] = replace(builder.ops[-1], results=op.results)
-
-
-def has_order(op: Reduce) -> bool:
-    """Whether it matters which elements are combined first."""
-    return op.how in ("sum", "prod") and op.x.type.dtype.is_float
 
 
 def _with(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
@@ -368,7 +364,7 @@ class _Part:
                 self.emitter.found.setdefault(v, []).append(x)
             return
         trips = self.trips(bound)
-        free = [op for op in self.ops if isinstance(op, Reduce) and self.plan.is_reduced(op) and not has_order(op)]
+        free = [op for op in self.ops if isinstance(op, Reduce) and self.plan.is_reduced(op) and not op.has_order]
         init = [builder.const(identity(op.how, op.x.type.dtype), self.smaller(op.x)) for op in free]
         args = [builder.fresh(op.result.name, x.type) for op, x in zip(free, init, strict=True)]
         number = builder.fresh("part", INDEX_SCALAR)
@@ -457,7 +453,7 @@ class _Part:
     def reduce(self, op: Reduce) -> None:
         """The sums of a part's runs are written down; without an order, a part is combined with those before."""
         x = self.new[op.x]
-        if not has_order(op):
+        if not op.has_order:
             before = self.carried.get(op.result)
             self.carried[op.result] = x if before is None else self.builder.binary(COMBINED_BY[op.how], before, x)
             return
