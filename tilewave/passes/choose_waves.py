@@ -31,7 +31,8 @@ class ChooseWaves:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         ops = list(walk(kernel.body))
-        if kernel.waves or any(isinstance(op, Mma) for op in ops) or not any(isinstance(op, (Reduce, Shift)) for op in ops):
+        has_rows = any(isinstance(op, (Reduce, Shift)) for op in ops)
+        if kernel.waves or any(isinstance(op, Mma) for op in ops) or not has_rows:
             return kernel
         reads = (op for op in ops if isinstance(op, Read) and lies_in(op.memory, "global"))
         largest = max((_bytes(op) for op in reads), default=0)

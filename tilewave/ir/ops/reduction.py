@@ -34,7 +34,8 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         return float(one) if dtype.is_float else one
     if dtype.is_float:
         most = float(np.float64(np.inf).astype(dtype.numpy))
-        most = float(ml_dtypes.finfo(dtype.numpy).max) if isnan(most) else most  # some dtypes have no infinity
+        if isnan(most):  # it has no infinity
+            most = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         return -most if how == "max" else most
     half = 1 << dtype.bits - 1
     return -half if how == "max" else half - 1
