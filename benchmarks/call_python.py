@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import gemm as plain
 import llvmlite.binding as llvm
@@ -32,7 +32,6 @@ from tilewave import WaveCompileOptions, f16, wave_compile
 from tilewave import kernels as shipped
 from tilewave.backend.nvidia import compiler  # noqa: F401  LLVM is loaded before ctypes.CDLL is a fake
 from tilewave.cli.bench import BEST_MAPPING
-from tilewave.ir.launch import HostLaunch
 
 TILE = (128, 256, 64)
 NOTHING = """
@@ -188,10 +187,9 @@ def main():
                 profile(compiled, cases)
             else:
                 print(f"{name:12} {path:14} {microseconds(compiled, cases):8.2f} µs", flush=True)
-        hosts = HostLaunch.of(compiled.kernel), next(iter(compiled.build.program._codes.values())).launches._host[1]
-        print(
-            f"{name:12} steps of the launch: {' and '.join(str(sum(len(steps) for _, steps in h._steps)) for h in hosts)}"
-        )
+        code = next(iter(compiled.build.program._codes.values()))
+        steps = [sum(len(run) for _, run in host._steps) for host in (compiled.sizes.launch, code.launches._host[1])]
+        print(f"{name:12} steps of the launch: {steps[0]} on tiles, {steps[1]} on lanes")
     assert fake.faults == [], fake.faults
 
 

@@ -6,7 +6,7 @@ import pytest
 import tilewave as tkl
 import tilewave as tkw
 from tilewave import *
-from tilewave.errors import CoverageError
+from tilewave.errors import CoverageError, InterpreterError
 
 B, M, N, K = sym.B, sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
@@ -127,14 +127,14 @@ def test_an_operand_that_was_permuted_still_counts_as_0_over_the_edge(way, k):
     """exp(0) is 1, and must not be added up for what is not there."""
 
     @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
-    def product(a: Memory[K, M, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+    def product(a: Memory[K, M, G, f16], b: Memory[K, N, G, f16], c: Memory[M, N, G, f32]):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(acc):
             return mma(permute(exp(read(a)), target_shape=[M, K]), permute(read(b) + 1.0, [N, K]), acc)
 
         write(total, c)
 
-    a, b, c = np.zeros((k, 70), np.float16), np.zeros((90, k), np.float16), poisoned(70, 90)
+    a, b, c = np.zeros((k, 70), np.float16), np.zeros((k, 90), np.float16), poisoned(70, 90)
     run(way, product, {M: 70, N: 90, K: k}, a, b, c)
     assert (c == k).all()
 
@@ -424,6 +424,81 @@ def test_shared_memory_in_a_persistent_kernel(way):
     a, b = floats(70, 96), poisoned(96, 70)
     run(way, moved, {M: 70, N: 96}, a, b)
     np.testing.assert_array_equal(b, 2 * a.T)
+
+
+@everywhere
+def test_what_the_author_staged_counts_as_0_beyond_the_end_of_the_depth(way):
+    """exp(0) is 1 in shared memory too."""
+
+    @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
+    def product(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        own, other = allocate((M, K), (64, 32), f16), allocate((K, N), (32, 64), f16)
+
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            write(exp(read(a)), own)
+            write(read(b) + 1.0, other)
+            return mma(read(own), read(other), acc)
+
+        write(total, c)
+
+    a, b, c = np.zeros((70, 50), np.float16), np.zeros((90, 50), np.float16), poisoned(70, 90)
+    run(way, product, {M: 70, N: 90, K: 50}, a, b, c)
+    assert (c == 50).all()
+
+
+def test_what_the_author_staged_is_not_staged_again():
+    @wave([*PRODUCT, *WAVES])
+    def gemm(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        own, other = allocate((M, K), (64, 32), f16), allocate((N, K), (64, 32), f16)
+
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            write(read(a), own)
+            write(read(b), other)
+            return mma(read(own), read(other), acc)
+
+        write(total, c)
+
+    subs = {M: 128, N: 128, K: 64, BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 32}
+    compiled = wave_compile(WaveCompileOptions(subs=subs, target="gfx942"), gemm)
+    assert compiled.resources.shared_bytes == 2 * 64 * 32 * 2
+
+
+def test_what_is_read_before_it_is_written_is_told():
+    @wave(TILED)
+    def early(a: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+        own = allocate((M, N), (32, 16), f32)
+        write(read(own) + read(a), c)
+
+    for way in ("tiles", "lanes of gfx942", "lanes of sm_90a"):
+        with pytest.raises(InterpreterError, match=r"own\[0, 0\].* nobody wrote"):
+            run(way, early, {M: 32, N: 16}, floats(32, 16), poisoned(32, 16))
+
+
+@pytest.mark.parametrize("way", ["tiles", "cpu", "lanes of gfx942", "gfx950", "lanes of sm_90a"])
+def test_conditions_and_own_memory_where_sizes_stay_open(way):
+    @wave(TILED)
+    def kernel(a: Memory[M, N, G, f32], b: Memory[M, N, G, f32], c: Memory[M, N, G, f32]):
+        own = allocate((N, M), (16, 32), f32)
+        write(read(a), own)
+
+        @conditional(ceiling(M / 32) > WORKGROUP_0 + 1)
+        def not_last():
+            write(read(own) + 1.0, b)
+
+        @conditional(self_index(N) < N - 3)
+        def most():
+            write(read(own), c)
+
+    for shape in ((70, 41), (32, 16), (1, 2)):
+        a, b, c = floats(*shape), poisoned(*shape), poisoned(*shape)
+        compiled = run(way, kernel, {}, a, b, c)
+        assert compiled.open_sizes == ("M", "N")
+        rows, cols = -(-shape[0] // 32) * 32 - 32, max(shape[1] - 3, 0)
+        np.testing.assert_array_equal(b[:rows], a[:rows] + np.float32(1))
+        np.testing.assert_array_equal(c[:, :cols], a[:, :cols])
+        assert (b[rows:] == 77).all() and (c[:, cols:] == 77).all()
 
 
 # -- wishes ---------------------------------------------------------------------------------------------------------

@@ -189,9 +189,12 @@ def test_a_stage_that_fails_names_the_op_and_its_line():
     from tilewave.lower.cpu.kernel import lower
 
     with pytest.raises(TilewaveError) as raised:
-        lower(verify(parse(f"{HEAD}{ABOVE}}}\n")), INSTRUCTION_SETS["avx2"])
-    assert raised.value.what == "k: the CPU's lowering cannot take allocate: <text>:6: cannot lower allocate"
-    assert raised.value.loc.line == 6
+        lower(verify(parse(f"{HEAD}{ABOVE}  await_async() {{pending = 0}}\n}}\n")), INSTRUCTION_SETS["avx2"])
+    line = f"{HEAD}{ABOVE}".count("\n") + 1
+    assert (
+        raised.value.what == f"k: the CPU's lowering cannot take await_async: <text>:{line}: cannot lower await_async"
+    )
+    assert raised.value.loc.line == line
 
 
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])

@@ -3,13 +3,15 @@
 
 import json
 import sys
+import zipfile
 
+import numpy as np
 import pytest
 from kernels import *
 from messages import GEMM, HEAD, said, same
 
 from tilewave.cli.main import main
-from tilewave.errors import ConstraintError, TilewaveError, TraceError
+from tilewave.errors import CallError, ConstraintError, SavedKernelError, TilewaveError, TraceError
 from tilewave.sim import Gemm, simulate
 from tilewave.sim.dispatch import Residency
 
@@ -306,3 +308,92 @@ def test_the_compile_command_says_what_was_taken(call, tmp_path):
     record = json.loads(call("compile gemm.py --target sm_90a --json")[1])["gemm"]
     assert record["not_as_asked"][0].startswith("waves: 2x4 were asked for")
     assert "not as asked" not in call("compile gemm.py --target gfx942")[1]
+
+
+def test_waves_per_block_says_what_wave_constraints_say():
+    both = [gemm(constraints=[HardwareConstraint(waves_per_block=(2, 4, 1))]), cut(BLOCK_M / 2, BLOCK_N / 4)]
+    asked = [compiled(kernel, subs=sizes(128, 128, 64, 128, 128, 32)).kernel for kernel in both]
+    assert asked[0] == asked[1] and asked[0].waves == (2, 4)
+    agreeing = cut(BLOCK_M / 2, BLOCK_N / 4, HardwareConstraint(waves_per_block=[2, 4, 1]))
+    assert compiled(agreeing, subs=sizes(128, 128, 64, 128, 128, 32)).kernel.waves == (2, 4)
+
+
+@pytest.mark.parametrize("target", ["numpy", "cpu", "gfx942", "sm_90a"])
+@pytest.mark.parametrize(
+    ("schedule", "taken"),
+    [("MODULO", "PREFETCH"), ("FOUR_STAGE", "PREFETCH"), ("PREFETCH_ATTENTION", "PREFETCH"), ("MANUAL", "NONE")],
+)
+def test_a_schedule_that_is_none_of_ours_is_taken_as_one_that_is_and_why_says_so(schedule, taken, target):
+    made = {
+        name: compiled(gemm(), subs=sizes(64, 64, 96), target=target, schedule=SchedulingType[name])
+        for name in (schedule, taken)
+    }
+    assert made[schedule].ir() == made[taken].ir()
+    first, *rest = made[schedule].why()
+    assert first.record == {
+        "pass": "options",
+        "line": "",
+        "what": f"SchedulingType.{schedule} is taken as SchedulingType.{taken}: no pass orders a loop in that way",
+        "remedy": f"write SchedulingType.{taken}, which is the same here",
+    }
+    assert [row.record for row in rest] == [row.record for row in made[taken].why()]
+    assert not any(row.step == "options" for row in made[taken].why())
+
+
+# -- assumptions -------------------------------------------------------------------------------------------------------
+
+
+def called_with(made, k, way="call"):
+    a, b, c = np.ones((70, k), np.float16), np.ones((90, k), np.float16), np.full((70, 90), np.nan, np.float32)
+    {"call": made, "interpret": made.interpret}[way](a, b, c)
+    return c
+
+
+def assuming(*conditions):
+    return gemm(constraints=[Assumption(condition) for condition in conditions])
+
+
+def test_an_assumption_changes_nothing_where_it_holds():
+    held = assuming(K > 2 * BLOCK_K, Eq(M % 10, 0), Ne(N, 3), Max(M, N) <= 90, ceiling(K / BLOCK_K) >= 3)
+    for target in ("cpu", "gfx942", "sm_90a"):
+        made, plain = (compiled(one, subs=sizes(70, 90, 96), target=target) for one in (held, gemm()))
+        assert made.ir() == plain.ir()
+        assert not made.assumed
+
+
+@pytest.mark.parametrize("way", ["call", "interpret"])
+def test_an_assumption_on_open_sizes_is_checked_at_every_call(way, tmp_path):
+    subs = {s: n for s, n in sizes(70, 90, 96).items() if s not in (M, N, K)}
+    made = compiled(assuming(K > 2 * BLOCK_K, M * N < 70 * 90 + 1), subs=subs, target="cpu")
+    made.save(tmp_path / "kernel")
+    for one in (made, load(tmp_path / "kernel")):
+        for k in (96, 65, 96):
+            assert (called_with(one, k, way) == k).all()
+        for k in (64, 10, 64):  # also when it was called with them before
+            with pytest.raises(CallError, match=f"gemm: it is assumed that 64 < K, but K is {k}\n"):
+                called_with(one, k, way)
+        assert (called_with(one, 96, way) == 96).all()
+
+
+def test_an_assumption_on_a_symbol_of_the_call():
+    made = compiled(assuming(sym.GROUP < 4), subs=sizes(70, 90, 96), target="numpy", dynamic_symbols=[sym.GROUP])
+    arrays = np.ones((70, 96), np.float16), np.ones((90, 96), np.float16), np.empty((70, 90), np.float32)
+    made(*arrays, GROUP=3)
+    with pytest.raises(CallError, match="it is assumed that GROUP < 4, but GROUP is 5"):
+        made(*arrays, GROUP=5)
+
+
+@pytest.mark.parametrize("damage", [["<", 64], [["<", 64, "Z"], "x", 1], [["@", 1, 2], "x", 1], 7, [[True], "x", 1]])
+def test_an_assumption_in_a_damaged_file_is_refused(damage, tmp_path):
+    subs = {s: n for s, n in sizes(70, 90, 96).items() if s not in (M, N, K)}
+    compiled(assuming(K > 2 * BLOCK_K), subs=subs, target="cpu").save(tmp_path / "kernel")
+    with zipfile.ZipFile(tmp_path / "kernel") as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    about = json.loads(members["kernel.json"])
+    assert about["assumed"][0][0] == ["<", 64, "K"]
+    members["kernel.json"] = json.dumps({**about, "assumed": [damage]}).encode()
+    with zipfile.ZipFile(tmp_path / "kernel", "w") as new:
+        for name, content in members.items():
+            new.writestr(name, content)
+    with pytest.raises(SavedKernelError):
+        load(tmp_path / "kernel")

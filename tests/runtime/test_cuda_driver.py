@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
+    ScalarSlot,
     ScratchMemory,
     Stride,
     SymbolArgument,
@@ -372,30 +374,34 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
     assert seen.shared_bytes == 200_000
 
 
-def test_tensor_maps_are_encoded_once_per_array(driver, fake):
+def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
-    other = array(0x50000, (300, 512))
-    for a in (A, A, other, A, other):
-        gemm([a, B, C], [4], 0)
-    assert len(fake.maps) == 3
-    assert [fake.map_of(seen.arguments[0]).pointer for seen in fake.launches] == [
-        *(0x10000, 0x10000, 0x50000, 0x10000, 0x50000)
+    frames = [
+        gemm.prepare([a, B, C], [4], 0).at([a.pointer, B.pointer, C.pointer]) for a in (A, array(0x50000, (300, 512)))
     ]
+    for frame in (*frames, frames[0]):
+        gemm.launch(frame)
+    assert len(fake.maps) == 4
+    assert [fake.map_of(seen.arguments[0]).pointer for seen in fake.launches] == [0x10000, 0x50000, 0x10000]
+
+
+def test_one_preparation_serves_arrays_at_all_addresses(driver, fake):
+    gemm = tiled(driver)
+    prepared = gemm.prepare([A, B, C], [4], 0)
+    for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
+        gemm.launch(prepared.at(at))
+        seen = fake.launches[-1]
+        assert [fake.map_of(argument).pointer for argument in seen.arguments[:2]] == list(at[:2])
+        assert seen.words[2] == at[2]
+    first, second = fake.launches
+    assert first.words[3:] == second.words[3:] and first.attributes == second.attributes
 
 
 def test_an_array_of_other_strides_at_the_same_address_is_encoded_again(driver, fake):
     gemm = tiled(driver)
     gemm([A, B, C], [4], 0)
     gemm([array(0x10000, (300, 512), strides=(2048, 2)), B, C], [4], 0)
-    assert [m.strides for m in fake.maps] == [(1024,), (1040,), (2048,)]
-
-
-def test_descriptors_are_forgotten_before_they_pile_up(driver, fake, monkeypatch):
-    monkeypatch.setattr("tilewave.runtime.cuda_launch.KEPT_MAPS", 2)
-    gemm = tiled(driver)
-    for at in (1, 2, 3, 3, 1):
-        gemm([array(0x10000 * at, (300, 512)), B, C], [4], 0)
-    assert [m.pointer // 0x10000 for m in fake.maps if m.box[0] == 64] == [1, 2, 3, 1]
+    assert [m.strides for m in fake.maps if m.box[0] == 64] == [(1024,), (2048,)]
 
 
 def test_scratch_is_one_per_stream_and_tables_one_per_kernel(driver, fake):
@@ -769,6 +775,88 @@ def test_a_call_that_differs_in_anything_is_prepared_afresh(torch, fake, change)
     else:
         told(CallError, lambda: add(given, [64]))
         assert len(fake.launches) == 2
+
+
+ELSEWHERE = (0x11000, 0x12000, 0x13000)
+"""As aligned as the addresses of the call before."""
+REFUSED = {name: change for name, change in CHANGES.items() if name not in ("pointer", "stream", "strides")} | {
+    "alignment": lambda t, torch: setattr(t[1], "pointer", 0x12002),
+    "overlap": lambda t, torch: setattr(t[2], "pointer", 0x12000),
+    "repeats": lambda t, torch: setattr(t[2], "strides", (0,)),
+}
+
+
+def test_arrays_that_lie_as_others_did_are_not_looked_at_closely(torch, fake, monkeypatch):
+    add = CudaProgram(ADD_CODE)
+    add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
+
+    def looked(*_):
+        raise AssertionError("they were looked at")
+
+    monkeypatch.setattr("tilewave.runtime.cuda.check_call", looked)
+    add(tensors(torch, *ELSEWHERE), [64])
+    assert fake.launches[1].words == (*ELSEWHERE, 64)
+    assert replace(fake.launches[1], arguments=()) == replace(fake.launches[0], arguments=())
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_arrays_elsewhere_that_differ_in_anything_are_looked_at_closely(torch, fake, change):
+    add, given = CudaProgram(ADD_CODE), tensors(torch, *ELSEWHERE)
+    add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
+    REFUSED[change](given, torch)
+    assert told(CallError, lambda: add(given, [64])) == told(CallError, lambda: CudaProgram(ADD_CODE)(given, [64]))
+    assert len(fake.launches) == 1
+
+
+def test_arrays_elsewhere_run_on_the_stream_of_their_own_call(torch, fake):
+    add = CudaProgram(ADD_CODE)
+    add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
+    torch.streams[0] = 7
+    add(tensors(torch, *ELSEWHERE), [64])
+    assert [seen.stream for seen in fake.launches] == [0, 7]
+
+
+def adding(*slots: Any) -> CudaProgram:
+    """A program whose last parameter is another."""
+    launch = replace(ADD_CODE.launch, slots=(Address(0), Address(1), Address(2), *slots))
+    return CudaProgram(replace(ADD_CODE, launch=launch, code=ADD.replace(b".u32 n", b".u64 n")))
+
+
+def test_arrays_elsewhere_have_their_own_strides(torch, fake):
+    add, given = adding(Stride(1, 0)), tensors(torch, *ELSEWHERE)
+    add(tensors(torch, 0x1000, 0x2000, 0x3000))
+    given[1].strides = (2,)
+    add(given)
+    assert [seen.words[3] for seen in fake.launches] == [1, 2]
+
+
+@pytest.mark.parametrize("slot", [SymbolArgument(0), ScalarSlot(0)], ids=["symbol", "scalar"])
+def test_arrays_elsewhere_come_with_their_own_numbers(torch, fake, slot):
+    add = adding(slot)
+    for at, number in (((0x1000, 0x2000, 0x3000), 64), (ELSEWHERE, 32), (ELSEWHERE, -1), (ELSEWHERE, 64)):
+        add(tensors(torch, *at), [number])
+    assert [seen.words[3] for seen in fake.launches] == [64, 32, -1, 64]
+
+
+def test_arrays_elsewhere_in_a_graph_have_scratch_memory_of_their_own(torch, fake):
+    add = adding(ScratchMemory(256))
+    torch.streams[0] = 7
+    add(tensors(torch, 0x1000, 0x2000, 0x3000))
+    fake.capturing = {7}
+    add(tensors(torch, *ELSEWHERE))
+    fake.capturing = set()
+    add(tensors(torch, 0x21000, 0x22000, 0x23000))
+    run, recorded, again = (seen.words[3] for seen in fake.launches)
+    assert run == again != recorded
+
+
+def test_no_more_kinds_of_calls_are_remembered_than_calls(torch, fake, monkeypatch):
+    monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 3)
+    add = CudaProgram(ADD_CODE)
+    for number in range(10):
+        add(tensors(torch, 0x1000, 0x2000, 0x3000), [number])
+        assert len(add._prepared) <= 3 and len(add._templates) <= 3
+    assert [seen.words[3] for seen in fake.launches] == list(range(10))
 
 
 def test_other_numbers_are_another_call(torch, fake):

@@ -31,6 +31,7 @@ from tilewave.ir.ops import (
     AwaitAsyncOut,
     AwaitEarlier,
     Barrier,
+    Below,
     Broadcast,
     ClusterBarrier,
     Const,
@@ -58,6 +59,7 @@ from tilewave.ir.ops import (
     Rearrange,
     ReduceLanes,
     ReduceRegisters,
+    Renew,
     Role,
     Scheduling,
     Select,
@@ -170,6 +172,10 @@ class WaveRun(AsynchronousMeaning):
         found: Array = x[applied(op.of_register, register) ^ applied(op.of_lane, lane), register]
         return found.reshape(-1, *op.result.type.shape)
 
+    def renew(self, op: Renew) -> Array:
+        held: Array = self.env[op.x]
+        return held
+
     def reduce_registers(self, op: ReduceRegisters) -> Array:
         x = reduced_along(op.how, self.env[op.x], tuple(axis + 1 for axis in op.axes))
         return x.reshape(-1, *op.result.type.shape)
@@ -193,6 +199,14 @@ class WaveRun(AsynchronousMeaning):
         kind = op.result.type
         numbers = zip(np.indices(kind.shape), op.steps, strict=True)
         return sum((n * step for n, step in numbers), np.zeros(kind.shape, np.int64)).astype(kind.dtype.numpy)[None]
+
+    def below(self, op: Below) -> Array:
+        shape = op.result.type.shape
+        far = sum((n * step for n, step in zip(np.indices(shape), op.steps, strict=True)), np.zeros(shape, np.int64))
+        first, bound = (by_lane(self.env[v], 0) for v in (op.first, op.bound))
+        lanes = np.broadcast_to(np.asarray(first).reshape(-1, *[1] * len(shape)), (self.state.lanes, *[1] * len(shape)))
+        found: Array = lanes + far < np.asarray(bound).reshape(-1, *[1] * len(shape))
+        return found
 
     def unset(self, op: Unset) -> Array:
         """What shows up where it is looked at."""
@@ -395,10 +409,12 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Part: WaveRun.part,
     Rearrange: WaveRun.rearrange,
     Shuffle: WaveRun.shuffle,
+    Renew: WaveRun.renew,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
     AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
+    Below: WaveRun.below,
     Unset: WaveRun.unset,
     Workgroup: WaveRun.workgroup,
     Wave: WaveRun.wave,

@@ -276,6 +276,8 @@ class Kernel:
     matrix: str = ""
     cluster: int = 1
     """Neighbouring workgroups that run side by side and see each other's shared memory."""
+    resident: int = 1
+    """Workgroups that a processor is to hold at once, so that a lane has no more registers than that leaves."""
     limits: tuple[tuple[str, int, int], ...] = ()
     """The least and the most that sizes which stay open may be, where it is not for all of them."""
     declined: tuple[Declined, ...] = field(default=(), compare=False)

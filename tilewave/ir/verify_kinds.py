@@ -89,7 +89,8 @@ COUNTS: dict[str, tuple[int, int]] = {
 def check_kernel(kernel: Kernel, want: Want) -> None:
     """What a kernel says of itself."""
     counted = "str" if isinstance(kernel.workgroups, str) else "int"
-    attributes = {"workgroups": counted, "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str", "cluster": "int"}
+    attributes = {"workgroups": counted, "waves": "tuple[int, ...]", "lanes": "int", "matrix": "str"}
+    attributes |= {"cluster": "int", "resident": "int"}
     for name, kind in attributes.items():
         fits, told = KINDS[kind]
         want(fits(getattr(kernel, name)), f"{name} is {told}, not {getattr(kernel, name)!r}")
@@ -97,6 +98,7 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     want(kernel.level in LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
     n, cluster = kernel.workgroups, kernel.cluster
     want(cluster >= 1, f"a cluster has one workgroup or more, not {cluster}")
+    want(kernel.resident >= 1, f"a processor holds one workgroup or more, not {kernel.resident}")
     if isinstance(n, int):
         want(n >= 1, f"{n} workgroups compute nothing")
         want(n <= MOST_WORKGROUPS, f"{n} workgroups are more than a launch numbers, {MOST_WORKGROUPS}")

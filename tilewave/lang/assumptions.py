@@ -9,7 +9,7 @@ from typing import Any
 from tilewave.errors import CallError, ConstraintError, Loc
 from tilewave.ir.build import Number
 from tilewave.lang.constraints import Assumption, Constraint
-from tilewave.lang.symbols import Combined, Expression, Rounded, Symbol, Whole
+from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Rounded, Symbol, Whole
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,14 @@ def _with_open(e: Expression, values: Mapping[Symbol, Any], c: Assumption) -> Ex
 
 
 def _with(e: Expression, values: Mapping[Symbol, int]) -> Expression:
-    """With numbers for some symbols."""
+    """With numbers for some symbols, and one number for what is made of numbers alone."""
     match e:
         case Symbol() if e in values:
             return Whole(values[e])
         case Combined(how, a, b):
-            return Combined(how, _with(a, values), _with(b, values))
+            both = Combined(how, _with(a, values), _with(b, values))
+            known = isinstance(both.a, Whole) and isinstance(both.b, Whole) and how not in ("/", *CONDITIONS)
+            return Whole(both.evaluate({})) if known else both
         case Rounded(how, x):
             return Rounded(how, _with(x, values))
         case _:

@@ -18,6 +18,8 @@ from tilewave.machine.chips import Chip
 
 CHUNKS_BYTES = 64
 """What a lane takes."""
+LANES_AT_ONCE = 1024
+"""That a processor is to hold, so that enough is under way from memory; they have 64 registers each on an H200."""
 MANY_LANES = 512
 """With more, each lane takes twice as much."""
 
@@ -31,16 +33,20 @@ class ChooseWaves:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         ops = list(walk(kernel.body))
-        has_rows = any(isinstance(op, (Reduce, Shift)) for op in ops)
-        if kernel.waves or any(isinstance(op, Mma) for op in ops) or not has_rows:
+        if (
+            kernel.waves
+            or any(isinstance(op, Mma) for op in ops)
+            or not any(isinstance(op, (Reduce, Shift)) for op in ops)
+        ):
             return kernel
         reads = (op for op in ops if isinstance(op, Read) and lies_in(op.memory, "global"))
         largest = max((_bytes(op) for op in reads), default=0)
         lanes = largest // CHUNKS_BYTES
         if lanes > MANY_LANES:
             lanes = max(MANY_LANES, lanes // 2)
-        waves = min(lanes // self.machine.lanes, self.machine.most_waves)
-        return replace(kernel, waves=(1 << max(0, waves.bit_length() - 1), 1))
+        wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
+        waves = 1 << max(0, wanted.bit_length() - 1)
+        return replace(kernel, waves=(waves, 1), resident=max(1, LANES_AT_ONCE // (waves * self.machine.lanes)))
 
 
 def _bytes(op: Read) -> int:

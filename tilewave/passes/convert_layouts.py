@@ -106,7 +106,8 @@ def _through_shared(kernel: Kernel, spreads: LayoutsNeeded, ports: Ports) -> Ker
                 memory = parted.setdefault(x, allocations[-1].result)
                 start = Const(first, results=(builder.fresh(f"c{first}", INDEX_SCALAR),), loc=op.loc)
                 return [*writes, start, read(op, memory, start.result, axis)]
-        return None
+            case _:
+                return None
 
     def write(op: Convert | Part, x: Value) -> Op:
         kind = x.type

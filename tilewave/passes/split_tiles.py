@@ -34,6 +34,7 @@ from tilewave.ir.ops import (
     Mma,
     Mul,
     Read,
+    Reduce,
     Scatter,
     Sub,
     While,
@@ -156,7 +157,7 @@ class _Plan:
         self.moves = [op for op in self.all if isinstance(op, MOVES)]
         self.writes = [op for op in self.moves if isinstance(op, (Write, Scatter))]
         self.cuts: list[BlockAxis] = []
-        if not self.writes or _is_small(self.writes[0].tile, wishes):
+        if not self.writes or _is_small(self.writes[0].tile, wishes) or self.is_walked():
             return
         for op in self.all:
             want(_can_be_cut(op), CANNOT_BE_CUT, op.loc, op=op.name)
@@ -165,6 +166,11 @@ class _Plan:
         self.cuts = self.find_cuts(wishes)
         self.check_products()
         self.check_order()
+
+    def is_walked(self) -> bool:
+        """Whether there are reductions, and no products: those tiles were cut where that could be done."""
+        kinds = {type(op) for op in self.all}
+        return Reduce in kinds and Mma not in kinds
 
     def find_cuts(self, wishes: tuple[int, int]) -> list[BlockAxis]:
         """The cuts in the order of their loops: batches, columns, rows."""

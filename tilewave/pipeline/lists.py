@@ -10,6 +10,7 @@ from tilewave.machine.matrix import NAMED
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
+from tilewave.passes.compare_places import compare_places
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -25,6 +26,7 @@ from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
+from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
@@ -43,6 +45,7 @@ from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.walk_reductions import WalkReductions
 from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 from tilewave.pipeline.runner import Pass
@@ -51,7 +54,8 @@ from tilewave.pipeline.runner import Pass
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """From whole tiles to register blocks of `rows` x `cols`."""
     return (
-        SplitTiles(rows, cols),  # first: what is packed depends on how high and wide a block is
+        WalkReductions(4 * cols, 8),  # first: it leaves tiles of other shapes behind
+        SplitTiles(rows, cols),  # before packing: what is packed depends on how high and wide a block is
         PrepackOperands(rows, cols, unit, formats),
         simplify,  # last: folds the positions of blocks and panels
     )
@@ -127,6 +131,9 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         separate_edges,
         compute_at_launch,
         distribute_lanes,
+        simplify,
+        compare_places,  # behind: it looks at sums as simple as they get
+        RecomputeRows(),  # behind: it is lanes that hold rows
         simplify,
     )
 

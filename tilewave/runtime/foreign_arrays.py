@@ -31,7 +31,7 @@ class Guest(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Reader:
     """How a library's arrays are read: what they mean, and what decides that."""
 
@@ -227,26 +227,23 @@ def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts,
     Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
     Of each array its address comes first, then the number of its device.
     """
-    key: list[Facts] = []
-    first: Any = type(arrays[0]) if arrays else object
-    reader, alike = _reader(first), True
-    for array in arrays:
-        kind: Any = type(array)
-        if kind is not first:
-            reader, alike = _reader(kind), False
-        if reader is None:
-            return (), DEFAULT_STREAM
-        try:
-            facts = reader.facts(array)
-        except RuntimeError:  # a sparse tensor has no address
-            return (), DEFAULT_STREAM
-        if facts[1] < 0:  # on the CPU
-            return (), DEFAULT_STREAM
-        key.append(facts)
-    if reader is None:
+    kinds: set[Any] = {*map(type, arrays)}
+    readers: dict[Any, Any] = dict(zip(kinds, map(_reader, kinds), strict=True))
+    if None in readers.values() or not readers:
         return (), DEFAULT_STREAM
-    number = key[0][1]
-    return tuple(key), reader.stream(number) if alike else stream_of(arrays, names, number)
+    reader = readers[type(arrays[0])]
+    try:
+        if len(readers) == 1:  # most calls have arrays of one library alone
+            facts = tuple(map(reader.facts, arrays))
+        else:
+            facts = tuple([readers[type(array)].facts(array) for array in arrays])
+    except RuntimeError:  # a sparse tensor has no address
+        return (), DEFAULT_STREAM
+    for of_array in facts:
+        if of_array[1] < 0:  # on the CPU
+            return (), DEFAULT_STREAM
+    number = facts[0][1]
+    return facts, reader.stream(number) if len(readers) == 1 else stream_of(arrays, names, number)
 
 
 def _torch_facts(t: Any) -> Facts:

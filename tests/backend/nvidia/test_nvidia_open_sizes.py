@@ -183,3 +183,95 @@ def test_a_size_that_is_given_is_held_against_arrays_seen_before(gemm, fake, tor
     with pytest.raises(CallError, match="M is 64, but a is 128x64, which makes it 128"):
         gemm(*given, M=64)
     assert len(fake.launches) == 2
+
+
+# -- arrays that lie as others did
+
+
+ELSEWHERE = (0x2000000, 0x50000000, 0x90000000)
+WELL = (256, 512, 128)
+OTHERS = {
+    "rows": ((255, 512, 128), {}),
+    "columns": ((256, 264, 128), {"strides": (None, None, (512, 1))}),
+    "steps": ((256, 512, 64), {"strides": ((128, 1), (128, 1), None)}),
+    "strides": (WELL, {"strides": ((256, 1), None, None)}),
+    "rows off lines": (WELL, {"strides": ((136, 1), None, None)}),
+    "every third": (WELL, {"strides": ((384, 3), None, None)}),
+    "ragged columns": ((256, 508, 128), {"strides": (None, None, (512, 1))}),
+    "backwards": (WELL, {"strides": ((1, 256), None, None)}),
+    "alignment": (WELL, {"at": (0x2000002, 0x50000000, 0x90000000)}),
+    "alignment of what is written": (WELL, {"at": (0x2000000, 0x50000000, 0x90000008)}),
+    "no elements": ((256, 512, 0), {"at": (0, 0, 0x90000000)}),
+}
+
+
+@pytest.mark.parametrize("change", OTHERS)
+def test_what_was_prepared_for_others_is_not_taken_where_a_fact_differs(gemm, fake, torch, change):
+    """The launch is that of a kernel which has seen nothing yet."""
+    shape, lie = OTHERS[change]
+    given = tensors(torch, shape, **{"at": ELSEWHERE, **lie})
+    gemm(*tensors(torch, WELL))
+    gemm(*given)
+    for kept in (gemm.build.program._chooser, gemm.build.program._classes):
+        kept.clear()
+    gemm(*given)
+    first, found, wanted = (launched(fake, seen) for seen in fake.launches)
+    assert found == wanted != first
+
+
+def test_a_step_counts_from_the_second_row_on(gemm, fake, torch):
+    for rows, taken in ((1, {ON_LINES}), (2, {ON_LINES, ANY})):
+        gemm(*tensors(torch, (rows, 512, 128), strides=((130, 1), None, None)))
+        assert set(gemm.build.program.programs) == taken
+
+
+def launched(fake, seen):
+    """A launch with the content of its tensor maps."""
+    arguments = [fake.map_of(a) if len(a) == 128 else a for a in seen.arguments]
+    return seen.grid, seen.attributes, seen.stream, arguments
+
+
+def test_new_arrays_of_sizes_seen_before_are_not_looked_at_closely(gemm, fake, torch, monkeypatch):
+    gemm(*tensors(torch, WELL))
+    monkeypatch.setattr("tilewave.runtime.cuda.check_call", None)
+    monkeypatch.setattr(type(gemm.sizes), "of_call", None)
+    gemm(*tensors(torch, WELL, at=ELSEWHERE))
+    (_, _, _, first), (_, _, _, second) = (launched(fake, seen) for seen in fake.launches)
+    assert sorted(m.pointer for m in second if not isinstance(m, bytes)) == list(ELSEWHERE)
+    others = [(x, y) for x, y in zip(first, second, strict=True) if x != y]
+    assert len(others) == 6, "three maps and three addresses"
+
+
+@pytest.mark.parametrize("at", [(0x90000000, 0x50000000, 0x90000000), (0x2000000, 0x50000000, 0x50000100)])
+def test_new_arrays_that_overlap_are_refused_though_they_lie_as_others_did(gemm, fake, torch, at):
+    gemm(*tensors(torch, WELL))
+    with pytest.raises(CallError, match="c overlaps"):
+        gemm(*tensors(torch, WELL, at=at))
+    assert len(fake.launches) == 1
+
+
+def test_a_size_that_is_given_is_held_against_new_arrays(gemm, fake, torch):
+    gemm(*tensors(torch, WELL))
+    with pytest.raises(CallError, match="M is 64, but a is 256x128, which makes it 256"):
+        gemm(*tensors(torch, WELL, at=ELSEWHERE), M=64)
+    assert len(fake.launches) == 1
+
+
+def test_new_sizes_that_disagree_are_refused_by_both_arrays(gemm, fake, torch):
+    gemm(*tensors(torch, WELL))
+    a, b, c = tensors(torch, WELL, at=ELSEWHERE)
+    c.shape = (255, 512)
+    with pytest.raises(CallError, match="M is 256 by a, but 255 by c"):
+        gemm(a, b, c)
+    assert len(fake.launches) == 1
+
+
+def test_thousands_of_sizes_are_forgotten_again(gemm, fake, torch, monkeypatch):
+    monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 8)
+    monkeypatch.setattr("tilewave.runtime.sizes.KEPT_CALLS", 8)
+    monkeypatch.setattr("tilewave.analysis.verdicts.KEPT_VERDICTS", 8)
+    for m in range(1, 60):
+        gemm(*tensors(torch, (m, 256, 64)))
+    (chooser,) = gemm.build.program._chooser
+    for kept in (chooser._prepared, chooser._templates, gemm.sizes._kept, gemm.verdicts._right):
+        assert 0 < len(kept) <= 8

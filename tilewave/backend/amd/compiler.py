@@ -31,7 +31,7 @@ def code_of(kernel: Kernel, chip: Chip, any_strides: frozenset[str]) -> AmdCode:
 
 
 def _least_moved(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:
-    """Where its usual code moves sums in the K loop, or spills, the best that LLVM makes in several ways."""
+    """Where the usual K loop moves sums, or fetches registers, the best that LLVM makes in several ways."""
     usual = _in_time(kernel, chip, llvm_ir)
     if not may_move(usual.asm) or cost_of(usual.asm, kernel, chip.cpu).is_least:
         return usual

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.lower.gpu.target import Product
-from tilewave.lower.llvm import LlvmFunction, Module
+from tilewave.lower.llvm import LlvmFunction, Module, vector
 from tilewave.lower.numbers import suffix
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
@@ -132,6 +132,10 @@ class Amdgcn:
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Lanes are told apart by the byte at which each would lie in a row of words."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
+
+    def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
+        kind = vector(count, "i32")
+        return f.value(f'call {kind} asm sideeffect "", "=v,0"({kind} {words})')
 
     def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')
@@ -277,7 +281,7 @@ class Amdgcn:
     line_detail = "LineTablesOnly"
     functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")}
 
-    def attributes(self, lanes: int, waves: int) -> str:
+    def attributes(self, lanes: int, waves: int, resident: int) -> str:
         threads = lanes * waves
         said = [
             "nounwind convergent",

@@ -7,7 +7,7 @@ from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.backend.nvidia.text import sums_of_each_half
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import AwaitEarlier
+from tilewave.ir.ops import Asynchronous, AwaitEarlier
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 from tilewave.lower.gpu.kernel import LoweredLanes, lower_lanes
@@ -17,7 +17,15 @@ from tilewave.machine.chips import Chip
 def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
     memories = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
     alignments = dict.fromkeys(memories, chip.widest_load_bytes) | dict(variant.narrow)
-    return lower_lanes(kernel, Nvptx(chip), frozenset(variant.any_strides), alignments)
+    return lower_lanes(
+        kernel, Nvptx(chip), frozenset(variant.any_strides), alignments, loads_whole_rows(kernel, variant)
+    )
+
+
+def loads_whole_rows(kernel: Kernel, variant: Variant) -> bool:
+    """Whether its open rows are as long as multiples of the widest load: where lanes load all, others take other code."""
+    copies = any(isinstance(op, Asynchronous) for op in walk(kernel.body))
+    return not copies and not variant.any_strides and not variant.narrow
 
 
 def code_of(kernel: Kernel, chip: Chip, variant: Variant) -> NvidiaCode:

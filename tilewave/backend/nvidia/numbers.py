@@ -34,6 +34,12 @@ def workgroup(f: LlvmFunction) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
 
 
+def hidden_zero(f: LlvmFunction, turn: int) -> str:
+    """0, which neither LLVM nor the assembler knows, in three ways."""
+    row, layer = (_at_first(f, f"%zero.{axis}", f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}", []) for axis in "yz")
+    return (row, layer, f.at_first("%zero.of.both", f"or i32 {row}, {layer}"))[turn % 3]
+
+
 def cluster_rank(f: LlvmFunction) -> str:
     """The number of this workgroup in its cluster."""
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank", [])

@@ -219,12 +219,17 @@ class NvidiaProgram:
 
     def _look_at(self, views: Sequence[ArrayView]) -> Variant:
         fitting, named = self._fitting(views), self._named(views)
-        if fitting != Variant():
+        if fitting != Variant() or (not self.copied and self._has_odd_rows(named)):
             return self.for_any
         brought = [named[name] for name, _ in self.copied if name not in self.written]
         rows = [v.strides[-2] for v in brought if len(v.shape) > 1 and v.shape[-2] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
         return Variant(off_lines=self.off_lines is not None and not on_lines)
+
+    def _has_odd_rows(self, named: Mapping[str, ArrayView]) -> bool:
+        """Whether rows end within a load: where lanes load all, code is made for open rows that do not."""
+        rows = (v.shape[-1] * v.dtype.bytes for v in named.values() if v.shape)
+        return any(row % self.chip.widest_load_bytes for row in rows)
 
     def _fitting(self, views: Sequence[ArrayView]) -> Variant:
         named, widest = self._named(views), self.chip.widest_load_bytes

@@ -12,7 +12,7 @@ from tilewave.backend.nvidia.asynchronous import Hopper
 from tilewave.backend.nvidia.inline_ptx import asm
 from tilewave.lower.gpu.arithmetic import UPPER_PRODUCT
 from tilewave.lower.gpu.target import Product
-from tilewave.lower.llvm import LlvmFunction, Module
+from tilewave.lower.llvm import LlvmFunction, Module, splat, vector
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -57,6 +57,11 @@ class Nvptx:
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         return numbers.shuffle(f, word, lane)
+
+    def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
+        """The assembler sees through moves; it does not know that grids have one layer of one row, numbered 0."""
+        zero = numbers.hidden_zero(f, turn)
+        return f.value(f"xor {vector(count, 'i32')} {words}, {splat(f, 'i32', zero, count)}")
 
     def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")
@@ -107,8 +112,8 @@ class Nvptx:
     functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f", UPPER_PRODUCT: "llvm.nvvm.mulhi.ui"}
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
 
-    def attributes(self, lanes: int, waves: int) -> str:
-        return f'nounwind convergent "nvvm.maxntid"="{lanes * waves}" "nvvm.minctasm"="1"'
+    def attributes(self, lanes: int, waves: int, resident: int) -> str:
+        return f'nounwind convergent "nvvm.maxntid"="{lanes * waves}" "nvvm.minctasm"="{resident}"'
 
     def flags(self) -> list[str]:
         return []

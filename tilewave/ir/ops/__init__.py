@@ -92,6 +92,7 @@ from tilewave.ir.ops.control import Loop, Role, While, Yield
 from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
+    Below,
     Lane,
     Load,
     LoadEach,
@@ -99,6 +100,7 @@ from tilewave.ir.ops.lane import (
     MatrixShared,
     Ramp,
     Rearrange,
+    Renew,
     Shuffle,
     Store,
     StoreEach,
@@ -140,6 +142,7 @@ __all__ = [
     "AwaitEarlier",
     "AwaitLoads",
     "Barrier",
+    "Below",
     "Binary",
     "Broadcast",
     "Cast",
@@ -222,6 +225,7 @@ __all__ = [
     "ReduceLanes",
     "ReduceRegisters",
     "Reduction",
+    "Renew",
     "Role",
     "RoundAway",
     "RoundEven",

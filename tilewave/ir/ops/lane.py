@@ -47,6 +47,23 @@ class Ramp(Pure):
         want(len(self.steps) == len(made.shape), f"{list(self.steps)} are not the steps of {made}")
 
 
+@dataclass(frozen=True)
+class Below(Pure):
+    """Whether first + i · steps[0] + j · steps[1] + … is below a bound, for each register (i, j, …)."""
+
+    levels = ON_LANES
+
+    first: Value
+    bound: Value
+    steps: tuple[int, ...]
+
+    def check(self, want: Want) -> None:
+        made = self.result.type
+        want(are_indices((self.first, self.bound)), "compares indices")
+        want(isinstance(made, Vector) and made.dtype == BOOL, f"makes a vector of truth values, not {made}")
+        want(len(self.steps) == len(made.shape) and min(self.steps) >= 0, f"{list(self.steps)} are no steps of {made}")
+
+
 class Unset(Computed):
     """Registers that may hold anything, and that nothing may depend on."""
 
@@ -54,6 +71,23 @@ class Unset(Computed):
 
     def check(self, want: Want) -> None:
         want(isinstance(self.result.type, Vector), "makes a vector")
+
+
+@dataclass(frozen=True)
+class Renew(Computed):
+    """The same registers, but nobody may take what was computed from them before for what is computed from them now.
+
+    `turn` tells apart several of one vector.
+    """
+
+    levels = ON_LANES
+
+    x: Value
+    turn: int = 0
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector) and self.result.type == x, f"takes a vector and gives it again, not {x}")
 
 
 @dataclass(frozen=True)
@@ -312,7 +346,9 @@ OPS: tuple[type[Op], ...] = (
     Lane,
     Wave,
     Ramp,
+    Below,
     Unset,
+    Renew,
     Rearrange,
     Shuffle,
     Load,

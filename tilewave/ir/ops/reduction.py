@@ -34,7 +34,7 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         return float(one) if dtype.is_float else one
     if dtype.is_float:
         most = float(np.float64(np.inf).astype(dtype.numpy))
-        if isnan(most):  # it has no infinity
+        if isnan(most):  # some dtypes have no infinity
             most = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         return -most if how == "max" else most
     half = 1 << dtype.bits - 1
@@ -81,6 +81,20 @@ class Reduce(Reduction):
     def kept(self) -> tuple[int, ...]:
         """The axes of x that the result has whole."""
         return tuple(axis for axis in range(len(self.x.type.shape)) if axis not in self.axes)
+
+    @property
+    def shape_with_runs(self) -> tuple[int, ...]:
+        """The shape of x where an axis of runs is two: which run, and where in it."""
+        shape: tuple[int, ...] = self.x.type.shape
+        if not self.run:
+            return shape
+        (axis,) = self.axes
+        return (*shape[:axis], shape[axis] // self.run, self.run, *shape[axis + 1 :])
+
+    @property
+    def axes_with_runs(self) -> tuple[int, ...]:
+        """The axes of that shape which go."""
+        return (self.axes[0] + 1,) if self.run else tuple(sorted(self.axes))
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...]:
         if self.run:

@@ -24,10 +24,10 @@ from tilewave.lower.cpu.arguments import (
     load_word,
     opening,
 )
-from tilewave.lower.cpu.memory import Place, is_number, times
+from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
-from tilewave.lower.cpu.scratch import ScratchTile, ScratchTiles
+from tilewave.lower.cpu.scratch import ScratchMemory, ScratchTile, ScratchTiles
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
@@ -138,9 +138,11 @@ class _Body:
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)
 
+        self.scratch: ScratchMemory | None = None
+
     @property
     def scratch_bytes(self) -> int:
-        return self.tiles.bytes if isinstance(self.tiles, ScratchTiles) else 0
+        return self.scratch.bytes if self.scratch else 0
 
     def write(self) -> str:
         f = self.f
@@ -148,11 +150,14 @@ class _Body:
             self.values[v] = load_place(f, v, self.slots)
         for v, slot in self.slots.numbers.items():
             self.values[v] = load_number(f, slot, v.type.dtype)
-        if self.room is Room.MEMORY:
+        if self.room is Room.MEMORY or any(isinstance(op, ir.Allocate) for op in walk(self.kernel.body)):
             base = load_word(f, self.slots.scratch, "ptr")
             stride = load_word(f, self.slots.scratch + 1)
             offset = f.value(f"mul i64 %worker, {stride}")
-            self.tiles = ScratchTiles(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
+            self.scratch = ScratchMemory(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
+        if self.room is Room.MEMORY:
+            assert self.scratch
+            self.tiles = ScratchTiles(f, self.scratch)
         unit = self.target.matrix_unit if uses_matrix_unit(self.kernel) else None
         if unit:
             unit.begin(f)
@@ -189,6 +194,10 @@ class _Body:
     def workgroup(self, op: ir.Workgroup) -> None:
         self.give(op, "%number")
 
+    def allocate(self, op: ir.Allocate) -> None:
+        assert self.scratch and isinstance(op.result.type, Memory)
+        self.give(op, self.scratch.allocate(op.result.type))
+
     def broadcast(self, op: ir.Broadcast) -> None:
         self.give(op, self.tiles.broadcast(self.values[op.x], op.axes, op.result.type))
 
@@ -198,16 +207,14 @@ class _Body:
     def iota(self, op: ir.Iota) -> None:
         self.give(op, self.tiles.iota(op.result.type))
 
-    def allocate(self, op: ir.Allocate) -> None:
-        """In the scratch memory of whoever runs the workgroup, row after row."""
-        memory = op.result.type
-        assert isinstance(memory, Memory)
-        strides = [str(prod(memory.shape[axis + 1 :])) for axis in range(memory.rank)]
-        pointer = self.tiles.new(Tile(memory.shape, memory.dtype)).pointer
-        self.give(op, Place(memory, pointer, tuple(strides), tuple(map(str, memory.shape))))
-
     def barrier(self, op: ir.Barrier) -> None:
         """One thread runs a workgroup."""
+
+    def reduce(self, op: ir.Reduce) -> None:
+        self.give(op, self.tiles.reduce(op, self.values[op.x]))
+
+    def shift(self, op: ir.Shift) -> None:
+        self.give(op, self.tiles.shift(op, self.values[op.x]))
 
     def read(self, op: ir.Read) -> None:
         self.give(op, self.tiles.read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
@@ -303,11 +310,13 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Const: _Body.const,
     ir.Launch: _Body.launch,
     ir.Workgroup: _Body.workgroup,
+    ir.Allocate: _Body.allocate,
     ir.Broadcast: _Body.broadcast,
     ir.Permute: _Body.permute,
     ir.Iota: _Body.iota,
-    ir.Allocate: _Body.allocate,
     ir.Barrier: _Body.barrier,
+    ir.Reduce: _Body.reduce,
+    ir.Shift: _Body.shift,
     ir.Read: _Body.read,
     ir.Write: _Body.write_tile,
     ir.Gather: _Body.gather,

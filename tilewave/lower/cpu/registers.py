@@ -8,8 +8,10 @@ from itertools import product
 from math import prod
 
 from tilewave.ir.core import Op
+from tilewave.ir.ops import Reduce, Shift
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
+from tilewave.lower.cpu.reductions import Flat, combining, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
@@ -142,6 +144,29 @@ class RegisterTiles:
             return f"<{', '.join(numbers)}>" if lanes > 1 else numbers[0].split()[1]
 
         return self.build(kind, part)
+
+    # -- along an axis
+
+    def reduce(self, op: Reduce, x: RowVectors) -> RowVectors | str:
+        f, combine = self.f, combining(self.f, op)
+        shape = op.shape_with_runs
+        found = Flat(x.dtype, shape, x.lanes, tuple(v for row in x.rows for v in row))
+        for axis in reversed(op.axes_with_runs):
+            found = without_axis(f, found, axis, combine)
+        kind = op.result.type
+        if not isinstance(kind, Tile):
+            return regrouped(f, found, 1).vectors[0]
+        lanes = self.lanes(kind)
+        vectors = iter(regrouped(f, found, lanes).vectors)
+        return self.build(kind, lambda *_: next(vectors))
+
+    def shift(self, op: Shift, x: RowVectors) -> RowVectors:
+        def element(index: tuple[int, ...]) -> str:
+            before = list(index)
+            before[op.axis] -= op.by
+            return zero(x.dtype) if before[op.axis] < 0 else x.element(self.f, before)
+
+        return self.from_elements(x.type, element)
 
     # -- memory
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.types import DType, Tile
-from tilewave.lower.cpu.memory import Place, add, inside, load, store, zero
+from tilewave.ir.ops import Reduce, Shift
+from tilewave.ir.types import DType, Memory, Tile
+from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, zero
+from tilewave.lower.cpu.reductions import Combine, combining
 from tilewave.lower.cpu.registers import for_each
 from tilewave.lower.cpu.target import Panel
 from tilewave.lower.llvm import LlvmFunction, Typed
@@ -45,17 +47,32 @@ class ScratchTile:
         store(f, self.dtype, x, self.address(f, index))
 
 
-class ScratchTiles:
-    """How each op on tiles is said when tiles are in memory; `bytes` is how much they need."""
+class ScratchMemory:
+    """The memory of a worker's own; `bytes` is how much of it was taken."""
 
     def __init__(self, f: LlvmFunction, base: str) -> None:
         self.f, self.base, self.bytes = f, base, 0
 
-    def new(self, kind: Tile) -> ScratchTile:
+    def take(self, shape: Sequence[int], dtype: DType) -> str:
+        """The address of room for so many elements."""
         offset = self.bytes
-        size = prod(kind.shape) * kind.dtype.bytes
-        self.bytes += -(-size // ALIGNMENT) * ALIGNMENT
-        return ScratchTile(kind, self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}"))
+        self.bytes += -(-prod(shape) * dtype.bytes // ALIGNMENT) * ALIGNMENT
+        return self.f.value(f"getelementptr i8, ptr {self.base}, i64 {offset}")
+
+    def allocate(self, kind: Memory) -> Place:
+        """A memory that lies row behind row."""
+        strides = [str(prod(kind.shape[axis + 1 :])) for axis in range(kind.rank)]
+        return Place(kind, self.take(kind.shape, kind.dtype), tuple(strides), tuple(map(str, kind.shape)))
+
+
+class ScratchTiles:
+    """How each op on tiles is said when tiles are in memory."""
+
+    def __init__(self, f: LlvmFunction, memory: ScratchMemory) -> None:
+        self.f, self.memory = f, memory
+
+    def new(self, kind: Tile) -> ScratchTile:
+        return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
 
     def fill(self, kind: Tile, element: Callable[[list[str]], str]) -> ScratchTile:
         """A new tile whose elements are computed one by one."""
@@ -90,6 +107,52 @@ class ScratchTiles:
             return self.f.value(f"trunc i64 {index[0]} to {stored(kind.dtype)}")
 
         return self.fill(kind, element)
+
+    def reduce(self, op: Reduce, x: ScratchTile) -> ScratchTile | str:
+        combine = combining(self.f, op)
+        found = ScratchTile(Tile(op.shape_with_runs, x.dtype), x.pointer)
+        for axis in reversed(op.axes_with_runs):
+            while found.type.shape[axis] > 1:
+                found = self.pairs(found, axis, combine)
+            shape = found.type.shape
+            found = ScratchTile(Tile((*shape[:axis], *shape[axis + 1 :]), x.dtype), found.pointer)
+        return found if found.type.shape else found.element(self.f, ())
+
+    def pairs(self, x: ScratchTile, axis: int, combine: Combine) -> ScratchTile:
+        """Neighbours along an axis combined; whoever has none waits."""
+        f, shape = self.f, x.type.shape
+        kind = Tile((*shape[:axis], -(-shape[axis] // 2), *shape[axis + 1 :]), x.dtype)
+        tile, half = self.new(kind), shape[axis] // 2
+
+        def at(index: Sequence[str], place: str) -> list[str]:
+            return [*index[:axis], place, *index[axis + 1 :]]
+
+        def pair(index: list[str]) -> None:
+            first = times(f, index[axis], 2)
+            one, other = (x.element(f, at(index, place)) for place in (first, add(f, first, 1)))
+            tile.put(f, index, combine(one, other, 1))
+
+        def waiting(index: list[str]) -> None:
+            tile.put(f, at(index, str(half)), x.element(f, at(index, str(shape[axis] - 1))))
+
+        for_each(f, (*shape[:axis], half, *shape[axis + 1 :]), pair)
+        if shape[axis] % 2:
+            for_each(f, (*shape[:axis], 1, *shape[axis + 1 :]), waiting)
+        return tile
+
+    def shift(self, op: Shift, x: ScratchTile) -> ScratchTile:
+        f, axis = self.f, op.axis
+
+        def element(index: list[str]) -> str:
+            before = add(f, index[axis], -op.by)
+            found = f.choose(
+                f.value(f"icmp sge i64 {before}, 0"),
+                lambda: [(stored(x.dtype), x.element(f, [*index[:axis], before, *index[axis + 1 :]]))],
+                lambda: [(stored(x.dtype), zero(x.dtype))],
+            )
+            return found[0][1]
+
+        return self.fill(x.type, element)
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         return self.gather(place, kind, lambda index: self.position(at, axes, index))

@@ -5,7 +5,7 @@ Both are matrices over bits (`layouts/conversions.py`). Neighbours that stay tog
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.ir.ops import Rearrange, Shuffle
@@ -13,7 +13,7 @@ from tilewave.layouts.bits import Columns, applied
 from tilewave.layouts.conversions import LaneExchange, Rearrangement, stays, together
 from tilewave.lower.gpu.target import LaneTarget
 from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, regrouped
-from tilewave.lower.llvm import LlvmFunction
+from tilewave.lower.llvm import LlvmFunction, vector
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,19 @@ class Conversions:
                 lanes[far] = self.f.value(f"xor i32 {first}, {far}")
             parts.append(self.taken(x, part, lanes[far]))
         return Held(op.result.type.shape, x.kind, width, tuple(parts))
+
+    def renewed(self, x: Held, turn: int) -> Held:
+        return replace(x, parts=tuple(self.renewed_part(x, part, turn) for part in x.parts))
+
+    def renewed_part(self, x: Held, part: str, turn: int) -> str:
+        """Word by word, as nobody knows that it is the same."""
+        bits = BITS[x.kind] * x.width
+        if bits % WORD_BITS:
+            return part
+        words = vector(bits // WORD_BITS, "i32")
+        whole = part if x.type == words else self.f.value(f"bitcast {x.type} {part} to {words}")
+        found = self.target.renewed(self.f, whole, bits // WORD_BITS, turn)
+        return found if x.type == words else self.f.value(f"bitcast {words} {found} to {x.type}")
 
     def giver(self, of_lane: Columns) -> str:
         """The matrix times this lane's number; bits that stay in their places are taken together."""

@@ -61,15 +61,18 @@ def lower_lanes(
     target: LaneTarget,
     any_strides: frozenset[str] = frozenset(),
     alignments: Mapping[str, int] | None = None,
+    whole_rows: bool = False,
 ) -> LoweredLanes:
     """The LLVM IR of a kernel; arrays named in `any_strides` may have any strides, the others lie in rows of stride 1.
 
-    `alignments`: bytes that an array's address, and the distance of its rows, are multiples of.
+    `alignments`: bytes that an array's address, and the distance of its rows, are multiples of; with `whole_rows` the
+    length of its rows is, too.
     """
     with telling("the lowering of lanes", kernel):
         if kernel.level != "lane":
             raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
         body = _Body(kernel, target, any_strides, alignments or {})
+        body.whole_rows = whole_rows
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
     maps = tuple(body.async_ops.maps) if body.async_ops else ()
@@ -110,6 +113,7 @@ class _Body:
         self, kernel: Kernel, target: LaneTarget, any_strides: frozenset[str], alignments: Mapping[str, int]
     ) -> None:
         self.kernel, self.target, self.any_strides, self.alignments = kernel, target, any_strides, alignments
+        self.whole_rows = False
         self.module = Module()
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
@@ -151,7 +155,7 @@ class _Body:
         self.f.loc = NOWHERE
         if self.async_ops:
             self.async_ops.finish()
-        attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves))
+        attributes = self.target.attributes(self.kernel.lanes, prod(self.kernel.waves), self.kernel.resident)
         text = self.f.finish(attributes=f"{attributes} {self.lines.of_function}", linkage=self.target.convention)
         self.module.functions.append(text)
         flags = [*self.target.flags(), *self.lines.flags()]
@@ -164,8 +168,11 @@ class _Body:
         if isinstance(v.type, Memory):
             strides = tuple(f"%{v.name}.{axis}" for axis in range(v.type.rank))
             any_strides, aligned = v.name in self.any_strides, self.alignments.get(v.name, 1)
-            written = v in self.written
-            self.places[v] = GlobalPlace(v.name, v.type, f"%{v.name}", strides, any_strides, aligned, written)
+            of_rows = v in self.written, self.whole_rows and not any_strides
+            place = GlobalPlace(v.name, v.type, f"%{v.name}", strides, any_strides, aligned, *of_rows)
+            self.places[v] = place
+            if isinstance(extent := v.type.extents[-1], str):
+                self.registers.multiples[extent] = max(place.whole, self.registers.multiples.get(extent, 1))
             return
         kind = _parameter_kind(v)
         name = f"%{v.name}"
@@ -423,6 +430,8 @@ VECTORS: tuple[type[Op], ...] = (
     ir.Shuffle,
     ir.ReduceRegisters,
     ir.ReduceLanes,
+    ir.Renew,
+    ir.Below,
     ir.Ramp,
     ir.Unset,
 )
@@ -452,6 +461,12 @@ def _is_elementwise(op: Op) -> bool:
     return isinstance(op, ir.Elementwise) and isinstance(op.result.type, Vector)
 
 
+def _reduces_rows(op: Op, run: Sequence[Op]) -> bool:
+    """Whether it takes rows of what a run of elementwise ops makes."""
+    made = {other.result for other in run}
+    return isinstance(op, ir.ReduceRegisters) and op.x in made and len(op.x.type.shape) - 1 in op.axes
+
+
 def _runs(ops: Sequence[Op]) -> list[list[Op]]:
     """Ops one by one, but for elementwise ones of one shape; what else these need stands in front of them."""
     found: list[list[Op]] = []
@@ -460,6 +475,9 @@ def _runs(ops: Sequence[Op]) -> list[list[Op]]:
     for op in ops:
         if run and _is_elementwise(op) and op.result.type.shape == run[0].result.type.shape:
             run.append(op)
+        elif run and _reduces_rows(op, run):
+            run.append(op)
+            run = []
         elif run and op.is_pure and not set(op.operands) & {other.result for other in run}:
             found.insert(-1, [op])
         else:

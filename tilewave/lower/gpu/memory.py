@@ -46,6 +46,8 @@ class GlobalPlace:
     """Bytes that its address, and each of its strides but the last, are multiples of."""
     is_written: bool = False
     """By this kernel too, so that nobody may look at an element that is not its own."""
+    whole_rows: bool = False
+    """Whether rows are as long as multiples of the alignment, also where only a launch tells their length."""
 
     @property
     def bytes(self) -> int:
@@ -64,7 +66,7 @@ class GlobalPlace:
     def whole(self) -> int:
         """A number of elements that rows are multiples of, as far as it is known."""
         length = self.memory.extents[-1]
-        return length if isinstance(length, int) else 1
+        return length if isinstance(length, int) else max(1, self.alignment // self.bytes) if self.whole_rows else 1
 
     @property
     def is_large(self) -> bool:

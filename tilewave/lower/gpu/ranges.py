@@ -35,6 +35,7 @@ from tilewave.ir.ops import (
     Rearrange,
     ReduceLanes,
     ReduceRegisters,
+    Renew,
     Select,
     Shuffle,
     Sub,
@@ -108,7 +109,7 @@ class LaneRanges:
             case Ramp(steps):
                 ends = [step * (n - 1) for step, n in zip(steps, op.result.type.shape, strict=True)]
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
-            case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x):
+            case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x) | Renew(x):
                 return self.of(x)
             case ReduceRegisters(x, how=how) | ReduceLanes(x, how=how):
                 return self.of(x) if how in ("max", "min") else ANY

@@ -38,16 +38,24 @@ class Reductions:
     # -- within a lane
 
     def registers(self, op: ReduceRegisters, x: Held) -> Held:
-        """Neighbours first along each axis, the last of them first; as many as possible at once."""
-        parts = self.singles(x)
-        left = list(x.shape)
-        for axis in sorted(op.axes, reverse=True):
+        return self.along(op, self.singles(x), x.shape, op.axes, x.kind)
+
+    def along(
+        self, op: ReduceRegisters, parts: list[str], shape: tuple[int, ...], axes: tuple[int, ...], kind: str
+    ) -> Held:
+        """Neighbours first along each axis, the last of them first; `parts` are registers in their order."""
+        left = list(shape)
+        for axis in sorted(axes, reverse=True):
             rows = np.moveaxis(np.arange(len(parts)).reshape(left), axis, -1).reshape(-1, left.pop(axis))
-            parts = [self.tree(op, [parts[i] for i in row], x.kind) for row in rows]
-        shape = op.result.type.shape
-        width = natural_width(shape, x.kind)
-        joined = [join(self.f, parts[i : i + width], x.kind, 1) for i in range(0, len(parts), width)]
-        return Held(shape, x.kind, width, tuple(joined))
+            parts = [self.tree(op, [parts[i] for i in row], kind) for row in rows]
+        made = op.result.type.shape
+        width = natural_width(made, kind)
+        joined = [join(self.f, parts[i : i + width], kind, 1) for i in range(0, len(parts), width)]
+        return Held(made, kind, width, tuple(joined))
+
+    def row(self, op: ReduceRegisters, parts: Sequence[str], kind: str, width: int) -> str:
+        """One row of registers, in parts of so many."""
+        return self.tree(op, [one for part in parts for one in cut(self.f, part, kind, width, 1)], kind)
 
     def singles(self, x: Held) -> list[str]:
         return [one for part in x.parts for one in cut(self.f, part, x.kind, x.width, 1)] if x.width > 1 else [*x.parts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Registers:
         self.arithmetic = LaneArithmetic(f, self.positions.ranges, target.functions, target.float8)
         self.scalars: dict[Value, Typed] = {}
         self.vectors: dict[Value, Held] = {}
+        self.multiples: dict[str, int] = {}
+        """Numbers of the launch by name, and what divides them."""
         self.loop: Value | None = None
         """The innermost loop that is being written, by its first argument."""
 
@@ -110,20 +112,47 @@ class Registers:
                 return Conversions(self.f, self.target).rearranged(op, self.resized_vector(x, kind))
             case ir.Shuffle(x):
                 return Conversions(self.f, self.target).shuffled(op, self.resized_vector(x, kind))
+            case ir.Below():
+                return self.below(op)
+            case ir.Renew(x, turn):
+                return Conversions(self.f, self.target).renewed(self.resized_vector(x, kind), turn)
             case ir.ReduceRegisters(x) | ir.ReduceLanes(x):
                 return Reductions(self.f, self.target, self.arithmetic).reduced(op, self.resized_vector(x, kind))
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
+    def below(self, op: ir.Below) -> Held:
+        """One comparison for each run of registers that lie below the bound together, or not at all."""
+        shape, first, bound = op.result.type.shape, self.positions.of(op.first), self.positions.of(op.bound)
+        run = self.compared_together(op, first, bound)
+        bits = 32 if self.positions.ranges.bits(op.first) == self.positions.ranges.bits(op.bound) == 32 else 64
+        end, parts = self.sum(bound, bits), []
+        places = sum((n * step for n, step in zip(np.indices(shape), op.steps, strict=True)), np.zeros(shape, int))
+        for far in places.reshape(-1)[::run]:
+            here = self.sum(first.plus(int(far)), bits)
+            parts += [self.f.value(f"icmp slt i{bits} {here}, {end}")] * run
+        return Held(shape, "i1", 1, tuple(parts))
+
+    def compared_together(self, op: ir.Below, first: Affine, bound: Affine) -> int:
+        """How many neighbouring registers step by one from a multiple of their number, which divides the bound too."""
+        *others, last = op.steps
+        ends = gcd(bound.constant, *(f * self.multiples.get(v.name, 1) for v, f in bound.terms.items()))
+        near = op.result.type.shape[-1] if last == 1 else 1
+        return gcd(near, first.divisor(), ends, *others)
+
     def elementwise(self, ops: Sequence[Op], begin: Callable[[Op], None]) -> None:
         """Ops on vectors of one shape: all of them on the first part, then on the next, so that few are under way.
 
         A single number stands for a vector that holds it everywhere; `begin` is told of each op before it is written.
+        Where the last one reduces rows of what was made, it takes each as soon as it is there.
         """
+        ends = ops[-1] if isinstance(ops[-1], ir.ReduceRegisters) else None
+        ops = ops[:-1] if ends else ops
         first = next(self.vector(v) for v in reversed(ops[0].operands) if isinstance(v.type, Vector))
         width, count = first.width, len(first.parts)
         made: dict[Value, list[str]] = {op.result: [] for op in ops}
         given = {v: self.grouped(v, width, count) for op in ops for v in op.operands if v not in made}
+        rows = _Rows(self, ends, width) if ends else None
         for i in range(count):
             for op in ops:
                 begin(op)
@@ -136,8 +165,13 @@ class Registers:
                 made[op.result].append(
                     packed(self.f, self.arithmetic.apply(op, taken, width), self.kind(op.result), width)
                 )
+            if rows and ends:
+                begin(ends)
+                rows.take(made[ends.x][i])
         for v, parts in made.items():
             self.vectors[v] = Held(v.type.shape, self.kind(v), width, tuple(parts))
+        if rows and ends:
+            self.vectors[ends.result] = rows.reduced(self.vectors[ends.x])
 
     def grouped(self, v: Value, width: int, count: int) -> Held:
         if isinstance(v.type, Vector):
@@ -179,6 +213,31 @@ class Registers:
                 rest = rest[count:]
             else:
                 self.scalars[v] = rest.pop(0)
+
+
+class _Rows:
+    """Rows of registers that are reduced one by one, while they are made."""
+
+    def __init__(self, registers: Registers, op: ir.ReduceRegisters, width: int) -> None:
+        self.op, self.width, self.shape = op, width, op.x.type.shape
+        self.reductions = Reductions(registers.f, registers.target, registers.arithmetic)
+        self.kind = registers.kind(op.result)
+        self.is_cut = self.shape[-1] % width != 0 or registers.kind(op.x) != self.kind
+        self.waiting: list[str] = []
+        self.found: list[str] = []
+
+    def take(self, part: str) -> None:
+        self.waiting.append(part)
+        if not self.is_cut and len(self.waiting) * self.width == self.shape[-1]:
+            self.found.append(self.reductions.row(self.op, self.waiting, self.kind, self.width))
+            self.waiting = []
+
+    def reduced(self, x: Held) -> Held:
+        """All of them, along the other axes too."""
+        if self.is_cut:
+            return self.reductions.registers(self.op, x)
+        others = tuple(axis for axis in self.op.axes if axis != len(self.shape) - 1)
+        return self.reductions.along(self.op, self.found, self.shape[:-1] or (1,), others, self.kind)
 
 
 def _broadcast(places: Array, spread: list[int | None], shape: tuple[int, ...]) -> Array:

@@ -115,6 +115,10 @@ class LaneTarget(Protocol):
         """The 32 bits that a lane of this wave has for `word`."""
         ...
 
+    def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
+        """The same words, but no compiler knows it, nor that those of another turn are the same."""
+        ...
+
     def barrier(self, f: LlvmFunction) -> None: ...
 
     def order_lanes(self, f: LlvmFunction) -> None:
@@ -175,8 +179,8 @@ class LaneTarget(Protocol):
         """acc + a · b."""
         ...
 
-    def attributes(self, lanes: int, waves: int) -> str:
-        """What LLVM is told of a kernel whose workgroups have so many waves."""
+    def attributes(self, lanes: int, waves: int, resident: int) -> str:
+        """What LLVM is told of a kernel whose workgroups have so many waves, and of which so many are to be there."""
         ...
 
     @property

@@ -1,0 +1,62 @@
+"""Which registers lie past the end of a row is said by where the first one lies, so that neighbours are asked together.
+
+%places = add(broadcast(%first), ramp() {steps = [256, 1]})     →   %inside = below(%first, %n) {steps = [256, 1]}
+%inside = less(%places, broadcast(%n))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Add, Below, Broadcast, Less, Ramp
+from tilewave.ir.rewrite import names, rewrite, walk
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
+
+
+@dataclass(frozen=True)
+class Places:
+    """A sum of numbers that are the same for all registers, and of how far each register is from the first."""
+
+    numbers: tuple[Value, ...]
+    steps: tuple[int, ...]
+
+
+def compare_places(kernel: Kernel) -> Kernel:
+    makers = {v: op for op in walk(kernel.body) for v in op.results}
+    builder = Builder(names(kernel))
+
+    def compare(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Less) or not isinstance(op.result.type, Vector) or op.a.type.dtype != INDEX:
+            return None
+        places, bound = _places(op.a, makers), makers.get(op.b)
+        is_number = isinstance(bound, Broadcast) and bound.x.type == INDEX_SCALAR
+        if places is None or not places.numbers or not is_number or min(places.steps) < 0:
+            return None
+        assert isinstance(bound, Broadcast)
+        with builder.region():
+            builder.locate = lambda: op.loc
+            first = places.numbers[0]
+            for other in places.numbers[1:]:
+                first = builder.binary(Add, first, other)
+            return [*builder.ops, Below(first, bound.x, places.steps, results=op.results, loc=op.loc)]
+
+    return rewrite(kernel, compare)
+
+
+def _places(v: Value, makers: dict[Value, Op]) -> Places | None:
+    op, nowhere = makers.get(v), (0,) * len(v.type.shape)
+    match op:
+        case Broadcast(x) if x.type == INDEX_SCALAR:
+            return Places((x,), nowhere)
+        case Ramp(steps):
+            return Places((), steps)
+        case Add(a, b):
+            one, other = _places(a, makers), _places(b, makers)
+            if one is None or other is None:
+                return None
+            return Places(one.numbers + other.numbers, tuple(map(sum, zip(one.steps, other.steps, strict=True))))
+        case _:
+            return None

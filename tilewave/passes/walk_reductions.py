@@ -1,0 +1,469 @@
+"""Walk tiles with reductions part by part, so that no part is more than registers hold.
+
+A row of 4096, parts of 128. What needs a reduction's result belongs to a later phase; each phase is a loop:
+
+    %x = read(%a, [%m, %n])               →  %max_0 = loop(32, [-inf]) …: read a part, the larger of it and what was found
+    %max = reduce(%x) {how = max}            %max = reduce(%max_0)
+    %e = exp(sub(%x, broadcast(%max)))       loop(32): read the part again, exp; %e is kept, and sums of its runs of 8 too
+    %sum = reduce(%e) {how = sum}            %sum = reduce(read(%sums))
+    write(div(%e, broadcast(%sum)), …)       loop(32): what was kept of %e, div, write
+
+Parts and runs are powers of two, so sums of runs are nodes of the tree in which all elements are added, and the tree of
+those sums is the rest of it: every bit stays. Where elements may be combined in any order, each part is combined with
+what the parts before gave.
+
+What a later phase needs is read and computed again, unless that takes a function, a quotient or a reduction, or the
+memory is written in between: then it is kept in memory of the workgroup's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
+
+from tilewave.analysis.axes import Axes, Label, own_leaves
+from tilewave.analysis.positions import BlockScalars
+from tilewave.errors import Loc
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Add,
+    Allocate,
+    Broadcast,
+    Const,
+    Div,
+    Division,
+    Elementwise,
+    FloorDiv,
+    Function,
+    Iota,
+    Loop,
+    Min,
+    Mma,
+    Mul,
+    Permute,
+    Read,
+    Reduce,
+    Shift,
+    Sub,
+    Write,
+    Yield,
+)
+from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
+from tilewave.ir.reasons import Declined, Left, Reason, want
+from tilewave.ir.rewrite import map_blocks, names, rename, walk
+from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, Tile, Type
+
+WALKED: tuple[type[Op], ...] = (Elementwise, Const, Iota, Broadcast, Permute, Read, Write, Reduce, Shift)
+"""What this pass takes part by part."""
+DEAR: tuple[type[Op], ...] = (Function, Division, Div, Reduce, Shift)
+"""What is not computed twice."""
+
+NO_PARTS = Reason("{op} cannot be computed part by part, so tiles with reductions stay whole")
+FROM_OUTSIDE = Reason("a loop takes or gives the tile here whole, so it is not walked part by part")
+TOUCHED_AGAIN = Reason("{memory} is written and touched again, so tiles with reductions stay whole")
+
+
+@dataclass(frozen=True)
+class WalkReductions:
+    """Parts of at most `elements`; floats are added in runs of `run` neighbours first, both powers of two."""
+
+    elements: int
+    run: int
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        kinds = {type(op) for op in walk(kernel.body)}
+        if Reduce not in kinds or Mma in kinds:
+            return kernel
+        loose = own_leaves(kernel)
+        walker = _Walker(self, Builder(names(loose)), [])
+        body = walker.block(loose.body)
+        return (replace(kernel, body=body) if walker.done else kernel).declining(*walker.declined)
+
+    def is_large(self, tile: Value) -> bool:
+        return isinstance(tile.type, Tile) and prod(tile.type.shape) > 2 * self.elements
+
+
+@dataclass
+class _Walker:
+    wishes: WalkReductions
+    builder: Builder
+    declined: list[Declined]
+    done: bool = False
+
+    def block(self, block: Block) -> Block:
+        """A block with its tiles walked one axis after the other; those inside it likewise."""
+        while (plan := self.plan(replace(block, ops=tuple(self.one_axis_each(block.ops))))) is not None:
+            self.done = True
+            block = _Emitter(plan, self.wishes, self.builder).block()
+        return replace(block, ops=tuple(map_blocks(op, self.block) for op in block.ops))
+
+    def one_axis_each(self, ops: Sequence[Op]) -> Iterator[Op]:
+        """Reductions along several axes as one along each, the last first."""
+        for op in ops:
+            if not isinstance(op, Reduce) or len(op.axes) == 1:
+                yield op
+                continue
+            x = op.x
+            for axis in sorted(op.axes, reverse=True)[:-1]:
+                less = self.builder.fresh(op.result.name, reduced(x.type, (axis,)))
+                yield Reduce(x, (axis,), op.how, results=(less,), loc=op.loc)
+                x = less
+            yield Reduce(x, (min(op.axes),), op.how, results=op.results, loc=op.loc)
+
+    def plan(self, block: Block) -> _Plan | None:
+        """The next axis to walk: those that are kept first, so that each part has its own phases."""
+        made = [v for op in block.ops for v in op.results if self.wishes.is_large(v)]
+        if not made:
+            return None
+        largest = max(made, key=lambda v: prod(v.type.shape))
+        axes = Axes(block.ops)
+        *outer, inner = zip(axes.of(largest), largest.type.shape, strict=True)
+        room, added = self.wishes.elements, axes.contracted()
+        left: list[Declined] = []
+        for label, extent in sorted([*outer, inner], key=lambda axis: axis[0] in added):
+            part = room if label == inner[0] else _power_below(max(room // inner[1], 1))
+            part = max(part, self.wishes.run) if label in added else part
+            if part >= extent:
+                continue
+            try:
+                return _Plan(block, axes, label, extent, part, label == inner[0])
+            except Left as found:
+                left.append(found.declined)
+                room = _power_below(max(room // extent, 1))
+        self.declined += left
+        return None
+
+
+def _power_below(n: int) -> int:
+    return 1 << n.bit_length() - 1
+
+
+@dataclass
+class _Plan:
+    """In which phase each op of a block belongs, when one axis is walked; raises `Left` where it cannot be."""
+
+    of: Block
+    axes: Axes
+    label: Label
+    extent: int
+    part: int
+    is_inner: bool
+    phase: dict[Value, int] = field(default_factory=dict)
+    """Of tiles along the axis the phase that makes them; of the others the first phase that may use them."""
+    walked: list[tuple[int, Op]] = field(default_factory=list)
+    apart: list[tuple[int, Op]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        made = {v for op in self.of.ops for v in op.results}
+        for op in self.of.ops:
+            if isinstance(op, Yield):
+                want(not any(map(self.is_along, op.operands)), FROM_OUTSIDE, op.loc)
+                continue
+            used = [*op.operands, *(v for block in op.blocks for inner in walk(block) for v in _all_values(inner))]
+            phase = max((self.phase.get(v, 0) for v in used), default=0)
+            if any(map(self.is_along, (*used, *op.results))):
+                want(isinstance(op, WALKED) and not self.moves_along(op), NO_PARTS, op.loc, op=op.name)
+                whole = all(v in made for v in op.operands if self.is_along(v))
+                want(whole, FROM_OUTSIDE, op.loc)
+                self.walked.append((phase, op))
+                later = self.is_reduced(op)
+            else:
+                self.apart.append((phase, op))
+                later = False
+            self.phase.update(dict.fromkeys(op.results, phase + later))
+        self.check_order()
+
+    @property
+    def phases(self) -> int:
+        return max(phase for phase, _ in (*self.walked, *self.apart)) + 1
+
+    def axis(self, v: Value) -> int | None:
+        """Which axis of v is walked."""
+        labels = self.axes.of(v) if isinstance(v.type, Tile) else ()
+        return labels.index(self.label) if self.label in labels else None
+
+    def is_along(self, v: Value) -> bool:
+        return self.axis(v) is not None
+
+    def is_reduced(self, op: Op) -> bool:
+        return isinstance(op, Reduce) and self.axis(op.x) in op.axes
+
+    def moves_along(self, op: Op) -> bool:
+        return isinstance(op, Shift) and self.axis(op.x) == op.axis
+
+    def check_order(self) -> None:
+        """What touches a memory that is written does so in the order in which it stands, or at one place."""
+        when = {id(op): (phase, 1) for phase, op in self.walked} | {id(op): (phase, 0) for phase, op in self.apart}
+        ops = [op for op in self.of.ops if not isinstance(op, Yield)]
+        for memory in dict.fromkeys(v for op in walk(self.of) for v in op.written):
+            touching = [op for op in ops if any(memory in (*o.read, *o.written) for o in _with_inner(op))]
+            for one, other in pairwise(touching):
+                together = when[id(one)] == when[id(other)] and when[id(one)][1]
+                alike = not together or self.place(one) == self.place(other)
+                want(alike and when[id(one)] <= when[id(other)], TOUCHED_AGAIN, other.loc, memory=memory.name)
+
+    def place(self, op: Op) -> tuple[object, ...]:
+        assert isinstance(op, (Read, Write))
+        tile = op.tile if isinstance(op, Write) else op.result
+        along, positions = dict(zip(op.axes, self.axes.of(tile), strict=True)), BlockScalars(self.of)
+        return tuple((positions.formula(v), along.get(axis)) for axis, v in enumerate(op.at))
+
+    def is_kept(self, op: Op) -> bool:
+        """Whether later phases find what an op made in memory, and do not compute it again."""
+        written = isinstance(op, Read) and any(op.memory in other.written for other in walk(self.of))
+        return isinstance(op, DEAR) or written
+
+    def last_row(self, part: int) -> tuple[Value, Extent] | None:
+        """Where the tiles begin along an axis whose parts are independent, and where what they write ends."""
+        if self.label in self.axes.contracted():
+            return None
+        writes = [op for _, op in self.walked if isinstance(op, Write)]
+        places = [op.axes[axis] for op in writes if (axis := self.axis(op.tile)) is not None]
+        found = {(op.at[axis], op.memory.type.extents[axis]) for op, axis in zip(writes, places, strict=True)}
+        if len(found) != 1:
+            return None
+        ((at, length),) = found
+        return None if self.phase.get(at, 0) else (at, length)
+
+    def needed(self, phase: int) -> tuple[list[Op], list[Value]]:
+        """The ops of a phase with those of earlier ones that are computed again, and what is kept for it."""
+        makers = {v: (made, op) for made, op in self.walked for v in op.results}
+        again: set[Value] = set()
+        kept: dict[Value, None] = {}
+        left = [v for made, op in self.walked if made == phase for v in op.operands]
+        while left:
+            v = left.pop()
+            if v in again or v in kept or not self.is_along(v) or makers[v][0] == phase:
+                continue
+            if self.is_kept(makers[v][1]):
+                kept[v] = None
+            else:
+                again.add(v)
+                left += makers[v][1].operands
+        ops = [op for made, op in self.walked if made == phase or again & set(op.results)]
+        return ops, list(kept)
+
+
+def _with_inner(op: Op) -> Iterator[Op]:
+    yield op
+    for block in op.blocks:
+        yield from walk(block)
+
+
+def _all_values(op: Op) -> Iterator[Value]:
+    yield from op.operands
+    yield from op.results
+    for block in op.blocks:
+        yield from block.args
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Parts of one length: how many, where the first begins."""
+
+    first: int
+    size: int
+    count: int
+
+
+def _pieces(extent: int, part: int, run: int) -> list[_Piece]:
+    """Whole parts, then falling powers of two, then what is shorter than a run."""
+    found, at = [_Piece(0, part, extent // part)], extent // part * part
+    while part > run and at < extent:
+        part //= 2
+        if extent - at >= part:
+            found.append(_Piece(at, part, 1))
+            at += part
+    return found if at == extent else [*found, _Piece(at, extent - at, 1)]
+
+
+class _Emitter:
+    """Writes a block's phases, one loop or more for each."""
+
+    def __init__(self, plan: _Plan, wishes: WalkReductions, builder: Builder) -> None:
+        self.plan, self.builder = plan, builder
+        self.run = min(wishes.run, plan.part) if plan.is_inner else plan.part
+        self.loc: Loc = plan.of.ops[0].loc
+        self.builder.locate = lambda: self.loc
+        self.memories: dict[Value, Value] = {}
+        """Where what later phases need is kept, and the sums of runs."""
+        self.found: dict[Value, list[Value]] = {}
+        """Of reductions without an order, what is left of the parts."""
+
+    def block(self) -> Block:
+        plan = self.plan
+        with self.builder.region():
+            for phase in range(plan.phases):
+                self.builder.ops += [op for when, op in plan.apart if when == phase]
+                if any(when == phase for when, _ in plan.walked):
+                    self.phase(phase)
+            end = [op for op in plan.of.ops if isinstance(op, Yield)]
+            return Block(plan.of.args, (*self.builder.ops, *end))
+
+    def phase(self, phase: int) -> None:
+        plan = self.plan
+        ops, kept = plan.needed(phase)
+        later = {v for p in range(phase + 1, plan.phases) for v in plan.needed(p)[1]}
+        self.loc = ops[0].loc
+        for v in (v for op in ops for v in op.results if v in later and plan.phase[v] == phase):
+            self.memories[v] = self.memory(v, v.type.shape)
+        sums = [op for op in ops if isinstance(op, Reduce) and plan.is_reduced(op)]
+        for op in sums:
+            if has_order(op):
+                runs = _with(op.x.type.shape, op.axes[0], -(-plan.extent // self.run))
+                self.memories[op.result] = self.memory(op.result, runs)
+        for piece in _pieces(plan.extent, plan.part, self.run):
+            _Part(self, ops, kept, piece).write()
+        for op in sums:
+            self.loc = op.loc
+            self.finish(op)
+
+    def memory(self, v: Value, shape: tuple[int, ...]) -> Value:
+        return self.builder.emit(Allocate, type=Memory(shape, v.type.dtype, "shared"), name=v.name)
+
+    def read(self, memory: Value, at: tuple[Value, ...], shape: tuple[int, ...]) -> Value:
+        axes = tuple(range(len(shape)))
+        return self.builder.emit(Read, memory, at, axes, type=Tile(shape, memory.type.dtype))
+
+    def finish(self, op: Reduce) -> None:
+        """A reduction's result from those of the parts."""
+        builder, (axis,) = self.builder, op.axes
+        if has_order(op):
+            shape = _with(op.x.type.shape, axis, -(-self.plan.extent // self.run))
+            parts = [self.read(self.memories[op.result], (builder.const(0),) * len(shape), shape)]
+        else:
+            parts = self.found[op.result]
+        results = [builder.emit(Reduce, x, op.axes, op.how, type=op.result.type, name=op.result.name) for x in parts]
+        for x in results[1:]:
+            results[0] = builder.binary(COMBINED_BY[op.how], results[0], x)
+        builder.ops[-1] = replace(builder.ops[-1], results=op.results)
+
+
+def has_order(op: Reduce) -> bool:
+    """Whether it matters which elements are combined first."""
+    return op.how in ("sum", "prod") and op.x.type.dtype.is_float
+
+
+def _with(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+class _Part:
+    """The ops of a phase on parts of one length."""
+
+    def __init__(self, emitter: _Emitter, ops: Sequence[Op], kept: Sequence[Value], piece: _Piece) -> None:
+        self.emitter, self.ops, self.kept, self.piece = emitter, ops, kept, piece
+        self.plan, self.builder = emitter.plan, emitter.builder
+        self.new: dict[Value, Value] = {}
+        self.carried: dict[Value, Value] = {}
+
+    def write(self) -> None:
+        builder, piece = self.builder, self.piece
+        bound = self.plan.last_row(piece.size)
+        if piece.count == 1 and bound is None:
+            self.all_ops(builder.const(0))
+            for v, x in self.carried.items():
+                self.emitter.found.setdefault(v, []).append(x)
+            return
+        trips = self.trips(bound)
+        free = [op for op in self.ops if isinstance(op, Reduce) and self.plan.is_reduced(op) and not has_order(op)]
+        init = [builder.const(identity(op.how, op.x.type.dtype), self.smaller(op.x)) for op in free]
+        args = [builder.fresh(op.result.name, x.type) for op, x in zip(free, init, strict=True)]
+        number = builder.fresh("part", INDEX_SCALAR)
+        with builder.region():
+            self.carried = {op.result: x for op, x in zip(free, args, strict=True)}
+            self.all_ops(number)
+            body = builder.block([number, *args], [self.carried[op.result] for op in free])
+        results = tuple(builder.fresh(op.result.name, x.type) for op, x in zip(free, init, strict=True))
+        builder.effect(Loop, trips, tuple(init), body, results=results)
+        for op, x in zip(free, results, strict=True):
+            self.emitter.found.setdefault(op.result, []).append(x)
+
+    def trips(self, bound: tuple[Value, Extent] | None) -> Value:
+        """As many parts as begin inside what is written."""
+        builder, piece = self.builder, self.piece
+        count = builder.const(piece.count)
+        if bound is None:
+            return count
+        at, length = bound
+        end = builder.const(length) if isinstance(length, int) else Value(length, INDEX_SCALAR)
+        end = builder.binary(Add, end, builder.const(piece.size - 1 - piece.first))
+        left = builder.binary(FloorDiv, builder.binary(Sub, end, at), builder.const(piece.size))
+        return builder.binary(Min, left, count)
+
+    def all_ops(self, number: Value) -> None:
+        self.number = number
+        self.offset = self.counted(1)
+        for v in self.kept:
+            at = self.at(v.type.shape, self.plan.axis(v), self.offset)
+            self.new[v] = self.emitter.read(self.emitter.memories[v], at, self.smaller(v).shape)
+        for op in self.ops:
+            self.emitter.loc = op.loc
+            self.op(op)
+
+    def counted(self, unit: int) -> Value:
+        """Where the part begins, in units of so many elements."""
+        step = self.builder.binary(Mul, self.number, self.builder.const(self.piece.size // unit))
+        return self.builder.binary(Add, step, self.builder.const(self.piece.first // unit))
+
+    def smaller(self, v: Value) -> Type:
+        axis = self.plan.axis(v)
+        return v.type if axis is None else Tile(_with(v.type.shape, axis, self.piece.size), v.type.dtype)
+
+    def at(self, shape: tuple[int, ...], axis: int | None, offset: Value) -> tuple[Value, ...]:
+        zero = self.builder.const(0)
+        return tuple(offset if a == axis else zero for a in range(len(shape)))
+
+    def op(self, op: Op) -> None:
+        match op:
+            case Reduce() if self.plan.is_reduced(op):
+                self.reduce(op)
+                return
+            case Read():
+                op = replace(op, at=self.moved(op, op.result))
+            case Write():
+                op = replace(op, at=self.moved(op, op.tile))
+            case Iota():
+                self.new[op.result] = self.count(op)
+                return
+            case _:
+                pass
+        self.new.update({v: self.builder.fresh(v.name, self.smaller(v)) for v in op.results})
+        self.builder.ops.append(rename(op, self.new))
+        for v in op.results:
+            self.keep(v)
+
+    def keep(self, v: Value) -> None:
+        """For a later phase; what is computed again was kept before, if at all."""
+        memory = self.emitter.memories.get(v)
+        if memory is not None and v not in self.kept:
+            x = self.new[v]
+            at = self.at(x.type.shape, self.plan.axis(v), self.offset)
+            self.builder.effect(Write, x, memory, at, tuple(range(len(x.type.shape))))
+
+    def moved(self, op: Read | Write, tile: Value) -> tuple[Value, ...]:
+        mine = self.plan.axis(tile)
+        along = None if mine is None else op.axes[mine]
+        return tuple(self.builder.binary(Add, v, self.offset) if a == along else v for a, v in enumerate(op.at))
+
+    def count(self, op: Iota) -> Value:
+        """The numbers of a part's elements in the tile."""
+        here = self.builder.emit(Iota, type=self.smaller(op.result))
+        first = self.builder.cast(self.offset, op.result.type.dtype)
+        return self.builder.binary(Add, here, self.builder.emit(Broadcast, first, type=here.type))
+
+    def reduce(self, op: Reduce) -> None:
+        """The sums of a part's runs are written down; without an order, a part is combined with those before."""
+        x = self.new[op.x]
+        if not has_order(op):
+            before = self.carried.get(op.result)
+            self.carried[op.result] = x if before is None else self.builder.binary(COMBINED_BY[op.how], before, x)
+            return
+        run = min(self.emitter.run, self.piece.size)
+        kind = reduced(x.type, op.axes, run)
+        sums = self.builder.emit(Reduce, x, op.axes, op.how, run, type=kind, name=op.result.name)
+        at = self.at(kind.shape, op.axes[0], self.counted(self.emitter.run))
+        self.builder.effect(Write, sums, self.emitter.memories[op.result], at, tuple(range(len(kind.shape))))
