@@ -24,6 +24,7 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
@@ -59,6 +60,7 @@ PASSES = {
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "separate_edges": lambda text: separate_edges,
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
+    "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
     "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),

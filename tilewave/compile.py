@@ -44,7 +44,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
-from tilewave.trace import Room
+from tilewave.trace import TileRoom
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
@@ -502,7 +502,7 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     """The same with a build of the caller's own, of which the options' target is told."""
     target = target_named(set_default_run_config(options).target or "")
     dynamic = _open_symbols(options.dynamic_symbols)
-    room = Room(target.name, target.most_bytes)
+    room = TileRoom(target.name, target.most_bytes)
     traced = trace_kernel(kernel, options.subs, dynamic, options.longest, room)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"

@@ -56,14 +56,14 @@ def steps_along(length: Index, step: int, name: str) -> Index:
 
 
 @dataclass(frozen=True)
-class Room:
+class TileRoom:
     """What a workgroup can hold of one tile on its target; None is no limit."""
 
     target: str = ""
     most_bytes: int | None = None
 
 
-ANYWHERE = Room()
+ANYWHERE = TileRoom()
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Trace(Builder):
     """The least and the most that those of them may be which the kernel took."""
     unplaced: frozenset[Any] = frozenset()
     """Dimensions cut over the grid whose tiles the kernel's own loop places: where they begin, nobody else knows."""
-    room: Room = ANYWHERE
+    room: TileRoom = ANYWHERE
     product: tuple[Hashable, Hashable] | None = None
     """The dims of the rows and columns of the first matrix product."""
 

@@ -84,10 +84,13 @@ def ablation_named(name: str) -> Ablation:
 NEEDED = (
     "take_a_step",
     "choose_instructions",
+    "pad_products",
+    "shift_through_shared",
     "slice_depth",
     "stage_shared",
     "use_copy_engine",
     "minimize_global_loads",
+    "reduce_across_waves",
     "convert_layouts",
     "place_barriers",
     "guard_edges",

@@ -23,7 +23,7 @@ from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
-from tilewave.trace import ANYWHERE, DimensionWindow, Room, Trace, tracing
+from tilewave.trace import ANYWHERE, DimensionWindow, TileRoom, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
 
@@ -112,7 +112,7 @@ def trace_kernel(
     subs: Mapping[Symbol, Any],
     dynamic: Sequence[Symbol],
     longest: Mapping[Symbol, int] | None = None,
-    room: Room = ANYWHERE,
+    room: TileRoom = ANYWHERE,
 ) -> TracedKernel:
     """Run the author's function once; the sizes of arrays that `subs` does not tell stay open until the launch.
 

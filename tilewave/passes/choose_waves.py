@@ -1,8 +1,8 @@
 """How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
 
-Each lane takes four chunks of 16 bytes. Workgroups that would have more than 512 lanes give each twice as much, and only
-beyond that there are more lanes; where waves meet more than once, those of more than 256 do, since it is other workgroups
-that work while one waits. Measured on an H200 for rows of 256 to 65,536 columns.
+Each lane takes four chunks of 16 bytes. Where that makes more than 512 lanes, each takes twice as much, and only beyond
+that there are more lanes; where waves meet more than once, 256 are many, since it is other workgroups that work while
+one waits. Measured on an H200 for rows of 256 to 65,536 columns.
 """
 
 from __future__ import annotations
