@@ -191,7 +191,9 @@ def test_a_stage_that_fails_names_the_op_and_its_line():
     with pytest.raises(TilewaveError) as raised:
         lower(verify(parse(f"{HEAD}{ABOVE}  await_async() {{pending = 0}}\n}}\n")), INSTRUCTION_SETS["avx2"])
     line = f"{HEAD}{ABOVE}".count("\n") + 1
-    assert raised.value.what == f"k: the CPU's lowering cannot take await_async: <text>:{line}: cannot lower await_async"
+    assert (
+        raised.value.what == f"k: the CPU's lowering cannot take await_async: <text>:{line}: cannot lower await_async"
+    )
     assert raised.value.loc.line == line
 
 
