@@ -72,8 +72,10 @@ from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.fragments import GROUP, GroupFragment
-from tilewave.layouts.reductions import covers, first_holders, movers, neighbours_first, registers_first
+from tilewave.layouts.reductions import Copies, copies, covers, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
+
+NO_COPIES = Copies((), ())
 
 
 def distribute_lanes(kernel: Kernel) -> Kernel:
@@ -92,7 +94,7 @@ class _Lanes:
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
-        self.holders: dict[tuple[int, int], Value] = {}
+        self.holders: dict[Copies, Value] = {}
         self.chunks: dict[tuple[Any, ...], tuple[Value, Value]] = {}
         self.last: list[Op] = []
         """What stands at the kernel's end."""
@@ -301,22 +303,21 @@ class _Lanes:
 
     def mask_of_holders(self, layout: Layout) -> tuple[Value, ...]:
         """Of lanes that hold the same, one stores it."""
-        copies = None if layout.limit else first_holders(layout, prod(self.spreads.waves), self.lanes)
-        if copies is None or copies == (0, 0):
+        same = None if layout.limit else copies(layout, prod(self.spreads.waves), self.lanes)
+        if same is None or same == NO_COPIES:
             return self.mask(layout)
-        if copies not in self.holders:
-            self.holders[copies] = self.is_first(*copies)
-        return (self.holders[copies],)
+        if same not in self.holders:
+            self.holders[same] = self.is_first(same)
+        return (self.holders[same],)
 
-    def is_first(self, lane_bits: int, wave_bits: int) -> Value:
-        """Whether this lane's number has none of some bits, and its wave's none of others."""
+    def is_first(self, same: Copies) -> Value:
+        """Whether this lane is the first of those that hold the same."""
+        digits = [("lane", 1 << bit, 2) for bit in same.lane_bits]
+        digits += [("wave", divisor, count) for divisor, count in same.wave_digits]
         found: Value | None = None
-        for of, bits in (("lane", lane_bits), ("wave", wave_bits)):
-            number = Number(self.top, self.number(of)) if bits else None
-            for bit in range(bits.bit_length()):
-                if number is not None and bits >> bit & 1:
-                    holds = ((number // (1 << bit)) % 2 < 1).value
-                    found = holds if found is None else self.top.binary(And, found, holds)
+        for of, divisor, count in digits:
+            holds = (Number(self.top, self.number(of)) // divisor % count < 1).value
+            found = holds if found is None else self.top.binary(And, found, holds)
         assert found is not None
         return found
 
