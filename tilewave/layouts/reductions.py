@@ -226,7 +226,7 @@ def chunk_width(shape: tuple[int, ...], axis: int, widest: int, holders: int) ->
 
 @dataclass(frozen=True)
 class Copies:
-    """Who holds the same as another: whoever has one of these bits in the lane's number, or such a digit in the wave's."""
+    """Who holds the same as another: whoever has one of these bits in the lane's number, or digits in the wave's."""
 
     lane_bits: tuple[int, ...]
     wave_digits: tuple[tuple[int, int], ...]

@@ -4,8 +4,8 @@
 %s = reduce(%x) {axes = [1], how = sum}              %inside = less(%places, %c1000) …
                                                      %s = reduce(select(%inside, %x, %zero)) {axes = [1], how = sum}
 
-That is a power of two, or for longer rows a whole number of parts, one for each wave, each of them a power of two. A row
-is whole where everything along it begins at 0 and nothing in memory lies behind its end, so that the longer one reads
+That is a power of two, or for longer rows a whole number of parts, one for each wave and each a power of two. A row is
+whole where everything along it begins at 0 and nothing in memory lies behind its end, so that the longer one reads
 zeros there and writes nothing. Other tiles keep their lengths: what lies behind them belongs to somebody else.
 """
 
