@@ -9,9 +9,13 @@ So the order of a sum depends on how many elements there are and on nothing else
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from math import prod
 
+import ml_dtypes
+
+from tilewave.ir.casts import cast
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.arith import Add, And, Binary, Max, Min, Mul, Or
 from tilewave.ir.ops.kinds import Computed
@@ -30,7 +34,10 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         one = int(how == "prod")
         return float(one) if dtype.is_float else one
     if dtype.is_float:
-        return float("-inf") if how == "max" else float("inf")
+        end = float(cast(math.inf, dtype))
+        if math.isnan(end):  # some formats of 8 bits have no infinity
+            end = float(ml_dtypes.finfo(dtype.numpy).max)
+        return -end if how == "max" else end
     half = 1 << dtype.bits - 1
     return -half if how == "max" else half - 1
 
