@@ -1,6 +1,7 @@
 """What `import tilewave` and `tilewave --version` cost, and that every public name is there all the same."""
 
 import ast
+import builtins
 import os
 import subprocess
 import sys
@@ -67,10 +68,11 @@ def test_the_names_that_are_promised_are_those_that_are_there():
     source = ast.parse(Path(api.__file__).read_text())
     homes = {name.asname for node in source.body if isinstance(node, ast.ImportFrom) for name in node.names}
     given = {node.id for node in ast.walk(source) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    assert (homes - {None}) | given == {*tilewave.__all__, *tilewave.HIDING} - {"__version__"}
+    assert (homes - {None}) | given == {*tilewave.__all__, *tilewave.PYTHONS_OWN} - {"__version__"}
     for name in tilewave.__all__:
         assert getattr(tilewave, name) is not None
-    assert {"wave", "abs", "bool", "__version__", "__doc__"} <= set(dir(tilewave))
+    assert {"wave", *tilewave.PYTHONS_OWN, "__version__", "__doc__"} <= set(dir(tilewave))
+    assert all(name not in tilewave.__all__ and hasattr(builtins, name) for name in tilewave.PYTHONS_OWN)
 
 
 def test_a_name_that_is_not_there_is_said_as_python_says_it():

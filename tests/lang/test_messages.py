@@ -27,6 +27,10 @@ from tilewave.mapping import MappingError, ParameterError
 A, B, C = "np.ones((128, 96), np.float16)", "np.ones((128, 96), np.float16)", "np.empty((128, 128), np.float32)"
 
 
+OPEN_AND_WHOLE = (
+    "call the kernel with its arrays, or say how long it is, subs={T: …}, or how long at most, longest={T: 4096}; or "
+    "cut it: add WorkgroupConstraint(T, BLOCK_T, …), or TilingConstraint(T, BLOCK_T) and do this inside an iterate over T"
+)
 CASES = {
     "a symbol without a value": (
         SymbolError,
@@ -52,19 +56,19 @@ CASES = {
           give it one: WaveCompileOptions(subs={SPACE: SHARED_ADDRESS_SPACE, …})
         """,
     ),
-    "a dimension that no constraint covers": (
+    "a dimension that no constraint cuts, and whose length is open": (
         DimensionError,
         HEAD
         + GEMM.replace("        return mma", "        bias = read(d)\n        return mma").replace(
             "c: Memory", "d: Memory[M, T, G, f16], c: Memory"
         )
-        + "wave_compile(WaveCompileOptions(subs={**sizes, T: 5}), gemm)",
-        """
-        read: d [M, T] spans T, which no constraint covers here
+        + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
+        f"""
+        read: d [M, T] spans T, which no constraint cuts, and how long it is is known only at the launch
           gemm.py:15
               bias = read(d)
                      ^^^^^^^
-          add WorkgroupConstraint(T, BLOCK_T, …), or TilingConstraint(T, BLOCK_T) and do this inside an iterate over T
+          {OPEN_AND_WHOLE}
         """,
     ),
     "a tiled dimension read outside its loop": (
