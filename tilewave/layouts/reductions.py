@@ -42,7 +42,7 @@ class Combining:
 
 def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ...] | None:
     """Whatever moves along an axis, nearest first; None where lanes do not move bit by bit, or along two axes."""
-    bits = lane_moves(layout, waves, lanes)
+    bits = lane_moves(layout, waves, lanes) if layout.axes[axis] else ([], [])
     if bits is None:
         return None
     found = [Mover("registers", i, step[axis], layout.registers[i]) for i, step in enumerate(layout.steps)]
@@ -150,8 +150,10 @@ def rows_in_lanes(
     """Neighbouring lanes take neighbouring chunks; waves take whole parts of axes, of those `reduced` last.
 
     `order` are the axes from the one along which chunks lie to the farthest. Lanes and waves that find nothing left
-    hold copies.
+    hold copies, as all of them do of a tile without axes.
     """
+    if not shape:
+        return Layout((1,), ((),), ())
     taken, by_wave = [1] * len(shape), [1] * len(shape)
     taken[order[0]] = width
     terms: list[list[Term]] = [[] for _ in shape]
