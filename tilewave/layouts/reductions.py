@@ -120,6 +120,7 @@ def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
 
 def runs(layout: Layout, axis: int, run: int, found: Sequence[Mover]) -> Layout:
     """The layout of a tile that has one element for each run of neighbours along an axis."""
+    assert all(m.step < run for m in found if m.of == "lane"), f"lanes of a wave hold several runs of {run}"
     gone = {m.which for m in found if m.of == "registers" and m.step < run}
     kept = [i for i in range(len(layout.registers)) if i not in gone] or [min(gone)]
     steps = tuple(_divided(layout.steps[i], axis, run) for i in kept)

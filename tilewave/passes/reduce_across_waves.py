@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
@@ -61,17 +62,16 @@ class _Meeting:
 
 
 class _Meetings:
-    """The reductions that waves cannot do by themselves."""
+    """The first reduction that waves cannot do by themselves; those behind it may be held otherwise afterwards."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.spreads = kernel, LayoutsNeeded(kernel)
         self.builder = Builder(names(kernel))
         self.zero = self.builder.fresh("c0", INDEX_SCALAR)
         self.allocations: list[Op] = []
-        self.asked: dict[Value, _Meeting] = {}
-        for op in walk(kernel.body):
-            if isinstance(op, Reduce) and not op.run and (meeting := self.meeting(op)):
-                self.asked[op.result] = meeting
+        reductions = (op for op in walk(kernel.body) if isinstance(op, Reduce) and not op.run)
+        asked = ((op.result, meeting) for op in reductions if (meeting := self.meeting(op)))
+        self.asked: dict[Value, _Meeting] = dict(islice(asked, 1))
 
     def meeting(self, op: Reduce) -> _Meeting | None:
         (axis,), waves = op.axes, prod(self.spreads.waves)
