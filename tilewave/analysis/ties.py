@@ -78,6 +78,7 @@ class Ties:
             self.tie(op)
         products = [op for op in ops if isinstance(op, Mma)]
         self.spread.update({op.result: sums(op) for op in products})  # these are decided, whatever else pulls
+        self.leave([op.result for op in products])
         for op in products:
             self.claim(op.acc, sums(op))
         for v in tuple(self.spread):
@@ -100,9 +101,16 @@ class Ties:
             return ()
         names = self.one.get(v, (v,))
         self.spread.update(dict.fromkeys(names, spread))
-        left = [op for op in self.made_of.values() if op.x in names]
-        self.spread.update({op.result: self.left_over(op, spread) for op in left})
-        return (*names, *(op.result for op in left))
+        return (*names, *self.leave(names))
+
+    def leave(self, names: Sequence[Value]) -> tuple[Value, ...]:
+        """What is left of tiles that have been decided, where they are reduced, and what is left of that."""
+        found: tuple[Value, ...] = ()
+        for op in self.made_of.values():
+            if op.x in names and op.result not in self.spread:
+                self.spread[op.result] = self.left_over(op, self.spread[op.x])
+                found = (*found, op.result, *self.leave((op.result,)))
+        return found
 
     def is_met(self, op: Reduce) -> bool:
         """Whether it takes what waves left in shared memory, which can be had in any layout."""

@@ -55,7 +55,9 @@ class Combining:
 
 def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ...] | None:
     """Whatever moves along an axis, nearest first; None where lanes do not move bit by bit, or along two axes."""
-    bits, digits = lane_moves(layout, waves, lanes), wave_digits(layout, waves, lanes)
+    by_lanes = bool(layout.axes[axis])
+    bits = lane_moves(layout, waves, lanes) if by_lanes else []
+    digits = wave_digits(layout, waves, lanes) if by_lanes else []
     if bits is None or digits is None:
         return None
     found = [Mover("registers", i, step[axis], layout.registers[i]) for i, step in enumerate(layout.steps)]
@@ -148,6 +150,7 @@ def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
 
 def runs(layout: Layout, axis: int, run: int, found: Sequence[Mover]) -> Layout:
     """The layout of a tile that has one element for each run of neighbours along an axis."""
+    assert all(m.step < run for m in found if m.of == "lane"), f"lanes of a wave hold several runs of {run}"
     gone = {m.which for m in found if m.of == "registers" and m.step < run}
     kept = [i for i in range(len(layout.registers)) if i not in gone] or [min(gone)]
     steps = tuple(_divided(layout.steps[i], axis, run) for i in kept)
@@ -178,8 +181,10 @@ def rows_in_lanes(
     """Neighbouring lanes take neighbouring chunks; waves take whole parts of axes, of those `reduced` last.
 
     `order` are the axes from the one along which chunks lie to the farthest. Lanes and waves that find nothing left
-    hold copies.
+    hold copies, as all of them do of a tile without axes.
     """
+    if not shape:
+        return Layout((1,), ((),), ())
     taken, by_wave = [1] * len(shape), [1] * len(shape)
     taken[order[0]] = width
     terms: list[list[Term]] = [[] for _ in shape]

@@ -18,10 +18,10 @@ from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Const, Gather, Iota, Less, Mma, Read, Reduce, Scatter, Select, Write
+from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
-from tilewave.ir.types import BOOL, INDEX, Tile, Type
+from tilewave.ir.types import Tile, Type
 
 PART_BYTES, MOST_PARTS = 2048, 16
 """What a wave of 32 lanes takes of a row, in four chunks of 16 bytes a lane, and how many waves share one at most."""
@@ -111,18 +111,14 @@ class _Widening:
             assert isinstance(wider, Reduce)
             for axis in op.axes:
                 if (length := self.lengths.get(self.axes.of(op.x)[axis])) is not None:
-                    wider = replace(wider, x=self.inside(wider.x, axis, length, op.how))
+                    wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, _nothing(op)))
         self.builder.ops.append(wider)
 
-    def inside(self, x: Value, axis: int, length: int, how: str) -> Value:
-        """x with what changes nothing behind a row's end."""
-        out, kind = self.builder, x.type
-        row = Tile((kind.shape[axis],), INDEX)
-        end = out.emit(Broadcast, out.const(length), type=row)
-        holds = out.binary(Less, out.emit(Iota, type=row), end)
-        everywhere = out.emit(Broadcast, holds, (axis,), type=Tile(kind.shape, BOOL))
-        other = out.emit(Const, identity(how, kind.dtype), type=kind)
-        return out.emit(Select, everywhere, x, other, type=kind)
+
+def _nothing(op: Reduce) -> int | float | bool:
+    """What is combined with a row without changing it, the sign of its zeros included."""
+    found, dtype = identity(op.how, op.x.type.dtype), op.x.type.dtype
+    return -0.0 if op.how == "sum" and dtype.is_float else found
 
 
 def _power_above(n: int) -> int:
