@@ -6,7 +6,8 @@
 
 All axes that run together grow alike, whatever is computed from them and whatever loops carry. What is read beyond the
 old end is 0 and comes from nowhere, what is computed there is not stored: nobody touches a neighbour's elements.
-A product adds up its depth: an operand that may hold something else there is 0 beyond the end by a `select`.
+A product adds up its depth: an operand that may hold something else there is 0 beyond the end by a `select`; a
+reduction takes what changes nothing there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     Gather,
-    Iota,
     Less,
     Max,
     Min,
@@ -34,14 +34,16 @@ from tilewave.ir.ops import (
     Neg,
     Permute,
     Read,
+    Reduce,
     Scatter,
     Select,
     Sub,
     Write,
     Yield,
 )
+from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Exchange, Tile
+from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 from tilewave.machine.matrix import GroupInstruction, up_to_multiple
 
 KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
@@ -113,6 +115,8 @@ class _Padding:
                 a, b = self.whole_depth(old.a, op.a), self.whole_depth(old.b, op.b)
                 group = isinstance(instruction_of(op), GroupInstruction)
                 return replace(op, a=a, b=b, depth=a.type.shape[-1] if group else op.depth)
+            case Reduce(), Reduce():
+                return self.not_counted(old, op)
             case _:
                 return op
 
@@ -136,12 +140,15 @@ class _Padding:
         axis = len(old.type.shape) - 1
         if old.type.shape[axis] == new.type.shape[axis] or self.is_zero_beyond(old, axis):
             return new
-        counts = Tile((new.type.shape[axis],), INDEX)
-        end = self.builder.const(old.type.shape[axis], counts)
-        below = self.builder.binary(Less, self.builder.emit(Iota, type=counts), end)
-        inside = self.builder.emit(Broadcast, below, (axis,), type=replace(new.type, dtype=below.type.dtype))
-        zero = self.builder.const(0.0 if new.type.dtype.is_float else 0, new.type)
-        return self.builder.emit(Select, inside, new, zero, type=new.type)
+        return self.builder.up_to(new, axis, old.type.shape[axis], 0.0 if new.type.dtype.is_float else 0)
+
+    def not_counted(self, old: Reduce, op: Reduce) -> Reduce:
+        """A reduction that what lies beyond the old ends changes nothing in."""
+        x, other = op.x, identity(op.how, op.x.type.dtype)
+        for axis in old.axes:
+            if old.x.type.shape[axis] != x.type.shape[axis]:
+                x = self.builder.up_to(x, axis, old.x.type.shape[axis], other)
+        return replace(op, x=x)
 
     def is_zero_beyond(self, v: Value, axis: int) -> bool:
         """Whether a tile is 0 where it has grown along an axis."""

@@ -17,10 +17,10 @@ from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Const, Gather, Iota, Less, Mma, Read, Reduce, Scatter, Select, Write
+from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
-from tilewave.ir.types import BOOL, INDEX, Tile, Type
+from tilewave.ir.types import Tile, Type
 
 
 def widen_rows(kernel: Kernel) -> Kernel:
@@ -95,18 +95,9 @@ class _Widening:
             assert isinstance(wider, Reduce)
             for axis in op.axes:
                 if (length := self.lengths.get(self.axes.of(op.x)[axis])) is not None:
-                    wider = replace(wider, x=self.inside(wider.x, axis, length, op.how))
+                    other = identity(op.how, op.x.type.dtype)
+                    wider = replace(wider, x=self.builder.up_to(wider.x, axis, length, other))
         self.builder.ops.append(wider)
-
-    def inside(self, x: Value, axis: int, length: int, how: str) -> Value:
-        """x with what changes nothing behind a row's end."""
-        out, kind = self.builder, x.type
-        row = Tile((kind.shape[axis],), INDEX)
-        end = out.emit(Broadcast, out.const(length), type=row)
-        holds = out.binary(Less, out.emit(Iota, type=row), end)
-        everywhere = out.emit(Broadcast, holds, (axis,), type=Tile(kind.shape, BOOL))
-        other = out.emit(Const, identity(how, kind.dtype), type=kind)
-        return out.emit(Select, everywhere, x, other, type=kind)
 
 
 def _power_above(n: int) -> int:
