@@ -20,7 +20,7 @@ import tilewave as tkl
 import tilewave as tkw
 from tilewave import *
 
-B, M, N, K1, K2 = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K1, tkl.sym.K2
+B, M, N, K1, K2, HEADS_KV = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K1, tkl.sym.K2, tkl.sym.HEADS_KV
 BLOCK_B, BLOCK_M, BLOCK_N, BLOCK_K2 = tkl.sym.BLOCK_B, tkl.sym.BLOCK_M, tkl.sym.BLOCK_N, tkl.sym.BLOCK_K2
 ADDRESS_SPACE = tkl.sym.ADDRESS_SPACE
 i, j, k = (tkw.IndexMapping.iterator(n) for n in range(3))
@@ -65,14 +65,12 @@ def scale_of(head):
     return math.log2(math.e) / math.sqrt(head)
 
 
-def attention(head, a=Attention()):
+def attention(head_size, a=Attention()):
     """The kernel for heads of so many elements."""
     mapping = tkw.IndexMapping(num_iterators=3, inputs={B: i, N: j, M: k}, outputs={B: i, M: k, N: j})
-    k_mapping = tkw.IndexMapping(
-        num_iterators=3, inputs={B: i // a.ratio, K2: j, K1: k}, outputs={B: i, K2: j, K1: k}
-    )
-    v_mapping = tkw.IndexMapping(num_iterators=3, inputs={B: i // a.ratio, N: j, K2: k}, outputs={B: i, N: j, K2: k})
-    heads = B // a.ratio if a.ratio > 1 else B
+    heads, head = (HEADS_KV, i // a.ratio) if a.ratio > 1 else (B, i)
+    k_mapping = tkw.IndexMapping(num_iterators=3, inputs={heads: head, K2: j, K1: k}, outputs={B: i, K2: j, K1: k})
+    v_mapping = tkw.IndexMapping(num_iterators=3, inputs={heads: head, N: j, K2: k}, outputs={B: i, N: j, K2: k})
     v_dims = (N, K2) if a.v_transposed else (K2, N)
 
     @tkw.wave(a.constraints())
@@ -85,7 +83,7 @@ def attention(head, a=Attention()):
         acc_begin = tkl.Register[B, N, M, tkl.f32](0.0)
         sum_begin = tkl.Register[B, M, tkl.f32](0.0)
         max_begin = tkl.Register[B, M, tkl.f32](-1e6)
-        scaling = tkl.Register[B, M, K2, tkl.f32](scale_of(head))
+        scaling = tkl.Register[B, M, K2, tkl.f32](scale_of(head_size))
         inside = tkl.Register[B, M, K2, tkl.f32](0.0)
         outside = tkl.Register[B, M, K2, tkl.f32](-1e6)
         window = tkl.Register[M, K2, tkl.i64](a.window)
@@ -141,9 +139,8 @@ class Shape:
     head: int
     head_v: int = 0
 
-    @property
-    def sizes(self):
-        return {B: self.heads, M: self.queries, K2: self.keys, K1: self.head, N: self.head_v or self.head}
+    def sizes(self, a):
+        return {B: self.heads, HEADS_KV: self.heads // a.ratio, M: self.queries, K2: self.keys, K1: self.head, N: self.head_v or self.head}
 
     def arrays(self, a, seed=16):
         """q, k, v as the kernel takes them."""
