@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cache
-import math
 from typing import Any
 
-import exact
 import numpy as np
 
 import tilewave
