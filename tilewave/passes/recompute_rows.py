@@ -19,7 +19,7 @@ from math import prod
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, Renew
-from tilewave.ir.rewrite import names, substitute, uses
+from tilewave.ir.rewrite import map_blocks, names, substitute
 from tilewave.ir.types import Vector
 
 MOST_HELD_BYTES = 192
@@ -31,18 +31,18 @@ class RecomputeRows:
     most_bytes: int = MOST_HELD_BYTES
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        ops = kernel.body.ops
-        if not any(isinstance(op, Barrier) for op in ops) or not any(map(self.is_wide, _made(ops))):
-            return kernel
-        body = _Recomputing(kernel, self.most_bytes).block(kernel.body)
-        return replace(kernel, body=body)
+        builder = Builder(names(kernel))
+
+        def recompute(block: Block) -> Block:
+            inside = replace(block, ops=tuple(map_blocks(op, recompute) for op in block.ops))
+            waits = any(isinstance(op, Barrier) for op in inside.ops)
+            wide = any(self.is_wide(v) for op in inside.ops for v in op.results)
+            return _Recomputing(builder, self.most_bytes).block(inside) if waits and wide else inside
+
+        return replace(kernel, body=recompute(kernel.body))
 
     def is_wide(self, v: Value) -> bool:
         return _bytes(v) > self.most_bytes
-
-
-def _made(ops: tuple[Op, ...]) -> list[Value]:
-    return [v for op in ops for v in op.results]
 
 
 def _bytes(v: Value) -> int:
@@ -51,8 +51,10 @@ def _bytes(v: Value) -> int:
 
 
 class _Recomputing:
-    def __init__(self, kernel: Kernel, most_bytes: int) -> None:
-        self.most_bytes, self.builder, self.used = most_bytes, Builder(names(kernel)), uses(kernel)
+    """Of one block; what comes from outside of it is held anyway."""
+
+    def __init__(self, builder: Builder, most_bytes: int) -> None:
+        self.most_bytes, self.builder = most_bytes, builder
         self.makers: dict[Value, Op] = {}
         self.made_behind: dict[Value, int] = {}
         """How many barriers stand in front of where each value is made."""
@@ -61,14 +63,15 @@ class _Recomputing:
 
     def block(self, block: Block) -> Block:
         out = self.builder
-        for op in block.ops:
-            out.locate = lambda op=op: op.loc  # type: ignore[misc]
-            self.barriers += isinstance(op, Barrier)
-            old = [v for v in dict.fromkeys(op.operands) if self.is_held_over(v) and self.can_be_had(v)]
-            out.ops.append(substitute(op, {v: self.had_again(v) for v in old}))
-            for v in op.results:
-                self.makers[v], self.made_behind[v] = op, self.barriers
-        return Block(block.args, tuple(out.ops))
+        with out.region():
+            for op in block.ops:
+                out.locate = lambda op=op: op.loc  # type: ignore[misc]
+                self.barriers += isinstance(op, Barrier)
+                old = [v for v in dict.fromkeys(op.operands) if self.is_held_over(v) and self.can_be_had(v)]
+                out.ops.append(substitute(op, {v: self.had_again(v) for v in old}))
+                for v in op.results:
+                    self.makers[v], self.made_behind[v] = op, self.barriers
+            return Block(block.args, tuple(out.ops))
 
     def is_held_over(self, v: Value) -> bool:
         is_old = self.made_behind.get(v, self.barriers) < self.barriers
