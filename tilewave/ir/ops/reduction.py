@@ -36,7 +36,7 @@ def identity(how: str, dtype: DType) -> int | float | bool:
     if dtype.is_float:
         end = float(cast(math.inf, dtype))
         if math.isnan(end):  # some formats of 8 bits have no infinity
-            end = float(ml_dtypes.finfo(dtype.numpy).max)
+            end = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         return -end if how == "max" else end
     half = 1 << dtype.bits - 1
     return -half if how == "max" else half - 1
