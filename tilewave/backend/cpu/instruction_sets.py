@@ -44,6 +44,8 @@ class InstructionSet:
     """Whether a vector can be multiplied by one lane of another at no cost."""
     integers: PanelFormat
     matrix_unit: Amx | None = None
+    fuses: bool = True
+    """Whether it multiplies and adds with one rounding."""
     runtime: str = ""
     """LLVM IR of functions that its code may call."""
     only: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ INSTRUCTION_SETS: dict[str, InstructionSet] = {
             vector_bytes=16,
             rows=6,
             cols=8,
+            fuses=False,
             runtime=SOFT_HALF,
             **X86,
         ),

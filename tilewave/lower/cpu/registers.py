@@ -8,9 +8,10 @@ from itertools import product
 from math import prod
 
 from tilewave.ir.core import Op
-from tilewave.ir.ops import Reduce, Shift
-from tilewave.ir.types import DType, Tile
+from tilewave.ir.ops import Div, Reduce, Shift
+from tilewave.ir.types import F32, DType, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
+from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
@@ -103,8 +104,17 @@ class RegisterTiles:
                 parts[0] = splat(self.f, "i1", parts[0], like.lanes)
             return elementwise(self.f, op, parts, like.dtype, like.lanes, known)
 
-        rows = tuple(tuple(one((r, c)) for c in range(len(like.rows[0]))) for r in range(len(like.rows)))
-        return RowVectors(kind, like.lanes, rows)
+        def row(r: int) -> tuple[str, ...]:
+            if isinstance(op, Div) and self.is_one_divisor(like, r):
+                return tuple(divided_by_one(self.f, tiles[0].rows[r], like.rows[r][0], like.lanes))
+            return tuple(one((r, c)) for c in range(len(like.rows[r])))
+
+        return RowVectors(kind, like.lanes, tuple(row(r) for r in range(len(like.rows))))
+
+    def is_one_divisor(self, by: RowVectors, row: int) -> bool:
+        """Whether a row is divided by the same f32 everywhere, often enough for its reciprocal to be quicker."""
+        often = by.lanes > 1 and len(by.rows[row]) >= FEWEST
+        return often and by.dtype == F32 and self.target.fuses and len(set(by.rows[row])) == 1
 
     def broadcast(self, x: RowVectors | str, axes: tuple[int, ...], kind: Tile) -> RowVectors:
         f = self.f

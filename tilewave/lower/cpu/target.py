@@ -42,6 +42,11 @@ class CpuTarget(Protocol):
     def vector_bytes(self) -> int: ...
 
     @property
+    def fuses(self) -> bool:
+        """Whether it has an instruction that multiplies and adds with one rounding."""
+        ...
+
+    @property
     def matrix_unit(self) -> MatrixUnit | None: ...
 
     def multiply_panels(
