@@ -39,6 +39,7 @@ from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
+from tilewave.passes.walk_reductions import WalkReductions
 from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
@@ -76,6 +77,7 @@ PASSES = {
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),
+    "walk_reductions": lambda text: WalkReductions(*map(int, text.split("x"))),
     "widen_writes": lambda text: WidenWrites(CHIPS[text]),
 }
 SEPARATOR = "// -----\n"

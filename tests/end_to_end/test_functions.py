@@ -90,11 +90,12 @@ def test_functions_of_what_amx_multiplied(name):
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_other_instruction_sets_call_the_c_library(name):
+def test_other_instruction_sets_call_the_c_library_where_nothing_is_spelled_out(name):
     subs = {M: 1, N: COLUMNS}
     compiled = kernels.compiled(every_function("f32", 1), subs=subs, target="cpu", instruction_set=name)
     for function in NAMES:
-        assert function in IN_F64 or re.search(rf"\b{function}f\b", compiled.asm), function
+        is_called = re.search(rf"\b{function}f\b", compiled.asm) is not None
+        assert function in IN_F64 or is_called == (function not in ("exp", "exp2", "sqrt", "rsqrt")), function
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -177,6 +177,15 @@ def test_batches(chip):
         assert np.array_equal(c, a.astype(float) @ b.astype(float).swapaxes(1, 2))
 
 
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_arrays_of_any_strides(chip):
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-4, 5, (13, 19)).astype(np.float16).T, rng.integers(-4, 5, (21, 26)).astype(np.float16)[:, ::2]
+    c = poisoned((21, 19), f32).T
+    compiled(gemm(), target=chip, subs=sizes(19, 21, 13, 8, 8, 8)).emulate(a, b, c)
+    assert np.array_equal(c, a.astype(float) @ b.astype(float).T)
+
+
 def grown(made):
     return next(op for op in walk(made.ir("pad_products").body) if isinstance(op, Mma))
 
@@ -197,3 +206,13 @@ def test_lanes_ask_only_along_axes_that_grew():
     made = compiled(gemm(), target="gfx942", subs=sizes(64, 64, 64, 16, 16, 8))
     moved = [op for op in walk(made.ir("distribute_lanes").body) if isinstance(op, (Load, Store)) and op.own]
     assert {op.memory.name for op in moved} == {"a", "b"}
+
+
+def test_code_for_nvidia_asks_before_it_looks():
+    """Lanes ask for what grew, and for nothing else: more conditions for rows, columns and depth, each by itself."""
+
+    def conditions(*tile):
+        return compiled(gemm(), target="sm_90a", subs=sizes(*tile, *tile)).build.plain.asm.count("setp")
+
+    whole = conditions(64, 16, 16)
+    assert all(conditions(*tile) > whole for tile in ((60, 16, 16), (64, 12, 16), (64, 16, 12)))

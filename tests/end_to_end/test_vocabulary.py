@@ -501,6 +501,57 @@ def test_conditions_and_own_memory_where_sizes_stay_open(way):
         assert (b[rows:] == 77).all() and (c[:, cols:] == 77).all()
 
 
+# -- batches of batches -----------------------------------------------------------------------------------------------
+
+H, T = sym.H, sym.T
+
+
+@pytest.mark.parametrize("way", ["tiles", "cpu", "lanes of sm_90a", "gfx942"])
+@pytest.mark.parametrize(
+    "constraints", [[], [WorkgroupMapping("grouped(2)"), GridConstraint(5)]], ids=["", "persistent"]
+)
+def test_a_grid_of_five_dimensions(way, constraints):
+    cut = [(M, 8), (N, 16), (B, 2), (H, 1), (T, 1)]
+
+    @wave([*(WorkgroupConstraint(d, tile, axis) for axis, (d, tile) in enumerate(cut)), *constraints])
+    def moved(a: Memory[B, M, H, T, N, G, f32], y: Memory[H, G, f32], c: Memory[T, H, B, M, N, G, f32]):
+        write(read(a) + read(y), c)
+
+    a, y, c = floats(3, 10, 2, 3, 20), floats(2), poisoned(3, 2, 3, 10, 20)
+    run(way, moved, {B: 3, M: 10, H: 2, T: 3, N: 20}, a, y, c)
+    np.testing.assert_array_equal(c, (a + y[:, None, None]).transpose(3, 2, 0, 1, 4))
+
+
+@pytest.mark.parametrize("way", ["tiles", "cpu", "lanes of gfx942", "lanes of sm_90a"])
+def test_batches_of_batches_where_sizes_stay_open(way):
+    @wave([*TILED, WorkgroupConstraint(B, 1, 2), WorkgroupConstraint(H, 2, 3)])
+    def moved(a: Memory[B, M, H, N, G, f32], c: Memory[H, B, N, M, G, f32]):
+        write(read(a), c)
+
+    for shape in ((2, 33, 3, 17), (1, 1, 1, 1)):
+        a = floats(*shape)
+        c = poisoned(*(shape[i] for i in (2, 0, 3, 1)))
+        run(way, moved, {}, a, c)
+        np.testing.assert_array_equal(c, a.transpose(2, 0, 3, 1))
+
+
+def test_a_third_dimension_alone_is_a_kernel_as_it_ever_was():
+    def kernel(axis):
+        @wave([*TILED, WorkgroupConstraint(B, 1, axis)])
+        def moved(a: Memory[B, M, N, G, f32], c: Memory[B, M, N, G, f32]):
+            write(read(a), c)
+
+        return moved
+
+    made = [
+        wave_compile(WaveCompileOptions(subs=subs, target="numpy"), kernel(axis)).kernel
+        for subs in ({B: 300, M: 40, N: 20}, {})
+        for axis in (2, 3, 4)
+    ]
+    assert made[0] == made[1] == made[2] and made[3] == made[4] == made[5]
+    assert "mod" not in str(made[0].body)
+
+
 # -- wishes ---------------------------------------------------------------------------------------------------------
 
 

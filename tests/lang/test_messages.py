@@ -253,7 +253,7 @@ scaled(np.ones((8, 4), np.float32), np.ones((8, 4), np.float32), alpha=2)
           gemm.py:6
               tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 0), TilingConstraint(K, 32)]
                                                       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          the first is at gemm.py:6; give each its own dimension, 0, 1 or 2
+          the first is at gemm.py:6; give each its own dimension, 0 to 4
         """,
     ),
     "a tile of zero": (
@@ -1095,18 +1095,18 @@ CASES |= {
           gemm.py:8
               tiles += [ReorderingConstraint(WORKGROUP_0, 5)]
                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          its dimensions are 0, 1 and 2
+          its dimensions are 0 to 2
         """,
     ),
     "a dimension that the grid has not": (
         ConstraintError,
-        HEAD.replace("WorkgroupConstraint(N, 64, 1)", "WorkgroupConstraint(N, 64, 3)") + GEMM + COMPILE,
+        HEAD.replace("WorkgroupConstraint(N, 64, 1)", "WorkgroupConstraint(N, 64, 5)") + GEMM + COMPILE,
         """
-        the grid has no dimension 3
+        the grid has no dimension 5
           gemm.py:6
-              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 3), TilingConstraint(K, 32)]
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 5), TilingConstraint(K, 32)]
                                                       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          its dimensions are 0, 1 and 2
+          its dimensions are 0 to 4
         """,
     ),
     "more tiles than a launch can number": (

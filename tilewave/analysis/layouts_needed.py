@@ -114,7 +114,7 @@ class LayoutsNeeded:
         """How the result of a reduction is held whose tile is held so."""
         (layout, *_), waves = spread, prod(self.waves)
         if not op.run:
-            return (layout.along(op.kept)[0],) if op.kept else ()
+            return tuple(each.along(op.kept)[0] for each in spread) if op.kept else ()
         found = movers(layout, op.axes[0], waves, self.lanes // waves)
         assert found is not None, f"{op.loc}: {op.x.type} cannot be reduced as it is held"
         return (runs(layout, op.axes[0], op.run, found),)

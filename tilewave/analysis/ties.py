@@ -16,11 +16,25 @@ wins, and what comes from the other is converted (`layouts_needed.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Elementwise, Loop, Mma, Part, Permute, Read, Reduce, TakeOver, While, Yield
+from tilewave.ir.ops import (
+    Broadcast,
+    Const,
+    Elementwise,
+    Iota,
+    Loop,
+    Mma,
+    Part,
+    Permute,
+    Read,
+    Reduce,
+    TakeOver,
+    While,
+    Yield,
+)
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
@@ -64,6 +78,7 @@ class Ties:
             self.tie(op)
         products = [op for op in ops if isinstance(op, Mma)]
         self.spread.update({op.result: sums(op) for op in products})  # these are decided, whatever else pulls
+        self.leave([op.result for op in products])
         for op in products:
             self.claim(op.acc, sums(op))
         for v in tuple(self.spread):
@@ -86,9 +101,16 @@ class Ties:
             return ()
         names = self.one.get(v, (v,))
         self.spread.update(dict.fromkeys(names, spread))
-        left = [op for op in self.made_of.values() if op.x in names]
-        self.spread.update({op.result: self.left_over(op, spread) for op in left})
-        return (*names, *(op.result for op in left))
+        return (*names, *self.leave(names))
+
+    def leave(self, names: Sequence[Value]) -> tuple[Value, ...]:
+        """What is left of tiles that have been decided, where they are reduced, and what is left of that."""
+        found: tuple[Value, ...] = ()
+        for op in self.made_of.values():
+            if op.x in names and op.result not in self.spread:
+                self.spread[op.result] = self.left_over(op, self.spread[op.x])
+                found = (*found, op.result, *self.leave((op.result,)))
+        return found
 
     def is_met(self, op: Reduce) -> bool:
         """Whether it takes what waves left in shared memory, which can be had in any layout."""
@@ -174,12 +196,13 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
 def _bound(ops: Sequence[Op]) -> dict[Value, None]:
     """Sums, what loops carry, and all that is computed from them, in the program's order."""
     found: dict[Value, None] = {}
+    makers = {v: op for op in ops for v in op.results}
     for op in ops:
         match op:
             case Mma() | TakeOver():
                 found[op.result] = None
             case Reduce(x):
-                found[x] = None
+                found.update(dict.fromkeys(_made_of(x, makers)))
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
             case Loop() | While():
                 found.update(dict.fromkeys(v for same in carried(op) for v in same[:-2]))
@@ -191,3 +214,15 @@ def _bound(ops: Sequence[Op]) -> dict[Value, None]:
             case _:
                 pass  # likewise
     return found
+
+
+def _made_of(v: Value, makers: Mapping[Value, Op]) -> Iterator[Value]:
+    """A tile and those that it is computed from one by one, so that none of them is read or made twice."""
+    op = makers.get(v)
+    if isinstance(op, (Elementwise, Permute)):
+        for x in op.operands:
+            if isinstance(x.type, Tile):
+                yield from _made_of(x, makers)
+        yield v
+    elif not isinstance(op, (Broadcast, Const, Iota)):
+        yield v

@@ -12,11 +12,13 @@ from tilewave.ir.core import Block, Op, Value, word
 from tilewave.ir.ops import (
     Add,
     Binary,
+    Broadcast,
     Cast,
     Const,
     Elementwise,
     Equal,
     FloorDiv,
+    Iota,
     Less,
     LessEqual,
     Max,
@@ -29,7 +31,7 @@ from tilewave.ir.ops import (
     Xor,
     Yield,
 )
-from tilewave.ir.types import INDEX_SCALAR, DType, Type, elementwise
+from tilewave.ir.types import INDEX_SCALAR, DType, Tile, Type, elementwise
 
 
 @dataclass
@@ -79,6 +81,13 @@ class Builder:
 
     def elementwise(self, cls: type[Elementwise], *operands: Value) -> Value:
         return self.emit(cls, *operands, type=cls.result_type(*(v.type for v in operands)))
+
+    def first_along(self, x: Value, axis: int, count: int, other: int | float | bool) -> Value:
+        """x in its first `count` places along an axis, `other` behind them."""
+        places = Tile((x.type.shape[axis],), INDEX_SCALAR.dtype)
+        below = self.binary(Less, self.emit(Iota, type=places), self.const(count, places))
+        inside = self.emit(Broadcast, below, (axis,), type=elementwise(x.type, below.type.dtype))
+        return self.emit(Select, inside, x, self.const(other, x.type), type=x.type)
 
     def block(self, args: Iterable[Value], yields: Iterable[Value] | None = None) -> Block:
         """The ops of this region as a block, closed by a yield where one is due."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeVar, cast
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
@@ -26,6 +27,10 @@ from tilewave.lang.symbols import Expression, Symbol, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import WalkedDimension, steps_along
+
+BATCHES = 2
+"""The first of the grid's axes that are counted together: behind its rows and columns."""
+MOST_AXES = 5
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
@@ -135,6 +140,19 @@ class GridShare:
     axis: int
     tile: int
     loc: Loc
+    count: Any = 1
+    """How many tiles there are."""
+    before: Any = 1
+    """Of the axes that are counted together, as batches: how many tiles those in front of this one have."""
+
+    def coordinate(self, tile: tuple[Any, Any, Any], batches: Any) -> Any:
+        """Which tile along this axis a tile of the grid is, which is in this row, column and batch."""
+        if self.axis < BATCHES:
+            return tile[self.axis]
+        batch = tile[BATCHES]
+        alone = batches is self.count or (isinstance(batches, int) and batches == self.count)
+        behind = batch if _is_one(self.before) else batch // self.before
+        return batch if alone else behind % self.count
 
 
 @dataclass(frozen=True)
@@ -242,15 +260,15 @@ def _grid(counts: list[Any], cuts: list[WorkgroupConstraint]) -> Grid | OpenGrid
 
 def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, GridShare], list[Any]]:
     shares: dict[Symbol, GridShare] = {}
-    counts, taken = list[Any]([1, 1, 1]), dict[int, WorkgroupConstraint]()
+    counts, taken = list[Any]([1] * MOST_AXES), dict[int, WorkgroupConstraint]()
     for c in constraints:
-        _check_axis(c)
+        _check_axis(c, MOST_AXES)
         if c.workgroup_dim in taken:
             other = taken[c.workgroup_dim]
             raise ConstraintError(
                 f"grid dimension {c.workgroup_dim} is constrained twice: by {other.dim} and by {c.dim}",
                 loc=c.loc,
-                remedy=f"the first is at {other.loc}; give each its own dimension, 0, 1 or 2",
+                remedy=f"the first is at {other.loc}; give each its own dimension, 0 to {MOST_AXES - 1}",
             )
         if c.dim in shares:
             raise ConstraintError(
@@ -258,16 +276,26 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
             )
         taken[c.workgroup_dim] = c
         length, tile = size(c.dim, subs, c.loc, least=1), positive(c.tile, subs, c.loc, "tile")
-        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc)
         counts[c.workgroup_dim] = steps_along(length, tile, f"{c.dim}_tiles")
-    return shares, counts
+        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc, counts[c.workgroup_dim])
+    rows, cols, *batches = counts
+    first = {BATCHES + i: _product(batches[:i]) for i in range(len(batches))}
+    return {d: replace(s, before=first.get(s.axis, 1)) for d, s in shares.items()}, [rows, cols, _product(batches)]
 
 
-def _check_axis(c: WorkgroupConstraint | ReorderingConstraint) -> None:
-    if c.workgroup_dim not in (0, 1, 2):
-        raise ConstraintError(
-            f"the grid has no dimension {c.workgroup_dim!r}", loc=c.loc, remedy="its dimensions are 0, 1 and 2"
-        )
+def _product(counts: Sequence[Any]) -> Any:
+    """Of numbers that may be known only at the launch; a single one as it is."""
+    return reduce(lambda a, b: a if _is_one(b) else b if _is_one(a) else a * b, counts, 1)
+
+
+def _is_one(n: Any) -> bool:
+    return isinstance(n, int) and n == 1
+
+
+def _check_axis(c: WorkgroupConstraint | ReorderingConstraint, count: int = BATCHES + 1) -> None:
+    if c.workgroup_dim not in range(count):
+        remedy = f"its dimensions are 0 to {count - 1}"
+        raise ConstraintError(f"the grid has no dimension {c.workgroup_dim!r}", loc=c.loc, remedy=remedy)
 
 
 def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symbol]) -> Order:

@@ -236,9 +236,9 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     known = [0 if isinstance(n, Number) else n for n in sides]
     left_open = tuple(n.value for n in sides if isinstance(n, Number))
     trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
-    along = {0: row, 1: col, 2: batch}
+    along = trace.number(row), trace.number(col), trace.number(batch)
     for dim, share in geometry.shares.items():
-        trace.windows[dim] = DimensionWindow(trace.number(along[share.axis]) * share.tile, share.tile)
+        trace.windows[dim] = DimensionWindow(share.coordinate(along, grid.batches) * share.tile, share.tile)
 
 
 def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:

@@ -18,7 +18,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
-from tilewave.lang.index_mapping import IndexMapping, Iterator, unit_step
+from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, unit_step
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.types import MemoryArgument, want_room, window_of
@@ -135,13 +135,23 @@ class _Place:
             )
         self.dim_of: dict[Iterator, Any] = {tile_side[d]: d for d in tile_dims}
         self.positions: list[Expression] = [memory_side[d] for d in memory.dims]
-        self.steps = [unit_step(p) for p in self.positions]
+        self.steps = [unit_step(p) or self.single(p) for p in self.positions]
+
+    def single(self, position: Expression) -> tuple[Iterator, Expression] | None:
+        """(i, formula) where a formula uses one iterator, along which the tile has a single element."""
+        used = iterators_in(position)
+        if len(used) > 1 or any(self.window(i).extent > 1 for i in used):
+            return None
+        return used.pop(), position
+
+    def window(self, iterator: Iterator) -> DimensionWindow:
+        return _window(self.trace, self.dim_of[iterator], str(self.memory))
 
     def start(self, iterator: Iterator) -> Any:
-        return self.memory.start(_window(self.trace, self.dim_of[iterator], str(self.memory)))
+        return self.memory.start(self.window(iterator))
 
     def is_window(self) -> bool:
-        """Whether each tile axis runs along one memory axis, one element a step."""
+        """Whether each tile axis runs along one memory axis, one element a step, or has one element somewhere on it."""
         if not self.memory.has_edges and any(step is None or step[1] != NOT_FURTHER for step in self.steps):
             return False
         used = [step[0] for step in self.steps if step is not None and step[0] is not None]
@@ -152,9 +162,12 @@ class _Place:
         for step in self.steps:
             assert step is not None
             iterator, rest = step
-            offset = rest.evaluate(self.trace.symbols)
             start = self.start(iterator) if iterator is not None else 0
-            positions.append(self.trace.index(_plus(start, offset)))
+            if iterators_in(rest):
+                position = rest.evaluate({**self.trace.symbols, iterator: start})
+            else:
+                position = _plus(start, rest.evaluate(self.trace.symbols))
+            positions.append(self.trace.index(position))
         return tuple(positions)
 
     def axes(self) -> tuple[int, ...]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import pairwise
+from math import gcd, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -24,12 +25,24 @@ from tilewave.layouts.formulas import Layout, Term
 
 @dataclass(frozen=True)
 class Mover:
-    """What moves along an axis: an axis of registers, or one bit of the lane's or the wave's number."""
+    """What moves along an axis: an axis of registers, a bit of the lane's number, or a digit of the wave's.
+
+    `which` is the number of the axis or the bit, or what the wave's number is divided by to get the digit.
+    """
 
     of: Literal["registers", "lane", "wave"]
     which: int
     step: int
     count: int = 2
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One digit of a wave's number, waves // divisor % count, and how far it moves along each axis."""
+
+    divisor: int
+    count: int
+    move: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -42,43 +55,60 @@ class Combining:
 
 def movers(layout: Layout, axis: int, waves: int, lanes: int) -> tuple[Mover, ...] | None:
     """Whatever moves along an axis, nearest first; None where lanes do not move bit by bit, or along two axes."""
-    bits = lane_moves(layout, waves, lanes)
-    if bits is None:
+    by_lanes = bool(layout.axes[axis])
+    bits = lane_moves(layout, waves, lanes) if by_lanes else []
+    digits = wave_digits(layout, waves, lanes) if by_lanes else []
+    if bits is None or digits is None:
         return None
     found = [Mover("registers", i, step[axis], layout.registers[i]) for i, step in enumerate(layout.steps)]
     found = [m for m in found if m.step and m.count > 1]
-    for of, moves in (("lane", bits[0]), ("wave", bits[1])):
-        for bit, move in enumerate(moves):
-            if move[axis]:
-                if any(other for a, other in enumerate(move) if a != axis):
-                    return None
-                found.append(Mover(of, bit, move[axis]))  # type: ignore[arg-type]
+    moves = [(Mover("lane", bit, move[axis]), move) for bit, move in enumerate(bits)]
+    moves += [(Mover("wave", d.divisor, d.move[axis], d.count), d.move) for d in digits]
+    for mover, move in moves:
+        if mover.step and sum(map(bool, move)) > 1:
+            return None
+        found += [mover] if mover.step else []
     return tuple(sorted(found, key=lambda m: m.step))
 
 
-def lane_moves(layout: Layout, waves: int, lanes: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]] | None:
-    """How far each bit of the lane's and the wave's number moves along each axis, if bits move by themselves."""
-    if layout.limit or lanes & (lanes - 1) or waves & (waves - 1):
+def lane_moves(layout: Layout, waves: int, lanes: int) -> list[tuple[int, ...]] | None:
+    """How far each bit of the lane's number moves along each axis, if bits move by themselves, in every wave alike."""
+    if layout.limit or lanes & (lanes - 1):
         return None
-    whole = Layout((1,), ((0,) * layout.rank,), layout.axes).positions(waves, lanes)[:, 0, :]
-    held = whole.reshape(waves, lanes, layout.rank)
-    of_lane, of_wave = _bits(held[0]), _bits(held[:, 0])
-    sums = _sums(of_wave, waves)[:, None] + _sums(of_lane, lanes)[None, :]
-    if not (sums + held[0, 0] == held).all() or held[0, 0].any():
-        return None
-    return of_lane, of_wave
+    held = _held(layout, waves, lanes)
+    found = [tuple(int(n) for n in held[0, 1 << i]) for i in range(lanes.bit_length() - 1)]
+    numbers, sums = np.arange(lanes), np.zeros((lanes, layout.rank), np.int64)
+    for bit, move in enumerate(found):
+        sums = sums + (numbers >> bit & 1)[:, None] * np.array(move)
+    return found if (held[:, :1] + sums == held).all() and not held[0, 0].any() else None
 
 
-def _bits(held: np.ndarray[Any, Any]) -> list[tuple[int, ...]]:
-    return [tuple(int(n) for n in held[1 << i]) for i in range(len(held).bit_length() - 1)]
+def wave_digits(layout: Layout, waves: int, lanes: int) -> list[Digit] | None:
+    """The digits of the wave's number, by which it moves; None where there are none that explain it."""
+    held = _held(layout, waves, lanes)[:, 0]
+    found: list[Digit] = []
+    divisor = 1
+    for count in _factors(layout, waves):
+        found.append(Digit(divisor, count, tuple(int(n) for n in held[divisor]) if divisor < waves else ()))
+        divisor *= count
+    sums = sum((np.arange(waves)[:, None] // d.divisor % d.count * np.array(d.move) for d in found), np.zeros(1, int))
+    return found if (sums == held).all() else None
 
 
-def _sums(moves: list[tuple[int, ...]], count: int) -> np.ndarray[Any, Any]:
-    numbers = np.arange(count)
-    found = np.zeros((count, len(moves[0]) if moves else 1), np.int64)
-    for bit, move in enumerate(moves):
-        found = found + (numbers >> bit & 1)[:, None] * np.array(move)
-    return found
+def _factors(layout: Layout, waves: int) -> list[int]:
+    """Of how many values each digit of the wave's number is: bits where it can be, else as the layout divides it."""
+    if waves & (waves - 1) == 0:
+        return [2] * (waves.bit_length() - 1)
+    cuts = {t.divisor for terms in layout.axes for t in terms if t.of == "wave"}
+    cuts |= {t.divisor * t.modulus for terms in layout.axes for t in terms if t.of == "wave" and t.modulus}
+    places = sorted({1, waves, *(c for c in cuts if waves % c == 0)})
+    return [above // below for below, above in pairwise(places)]
+
+
+def _held(layout: Layout, waves: int, lanes: int) -> np.ndarray[Any, Any]:
+    """Where the first register of each lane of each wave lies: waves x lanes x axes."""
+    one = Layout((1,), ((0,) * layout.rank,), layout.axes)
+    return one.positions(waves, lanes)[:, 0, :].reshape(waves, lanes, layout.rank)
 
 
 def covers(found: Sequence[Mover], extent: int) -> bool:
@@ -120,10 +150,11 @@ def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
 
 def runs(layout: Layout, axis: int, run: int, found: Sequence[Mover]) -> Layout:
     """The layout of a tile that has one element for each run of neighbours along an axis."""
+    assert all(m.step < run for m in found if m.of == "lane"), f"lanes of a wave hold several runs of {run}"
     gone = {m.which for m in found if m.of == "registers" and m.step < run}
     kept = [i for i in range(len(layout.registers)) if i not in gone] or [min(gone)]
     steps = tuple(_divided(layout.steps[i], axis, run) for i in kept)
-    waves = tuple(Term("wave", m.step // run, 1 << m.which, 2) for m in found if m.of == "wave")
+    waves = tuple(Term("wave", m.step // run, m.which, m.count) for m in found if m.of == "wave")
     axes = tuple(waves if a == axis else terms for a, terms in enumerate(layout.axes))
     counts = tuple(1 if i in gone else layout.registers[i] for i in kept)
     return Layout(counts, steps, axes)
@@ -150,8 +181,10 @@ def rows_in_lanes(
     """Neighbouring lanes take neighbouring chunks; waves take whole parts of axes, of those `reduced` last.
 
     `order` are the axes from the one along which chunks lie to the farthest. Lanes and waves that find nothing left
-    hold copies.
+    hold copies, as all of them do of a tile without axes.
     """
+    if not shape:
+        return Layout((1,), ((),), ())
     taken, by_wave = [1] * len(shape), [1] * len(shape)
     taken[order[0]] = width
     terms: list[list[Term]] = [[] for _ in shape]
@@ -164,7 +197,7 @@ def rows_in_lanes(
     divisor = 1
     farthest = order[::-1]
     for axis in (*(a for a in farthest if a not in reduced), *(a for a in farthest if a in reduced)):
-        count = min(_power_in(shape[axis] // taken[axis]), waves // divisor)
+        count = gcd(shape[axis] // taken[axis], waves // divisor)
         if count > 1:
             terms[axis].insert(0, Term("wave", shape[axis] // count, divisor, count))
             by_wave[axis], divisor = count, divisor * count
@@ -196,10 +229,19 @@ def chunk_width(shape: tuple[int, ...], axis: int, widest: int, holders: int) ->
     return width
 
 
-def first_holders(layout: Layout, waves: int, lanes: int) -> tuple[int, int] | None:
-    """Bits of the lane's and of the wave's number that move nothing: those who have one set hold copies."""
-    moves = lane_moves(layout, waves, lanes)
-    if moves is None:
+@dataclass(frozen=True)
+class Copies:
+    """Who holds the same as another: whoever has one of these bits in the lane's number, or digits in the wave's."""
+
+    lane_bits: tuple[int, ...]
+    wave_digits: tuple[tuple[int, int], ...]
+    """What the number is divided by, and how many values are left then."""
+
+
+def copies(layout: Layout, waves: int, lanes: int) -> Copies | None:
+    """None where it cannot be said so."""
+    bits, digits = lane_moves(layout, waves, lanes), wave_digits(layout, waves, lanes)
+    if bits is None or digits is None:
         return None
-    lane, wave = (sum(1 << bit for bit, move in enumerate(part) if not any(move)) for part in moves)
-    return lane, wave
+    still = tuple(bit for bit, move in enumerate(bits) if not any(move))
+    return Copies(still, tuple((d.divisor, d.count) for d in digits if not any(d.move)))

@@ -18,6 +18,7 @@ from tilewave.ir import ops as ir
 from tilewave.ir.core import Op, Value
 from tilewave.ir.dispatch import row_of
 from tilewave.ir.types import BF16, BOOL, F32, F64, I64, DType
+from tilewave.lower.exponents import exponential
 from tilewave.lower.llvm import LlvmFunction, Module, Typed, vector
 
 STORED = {"f16": "half", "f32": "float", "f64": "double", "bool": "i1", "index": "i64"}
@@ -225,6 +226,16 @@ class Written:
     def everywhere(self, number: str) -> str:
         return splat_constant(stored(self.dtype), number, self.lanes)
 
+    def number(self, value: float) -> str:
+        return self.everywhere(literal(value, self.dtype))
+
+    def whole(self, value: int) -> str:
+        return splat_constant("i32", str(value), self.lanes)
+
+    def call(self, name: str, *operands: str) -> str:
+        """An intrinsic of other numbers of the dtype."""
+        return self.f.call(self.kind, f"llvm.{name}.{suffix(self.kind)}", [(self.kind, x) for x in operands])
+
 
 def _arithmetic(w: Written) -> str:
     cls = type(w.op)
@@ -254,6 +265,10 @@ def _inverse_root(w: Written) -> str:
     return w.f.value(f"fdiv {w.kind} {w.everywhere(literal(1.0, w.dtype))}, {root}")
 
 
+def _power(name: str) -> Callable[[Written], str]:
+    return lambda w: exponential(w, name) if w.dtype == F32 else w.intrinsic(name)
+
+
 def _error_function(w: Written) -> str:
     name, one = "erff" if w.dtype == F32 else "erf", stored(w.dtype)
     return each(w.f, w.operands[0], w.lanes, w.kind, one, lambda x: w.f.call(one, name, [(one, x)]))
@@ -270,8 +285,8 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Abs: lambda w: w.intrinsic("fabs") if w.dtype.is_float else w.intrinsic("abs", ("i1", "false")),
     ir.Rsqrt: _inverse_root,
     ir.Erf: _error_function,
-    ir.Exp: lambda w: w.intrinsic("exp"),
-    ir.Exp2: lambda w: w.intrinsic("exp2"),
+    ir.Exp: _power("exp"),
+    ir.Exp2: _power("exp2"),
     ir.Log: lambda w: w.intrinsic("log"),
     ir.Log2: lambda w: w.intrinsic("log2"),
     ir.Log10: lambda w: w.intrinsic("log10"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NoReturn
 
+from tilewave.analysis.axes import Axes, own_leaves
 from tilewave.errors import NOWHERE, ConstraintError, Loc
 from tilewave.ir.core import Kernel, Op
 from tilewave.ir.ops import Mma
@@ -46,11 +47,12 @@ class ChooseInstructions:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         wished = _two(kernel.waves)
         self.check_number(wished or (1, 1))
+        cut = wished or self.below_each_other(kernel)
         chosen: dict[Mma, MatrixInstruction] = {}
         waves: Waves | None = None
         for op in products:
-            chosen[op] = self.instruction(op, op.wish or kernel.matrix, waves or wished)
-            waves = waves or self.waves(op, chosen[op], wished)
+            chosen[op] = self.instruction(op, op.wish or kernel.matrix, waves or cut)
+            waves = waves or self.waves(op, chosen[op], cut)
             self.check_holds(op, chosen[op], waves)
 
         def choose(op: Op) -> Sequence[Op] | None:
@@ -59,6 +61,22 @@ class ChooseInstructions:
             return [replace(op, instruction=chosen[op].name, depth=self.block_depth(op, chosen[op]))]
 
         return replace(rewrite(kernel, choose), waves=waves or wished or (1, 1), lanes=self.machine.lanes)
+
+    def below_each_other(self, kernel: Kernel) -> Waves | None:
+        """Waves that share rows alone, where sums are the left operand of another product: each holds whole rows of it.
+
+        None where no product is, and rows and columns are cut alike.
+        """
+        own = own_leaves(kernel)
+        axes, products = Axes(own.body.ops), [op for op in walk(own.body) if isinstance(op, Mma)]
+        rows = {axes.of(op.acc)[-2:] for op in products}
+        if not any((axes.of(op.acc)[-2], axes.of(op.a)[-1]) in rows for op in products):
+            return None
+        block, _ = self.instruction(products[0], kernel.matrix, None).block
+        count = self.each_way**2
+        while count > 1 and _tile(products[0])[0] % (count * block):
+            count //= 2
+        return count, 1
 
     # -- the instruction
 

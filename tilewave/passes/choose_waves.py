@@ -1,8 +1,8 @@
 """How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
 
-Each lane takes four chunks of 16 bytes; rows that would need more than eight waves of 64 lanes for that give each twice
-as much, and only beyond that there are more. Measured on an H200 for rows of 256 to 65,536 columns: workgroups of half
-the size leave too few bytes under way, of twice the size too few registers to each lane.
+Each lane takes four chunks of 16 bytes. Where that makes more than 512 lanes, each takes twice as much, and only beyond
+that there are more lanes; where waves meet more than once, 256 are many, since it is other workgroups that work while
+one waits. Measured on an H200 for rows of 256 to 65,536 columns.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewave.analysis.loads import memory_order
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Mma, Read, Reduce, Shift
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import Chip
 
-CHUNKS_BYTES = 64
-"""What a lane takes."""
+CHUNK_BYTES, CHUNKS_BYTES = 16, 64
+"""What a lane takes at once, and in all."""
 LANES_AT_ONCE = 1024
 """That a processor is to hold, so that enough is under way from memory; they have 64 registers each on an H200."""
-MANY_LANES = 512
+MANY_LANES, MANY_THAT_MEET_OFTEN = 512, 256
 """With more, each lane takes twice as much."""
 
 
@@ -40,13 +41,28 @@ class ChooseWaves:
         ):
             return kernel
         reads = (op for op in ops if isinstance(op, Read) and lies_in(op.memory, "global"))
-        largest = max((_bytes(op) for op in reads), default=0)
-        lanes = largest // CHUNKS_BYTES
-        if lanes > MANY_LANES:
-            lanes = max(MANY_LANES, lanes // 2)
+        largest = max(reads, key=_bytes, default=None)
+        lanes = _bytes(largest) // CHUNKS_BYTES if largest else 0
+        meetings = sum(isinstance(op, Reduce) for op in ops)
+        many = MANY_THAT_MEET_OFTEN if meetings > 1 else MANY_LANES
+        if lanes > many:
+            lanes = max(many, lanes // 2)
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
-        waves = 1 << max(0, wanted.bit_length() - 1)
+        waves = self.sharing(largest, max(1, wanted)) if largest else 1
         return replace(kernel, waves=(waves, 1), resident=max(1, LANES_AT_ONCE // (waves * self.machine.lanes)))
+
+    def sharing(self, op: Read, wanted: int) -> int:
+        """About so many waves, which share a row's chunks evenly: it may be an odd number of powers of two long."""
+        power = 1 << wanted.bit_length() - 1
+        shape = op.result.type.shape
+        row = shape[memory_order(op)[-1]]
+        rounds, left = divmod(row * op.result.type.dtype.bytes, CHUNK_BYTES * self.machine.lanes)
+        odd = rounds // (rounds & -rounds) if rounds and not left else 1
+        if odd == 1 or odd > self.machine.most_waves or prod(shape) // row % power == 0:
+            return power
+        while odd * 2 <= wanted and rounds % (odd * 2) == 0:
+            odd *= 2
+        return odd
 
 
 def _bytes(op: Read) -> int:

@@ -72,8 +72,10 @@ from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
 from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.fragments import GROUP, GroupFragment
-from tilewave.layouts.reductions import covers, first_holders, movers, neighbours_first, registers_first
+from tilewave.layouts.reductions import Copies, copies, covers, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
+
+NO_COPIES = Copies((), ())
 
 
 def distribute_lanes(kernel: Kernel) -> Kernel:
@@ -92,7 +94,7 @@ class _Lanes:
         self.numbers: dict[str, Value] = {}
         self.places: dict[tuple[Term, ...], Value] = {}
         self.masks: dict[int, Value] = {}
-        self.holders: dict[tuple[int, int], Value] = {}
+        self.holders: dict[Copies, Value] = {}
         self.chunks: dict[tuple[Any, ...], tuple[Value, Value]] = {}
         self.last: list[Op] = []
         """What stands at the kernel's end."""
@@ -136,7 +138,7 @@ class _Lanes:
                     at = self.inlined(where, layout)
                     self.out.effect(StoreEach, x, memory, at, self.mask_of_holders(layout))
             case Reduce() if isinstance(op.result.type, Scalar):
-                self.out.effect(AllOf, self.reduced(op), results=op.results)
+                self.out.effect(AllOf, self.first_register(self.reduced(op, 0)), results=op.results)
             case HandOver(tile, exchange, slot):
                 ((x, _),) = self.held(tile)
                 self.out.effect(HandOver, x, exchange, slot)
@@ -192,7 +194,7 @@ class _Lanes:
                 shape = self.spreads.fragment(op).shape
                 return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, True)
             case Reduce():
-                return self.in_registers(self.reduced(op), held)
+                return self.in_registers(op, self.reduced(op, i), held)
             case TakeOver(x, exchange, slot):
                 return emit(TakeOver, self.pieces[x, spread][i], exchange, slot)
             case Broadcast(x, axes) if isinstance(x.type, Scalar):
@@ -231,9 +233,9 @@ class _Lanes:
             x = self.out.emit(cls, x, step.of_register, step.of_lane, type=kind, name=op.result.name)
         return x
 
-    def reduced(self, op: Reduce) -> Value:
-        """What each lane has of the result: lanes that took part have the same."""
-        ((x, layout),), (axis,), waves = self.held(op.x), op.axes, prod(self.spreads.waves)
+    def reduced(self, op: Reduce, i: int) -> Value:
+        """What each lane has of a part of the result: lanes that took part have the same."""
+        (x, layout), (axis,), waves = self.held(op.x)[i], op.axes, prod(self.spreads.waves)
         extent = op.x.type.shape[axis]
         found = movers(layout, axis, waves, self.lanes)
         assert found is not None and covers(found, extent), f"{op.loc}: lanes hold {op.x} in no order to combine"
@@ -244,21 +246,37 @@ class _Lanes:
             if step.of == "lane":
                 x = self.out.emit(ReduceLanes, x, step.which, op.how, type=x.type, name=op.result.name)
             else:
-                gone = tuple(axes.index(i) for i in step.which)
+                x = self.without_registers(op, x, tuple(axes.index(i) for i in step.which))
                 axes = [i for i in axes if i not in step.which]
-                kind = Vector(tuple(layout.registers[i] for i in axes) or (1,), x.type.dtype)
-                x = self.out.emit(ReduceRegisters, x, gone, op.how, type=kind, name=op.result.name)
         return x
 
-    def in_registers(self, x: Value, held: Vector) -> Value:
+    def first_register(self, x: Value) -> Value:
+        """One of those that hold the same."""
+        for axis, n in enumerate(x.type.shape):
+            if n > 1:
+                shape = (*x.type.shape[:axis], 1, *x.type.shape[axis + 1 :])
+                x = self.out.emit(Part, x, axis, 0, type=Vector(shape, x.type.dtype), name=x.name)
+        return x
+
+    def without_registers(self, op: Reduce, x: Value, gone: Sequence[int]) -> Value:
+        shape = tuple(n for axis, n in enumerate(x.type.shape) if axis not in gone) or (1,)
+        kind = Vector(shape, x.type.dtype)
+        return self.out.emit(ReduceRegisters, x, tuple(gone), op.how, type=kind, name=op.result.name)
+
+    def in_registers(self, op: Reduce, x: Value, held: Vector) -> Value:
         """What lanes have, in as many registers as are wanted: the others were along axes that are gone, or copies."""
         if x.type == held:
             return x
-        count, want = prod(x.type.shape), prod(held.shape)
-        assert want & want - 1 == 0 and (want == count or count == 1), f"{x.type} does not become {held}"
-        of_register = identity(count.bit_length() - 1) if want == count else (0,) * (want.bit_length() - 1)
-        of_lane = (0,) * (self.lanes.bit_length() - 1)
-        return self.out.emit(Rearrange, x, of_register, of_lane, type=held, name=x.name)
+        if ones := [axis for axis, n in enumerate(x.type.shape) if n == 1]:
+            x = self.without_registers(op, x, ones)
+        if prod(x.type.shape) == 1 < prod(held.shape):
+            copies = Vector((1, *held.shape), held.dtype)
+            wider = self.out.emit(Broadcast, x, (0,), type=copies, name=op.result.name)
+            return self.without_registers(op, wider, (0,))
+        if x.type == held:
+            return x
+        more = [axis for axis, n in enumerate(held.shape) if n > 1] or [0]
+        return self.out.emit(Broadcast, x, tuple(more), type=held, name=op.result.name)
 
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""
@@ -301,22 +319,21 @@ class _Lanes:
 
     def mask_of_holders(self, layout: Layout) -> tuple[Value, ...]:
         """Of lanes that hold the same, one stores it."""
-        copies = None if layout.limit else first_holders(layout, prod(self.spreads.waves), self.lanes)
-        if copies is None or copies == (0, 0):
+        same = None if layout.limit else copies(layout, prod(self.spreads.waves), self.lanes)
+        if same is None or same == NO_COPIES:
             return self.mask(layout)
-        if copies not in self.holders:
-            self.holders[copies] = self.is_first(*copies)
-        return (self.holders[copies],)
+        if same not in self.holders:
+            self.holders[same] = self.is_first(same)
+        return (self.holders[same],)
 
-    def is_first(self, lane_bits: int, wave_bits: int) -> Value:
-        """Whether this lane's number has none of some bits, and its wave's none of others."""
+    def is_first(self, same: Copies) -> Value:
+        """Whether this lane is the first of those that hold the same."""
+        digits = [("lane", 1 << bit, 2) for bit in same.lane_bits]
+        digits += [("wave", divisor, count) for divisor, count in same.wave_digits]
         found: Value | None = None
-        for of, bits in (("lane", lane_bits), ("wave", wave_bits)):
-            number = Number(self.top, self.number(of)) if bits else None
-            for bit in range(bits.bit_length()):
-                if number is not None and bits >> bit & 1:
-                    holds = ((number // (1 << bit)) % 2 < 1).value
-                    found = holds if found is None else self.top.binary(And, found, holds)
+        for of, divisor, count in digits:
+            holds = (Number(self.top, self.number(of)) // divisor % count < 1).value
+            found = holds if found is None else self.top.binary(And, found, holds)
         assert found is not None
         return found
 

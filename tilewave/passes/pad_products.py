@@ -6,7 +6,8 @@
 
 All axes that run together grow alike, whatever is computed from them and whatever loops carry. What is read beyond the
 old end is 0 and comes from nowhere, what is computed there is not stored: nobody touches a neighbour's elements.
-A product adds up its depth: an operand that may hold something else there is 0 beyond the end by a `select`.
+A product adds up its depth: an operand that may hold something else there is 0 beyond the end by a `select`; and so is
+what a reduction combines its identity there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from tilewave.ir.ops import (
     Cast,
     Const,
     Gather,
-    Iota,
     Less,
     Max,
     Min,
@@ -34,14 +34,16 @@ from tilewave.ir.ops import (
     Neg,
     Permute,
     Read,
+    Reduce,
     Scatter,
     Select,
     Sub,
     Write,
     Yield,
 )
+from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Exchange, Tile
+from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
 from tilewave.machine.matrix import GroupInstruction, up_to_multiple
 
 KEEPS_ZERO = (Cast, Neg, Abs, Add, Sub, Min, Max)
@@ -113,6 +115,8 @@ class _Padding:
                 a, b = self.whole_depth(old.a, op.a), self.whole_depth(old.b, op.b)
                 group = isinstance(instruction_of(op), GroupInstruction)
                 return replace(op, a=a, b=b, depth=a.type.shape[-1] if group else op.depth)
+            case Reduce(), Reduce():
+                return replace(op, x=self.without_more(old, op.x))
             case _:
                 return op
 
@@ -136,12 +140,16 @@ class _Padding:
         axis = len(old.type.shape) - 1
         if old.type.shape[axis] == new.type.shape[axis] or self.is_zero_beyond(old, axis):
             return new
-        counts = Tile((new.type.shape[axis],), INDEX)
-        end = self.builder.const(old.type.shape[axis], counts)
-        below = self.builder.binary(Less, self.builder.emit(Iota, type=counts), end)
-        inside = self.builder.emit(Broadcast, below, (axis,), type=replace(new.type, dtype=below.type.dtype))
-        zero = self.builder.const(0.0 if new.type.dtype.is_float else 0, new.type)
-        return self.builder.emit(Select, inside, new, zero, type=new.type)
+        zero = 0.0 if new.type.dtype.is_float else 0
+        return self.builder.first_along(new, axis, old.type.shape[axis], zero)
+
+    def without_more(self, old: Reduce, x: Value) -> Value:
+        """A reduced tile with what changes nothing beyond its old ends."""
+        for axis in old.axes:
+            count = old.x.type.shape[axis]
+            if count != x.type.shape[axis] and not (old.how == "sum" and self.is_zero_beyond(old.x, axis)):
+                x = self.builder.first_along(x, axis, count, identity(old.how, x.type.dtype))
+        return x
 
     def is_zero_beyond(self, v: Value, axis: int) -> bool:
         """Whether a tile is 0 where it has grown along an axis."""

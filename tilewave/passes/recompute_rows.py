@@ -22,7 +22,7 @@ from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, Renew
 from tilewave.ir.rewrite import names, substitute, uses
 from tilewave.ir.types import Vector
 
-MOST_HELD_BYTES = 96
+MOST_HELD_BYTES = 192
 """Of one vector over a barrier: a lane has 256 bytes of registers where a thousand of them share a processor."""
 
 

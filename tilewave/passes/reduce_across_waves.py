@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 
 from tilewave.analysis.layouts_needed import LayoutsNeeded
@@ -23,7 +24,7 @@ from tilewave.ir.ops import Allocate, Const, Read, Reduce, Write
 from tilewave.ir.ops.reduction import reduced
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
-from tilewave.layouts.reductions import covers, movers, nearest_wave
+from tilewave.layouts.reductions import Mover, covers, movers, nearest_wave
 
 
 def reduce_across_waves(kernel: Kernel) -> Kernel:
@@ -61,25 +62,26 @@ class _Meeting:
 
 
 class _Meetings:
-    """The reductions that waves cannot do by themselves."""
+    """The first reduction that waves cannot do by themselves; those behind it may be held otherwise afterwards."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.old, self.spreads = kernel, LayoutsNeeded(kernel)
         self.builder = Builder(names(kernel))
         self.zero = self.builder.fresh("c0", INDEX_SCALAR)
         self.allocations: list[Op] = []
-        self.asked: dict[Value, _Meeting] = {}
-        for op in walk(kernel.body):
-            if isinstance(op, Reduce) and not op.run and (meeting := self.meeting(op)):
-                self.asked[op.result] = meeting
+        reductions = (op for op in walk(kernel.body) if isinstance(op, Reduce) and not op.run)
+        asked = ((op.result, meeting) for op in reductions if (meeting := self.meeting(op)))
+        self.asked: dict[Value, _Meeting] = dict(islice(asked, 1))
 
     def meeting(self, op: Reduce) -> _Meeting | None:
         (axis,), waves = op.axes, prod(self.spreads.waves)
         extent, spread = op.x.type.shape[axis], self.spreads.held(op.x)
-        found = movers(spread[0], axis, waves, self.spreads.lanes // waves) if len(spread) == 1 else None
-        if found is None or not covers(found, extent):
+        found = [movers(layout, axis, waves, self.spreads.lanes // waves) for layout in spread]
+        if all(each is not None and covers(each, extent) and not _between_lanes(each) for each in found):
+            return None
+        if len(found) > 1 or found[0] is None or not covers(found[0], extent):
             return _Meeting()
-        run = nearest_wave(found, extent)
+        run = nearest_wave(found[0], extent)
         return _Meeting(run) if run < extent else None
 
     def kernel(self) -> Kernel:
@@ -106,3 +108,7 @@ class _Meetings:
             Read(memory, at, axes, results=(there,), loc=loc),
             replace(op, x=there),
         ]
+
+
+def _between_lanes(found: Sequence[Mover]) -> bool:
+    return any(m.of != "registers" for m in found)

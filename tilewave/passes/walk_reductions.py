@@ -2,11 +2,11 @@
 
 A row of 4096, parts of 128. What needs a reduction's result belongs to a later phase; each phase is a loop:
 
-    %x = read(%a, [%m, %n])               →  %max_0 = loop(32, [-inf]) …: read a part, the larger of it and what was found
-    %max = reduce(%x) {how = max}            %max = reduce(%max_0)
-    %e = exp(sub(%x, broadcast(%max)))       loop(32): read the part again, exp; %e is kept, and sums of its runs of 8 too
-    %sum = reduce(%e) {how = sum}            %sum = reduce(read(%sums))
-    write(div(%e, broadcast(%sum)), …)       loop(32): what was kept of %e, div, write
+    %x = read(%a, [%m, %n])             →  %max_0 = loop(32, [-inf]) …: read a part, the larger of it and what was
+    %max = reduce(%x) {how = max}          %max = reduce(%max_0)
+    %e = exp(sub(%x, broadcast(%max)))     loop(32): read the part again, exp; %e is kept, and the sums of runs of 8
+    %sum = reduce(%e) {how = sum}          %sum = reduce(read(%sums))
+    write(div(%e, broadcast(%sum)), …)     loop(32): what was kept of %e, div, write
 
 Parts and runs are powers of two, so sums of runs are nodes of the tree in which all elements are added, and the tree of
 those sums is the rest of it: every bit stays. Where elements may be combined in any order, each part is combined with
@@ -48,6 +48,7 @@ from tilewave.ir.ops import (
     Reduce,
     Shift,
     Sub,
+    While,
     Write,
     Yield,
 )
@@ -115,10 +116,10 @@ class _Walker:
 
     def plan(self, block: Block) -> _Plan | None:
         """The next axis to walk: those that are kept first, so that each part has its own phases."""
-        made = [v for op in block.ops for v in op.results if self.wishes.is_large(v)]
-        if not made:
+        large = [v for op in walk(block) for v in op.results if self.wishes.is_large(v)]
+        if not large:
             return None
-        largest = max(made, key=lambda v: prod(v.type.shape))
+        largest = max(large, key=lambda v: prod(v.type.shape))
         axes = Axes(block.ops)
         *outer, inner = zip(axes.of(largest), largest.type.shape, strict=True)
         room, added = self.wishes.elements, axes.contracted()
@@ -126,7 +127,7 @@ class _Walker:
         for label, extent in sorted([*outer, inner], key=lambda axis: axis[0] in added):
             part = room if label == inner[0] else _power_below(max(room // inner[1], 1))
             part = max(part, self.wishes.run) if label in added else part
-            if part >= extent:
+            if part >= extent or not any(_runs_along(op, axes, label) for op in block.ops):
                 continue
             try:
                 return _Plan(block, axes, label, extent, part, label == inner[0])
@@ -135,6 +136,19 @@ class _Walker:
                 room = _power_below(max(room // extent, 1))
         self.declined += left
         return None
+
+
+def _runs_along(op: Op, axes: Axes, label: Label) -> bool:
+    """Whether it takes or gives tiles with this axis; those that only stand inside its regions do not count."""
+    return any(isinstance(v.type, Tile) and label in axes.of(v) for v in (*_taken(op), *op.results))
+
+
+def _taken(op: Op) -> set[Value]:
+    """Its operands, and what its regions use from outside."""
+    inside = [inner for block in op.blocks for inner in walk(block)]
+    made = {v for inner in inside for v in inner.results}
+    made |= {v for o in (op, *inside) for block in o.blocks for v in block.args}
+    return {v for o in (op, *inside) for v in o.operands} - made
 
 
 def _power_below(n: int) -> int:
@@ -159,22 +173,26 @@ class _Plan:
     def __post_init__(self) -> None:
         made = {v for op in self.of.ops for v in op.results}
         for op in self.of.ops:
+            used = _taken(op)
             if isinstance(op, Yield):
-                want(not any(map(self.is_along, op.operands)), FROM_OUTSIDE, op.loc)
+                want(not any(map(self.is_along, used)), FROM_OUTSIDE, op.loc)
                 continue
-            used = [*op.operands, *(v for block in op.blocks for inner in walk(block) for v in _all_values(inner))]
             phase = max((self.phase.get(v, 0) for v in used), default=0)
-            if any(map(self.is_along, (*used, *op.results))):
-                want(isinstance(op, WALKED) and not self.moves_along(op), NO_PARTS, op.loc, op=op.name)
-                whole = all(v in made for v in op.operands if self.is_along(v))
-                want(whole, FROM_OUTSIDE, op.loc)
-                self.walked.append((phase, op))
-                later = self.is_reduced(op)
-            else:
-                self.apart.append((phase, op))
-                later = False
-            self.phase.update(dict.fromkeys(op.results, phase + later))
+            along = _runs_along(op, self.axes, self.label)
+            if along:
+                want(all(v in made for v in used if self.is_along(v)), FROM_OUTSIDE, op.loc)
+                for inner in _with_inner(op):
+                    want(self.can_be_walked(inner), NO_PARTS, inner.loc, op=inner.name)
+            (self.walked if along else self.apart).append((phase, op))
+            self.phase.update(dict.fromkeys(op.results, phase + self.is_reduced(op)))
         self.check_order()
+
+    def can_be_walked(self, op: Op) -> bool:
+        """Loops carry parts of tiles as long as nothing is combined along the axis."""
+        if isinstance(op, (Loop, While)):
+            return self.label not in self.axes.contracted()
+        touches = any(map(self.is_along, (*op.operands, *op.results)))
+        return not touches or (isinstance(op, (*WALKED, Yield)) and not self.moves_along(op))
 
     @property
     def phases(self) -> int:
@@ -201,32 +219,41 @@ class _Plan:
         for memory in dict.fromkeys(v for op in walk(self.of) for v in op.written):
             touching = [op for op in ops if any(memory in (*o.read, *o.written) for o in _with_inner(op))]
             for one, other in pairwise(touching):
-                together = when[id(one)] == when[id(other)] and when[id(one)][1]
-                alike = not together or self.place(one) == self.place(other)
-                want(alike and when[id(one)] <= when[id(other)], TOUCHED_AGAIN, other.loc, memory=memory.name)
+                want(when[id(one)] <= when[id(other)], TOUCHED_AGAIN, other.loc, memory=memory.name)
+            for phase in range(self.phases):
+                together = [op for op in touching if when[id(op)] == (phase, 1)]
+                inner = [o for op in together for o in _with_inner(op) if memory in (*o.read, *o.written)]
+                alike = len(inner) < 2 or len(set(map(self.place, inner))) == 1
+                want(alike, TOUCHED_AGAIN, touching[-1].loc, memory=memory.name)
 
     def place(self, op: Op) -> tuple[object, ...]:
-        assert isinstance(op, (Read, Write))
-        tile = op.tile if isinstance(op, Write) else op.result
-        along, positions = dict(zip(op.axes, self.axes.of(tile), strict=True)), BlockScalars(self.of)
-        return tuple((positions.formula(v), along.get(axis)) for axis, v in enumerate(op.at))
+        """Where along a memory's axis the parts of an op's tile lie; of one without parts, itself."""
+        tile = op.tile if isinstance(op, Write) else op.results[0] if op.results else None
+        axis = self.axis(tile) if tile is not None else None
+        if axis is None or not isinstance(op, (Read, Write)):
+            return (id(op),)
+        return op.axes[axis], BlockScalars(self.of).formula(op.at[op.axes[axis]])
 
     def is_kept(self, op: Op) -> bool:
         """Whether later phases find what an op made in memory, and do not compute it again."""
         written = isinstance(op, Read) and any(op.memory in other.written for other in walk(self.of))
         return isinstance(op, DEAR) or written
 
-    def last_row(self, part: int) -> tuple[Value, Extent] | None:
+    def last_row(self) -> tuple[Value, Extent] | None:
         """Where the tiles begin along an axis whose parts are independent, and where what they write ends."""
         if self.label in self.axes.contracted():
             return None
-        writes = [op for _, op in self.walked if isinstance(op, Write)]
-        places = [op.axes[axis] for op in writes if (axis := self.axis(op.tile)) is not None]
-        found = {(op.at[axis], op.memory.type.extents[axis]) for op, axis in zip(writes, places, strict=True)}
-        if len(found) != 1:
+        writes = [o for _, op in self.walked for o in _with_inner(op) if isinstance(o, Write)]
+        found = set()
+        for op in writes:
+            axis = self.axis(op.tile)
+            if axis is not None:
+                found.add((op.at[op.axes[axis]], op.memory.type.extents[op.axes[axis]]))
+        if len(found) != 1 or any(self.axis(op.tile) is None for op in writes):
             return None
         ((at, length),) = found
-        return None if self.phase.get(at, 0) else (at, length)
+        inside = {v for _, op in self.walked for o in _with_inner(op) for v in _defined(o)} - set(self.phase)
+        return None if at in inside or self.phase.get(at, 0) else (at, length)
 
     def needed(self, phase: int) -> tuple[list[Op], list[Value]]:
         """The ops of a phase with those of earlier ones that are computed again, and what is kept for it."""
@@ -253,8 +280,7 @@ def _with_inner(op: Op) -> Iterator[Op]:
         yield from walk(block)
 
 
-def _all_values(op: Op) -> Iterator[Value]:
-    yield from op.operands
+def _defined(op: Op) -> Iterator[Value]:
     yield from op.results
     for block in op.blocks:
         yield from block.args
@@ -312,7 +338,7 @@ class _Emitter:
             self.memories[v] = self.memory(v, v.type.shape)
         sums = [op for op in ops if isinstance(op, Reduce) and plan.is_reduced(op)]
         for op in sums:
-            if has_order(op):
+            if op.has_order:
                 runs = _with(op.x.type.shape, op.axes[0], -(-plan.extent // self.run))
                 self.memories[op.result] = self.memory(op.result, runs)
         for piece in _pieces(plan.extent, plan.part, self.run):
@@ -331,7 +357,7 @@ class _Emitter:
     def finish(self, op: Reduce) -> None:
         """A reduction's result from those of the parts."""
         builder, (axis,) = self.builder, op.axes
-        if has_order(op):
+        if op.has_order:
             shape = _with(op.x.type.shape, axis, -(-self.plan.extent // self.run))
             parts = [self.read(self.memories[op.result], (builder.const(0),) * len(shape), shape)]
         else:
@@ -340,11 +366,6 @@ class _Emitter:
         for x in results[1:]:
             results[0] = builder.binary(COMBINED_BY[op.how], results[0], x)
         builder.ops[-1] = replace(builder.ops[-1], results=op.results)
-
-
-def has_order(op: Reduce) -> bool:
-    """Whether it matters which elements are combined first."""
-    return op.how in ("sum", "prod") and op.x.type.dtype.is_float
 
 
 def _with(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
@@ -362,14 +383,14 @@ class _Part:
 
     def write(self) -> None:
         builder, piece = self.builder, self.piece
-        bound = self.plan.last_row(piece.size)
+        bound = self.plan.last_row()
         if piece.count == 1 and bound is None:
             self.all_ops(builder.const(0))
             for v, x in self.carried.items():
                 self.emitter.found.setdefault(v, []).append(x)
             return
         trips = self.trips(bound)
-        free = [op for op in self.ops if isinstance(op, Reduce) and self.plan.is_reduced(op) and not has_order(op)]
+        free = [op for op in self.ops if isinstance(op, Reduce) and self.plan.is_reduced(op) and not op.has_order]
         init = [builder.const(identity(op.how, op.x.type.dtype), self.smaller(op.x)) for op in free]
         args = [builder.fresh(op.result.name, x.type) for op, x in zip(free, init, strict=True)]
         number = builder.fresh("part", INDEX_SCALAR)
@@ -426,15 +447,24 @@ class _Part:
                 op = replace(op, at=self.moved(op, op.result))
             case Write():
                 op = replace(op, at=self.moved(op, op.tile))
-            case Iota():
+            case Iota() if self.plan.is_along(op.result):
                 self.new[op.result] = self.count(op)
                 return
+            case Loop() | While():
+                op = map_blocks(op, self.region)
             case _:
                 pass
         self.new.update({v: self.builder.fresh(v.name, self.smaller(v)) for v in op.results})
         self.builder.ops.append(rename(op, self.new))
         for v in op.results:
             self.keep(v)
+
+    def region(self, block: Block) -> Block:
+        self.new.update({v: self.builder.fresh(v.name, self.smaller(v)) for v in block.args})
+        with self.builder.region():
+            for op in block.ops:
+                self.op(op)
+            return Block(tuple(self.new[v] for v in block.args), tuple(self.builder.ops))
 
     def keep(self, v: Value) -> None:
         """For a later phase; what is computed again was kept before, if at all."""
@@ -447,7 +477,8 @@ class _Part:
     def moved(self, op: Read | Write, tile: Value) -> tuple[Value, ...]:
         mine = self.plan.axis(tile)
         along = None if mine is None else op.axes[mine]
-        return tuple(self.builder.binary(Add, v, self.offset) if a == along else v for a, v in enumerate(op.at))
+        at = [self.new.get(v, v) for v in op.at]
+        return tuple(self.builder.binary(Add, v, self.offset) if a == along else v for a, v in enumerate(at))
 
     def count(self, op: Iota) -> Value:
         """The numbers of a part's elements in the tile."""
@@ -458,7 +489,7 @@ class _Part:
     def reduce(self, op: Reduce) -> None:
         """The sums of a part's runs are written down; without an order, a part is combined with those before."""
         x = self.new[op.x]
-        if not has_order(op):
+        if not op.has_order:
             before = self.carried.get(op.result)
             self.carried[op.result] = x if before is None else self.builder.binary(COMBINED_BY[op.how], before, x)
             return

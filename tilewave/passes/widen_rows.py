@@ -1,11 +1,12 @@
-"""Rows that are reduced whole get the length of a power of two, which lanes can share; what is beyond never counts.
+"""Rows that are reduced whole get a length that lanes can share evenly; what is beyond never counts.
 
 %x = read(%a, [%m, %c0]) : tile<1x1000xf32>       →  %x = read(%a, [%m, %c0]) : tile<1x1024xf32>
 %s = reduce(%x) {axes = [1], how = sum}              %inside = less(%places, %c1000) …
                                                      %s = reduce(select(%inside, %x, %zero)) {axes = [1], how = sum}
 
-A row is whole where everything along it begins at 0 and nothing in memory lies behind its end, so that the longer one
-reads zeros there and writes nothing. Other tiles keep their lengths: what lies behind them belongs to somebody else.
+That is a power of two, or for longer rows a whole number of parts, one for each wave and each a power of two. A row is
+whole where everything along it begins at 0 and nothing in memory lies behind its end, so that the longer one reads
+zeros there and writes nothing. Other tiles keep their lengths: what lies behind them belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Broadcast, Const, Gather, Iota, Less, Mma, Read, Reduce, Scatter, Select, Write
+from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import map_blocks, names, rename, walk
-from tilewave.ir.types import BOOL, INDEX, Tile, Type
+from tilewave.ir.types import Tile, Type
+
+PART_BYTES, MOST_PARTS = 2048, 16
+"""What a wave of 32 lanes takes of a row, in four chunks of 16 bytes a lane, and how many waves share one at most."""
 
 
 def widen_rows(kernel: Kernel) -> Kernel:
@@ -49,12 +53,12 @@ class _Widening:
             if isinstance(op, Reduce):
                 for axis in op.axes:
                     label, extent = self.axes.of(op.x)[axis], op.x.type.shape[axis]
-                    if _is_odd(extent) and (length := self.whole(label, extent)) is not None:
-                        self.lengths[label] = length
+                    if _is_odd(extent) and self.longer(label, extent) != extent and self.is_whole(label, extent):
+                        self.lengths[label] = extent
         self.wider = {v: Value(v.name, self.widened(v)) for v in _tiles(kernel) if self.widened(v) != v.type}
 
-    def whole(self, label: Label, extent: int) -> int | None:
-        """The length of a row in memory, if all that moves along it is a whole row."""
+    def is_whole(self, label: Label, extent: int) -> bool:
+        """Whether all that moves along it is a whole row in memory."""
         for op in walk(self.old.body):
             match op:
                 case Read(memory, at, axes) | Write(_, memory, at, axes):
@@ -62,12 +66,12 @@ class _Widening:
                     for axis, mine in zip(axes, self.axes.of(tile), strict=True):
                         begins = self.positions.constant(at[axis]) == 0
                         if mine == label and (memory.type.extents[axis] != extent or not begins):
-                            return None
+                            return False
                 case Gather() | Scatter() | Mma() if self.goes_along(op, label):
-                    return None
+                    return False
                 case _:
                     pass
-        return extent
+        return True
 
     def goes_along(self, op: Op, label: Label) -> bool:
         tiles = (v for v in (*op.results, *op.operands) if isinstance(v.type, Tile))
@@ -75,7 +79,19 @@ class _Widening:
 
     def widened(self, v: Value) -> Type:
         shape = zip(self.axes.of(v), v.type.shape, strict=True)
-        return Tile(tuple(_power_above(n) if label in self.lengths else n for label, n in shape), v.type.dtype)
+        return Tile(tuple(self.longer(label, n) if label in self.lengths else n for label, n in shape), v.type.dtype)
+
+    def longer(self, label: Label, length: int) -> int:
+        """The length that a row gets."""
+        part = PART_BYTES // self.element_bytes(label)
+        while -(-length // part) > MOST_PARTS:
+            part *= 2
+        return _power_above(length) if length <= part else -(-length // part) * part
+
+    def element_bytes(self, label: Label) -> int:
+        """Of what is read along a row, the narrowest."""
+        reads = (op for op in walk(self.old.body) if isinstance(op, Read) and label in self.axes.of(op.result))
+        return min((op.result.type.dtype.bytes for op in reads), default=4)
 
     # -- the kernel
 
@@ -95,18 +111,14 @@ class _Widening:
             assert isinstance(wider, Reduce)
             for axis in op.axes:
                 if (length := self.lengths.get(self.axes.of(op.x)[axis])) is not None:
-                    wider = replace(wider, x=self.inside(wider.x, axis, length, op.how))
+                    wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, _nothing(op)))
         self.builder.ops.append(wider)
 
-    def inside(self, x: Value, axis: int, length: int, how: str) -> Value:
-        """x with what changes nothing behind a row's end."""
-        out, kind = self.builder, x.type
-        row = Tile((kind.shape[axis],), INDEX)
-        end = out.emit(Broadcast, out.const(length), type=row)
-        holds = out.binary(Less, out.emit(Iota, type=row), end)
-        everywhere = out.emit(Broadcast, holds, (axis,), type=Tile(kind.shape, BOOL))
-        other = out.emit(Const, identity(how, kind.dtype), type=kind)
-        return out.emit(Select, everywhere, x, other, type=kind)
+
+def _nothing(op: Reduce) -> int | float | bool:
+    """What is combined with a row without changing it, the sign of its zeros included."""
+    found, dtype = identity(op.how, op.x.type.dtype), op.x.type.dtype
+    return -0.0 if op.how == "sum" and dtype.is_float else found
 
 
 def _power_above(n: int) -> int:

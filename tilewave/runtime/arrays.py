@@ -60,13 +60,14 @@ def _elements(v: ArrayView) -> NDArray:
 # view ---------------------------------------------------------------------------------------------------------------
 
 
-def view(array: object) -> ArrayView:
-    """The array's memory; a CallError where it has none that a kernel could use."""
+def view(array: object, name: str = "view: array") -> ArrayView:
+    """The array's memory; a CallError where it has none that a kernel could use. `name` is what an error calls it."""
     try:
         return _view(array)
     except Refused as refused:
+        called = name.split()[-1]
         raise CallError(
-            f"view: array {refused.what}", remedy=refused.remedy.replace("{name}", "array")
+            f"{name} {refused.what}", remedy=refused.remedy.replace("{name}", called)
         ) from refused.__cause__
 
 

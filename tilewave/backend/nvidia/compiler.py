@@ -23,7 +23,7 @@ def lowered_for(kernel: Kernel, chip: Chip, variant: Variant) -> LoweredLanes:
 
 
 def loads_whole_rows(kernel: Kernel, variant: Variant) -> bool:
-    """Whether its open rows are as long as multiples of the widest load: where lanes load all, others take other code."""
+    """Whether its open rows are as long as multiples of the widest load: others have code of their own."""
     copies = any(isinstance(op, Asynchronous) for op in walk(kernel.body))
     return not copies and not variant.any_strides and not variant.narrow
 

@@ -83,6 +83,11 @@ class Reduce(Reduction):
         return tuple(axis for axis in range(len(self.x.type.shape)) if axis not in self.axes)
 
     @property
+    def has_order(self) -> bool:
+        """Whether it matters which elements are combined first."""
+        return self.how in ("sum", "prod") and bool(self.x.type.dtype.is_float)
+
+    @property
     def shape_with_runs(self) -> tuple[int, ...]:
         """The shape of x where an axis of runs is two: which run, and where in it."""
         shape: tuple[int, ...] = self.x.type.shape

@@ -27,7 +27,7 @@ from tilewave.lower.cpu.arguments import (
 from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
-from tilewave.lower.cpu.scratch import ScratchMemory, ScratchTile, ScratchTiles
+from tilewave.lower.cpu.scratch import ScratchTile, ScratchTiles, WorkerMemory
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
@@ -138,7 +138,7 @@ class _Body:
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)
 
-        self.scratch: ScratchMemory | None = None
+        self.scratch: WorkerMemory | None = None
 
     @property
     def scratch_bytes(self) -> int:
@@ -154,7 +154,7 @@ class _Body:
             base = load_word(f, self.slots.scratch, "ptr")
             stride = load_word(f, self.slots.scratch + 1)
             offset = f.value(f"mul i64 %worker, {stride}")
-            self.scratch = ScratchMemory(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
+            self.scratch = WorkerMemory(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
         if self.room is Room.MEMORY:
             assert self.scratch
             self.tiles = ScratchTiles(f, self.scratch)

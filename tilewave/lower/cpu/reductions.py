@@ -70,11 +70,18 @@ def _picked(f: LlvmFunction, x: Flat, a: str, b: str, places: Sequence[int]) -> 
 def without_axis(f: LlvmFunction, x: Flat, axis: int, combine: Combine) -> Flat:
     """A tile without an axis, its elements combined in the order of a tree."""
     inner = prod(x.shape[axis + 1 :])
-    while x.shape[axis] % 2 == 0:
-        x = _pairs(f, x, axis, combine) if inner == 1 else _pairs_of_rows(f, x, axis, inner, combine)
-    if x.shape[axis] > 1:
-        x = _odd_rows(f, x, axis, inner, combine)
+    while x.shape[axis] > 1:
+        in_vectors = inner == 1 and x.shape[axis] % 2 == 0
+        x = _pairs(f, x, axis, combine) if in_vectors else _pairs_of_rows(f, x, axis, inner, combine)
     return replace(x, shape=(*x.shape[:axis], *x.shape[axis + 1 :]))
+
+
+def lane_by_lane(f: LlvmFunction, x: Flat, combine: Combine) -> Flat:
+    """Rows of whole vectors as one vector each, where the order does not matter: no lane changes its place."""
+    *outer, along = x.shape
+    if along % x.lanes:
+        return x
+    return without_axis(f, replace(x, shape=(*outer, along // x.lanes, x.lanes)), len(outer), combine)
 
 
 def _halved(x: Flat, axis: int) -> tuple[int, ...]:
@@ -114,10 +121,3 @@ def _pairs_of_rows(f: LlvmFunction, x: Flat, axis: int, inner: int, combine: Com
         if len(rows) % 2:
             vectors += rows[-1]
     return replace(x, shape=_halved(x, axis), vectors=tuple(vectors))
-
-
-def _odd_rows(f: LlvmFunction, x: Flat, axis: int, inner: int, combine: Combine) -> Flat:
-    """All rounds of an axis of odd length."""
-    while x.shape[axis] > 1:
-        x = _pairs_of_rows(f, x, axis, inner, combine)
-    return x

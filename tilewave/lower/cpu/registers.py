@@ -11,7 +11,7 @@ from tilewave.ir.core import Op
 from tilewave.ir.ops import Reduce, Shift
 from tilewave.ir.types import DType, Tile
 from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
-from tilewave.lower.cpu.reductions import Flat, combining, regrouped, without_axis
+from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import Known, elementwise, in_memory, literal, splat_constant, stored
@@ -152,6 +152,8 @@ class RegisterTiles:
         shape = op.shape_with_runs
         found = Flat(x.dtype, shape, x.lanes, tuple(v for row in x.rows for v in row))
         for axis in reversed(op.axes_with_runs):
+            if not op.has_order and axis == len(found.shape) - 1:
+                found = lane_by_lane(f, found, combine)
             found = without_axis(f, found, axis, combine)
         kind = op.result.type
         if not isinstance(kind, Tile):

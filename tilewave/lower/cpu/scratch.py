@@ -47,7 +47,7 @@ class ScratchTile:
         store(f, self.dtype, x, self.address(f, index))
 
 
-class ScratchMemory:
+class WorkerMemory:
     """The memory of a worker's own; `bytes` is how much of it was taken."""
 
     def __init__(self, f: LlvmFunction, base: str) -> None:
@@ -68,7 +68,7 @@ class ScratchMemory:
 class ScratchTiles:
     """How each op on tiles is said when tiles are in memory."""
 
-    def __init__(self, f: LlvmFunction, memory: ScratchMemory) -> None:
+    def __init__(self, f: LlvmFunction, memory: WorkerMemory) -> None:
         self.f, self.memory = f, memory
 
     def new(self, kind: Tile) -> ScratchTile:

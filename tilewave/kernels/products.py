@@ -1,4 +1,4 @@
-"""Kernels that come with tilewave, written in its own language."""
+"""Matrix products: a GEMM of any shape, dtype and order of tiles, and one with an epilogue."""
 
 from __future__ import annotations
 

@@ -1,0 +1,34 @@
+"""Kernels that come with tilewave, written in its own language.
+
+Those on rows are called like functions and write what they are given for it: `softmax(x, y)`. Each is made, for the
+dtypes, the device and the row length of a call, by the function beside it: `softmax_kernel`.
+"""
+
+from tilewave.kernels.norms import layer_norm as layer_norm
+from tilewave.kernels.norms import layer_norm_kernel as layer_norm_kernel
+from tilewave.kernels.norms import rms_norm as rms_norm
+from tilewave.kernels.norms import rms_norm_kernel as rms_norm_kernel
+from tilewave.kernels.products import Floats as Floats
+from tilewave.kernels.products import GemmKernel as GemmKernel
+from tilewave.kernels.products import accumulator as accumulator
+from tilewave.kernels.products import error_bound as error_bound
+from tilewave.kernels.products import gelu as gelu
+from tilewave.kernels.products import gemm as gemm
+from tilewave.kernels.products import gemm_bias_gelu as gemm_bias_gelu
+from tilewave.kernels.rows import Rows as Rows
+from tilewave.kernels.rows import kernel_for as kernel_for
+from tilewave.kernels.rows import rows_for as rows_for
+from tilewave.kernels.softmaxes import cross_entropy as cross_entropy
+from tilewave.kernels.softmaxes import cross_entropy_kernel as cross_entropy_kernel
+from tilewave.kernels.softmaxes import log_softmax as log_softmax
+from tilewave.kernels.softmaxes import log_softmax_kernel as log_softmax_kernel
+from tilewave.kernels.softmaxes import softmax as softmax
+from tilewave.kernels.softmaxes import softmax_kernel as softmax_kernel
+from tilewave.kernels.sums import argmax as argmax
+from tilewave.kernels.sums import argmax_kernel as argmax_kernel
+from tilewave.kernels.sums import cumsum as cumsum
+from tilewave.kernels.sums import cumsum_kernel as cumsum_kernel
+from tilewave.kernels.sums import sum_
+from tilewave.kernels.sums import sum_kernel as sum_kernel
+
+sum = sum_

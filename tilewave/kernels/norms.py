@@ -1,0 +1,130 @@
+"""Rows divided by their spread: layer_norm and rms_norm, each with what may stand beside it.
+
+The mean comes first, then the squares of what is left of it: rows far from 0 keep their digits. Long rows are read once
+for each of these, and once more for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from tilewave.errors import CallError, here
+from tilewave.ir.types import DType
+from tilewave.kernels.rows import N, RowNumbers, Rows, a_number_a_column, arithmetic_of, kernel_for, matrix
+from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.ops import cast, read, rsqrt, scalar, write
+from tilewave.lang.types import MemoryType
+
+
+def layer_norm(x: Any, y: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> None:
+    """y = (x - mean) / sqrt(variance + eps) · weight + bias along each row; weight and bias have a number a column.
+
+    The variance is that of all numbers of a row: the mean of (x - mean)².
+    """
+    if bias is not None and weight is None:
+        what = "layer_norm: there is a bias, but no weight"
+        raise CallError(what, loc=here(), remedy="pass ones as weight")
+    kernel = kernel_for(layer_norm_kernel, x=x, y=y, weight=weight, bias=bias)
+    kernel(*(array for array in (x, weight, bias) if array is not None), y, eps)
+
+
+def rms_norm(x: Any, y: Any, weight: Any = None, eps: float = 1e-5, residual: Any = None, total: Any = None) -> None:
+    """y = x / sqrt(mean of x² + eps) · weight along each row; weight has a number a column.
+
+    With a residual, x + residual is written to `total`, and y is the norm of what is written there.
+    """
+    if (residual is None) != (total is None):
+        what = "rms_norm: x + residual goes to total, so they come together"
+        raise CallError(what, loc=here(), remedy="pass residual=r, total=np.empty_like(x), or neither")
+    kernel = kernel_for(rms_norm_kernel, x=x, y=y, weight=weight, residual=residual, total=total)
+    kernel(*(array for array in (x, residual, weight, total) if array is not None), y, eps)
+
+
+@cache
+def layer_norm_kernel(
+    rows: Rows, x_dtype: DType, y_dtype: DType, weight_dtype: DType | None = None, bias_dtype: DType | None = None
+) -> WaveKernel:
+    """y[M, N] of x[M, N], weight[N] and bias[N] as far as they have dtypes, and eps."""
+    of = arithmetic_of("layer_norm", x=x_dtype, y=y_dtype, weight=weight_dtype, bias=bias_dtype)
+
+    def norm(x: Any, weight: Any, bias: Any, y: Any, eps: Any) -> None:
+        numbers, count = RowNumbers(rows, of, lambda: cast(read(x), of)), scalar(N, of)
+        mean = numbers.sum(lambda v: v) / count
+        scale = rsqrt(numbers.sum(lambda v: (v - mean) * (v - mean)) / count + eps)
+
+        @numbers.each
+        def one(v: Any) -> None:
+            found = (v - mean) * scale
+            found = found if weight is None else found * cast(read(weight), of)
+            write(cast(found if bias is None else found + cast(read(bias), of), y_dtype), y)
+
+    def plain(x: Any, y: Any, eps: Any) -> None:
+        norm(x, None, None, y, eps)
+
+    def weighted(x: Any, weight: Any, y: Any, eps: Any) -> None:
+        norm(x, weight, None, y, eps)
+
+    functions: dict[tuple[bool, bool], Callable[..., None]]
+    functions = {(False, False): plain, (True, False): weighted, (True, True): norm}
+    function = functions[weight_dtype is not None, bias_dtype is not None]
+    columns = _columns(weight=weight_dtype, bias=bias_dtype)
+    return rows.kernel(_named("layer_norm", function), x=matrix(x_dtype), **columns, y=matrix(y_dtype), eps=of)
+
+
+@cache
+def rms_norm_kernel(
+    rows: Rows,
+    x_dtype: DType,
+    y_dtype: DType,
+    weight_dtype: DType | None = None,
+    residual_dtype: DType | None = None,
+    total_dtype: DType | None = None,
+) -> WaveKernel:
+    """y[M, N] of x[M, N], weight[N] and eps; with a residual[M, N], total[M, N] as well."""
+    of = arithmetic_of(
+        "rms_norm", x=x_dtype, y=y_dtype, weight=weight_dtype, residual=residual_dtype, total=total_dtype
+    )
+
+    def norm(x: Any, residual: Any, weight: Any, total: Any, y: Any, eps: Any) -> None:
+        def read_numbers() -> Any:
+            if residual is None:
+                return cast(read(x), of)
+            return cast(cast(cast(read(x), of) + cast(read(residual), of), total_dtype or of), of)
+
+        numbers = RowNumbers(rows, of, read_numbers)
+        scale = rsqrt(numbers.sum(lambda v: v * v) / scalar(N, of) + eps)
+
+        @numbers.each
+        def one(v: Any) -> None:
+            if total is not None:
+                write(cast(v, total_dtype or of), total)
+            found = v * scale
+            write(cast(found if weight is None else found * cast(read(weight), of), y_dtype), y)
+
+    def plain(x: Any, y: Any, eps: Any) -> None:
+        norm(x, None, None, None, y, eps)
+
+    def weighted(x: Any, weight: Any, y: Any, eps: Any) -> None:
+        norm(x, None, weight, None, y, eps)
+
+    def added(x: Any, residual: Any, total: Any, y: Any, eps: Any) -> None:
+        norm(x, residual, None, total, y, eps)
+
+    functions: dict[tuple[bool, bool], Callable[..., None]]
+    functions = {(False, False): plain, (True, False): weighted, (False, True): added, (True, True): norm}
+    function = functions[weight_dtype is not None, residual_dtype is not None]
+    before = {"x": matrix(x_dtype), **({} if residual_dtype is None else {"residual": matrix(residual_dtype)})}
+    behind = {**({} if total_dtype is None else {"total": matrix(total_dtype)}), "y": matrix(y_dtype)}
+    return rows.kernel(_named("rms_norm", function), **before, **_columns(weight=weight_dtype), **behind, eps=of)
+
+
+def _columns(**dtypes: DType | None) -> dict[str, MemoryType]:
+    return {name: a_number_a_column(dtype) for name, dtype in dtypes.items() if dtype is not None}
+
+
+def _named(name: str, function: Callable[..., None]) -> Callable[..., None]:
+    """Whatever is given beside the rows, the kernel has one name."""
+    function.__name__ = name
+    return function
