@@ -110,6 +110,8 @@ class KernelCalls:
         places = self._places(call.arrays)
         compiled = self._compiled(self._device(call.arrays, places), symbols, self._longest(places, symbols))
         if where is not None and "" not in where:
+            if len(self._without_symbols) >= KEPT_KERNELS:
+                self._without_symbols.clear()
             self._without_symbols[where] = compiled
         told = {s.name: value.evaluate({}) for s, value in symbols.items() if self._is_told(s, value)}
         compiled.launch(call.arrays, {**call.scalars, **told} if told else call.scalars)
@@ -173,15 +175,23 @@ class KernelCalls:
         """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
         subs = {s: value for s, value in symbols.items() if not self._is_told(s, value)}
         target = target_on(self.kernel.name, device).name
-        key = target, *sorted((s.name, str(value)) for s, value in subs.items()), *longest.items()
-        if key not in self._kernels:
+        said = target, *sorted((s.name, str(value)) for s, value in subs.items())
+        found = self._kernels.get((said, *longest.items()))
+        if found is None:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
             with _missing_told(self.kernel.name):
-                self._kernels[key] = compiled_for(self.kernel, target, subs, longest)
-        taken = {name for name, _, _ in self._kernels[key].kernel.limits}
-        self.whole = tuple(size for size in self.whole if size.symbol.name in taken or size.symbol not in longest)
-        return self._kernels[key]
+                found = compiled_for(self.kernel, target, subs, longest)
+            key = said, *self._taken(found, longest).items()
+            self._kernels[key] = found
+        return found
+
+    def _taken(self, compiled: Compiled, longest: Mapping[Symbol, int]) -> Mapping[Symbol, int]:
+        """Those of the sizes that the kernel does take whole; others decide nothing from now on."""
+        taken = {name for name, _, _ in compiled.kernel.limits} if longest else set()
+        unused = {s for s in longest if word(s.name) not in taken}
+        self.whole = tuple(size for size in self.whole if size.symbol not in unused)
+        return {s: most for s, most in longest.items() if s not in unused}
 
     def _is_told(self, symbol: Symbol, value: Any) -> bool:
         """Whether it is a size that arrays tell too, and a number for them to agree with."""

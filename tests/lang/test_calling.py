@@ -45,9 +45,9 @@ def compiles(monkeypatch):
     """The targets and symbols of what calls compile."""
     seen = []
 
-    def counted(kernel, target, subs):
-        seen.append((target, {s.name: str(value) for s, value in subs.items()}))
-        return compiled_for(kernel, target, subs)
+    def counted(kernel, target, subs, longest):
+        seen.append((target, {s.name: str(value) for s, value in {**subs, **longest}.items()}))
+        return compiled_for(kernel, target, subs, longest)
 
     compiled_for = tilewave.call.compiled_for
     monkeypatch.setattr(tilewave.call, "compiled_for", counted)
@@ -404,7 +404,7 @@ def test_the_decorators_subs_are_checked_where_they_stand(subs):
 
 def test_what_calls_leave_behind_is_bounded(monkeypatch):
     copy = copy_kernel()
-    monkeypatch.setattr(tilewave.call, "compiled_for", lambda kernel, target, subs: Fake())
+    monkeypatch.setattr(tilewave.call, "compiled_for", lambda kernel, target, subs, longest: Fake())
 
     class Fake:
         def launch(self, arrays, values):

@@ -6,7 +6,6 @@ from messages import HEAD, said, same
 
 from tilewave.errors import (
     ConstraintError,
-    DimensionError,
     DTypeError,
     ShapeError,
     SymbolError,
@@ -237,11 +236,11 @@ CASES = {
         "mma: mma_type is 'f16', no MMAType",
         "write mma_type=MMAType.F32_16x16x16_F16, or leave it out",
     ),
-    "broadcast along a dim without a constraint": (
-        DimensionError,
+    "broadcast along a dim that nobody gave a length": (
+        SymbolError,
         "y = ‹broadcast(x, target_shape=[M, N, T])›",
-        "broadcast: the tile spans T, which no constraint covers here",
-        "add WorkgroupConstraint(T, BLOCK_T, …), or TilingConstraint(T, BLOCK_T) and do this inside an iterate over T",
+        "T has no value",
+        "give it one: WaveCompileOptions(subs={T: …, …})",
     ),
 }
 

@@ -138,7 +138,7 @@ def trace_kernel(
     body = replace(body, ops=(*trace.allocations, *body.ops))
     dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
     places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
-    limits = tuple((str(dim), *limit) for dim, limit in trace.limits.items())
+    limits = tuple((numbers[dim].name, *limit) for dim, limit in trace.limits.items())
     made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
     return TracedKernel(at_launch(made), geometry.order, places, left)
 
