@@ -30,7 +30,7 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         one = int(how == "prod")
         return float(one) if dtype.is_float else one
     if dtype.is_float:
-        return float("-inf") if how == "max" else float("inf")
+        return -dtype.largest if how == "max" else dtype.largest
     half = 1 << dtype.bits - 1
     return -half if how == "max" else half - 1
 
