@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewave.backend.amd import exchanges
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module
@@ -132,6 +133,15 @@ class Amdgcn:
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """Lanes are told apart by the byte at which each would lie in a row of words."""
         return f.call("i32", "llvm.amdgcn.ds.bpermute", [("i32", f.value(f"shl i32 {lane}, 2")), ("i32", word)])
+
+    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        if bit < exchanges.ROW_BITS:
+            return word, exchanges.in_a_row(f, word, bit, alike)
+        if self.chip.swaps_rows:
+            return exchanges.swapped(f, word, bit)
+        if bit == exchanges.ROW_BITS:
+            return word, exchanges.of_other_row(f, word)
+        return word, self.shuffle(f, word, f.value(f"xor i32 {self.lane(f)}, {1 << bit}"))
 
     def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,6 +57,9 @@ class Nvptx:
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         return numbers.shuffle(f, word, lane)
+
+    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        return word, numbers.of_lane_across(f, word, bit)
 
     def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -113,6 +113,11 @@ class LaneTarget(Protocol):
 
     def shuffle(self, f: LlvmFunction, word: str, lane: str) -> str:
         """The 32 bits that a lane of this wave has for `word`."""
+        ...
+
+    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        """The 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose numbers
+        differ in the bits `alike` have the same."""
         ...
 
     def barrier(self, f: LlvmFunction) -> None: ...
