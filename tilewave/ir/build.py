@@ -85,7 +85,8 @@ class Builder:
     def first_along(self, x: Value, axis: int, count: int, other: int | float | bool) -> Value:
         """x in its first `count` places along an axis, `other` behind them."""
         places = Tile((x.type.shape[axis],), INDEX_SCALAR.dtype)
-        below = self.binary(Less, self.emit(Iota, type=places), self.const(count, places))
+        end = self.const(count, places)
+        below = self.binary(Less, self.emit(Iota, type=places), end)
         inside = self.emit(Broadcast, below, (axis,), type=elementwise(x.type, below.type.dtype))
         return self.emit(Select, inside, x, self.const(other, x.type), type=x.type)
 

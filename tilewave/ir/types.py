@@ -44,6 +44,13 @@ class DType:
     def is_int(self) -> bool:
         return self.kind == "int"
 
+    @property
+    def largest(self) -> float:
+        """The largest number of a float: infinity, where it has one."""
+        with np.errstate(over="ignore"):
+            infinite = float(self.numpy.type(np.inf))
+        return infinite if infinite == np.inf else float(ml_dtypes.finfo(self.numpy).max)  # type: ignore[no-untyped-call]
+
 
 _ML_DTYPES = {
     "bf16": "bfloat16",

@@ -119,6 +119,8 @@ class Chip:
     """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
     converts: tuple[str, ...] = ()
     """8-bit floats that it has instructions to convert from f32 and back with, rounding to nearest even."""
+    swaps_rows: bool = False
+    """Whether two registers can swap halves of their lanes, or every second 16 of them."""
     features: str = ""
     """Said to LLVM beyond `cpu`."""
     sources: tuple[Source, ...] = ()
@@ -165,6 +167,7 @@ CDNA_SOURCES = (
     Source("barriers", CDNA_ISA),
     Source("converts", CDNA_ISA + ", V_CVT_PK_FP8_F32 and its like"),
     Source("direct_load_bytes", 'LLVM, "AMDGPU DMA Operations"'),
+    Source("swaps_rows", CDNA_ISA + ", V_PERMLANE16_SWAP_B32 and V_PERMLANE32_SWAP_B32"),
 )
 
 GFX942 = Chip(
@@ -217,6 +220,7 @@ GFX950 = Chip(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4, 12, 16),
+    swaps_rows=True,
     converts=("f8e4m3fn", "f8e5m2"),
     sources=CDNA_SOURCES,
 )

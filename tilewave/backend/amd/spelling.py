@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewave.backend.amd import exchanges
 from tilewave.backend.llvm_child import LlvmMachine
 from tilewave.lower.gpu.target import Product
 from tilewave.lower.llvm import LlvmFunction, Module, vector
@@ -136,6 +137,15 @@ class Amdgcn:
     def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
         kind = vector(count, "i32")
         return f.value(f'call {kind} asm sideeffect "", "=v,0"({kind} {words})')
+
+    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        if bit < exchanges.ROW_BITS:
+            return word, exchanges.in_a_row(f, word, bit, alike)
+        if self.chip.swaps_rows:
+            return exchanges.swapped(f, word, bit)
+        if bit == exchanges.ROW_BITS:
+            return word, exchanges.of_other_row(f, word)
+        return word, self.shuffle(f, word, f.value(f"xor i32 {self.lane(f)}, {1 << bit}"))
 
     def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')

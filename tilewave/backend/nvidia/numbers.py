@@ -30,6 +30,12 @@ def shuffle(f: LlvmFunction, word: str, lane: str) -> str:
     return f.call("i32", "llvm.nvvm.shfl.sync.idx.i32", arguments)
 
 
+def of_lane_across(f: LlvmFunction, word: str, bit: int) -> str:
+    """The word of the lane whose number differs in one bit."""
+    arguments = [("i32", ALL_LANES), ("i32", word), ("i32", str(1 << bit)), ("i32", str(LANES - 1))]
+    return f.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", arguments)
+
+
 def workgroup(f: LlvmFunction) -> str:
     return f.call("i32", "llvm.nvvm.read.ptx.sreg.ctaid.x", [])
 

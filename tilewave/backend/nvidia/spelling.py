@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,6 +62,9 @@ class Nvptx:
         """The assembler sees through moves; it does not know that grids have one layer of one row, numbered 0."""
         zero = numbers.hidden_zero(f, turn)
         return f.value(f"xor {vector(count, 'i32')} {words}, {splat(f, 'i32', zero, count)}")
+
+    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        return word, numbers.of_lane_across(f, word, bit)
 
     def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")

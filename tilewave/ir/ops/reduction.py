@@ -10,10 +10,7 @@ So the order of a sum depends on how many elements there are and on nothing else
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isnan, prod
-
-import ml_dtypes
-import numpy as np
+from math import prod
 
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.arith import Add, And, Binary, Max, Min, Mul, Or
@@ -33,10 +30,7 @@ def identity(how: str, dtype: DType) -> int | float | bool:
         one = int(how == "prod")
         return float(one) if dtype.is_float else one
     if dtype.is_float:
-        most = float(np.float64(np.inf).astype(dtype.numpy))
-        if isnan(most):  # some dtypes have no infinity
-            most = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
-        return -most if how == "max" else most
+        return -dtype.largest if how == "max" else dtype.largest
     half = 1 << dtype.bits - 1
     return -half if how == "max" else half - 1
 

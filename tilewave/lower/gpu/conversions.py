@@ -5,6 +5,7 @@ Both are matrices over bits (`layouts/conversions.py`). Neighbours that stay tog
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -82,21 +83,38 @@ class Conversions:
 
     def taken(self, x: Held, part: str, lane: str) -> str:
         """A part of another lane's, word by word."""
+        moved = (self.target.shuffle(self.f, word, lane) for word in self.words(x, part))
+        return self.part(x, moved)
+
+    def both(self, x: Held, part: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        """A part of this lane's and of the one's whose number differs in one bit, in any order."""
+        pairs = [self.target.both(self.f, word, bit, alike) for word in self.words(x, part)]
+        return self.part(x, (a for a, _ in pairs)), self.part(x, (b for _, b in pairs))
+
+    def words(self, x: Held, part: str) -> Iterator[str]:
+        """A part as words, each as it is asked for."""
         bits = BITS[x.kind] * x.width
         if bits > WORD_BITS:
             words = f"<{bits // WORD_BITS} x i32>"
-            whole, found = self.f.value(f"bitcast {x.type} {part} to {words}"), "poison"
+            whole = self.f.value(f"bitcast {x.type} {part} to {words}")
             for i in range(bits // WORD_BITS):
-                word = self.f.value(f"extractelement {words} {whole}, i64 {i}")
-                moved = self.target.shuffle(self.f, word, lane)
-                found = self.f.value(f"insertelement {words} {found}, i32 {moved}, i64 {i}")
-            return self.f.value(f"bitcast {words} {found} to {x.type}")
+                yield self.f.value(f"extractelement {words} {whole}, i64 {i}")
+            return
         narrow = f"i{bits}"
         word = self.f.value(f"bitcast {x.type} {part} to {narrow}") if x.type != narrow else part
-        word = self.f.value(f"zext {narrow} {word} to i32") if bits < WORD_BITS else word
-        moved = self.target.shuffle(self.f, word, lane)
-        moved = self.f.value(f"trunc i32 {moved} to {narrow}") if bits < WORD_BITS else moved
-        return self.f.value(f"bitcast {narrow} {moved} to {x.type}") if x.type != narrow else moved
+        yield self.f.value(f"zext {narrow} {word} to i32") if bits < WORD_BITS else word
+
+    def part(self, x: Held, words: Iterable[str]) -> str:
+        """The part that words are."""
+        bits = BITS[x.kind] * x.width
+        if bits > WORD_BITS:
+            kind, found = f"<{bits // WORD_BITS} x i32>", "poison"
+            for i, word in enumerate(words):
+                found = self.f.value(f"insertelement {kind} {found}, i32 {word}, i64 {i}")
+            return self.f.value(f"bitcast {kind} {found} to {x.type}")
+        (word,), narrow = words, f"i{bits}"
+        word = self.f.value(f"trunc i32 {word} to {narrow}") if bits < WORD_BITS else word
+        return self.f.value(f"bitcast {narrow} {word} to {x.type}") if x.type != narrow else word
 
 
 def _width(step: Rearrangement | LaneExchange, kind: str) -> int:

@@ -72,12 +72,11 @@ class Reductions:
         conversions = Conversions(self.f, self.target)
         x = regrouped(self.f, x, natural_width(op.result.type.shape, x.kind))
         parts = list(x.parts)
-        for bit in op.bits:
-            other = self.f.value(f"xor i32 {self.target.lane(self.f)}, {1 << bit}")
-            theirs = [conversions.taken(x, part, other) for part in parts]
+        for i, bit in enumerate(op.bits):
+            pairs = [conversions.both(x, part, bit, op.bits[:i]) for part in parts]
             parts = [
                 packed(self.f, self.combined(op, *self.both(x, a, b), x.kind, x.width), x.kind, x.width)
-                for a, b in zip(parts, theirs, strict=True)
+                for a, b in pairs
             ]
         return Held(op.result.type.shape, x.kind, x.width, tuple(parts))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +117,11 @@ class LaneTarget(Protocol):
 
     def renewed(self, f: LlvmFunction, words: str, count: int, turn: int) -> str:
         """The same words, but no compiler knows it, nor that those of another turn are the same."""
+        ...
+
+    def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
+        """The 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose numbers
+        differ in the bits `alike` have the same."""
         ...
 
     def barrier(self, f: LlvmFunction) -> None: ...
