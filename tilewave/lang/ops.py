@@ -163,7 +163,7 @@ class _Place:
             assert step is not None
             iterator, rest = step
             start = self.start(iterator) if iterator is not None else 0
-            if iterators_in(rest):
+            if iterator is not None and iterators_in(rest):
                 position = rest.evaluate({**self.trace.symbols, iterator: start})
             else:
                 position = _plus(start, rest.evaluate(self.trace.symbols))
