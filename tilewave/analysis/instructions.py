@@ -1,9 +1,12 @@
-"""The matrix instruction of a product, which a pass in front has chosen."""
+"""The matrix instruction of a product, which a pass in front has chosen, and how lanes hold its blocks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewave.ir.faults import lacking
 from tilewave.ir.ops import Mma
+from tilewave.layouts.fragments import Fragment
 from tilewave.machine.matrix import BY_NAME, MatrixInstruction
 
 
@@ -11,3 +14,8 @@ def instruction_of(op: Mma) -> MatrixInstruction:
     if not op.instruction:
         raise lacking("choose_instructions", "this product has no matrix instruction yet", op.loc)
     return BY_NAME[op.instruction]
+
+
+def fragment_of(op: Mma) -> Fragment:
+    """One block of a product that each wave computes by itself."""
+    return replace(instruction_of(op).fragment(op.depth), in_order=op.in_order)

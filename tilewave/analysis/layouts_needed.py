@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tilewave.analysis.instructions import fragment_of
 from tilewave.analysis.loads import memory_order
 from tilewave.analysis.ties import Ties, TileLayouts, bodies, carried, carried_args, part_of
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -127,7 +128,7 @@ class LayoutsNeeded:
         return isinstance(BY_NAME[op.instruction], GroupInstruction)
 
     def fragment(self, op: Mma) -> Fragment:
-        return BY_NAME[op.instruction].fragment(op.depth)
+        return fragment_of(op)
 
     def is_of_product(self, v: Value) -> bool:
         """Whether it is computed from a product's sums element by element, so that lanes hold it as they hold those."""
@@ -138,7 +139,7 @@ class LayoutsNeeded:
 
     def sums(self, op: Mma) -> TileLayouts:
         fragment = GroupFragment(op.depth) if self.is_group(op) else self.fragment(op)
-        return (fragment.sums(op.acc.type.shape, self.waves, transposed=True),)
+        return (fragment.sums(op.acc.type.shape, self.waves, transposed=op.is_transposed),)
 
     def operand(self, op: Mma, side: int) -> TileLayouts:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)

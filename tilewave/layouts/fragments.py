@@ -12,11 +12,19 @@ with an axis of registers for its blocks of rows, its blocks of columns or depth
 Turned sums swap row and column, so that a lane's four neighbours lie in one row of the result. Several instructions
 that follow each other in depth are one block (`deepened`): each lane then holds as many times more neighbours, in the
 same order for both operands, and the sum does not care.
+
+Which row of the tile is which row of a block does not matter either, as long as sums and operand agree. Rows in order
+(`in_order`) are numbered so that all that a lane holds lie behind each other; 64 rows, four blocks of 16:
+
+    as they come    row = 16 · block + lane // 16 · 4 + e
+    in order        row = lane // 16 · 16 + 4 · block + e
+
+That is how an operand of another product is held whose depth these rows are, if its blocks are 64 deep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -28,6 +36,7 @@ from tilewave.layouts.formulas import Layout, Term
 from tilewave.layouts.linear import LinearLayout
 
 Array = np.ndarray[Any, Any]
+SIDES = ("rows", "columns")
 NEIGHBOURS = 4
 """Sums that a lane of a CDNA chip holds behind each other."""
 
@@ -39,6 +48,8 @@ class Fragment:
     a: LinearLayout
     b: LinearLayout
     acc: LinearLayout
+    in_order: str = ""
+    """Whether all `rows` or all `columns` that a lane holds sums of lie behind each other."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -82,13 +93,33 @@ class Fragment:
     def operand(self, shape: tuple[int, ...], waves: tuple[int, int], side: int) -> Layout:
         """Rows of a (side 0) or b (side 1) for each wave, and all of the depth; leading axes are batches."""
         own = shape[-2] // waves[side]
-        return _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
+        found = _tiled((self.a, self.b)[side], shape, (own, shape[-1]), ((_wave(waves, side, own),), ()), 1)
+        return self.ordered(found, len(shape) - 2, own) if self.in_order == SIDES[side] else found
 
     def sums(self, shape: tuple[int, ...], waves: tuple[int, int], transposed: bool) -> Layout:
         """The accumulator of each wave; leading axes are batches."""
         own = shape[-2] // waves[0], shape[-1] // waves[1]
         starts = tuple((_wave(waves, side, own[side]),) for side in (0, 1))
-        return _tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
+        found = _tiled(self.acc.permuted((1, 0)) if transposed else self.acc, shape, own, starts, 2)
+        if not self.in_order:
+            return found
+        side = SIDES.index(self.in_order)
+        assert transposed == bool(side), f"lanes hold no {self.in_order} behind each other"
+        return self.ordered(found, len(shape) - 2 + side, own[side])
+
+    def ordered(self, layout: Layout, axis: int, own: int) -> Layout:
+        """The layout where the rows of a block, and blocks, are numbered along an axis in order."""
+        of_lanes, of_registers = (_row_bits(c, self.acc.shape) for c in (self.acc.lanes, self.acc.registers))
+        apart, blocks = 1 << len(of_registers), own // self.rows
+        far = {bit: 1 << i for i, bit in enumerate(of_registers)}
+        far |= {bit: apart * blocks << i for i, bit in enumerate(of_lanes)}
+        steps = tuple(_moved(step, axis, lambda s: far.get(s.bit_length() - 1, apart)) for step in layout.steps)
+        terms = [t for term in layout.axes[axis] for t in _renumbered(term, far, self.lanes)]
+        return replace(layout, steps=steps, axes=(*layout.axes[:axis], tuple(terms), *layout.axes[axis + 1 :]))
+
+    def many_behind_each_other(self, rows: int) -> int:
+        """How many of so many rows a lane holds in order."""
+        return rows >> len(_row_bits(self.acc.lanes, self.acc.shape))
 
     # -- from lanes to matrices and back: lanes x registers…, as the layouts above lay them
 
@@ -107,6 +138,32 @@ class Fragment:
         """The inverse of `from_sums`."""
         layout = self.sums(matrix.shape, (1, 1), transposed)
         return matrix.reshape(-1).take(_places(layout, matrix.shape, self.lanes))
+
+
+def _row_bits(columns: Sequence[int], shape: tuple[int, ...]) -> list[int]:
+    """Which bits of the row these columns are."""
+    return [(column // shape[1]).bit_length() - 1 for column in columns if column >= shape[1]]
+
+
+def _moved(step: tuple[int, ...], axis: int, far: Callable[[int], int]) -> tuple[int, ...]:
+    return tuple(far(s) if s and a == axis else s for a, s in enumerate(step))
+
+
+def _renumbered(term: Term, far: dict[int, int], lanes: int) -> list[Term]:
+    """Terms that move so far for each bit of a row's number; where a wave begins stays."""
+    if term.of != "lane":
+        return [term]
+    first, row = term.divisor.bit_length() - 1, term.factor.bit_length() - 1
+    end = first + (term.modulus or lanes // term.divisor).bit_length() - 1
+    found: list[Term] = []
+    for bit in range(first, end):
+        moved = far[row + bit - first]
+        last = found[-1] if found else None
+        if last and moved == last.factor * last.modulus:
+            found[-1] = replace(last, modulus=2 * last.modulus)
+        else:
+            found.append(Term("lane", moved, 1 << bit, 2))
+    return [replace(t, modulus=0) if t.divisor * t.modulus == lanes else t for t in found]
 
 
 def held(axes: str, shape: tuple[int, int], registers: str = "", lanes: str = "", waves: str = "") -> LinearLayout:

@@ -192,7 +192,7 @@ class _Lanes:
             case Mma(a, b, acc):
                 parts = [self.pieces[a, self.spreads.operand(op, 0)][0], self.pieces[b, self.spreads.operand(op, 1)][0]]
                 shape = self.spreads.fragment(op).shape
-                return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, True)
+                return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, op.is_transposed)
             case Reduce():
                 return self.in_registers(op, self.reduced(op, i), held)
             case TakeOver(x, exchange, slot):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.instructions import instruction_of
+from tilewave.analysis.instructions import fragment_of, instruction_of
 from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
 from tilewave.analysis.shared_rows import (
     REPEATING_ROWS,
@@ -103,7 +103,7 @@ class _Staging:
                     width = read.per_lane if _divides(read.per_lane, block) else one.per_lane
                 self.reads[read.result] = replace(read, through="", per_lane=width, spread=SPREADS[side])
         if staged and x not in self.memories:
-            access = self.access(x, reads, block, self.old.waves[1 - side])
+            access = self.access(x, reads, block, side)
             self.allocate(x, op, cheapest(ports(self.machine.shared), access).placement)
 
     def look_at_rows(self, op: Mma, side: int) -> None:
@@ -126,14 +126,14 @@ class _Staging:
             for x in op.operands:
                 yield from self.reads_of(x)
 
-    def access(self, x: Value, reads: list[Read], block: Fragment, readers: int) -> StagedAccess:
+    def access(self, x: Value, reads: list[Read], block: Fragment, side: int) -> StagedAccess:
         """Lanes write what they loaded in the widest chunks, in the order in which it lies in global memory."""
-        shape, size, lanes = x.type.shape, x.type.dtype.bytes, self.machine.lanes
+        shape, size, lanes, readers = x.type.shape, x.type.dtype.bytes, self.machine.lanes, self.old.waves[1 - side]
         if not reads:
             width = power_of_two(shape[-1], self.machine.shared.widest_bytes // size)
-            return _access(lanes, shape, size, _axes(x), width, block, readers)
+            return _access(lanes, shape, size, _axes(x), width, block, side, readers)
         width = min(widest_chunk(read, self.machine.widest_load_bytes) for read in reads)
-        return _access(lanes, shape, size, memory_order(reads[0]), width, block, readers)
+        return _access(lanes, shape, size, memory_order(reads[0]), width, block, side, readers)
 
     def sources(self, v: Value) -> Iterator[Read | Gather | None]:
         """The reads that a tile is computed from; None for what lanes already hold in some way."""
@@ -214,8 +214,7 @@ def _axes(v: Value) -> tuple[int, ...]:
 
 def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
-    instruction = instruction_of(op)
-    return None if isinstance(instruction, GroupInstruction) else instruction.fragment(op.depth)
+    return None if isinstance(instruction_of(op), GroupInstruction) else fragment_of(op)
 
 
 def _is_in_shared(source: Read | Gather | None) -> bool:
@@ -236,7 +235,7 @@ def bank_table(machine: Chip, shape: tuple[int, int], dtype: DType, instruction:
     one = NAMED[instruction].fragment()
     count = max(1, power_of_two(shape[1] // one.depth, machine.shared.widest_bytes // (one.per_lane * dtype.bytes)))
     width = power_of_two(shape[1], machine.shared.widest_bytes // dtype.bytes)
-    access = _access(machine.lanes, shape, dtype.bytes, (0, 1), width, one.deepened(count), 1)
+    access = _access(machine.lanes, shape, dtype.bytes, (0, 1), width, one.deepened(count), 0, 1)
     found = ports(machine.shared)
     swizzled = min(
         (cost(found, access, s) for s in swizzles(access, machine.shared.widest_bytes)),
@@ -254,13 +253,15 @@ def _access(
     order: tuple[int, ...],
     width: int,
     block: Fragment,
+    side: int,
     readers: int,
 ) -> StagedAccess:
     """Lanes walk the axes in some order when they write, the last one in chunks; waves then read it in blocks."""
     *batch, rows, _ = shape
-    if order[-1] == len(shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
+    repeats = block.in_order != SPREADS[side]  # whoever reads rows in order reads others where there are more of them
+    if repeats and order[-1] == len(shape) - 1 and not batch and rows % REPEATING_ROWS == 0:
         shape = (REPEATING_ROWS, shape[-1])
     back = tuple(order.index(axis) for axis in range(len(order)))
     walked = linear(tuple(shape[axis] for axis in order), width, lanes)
     written = tuple(layout.permuted(back) for layout in walked)
-    return StagedAccess(shape, element_bytes, written, (block.operand(shape, (1, 1), 0),), 1, lanes, readers)
+    return StagedAccess(shape, element_bytes, written, (block.operand(shape, (1, 1), side),), 1, lanes, readers)

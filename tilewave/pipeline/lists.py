@@ -8,6 +8,7 @@ from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
 from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compare_places import compare_places
@@ -74,6 +75,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         ChooseWaves(machine),
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
         pad_products,  # behind: tiles grow to whole blocks of what was chosen; whoever follows sees no others
+        chain_products,  # behind: it counts rows; before staging: it says in which order operands are read
         shift_through_shared,  # behind: it is the longer rows that move; before layouts are asked for
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads

@@ -26,6 +26,8 @@ class Mma(Computed):
     """The matrix instruction that the machine has for it; chosen by choose_instructions."""
     depth: int = 0
     """How deep a block is that each wave multiplies at once: one instruction, or several behind each other."""
+    in_order: str = ""
+    """Whether each lane is to hold sums of `rows` or `columns` that lie behind each other; chosen by chain_products."""
 
     def check(self, want: Want) -> None:
         _want_product(self, isinstance(self.acc.type, Tile), want)
@@ -41,6 +43,11 @@ class Mma(Computed):
     @property
     def contracted(self) -> tuple[Axis, ...]:
         return ((self.a, len(self.a.type.shape) - 1),)
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether the sums that a lane holds behind each other lie along columns."""
+        return self.in_order != "rows"
 
 
 @dataclass(frozen=True)
