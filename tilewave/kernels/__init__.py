@@ -28,6 +28,7 @@ from tilewave.kernels.sums import argmax as argmax
 from tilewave.kernels.sums import argmax_kernel as argmax_kernel
 from tilewave.kernels.sums import cumsum as cumsum
 from tilewave.kernels.sums import cumsum_kernel as cumsum_kernel
+from tilewave.kernels.sums import running_rows as running_rows
 from tilewave.kernels.sums import sum_
 from tilewave.kernels.sums import sum_kernel as sum_kernel
 

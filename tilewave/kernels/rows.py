@@ -99,29 +99,31 @@ class RowNumbers:
 
 Make = Callable[..., WaveKernel]
 """Of rows and the dtype of each array, the kernel; no dtype for an array that is not given."""
+Choose = Callable[[str, int, DType], Rows]
+"""Of a target, the number of columns and the dtype of x, how rows are taken."""
 _KERNELS: dict[tuple[Any, ...] | None, WaveKernel] = {}
 
 
-def kernel_for(make: Make, **arrays: Any) -> WaveKernel:
+def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKernel:
     """The kernel for a call with these arrays: the first is `x`, the rows, and those that are left out are None."""
     key = _quick_key(make, tuple(arrays.values()))
     if key in _KERNELS:
         return _KERNELS[key]
     name = make.__name__.removesuffix("_kernel")
     views = {of: None if array is None else _looked_at(name, of, array) for of, array in arrays.items()}
-    made = _made(name, make, views)
+    made = _made(name, make, choose, views)
     if key is not None and len(_KERNELS) < KEPT_KERNELS:
         _KERNELS[key] = made
     return made
 
 
-def _made(name: str, make: Make, views: dict[str, ArrayView | None]) -> WaveKernel:
+def _made(name: str, make: Make, choose: Choose, views: dict[str, ArrayView | None]) -> WaveKernel:
     x = views["x"]
     assert x is not None, "every kernel has rows"
     if len(x.shape) != 2:
         what = f"{name}: x has {len(x.shape)} axes, but it takes rows and columns"
         raise CallError(what, loc=here(), remedy="pass x.reshape(-1, x.shape[-1])")
-    rows = rows_for(target_on(name, x.device).name, x.shape[1], x.dtype)
+    rows = choose(target_on(name, x.device).name, x.shape[1], x.dtype)
     return make(rows, *(None if v is None else v.dtype for v in views.values()))
 
 

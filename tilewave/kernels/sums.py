@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from tilewave.call import room_for
 from tilewave.errors import DTypeError, here
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.types import I32, I64, DType
@@ -15,8 +16,8 @@ from tilewave.lang.ops import cast, read, select, write
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lang.types import RegisterType
 
-RUNNING_STEP = 256
-"""Columns of which running sums are made at once: twice as many would be moved once more each."""
+RUNNING_SUMS = 256
+"""As many are made at once, by one wave: of twice as many, each number would be moved once more."""
 
 
 def sum_(x: Any, y: Any) -> None:
@@ -29,7 +30,7 @@ def sum_(x: Any, y: Any) -> None:
 
 def cumsum(x: Any, y: Any) -> None:
     """y[:, n] = the sum of x[:, : n + 1], in the dtypes of `sum`."""
-    kernel_for(cumsum_kernel, x=x, y=y)(x, y)
+    kernel_for(cumsum_kernel, running_rows, x=x, y=y)(x, y)
 
 
 def argmax(x: Any, y: Any) -> None:
@@ -51,7 +52,7 @@ def sum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
 
 @cache
 def cumsum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
-    """y[M, N] of x[M, N]; rows are always walked, since a running sum moves every number once for each power of two."""
+    """y[M, N] of x[M, N]; `running_rows` says how."""
     of = summed_in("cumsum", x_dtype, y_dtype)
 
     def cumsum(x: Any, y: Any) -> None:
@@ -61,7 +62,13 @@ def cumsum_kernel(rows: Rows, x_dtype: DType, y_dtype: DType) -> WaveKernel:
             write(cast(numbers.cumsum(dim=N) + so_far, y_dtype), y)
             return numbers.sum(dim=N, acc=so_far)
 
-    return Rows(rows.together, RUNNING_STEP).kernel(cumsum, x=matrix(x_dtype), y=matrix(y_dtype))
+    return rows.kernel(cumsum, x=matrix(x_dtype), y=matrix(y_dtype))
+
+
+def running_rows(target: str, columns: int, dtype: DType) -> Rows:
+    """How `cumsum` takes rows: always walked, since a running sum moves every number once for each power of two."""
+    step = min(RUNNING_SUMS, room_for(columns))
+    return Rows(RUNNING_SUMS // step, step)
 
 
 @cache
