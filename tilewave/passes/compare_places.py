@@ -17,7 +17,7 @@ from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
 
 @dataclass(frozen=True)
-class Places:
+class _Places:
     """A sum of numbers that are the same for all registers, and of how far each register is from the first."""
 
     numbers: tuple[Value, ...]
@@ -46,17 +46,17 @@ def compare_places(kernel: Kernel) -> Kernel:
     return rewrite(kernel, compare)
 
 
-def _places(v: Value, makers: dict[Value, Op]) -> Places | None:
+def _places(v: Value, makers: dict[Value, Op]) -> _Places | None:
     op, nowhere = makers.get(v), (0,) * len(v.type.shape)
     match op:
         case Broadcast(x) if x.type == INDEX_SCALAR:
-            return Places((x,), nowhere)
+            return _Places((x,), nowhere)
         case Ramp(steps):
-            return Places((), steps)
+            return _Places((), steps)
         case Add(a, b):
             one, other = _places(a, makers), _places(b, makers)
             if one is None or other is None:
                 return None
-            return Places(one.numbers + other.numbers, tuple(map(sum, zip(one.steps, other.steps, strict=True))))
+            return _Places(one.numbers + other.numbers, tuple(map(sum, zip(one.steps, other.steps, strict=True))))
         case _:
             return None

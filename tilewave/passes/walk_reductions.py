@@ -453,7 +453,7 @@ class _Part:
             case Loop() | While():
                 op = map_blocks(op, self.region)
             case _:
-                pass
+                pass  # nothing but its tiles says which part it takes
         self.new.update({v: self.builder.fresh(v.name, self.smaller(v)) for v in op.results})
         self.builder.ops.append(rename(op, self.new))
         for v in op.results:

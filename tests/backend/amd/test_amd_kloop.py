@@ -11,7 +11,7 @@ from open_kernels import blocks, check_call
 
 import tilewave.backend.amd.compiler as compiler
 from tilewave import *
-from tilewave.backend.amd.allotments import OTHERS, USUAL, Cost, cost_of, may_move
+from tilewave.backend.amd.allotments import OTHERS, USUAL, AllotmentCost, cost_of, may_move
 from tilewave.backend.llvm_child import ObjectCode
 from tilewave.errors import TargetError, here
 from tilewave.machine.chips import CHIPS, GFX942
@@ -71,13 +71,13 @@ def check_nothing_found(report):
 
 def cost(instructions, moves=0, **more):
     known = {"waves_missing": 7, "fetched": 0, "longest_gap": 25, "spills": 0}
-    return Cost(instructions=instructions, moves=moves, **{**known, **more})
+    return AllotmentCost(instructions=instructions, moves=moves, **{**known, **more})
 
 
 @pytest.fixture
 def ways(monkeypatch):
     """What LLVM's code costs with each of its options; None where it cannot."""
-    costs: dict[tuple[str, ...], Cost | None] = {}
+    costs: dict[tuple[str, ...], AllotmentCost | None] = {}
     tried = []
 
     def assembled(kernel, target, llvm_ir, machine):

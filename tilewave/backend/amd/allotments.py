@@ -30,7 +30,7 @@ ASKED_FOR = ("v_accvgpr", "scratch_")
 
 
 @dataclass(frozen=True, order=True)
-class Cost:
+class AllotmentCost:
     """Of one allotment; the smallest is the best."""
 
     waves_missing: int
@@ -51,10 +51,10 @@ class Cost:
         return not (self.fetched or self.moves)
 
 
-NOTHING = Cost(0, 0, 0, 0, 0, 0)
+NOTHING = AllotmentCost(0, 0, 0, 0, 0, 0)
 
 
-def cost_of(asm: str, kernel: str, cpu: str) -> Cost:
+def cost_of(asm: str, kernel: str, cpu: str) -> AllotmentCost:
     """What an allotment costs; nothing where no loop multiplies."""
     module = read_assembly(asm, cpu)
     found = module.kernels[kernel]
@@ -65,7 +65,7 @@ def cost_of(asm: str, kernel: str, cpu: str) -> Cost:
     counts = Counter(map(classify, body))
     waves = waves_per_unit(module.chip, found, max(1, found.resources.largest_workgroup // LANES))
     fetched, moves = counts["scratch"], counts["accumulator move"]
-    return Cost(MOST_WAVES - waves, fetched, len(body), longest_gap(body), moves, found.resources.spills)
+    return AllotmentCost(MOST_WAVES - waves, fetched, len(body), longest_gap(body), moves, found.resources.spills)
 
 
 def may_move(asm: str) -> bool:
