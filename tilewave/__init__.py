@@ -66,6 +66,7 @@ __all__ = [  # noqa: F405
     "f16",
     "f32",
     "f64",
+    "first_index",
     "floor",
     "i1",
     "i8",

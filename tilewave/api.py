@@ -39,6 +39,7 @@ from tilewave.lang.ops import cos as cos
 from tilewave.lang.ops import erf as erf
 from tilewave.lang.ops import exp as exp
 from tilewave.lang.ops import exp2 as exp2
+from tilewave.lang.ops import first_index as first_index
 from tilewave.lang.ops import log as log
 from tilewave.lang.ops import log2 as log2
 from tilewave.lang.ops import log10 as log10

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveError, TraceError, here
 from tilewave.ir import ops as ir
+from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import INDEX_SCALAR
@@ -17,9 +18,12 @@ from tilewave.trace import DimensionWindow, Trace, current, steps_along
 
 
 def iterate(
-    axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None
+    axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None, stop: Any = None
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Run the decorated function for every step along `axis`; its name then stands for the last values it returned."""
+    """Run the decorated function for every step along `axis`; its name then stands for the last values it returned.
+
+    Of a tiled dimension only the steps are taken in which something lies from `start` on and before `stop`.
+    """
     trace = current("iterate")
     if axis in trace.driven:
         return lambda body: _While(trace, axis, init_args, start, condition, body).run()
@@ -29,13 +33,16 @@ def iterate(
             loc=here(),
             remedy=f"add TilingConstraint({axis}, BLOCK_{axis}), or TilingConstraint({axis}) for a while loop",
         )
-    if start is not None or condition is not None:
+    if condition is not None:
         raise DimensionError(
-            f"iterate: {axis} is tiled, so it runs from 0 to its end",
+            f"iterate: {axis} is tiled, so its steps are counted",
             loc=here(),
-            remedy=f"write TilingConstraint({axis}) without a tile for a loop with start and condition",
+            remedy=f"write iterate({axis}, start=…, stop=…), or TilingConstraint({axis}) without a tile for a loop with "
+            "a condition",
         )
-    return lambda body: _Walk(trace, axis, init_args, body).run()
+    for name, end in (("start", start), ("stop", stop)):
+        want_number("iterate", end, f"{name} is one number for the workgroup, such as first_index(M) + BLOCK_M")
+    return lambda body: _Walk(trace, axis, init_args, body, start, stop).run()
 
 
 class Carrying:
@@ -117,19 +124,36 @@ class Carrying:
 class _Walk(Carrying):
     """A loop over the tiles of a dimension."""
 
-    def __init__(self, trace: Trace, axis: Any, init: Sequence[Traced], body: Any) -> None:
+    def __init__(
+        self, trace: Trace, axis: Any, init: Sequence[Traced], body: Any, start: Any = None, stop: Any = None
+    ) -> None:
         super().__init__(trace, init, body)
-        self.axis, self.walk = axis, trace.walks[axis]
+        self.axis, self.walk, self.start, self.stop = axis, trace.walks[axis], start, stop
+
+    def steps(self) -> tuple[Any, Any]:
+        """The first step that is taken, and how many."""
+        every = steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps")
+        if self.start is None and self.stop is None:
+            return 0, every
+        begin, end = self.number(self.start), self.number(self.stop)
+        first = 0 if begin is None else begin.larger(0) // self.walk.step
+        last = every if end is None else ((end.larger(0) + (self.walk.step - 1)) // self.walk.step).smaller(every)
+        return first, last if begin is None else (self.trace.number(self.trace.index(last)) - first).larger(0)
+
+    def number(self, x: Any) -> Number | None:
+        return None if x is None else self.trace.number(index_of(self.trace, "iterate", x).value)
 
     def run(self) -> Any:
         trace = self.trace
         if self.walk.length == 0:  # not one step, so nothing changes
             return self.finish([], tuple(x.value for x in self.init))
-        trips = trace.index(steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps"))
+        first, steps = self.steps()
+        trips = trace.index(steps)
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
         with trace.scope():
             with trace.region():
-                trace.windows[self.axis] = DimensionWindow(trace.number(count) * self.walk.step, self.walk.step)
+                number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
+                trace.windows[self.axis] = DimensionWindow(number * self.walk.step, self.walk.step)
                 returned = self.trace_body()
                 changed = self.changed()
                 carried = [*self.args, *(self.stand_ins[s] for s in changed)]

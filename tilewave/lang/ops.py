@@ -329,6 +329,12 @@ def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) 
     return shifted
 
 
+def first_index(dim: Symbol) -> Traced:
+    """Where along `dim` this workgroup's tile begins, as one number."""
+    trace = current("first_index")
+    return scalar_of(trace, _window(trace, dim, "first_index").start, INDEX)
+
+
 def set_symbol(symbol: Symbol, value: Any) -> None:
     """From here on, `symbol` is worth `value`."""
     trace = current("set_symbol")
