@@ -2,7 +2,18 @@
 
 from hypothesis import strategies as st
 
-from tilewave.mapping import Mapping, grouped, hilbert, linear, morton, snake, supertiles, xcd_chunked, xcd_contiguous
+from tilewave.mapping import (
+    Mapping,
+    grouped,
+    hilbert,
+    last_first,
+    linear,
+    morton,
+    snake,
+    supertiles,
+    xcd_chunked,
+    xcd_contiguous,
+)
 
 NUMBER = st.integers(1, 40)
 ALONG = st.sampled_from("mn")
@@ -13,5 +24,7 @@ ORDERS = st.one_of(
     st.builds(supertiles, NUMBER, NUMBER),
     st.sampled_from([morton(), hilbert()]),
 )
-RENUMBERINGS = st.one_of(st.builds(xcd_contiguous, NUMBER), st.builds(xcd_chunked, NUMBER, NUMBER))
+RENUMBERINGS = st.one_of(
+    st.builds(xcd_contiguous, NUMBER), st.builds(xcd_chunked, NUMBER, NUMBER), st.builds(last_first)
+)
 MAPPINGS = st.builds(Mapping, st.lists(RENUMBERINGS, max_size=2).map(tuple), ORDERS)

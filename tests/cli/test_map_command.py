@@ -148,7 +148,7 @@ BAD = {
       groupd(2)
       ^^^^^^
   did you mean grouped?
-  renumberings: xcd_contiguous, xcd_chunked
+  renumberings: xcd_contiguous, xcd_chunked, last_first
   orders: linear, grouped, supertiles, snake, morton, hilbert
 """,
     ("8x8", "linear()", "--compare", "grouped(2"): """error: this ( is never closed

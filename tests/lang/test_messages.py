@@ -1003,7 +1003,7 @@ CASES |= {
               groupd(4)
               ^^^^^^
           did you mean grouped?
-          renumberings: xcd_contiguous, xcd_chunked
+          renumberings: xcd_contiguous, xcd_chunked, last_first
           orders: linear, grouped, supertiles, snake, morton, hilbert
           gemm.py:8
               tiles += [WorkgroupMapping('groupd(4)')]

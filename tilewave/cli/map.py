@@ -16,8 +16,8 @@ from tilewave.view.save import save
 from tilewave.view.terminal import print_placements
 
 MAPPING_HELP = """Renumberings, then an order, joined by >>. Renumberings: xcd_contiguous(xcds), xcd_chunked(xcds,
-chunk). Orders: linear(), grouped(size), snake(size), supertiles(rows, cols), morton(), hilbert(); the first three
-take along="n"."""
+chunk), last_first(). Orders: linear(), grouped(size), snake(size), supertiles(rows, cols), morton(), hilbert(); the
+first three take along="n"."""
 
 GridText = Annotated[str, typer.Argument(metavar="GRID", help="Tiles along M and N, such as 8x8.")]
 MappingText = Annotated[str, typer.Argument(metavar="MAPPING", help=MAPPING_HELP)]

@@ -37,7 +37,7 @@ def iterate(
         raise DimensionError(
             f"iterate: {axis} is tiled, so its steps are counted",
             loc=here(),
-            remedy=f"write iterate({axis}, start=…, stop=…), or TilingConstraint({axis}) without a tile for a loop with "
+            remedy=f"write iterate({axis}, start=…, stop=…), or TilingConstraint({axis}) without a tile for one with "
             "a condition",
         )
     for name, end in (("start", start), ("stop", stop)):

@@ -8,7 +8,7 @@ from tilewave.mapping.index import Index, choose, larger, smaller
 from tilewave.mapping.locality import Locality, XcdReads, XcdShare, locality
 from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles, grouped, linear, snake, supertiles
 from tilewave.mapping.proof import PersistentFormula, Proof, find_counterexample, is_right_on_every_grid, prove
-from tilewave.mapping.renumberings import XcdChunked, XcdContiguous, xcd_chunked, xcd_contiguous
+from tilewave.mapping.renumberings import LastFirst, XcdChunked, XcdContiguous, last_first, xcd_chunked, xcd_contiguous
 from tilewave.mapping.text import as_mapping, parse
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Grouped",
     "Hilbert",
     "Index",
+    "LastFirst",
     "Linear",
     "Locality",
     "Mapping",
@@ -47,6 +48,7 @@ __all__ = [
     "hilbert",
     "is_right_on_every_grid",
     "larger",
+    "last_first",
     "linear",
     "locality",
     "morton",

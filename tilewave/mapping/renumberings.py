@@ -88,6 +88,19 @@ class XcdChunked(Renumbering):
         return _no_xcds(self.xcds, deal)
 
 
+@dataclass(frozen=True)
+class LastFirst(Renumbering):
+    """From the last number to the first: where later tiles take longer, as in causal attention, none begins late."""
+
+    name: ClassVar[str] = "last_first"
+
+    def formula(self, t: Index, deal: AnyDeal) -> Index:
+        return deal.count - 1 - t
+
+    def no_effect(self, deal: Deal) -> str:
+        return "one tile has no order" if deal.count == 1 else ""
+
+
 def _no_xcds(xcds: int, deal: Deal) -> str:
     if xcds == 1:
         return "with one XCD there is nothing to renumber"
@@ -167,3 +180,8 @@ def xcd_contiguous(xcds: Index) -> XcdContiguous:
 def xcd_chunked(xcds: Index, chunk: Index) -> XcdChunked:
     """Each XCD gets chunks of `chunk` consecutive numbers."""
     return XcdChunked(xcds, chunk)
+
+
+def last_first() -> LastFirst:
+    """From the last number to the first."""
+    return LastFirst()

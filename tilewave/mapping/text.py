@@ -17,9 +17,9 @@ from tilewave.mapping.algebra import Mapping, Renumbering, mapping_of
 from tilewave.mapping.curves import Hilbert, Morton
 from tilewave.mapping.grid import LARGEST_PARAMETER, MappingError, ParameterError
 from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles
-from tilewave.mapping.renumberings import XcdChunked, XcdContiguous
+from tilewave.mapping.renumberings import LastFirst, XcdChunked, XcdContiguous
 
-RENUMBERINGS: dict[str, type[Renumbering]] = {step.name: step for step in (XcdContiguous, XcdChunked)}
+RENUMBERINGS: dict[str, type[Renumbering]] = {step.name: step for step in (XcdContiguous, XcdChunked, LastFirst)}
 ORDERS: dict[str, type[Order]] = {
     step.name: step for step in (Linear, Grouped, Supertiles, Snake, Morton, Hilbert)
 }  # fmt: skip
