@@ -157,7 +157,7 @@ class _Body:
             self.scratch = WorkerMemory(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
         if self.room is Room.MEMORY:
             assert self.scratch
-            self.tiles = ScratchTiles(f, self.scratch)
+            self.tiles = ScratchTiles(f, self.scratch, self.target)
         unit = self.target.matrix_unit if uses_matrix_unit(self.kernel) else None
         if unit:
             unit.begin(f)

@@ -12,10 +12,11 @@ from math import prod
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Reduce, Shift
 from tilewave.ir.types import DType, Memory, Tile
-from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, zero
+from tilewave.lower.cpu.loops import for_each
+from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, whole_inside, zero
+from tilewave.lower.cpu.products import multiply_tiles, turn
 from tilewave.lower.cpu.reductions import Combine, combining
-from tilewave.lower.cpu.registers import for_each
-from tilewave.lower.cpu.target import Panel
+from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, stored
 
@@ -24,10 +25,12 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class ScratchTile:
-    """A tile in memory, element after element."""
+    """A tile in memory, element after element along its axes, the last one first unless `order` says otherwise."""
 
     type: Tile
     pointer: str
+    order: tuple[int, ...] = ()
+    """The axes as they lie in memory, the one whose elements stand side by side last."""
 
     @property
     def dtype(self) -> DType:
@@ -35,9 +38,9 @@ class ScratchTile:
 
     def address(self, f: LlvmFunction, index: Sequence[str]) -> str:
         number = "0"
-        for i, n in zip(index, self.type.shape, strict=True):
-            scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {n}")
-            number = add(f, scaled, i)
+        for axis in self.order or range(len(self.type.shape)):
+            scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {self.type.shape[axis]}")
+            number = add(f, scaled, index[axis])
         return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
 
     def element(self, f: LlvmFunction, index: Sequence[str]) -> str:
@@ -68,8 +71,8 @@ class WorkerMemory:
 class ScratchTiles:
     """How each op on tiles is said when tiles are in memory."""
 
-    def __init__(self, f: LlvmFunction, memory: WorkerMemory) -> None:
-        self.f, self.memory = f, memory
+    def __init__(self, f: LlvmFunction, memory: WorkerMemory, target: CpuTarget) -> None:
+        self.f, self.memory, self.target = f, memory, target
 
     def new(self, kind: Tile) -> ScratchTile:
         return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
@@ -110,7 +113,7 @@ class ScratchTiles:
 
     def reduce(self, op: Reduce, x: ScratchTile) -> ScratchTile | str:
         combine = combining(self.f, op)
-        found = ScratchTile(Tile(op.shape_with_runs, x.dtype), x.pointer)
+        found = ScratchTile(Tile(op.shape_with_runs, x.dtype), self.in_rows(x).pointer)
         for axis in reversed(op.axes_with_runs):
             while found.type.shape[axis] > 1:
                 found = self.pairs(found, axis, combine)
@@ -155,7 +158,22 @@ class ScratchTiles:
         return self.fill(x.type, element)
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
-        return self.gather(place, kind, lambda index: self.position(at, axes, index))
+        """As it lies in its memory, in the order of that memory's axes."""
+        order = tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
+        along = tuple(axes[i] for i in order)
+        lying = Tile(tuple(kind.shape[i] for i in order), kind.dtype)
+        tile, f = self.new(lying), self.f
+        extents = [lying.shape[along.index(a)] if a in along else 1 for a in range(place.type.rank)]
+
+        def copy(index: list[str]) -> None:
+            tile.put(f, index, load(f, kind.dtype, place.address(f, self.position(at, along, index))))
+
+        def guarded(index: list[str]) -> None:
+            tile.put(f, index, self.guarded(place, kind.dtype, self.position(at, along, index)))
+
+        inside = whole_inside(f, at, extents, place.extents)
+        f.when(inside, lambda: for_each(f, lying.shape, copy), lambda: for_each(f, lying.shape, guarded))
+        return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
 
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: ScratchTile) -> None:
         self.scatter(place, tile, lambda index: self.position(at, axes, index))
@@ -167,18 +185,17 @@ class ScratchTiles:
         return position
 
     def gather(self, place: Place, kind: Tile, where: Callable[[list[str]], Sequence[str]]) -> ScratchTile:
+        return self.fill(kind, lambda index: self.guarded(place, kind.dtype, where(index)))
+
+    def guarded(self, place: Place, dtype: DType, position: Sequence[str]) -> str:
+        """An element of a memory, or 0 outside it."""
         f = self.f
-
-        def element(index: list[str]) -> str:
-            position = where(index)
-            found = f.choose(
-                inside(f, position, place.extents),
-                lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
-                lambda: [(stored(kind.dtype), zero(kind.dtype))],
-            )
-            return found[0][1]
-
-        return self.fill(kind, element)
+        found = f.choose(
+            inside(f, position, place.extents),
+            lambda: [(stored(dtype), load(f, dtype, place.address(f, position)))],
+            lambda: [(stored(dtype), zero(dtype))],
+        )
+        return found[0][1]
 
     def scatter(self, place: Place, tile: ScratchTile, where: Callable[[list[str]], Sequence[str]]) -> None:
         f = self.f
@@ -194,6 +211,37 @@ class ScratchTiles:
         for_each(f, tile.type.shape, element)
 
     def multiply(self, a: ScratchTile | Panel, b: ScratchTile | Panel, acc: ScratchTile) -> ScratchTile:
+        if isinstance(a, Panel) or isinstance(b, Panel):
+            return self.multiply_panels(a, b, acc)
+        out = self.new(acc.type)
+        a, b = (self.widened(x, acc.dtype) for x in (a, b))
+        multiply_tiles(self.f, self.target, self.in_rows(a), self.turned(b), self.in_rows(acc), out)
+        return out
+
+    def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
+        """Its elements in another dtype, lying as they did."""
+        if x.dtype == dtype:
+            return x
+        f, lying = self.f, [x.type.shape[axis] for axis in x.order or range(len(x.type.shape))]
+        old, new = ScratchTile(Tile(tuple(lying), x.dtype), x.pointer), self.new(Tile(tuple(lying), dtype))
+        for_each(f, lying, lambda index: new.put(f, index, cast(f, old.element(f, index), x.dtype, dtype, 1)))
+        return ScratchTile(Tile(x.type.shape, dtype), new.pointer, x.order)
+
+    def turned(self, b: ScratchTile) -> ScratchTile:
+        """b with its last two axes the other way round, rows side by side."""
+        *batch, rows, columns = b.type.shape
+        kind, last = Tile((*batch, columns, rows), b.dtype), len(batch)
+        if b.order == (*range(last), last + 1, last):
+            return ScratchTile(kind, b.pointer)
+        out = self.new(kind)
+        turn(self.f, self.target, self.in_rows(b), out)
+        return out
+
+    def in_rows(self, x: ScratchTile) -> ScratchTile:
+        """The same tile, its last axis side by side."""
+        return self.fill(x.type, lambda index: x.element(self.f, index)) if x.order else x
+
+    def multiply_panels(self, a: ScratchTile | Panel, b: ScratchTile | Panel, acc: ScratchTile) -> ScratchTile:
         f, kind = self.f, acc.type
         depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
         wide = stored(kind.dtype)
@@ -213,7 +261,7 @@ class ScratchTiles:
         return self.fill(kind, element)
 
     def to_buffer(self, tile: ScratchTile) -> str:
-        return tile.pointer
+        return self.in_rows(tile).pointer
 
     def buffer(self, kind: Tile) -> str:
         return self.new(kind).pointer
@@ -222,6 +270,7 @@ class ScratchTiles:
         return ScratchTile(kind, buffer)
 
     def copy(self, source: ScratchTile, target: ScratchTile) -> None:
+        source = self.in_rows(source)
         size = prod(source.type.shape) * source.dtype.bytes
         self.f.module.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         self.f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.pointer}, ptr {source.pointer}, i64 {size}, i1 false)")
