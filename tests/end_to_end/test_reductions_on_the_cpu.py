@@ -11,6 +11,7 @@ from tilewave import *
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.ir.types import DTYPES
 from tilewave.lang.reductions import SUMMED_IN
+from tilewave.lower.cpu.kernel import fits_registers
 
 L, M, N, Q = sym.L, sym.M, sym.N, sym.Q
 BM, BN = sym.BM, sym.BN
@@ -34,7 +35,7 @@ def result_of(how, dtype):
     return dtype if how in ("max", "min") else SUMMED_IN.get(dtype, dtype)
 
 
-def reducing(dims, along, dtype):
+def reducing(dims, along, dtype, more=""):
     """A kernel of one workgroup that writes each reduction of an array to an array of its own."""
     kept, hows = tuple(d for d in dims if d not in along), hows_of(dtype)
     outs = [result_of(how, dtype) for how in hows]
@@ -47,8 +48,11 @@ def reducing(dims, along, dtype):
         every = Register[Q, out](0) == Register[Q, out](0) if out == tw.bool else Register[Q, out](0)
         return every & found if out == tw.bool else found + every
 
+    if more:
+        memories += ", z: Memory[(*dims, G, result_of('sum', dtype))]"
+        lines.append(f"    write({more}, z)")
     text = "\n".join([f"def reducing(a: Memory[(*dims, G, dtype)], {memories}):", "    x = read(a)", *lines])
-    names = {**vars(tw), **locals(), "Q": Q, "G": G}
+    names = {**vars(tw), **locals(), "Q": Q, "N": N, "G": G, "result_of": result_of}
     exec(text, names)
     return wave([] if kept else [WorkgroupConstraint(Q, 1, 0)])(names["reducing"])
 
@@ -77,16 +81,18 @@ def same(a, b):
     return bool(alike.all())
 
 
-def check_against_interpreter(dims, shape, along, dtype, **options):
+def check_against_interpreter(dims, shape, along, dtype, more="", **options):
     """Runs it in machine code and in the interpreter; gives the array and the results by name."""
     rng = np.random.default_rng(hash((shape, dtype.name)) % 2**32)
-    kernel, subs = reducing(dims, along, dtype), {**dict(zip(dims, shape, strict=True)), Q: 1}
+    kernel, subs = reducing(dims, along, dtype, more), {**dict(zip(dims, shape, strict=True)), Q: 1}
     compiled = wave_compile(WaveCompileOptions(subs=subs, target="cpu", **options), kernel)
     a = numbers(rng, shape, dtype)
     left = tuple(n for d, n in zip(dims, shape, strict=True) if d not in along) or (1,)
     found, want = ([empty(left, how, dtype) for how in hows_of(dtype)] for _ in range(2))
-    compiled(a, *found)
-    compiled.interpret(a, *want)
+    for run, results in ((compiled, found), (compiled.interpret, want)):
+        run(a, *results, *([empty(shape, "sum", dtype)] if more else ()))
+    if more:
+        assert not fits_registers(compiled.ir())
     for how, x, y in zip(hows_of(dtype), found, want, strict=True):
         assert same(x, y), f"{how} of {dtype} {shape} along {along}: {x} is not {y}"
     return a, dict(zip(hows_of(dtype), found, strict=True))
@@ -149,6 +155,24 @@ def test_machines_elsewhere_add_pairs(instruction_set):
     assert sums and all(" fadd <" in line or " fadd float" in line for line in sums)
     assert "reassoc" not in compiled.llvm_ir
     assert "fadd" in compiled.asm
+
+
+IN_MEMORY = [((M, N), (3, 1500), (N,)), ((M, N), (33, 1100), (M,)), ((M, N), (2, 1040), (M, N))]
+IN_MEMORY += [((L, M, N), (2, 3, 1056), (L, N)), ((L, M, N), (3, 5, 1029), (M,))]
+
+
+@pytest.mark.parametrize("name", ["f64", "f32", "bf16", "f8e4m3fn", "i8", "i64", "bool"])
+def test_tiles_that_stay_whole_are_reduced_in_memory(name):
+    """A running sum along the row needs all of it at once."""
+    for number, (dims, shape, along) in enumerate(IN_MEMORY):
+        if name == "f32" or number % 3 == len(name) % 3:
+            check_against_interpreter(dims, shape, along, DTYPES[name], "x.cumsum(dim=N)")
+
+
+@pytest.mark.parametrize("instruction_set", HERE)
+def test_tiles_in_memory_with_every_instruction_set(instruction_set):
+    dims, shape, along = IN_MEMORY[3]
+    check_against_interpreter(dims, shape, along, f32, "x.cumsum(dim=N)", instruction_set=instruction_set)
 
 
 SPECIAL = np.array([[-0.0, -0.0, -0.0], [-0.0, 0.0, -0.0], [1, np.nan, 2], [np.inf, 5, -np.inf], [-np.inf] * 3])

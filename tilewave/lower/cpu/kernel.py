@@ -27,7 +27,7 @@ from tilewave.lower.cpu.arguments import (
 from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
-from tilewave.lower.cpu.scratch import ScratchTile, ScratchTiles, WorkerMemory
+from tilewave.lower.cpu.scratch import ComputedTile, ScratchTile, ScratchTiles, WorkerMemory, fused_values
 from tilewave.lower.cpu.target import CpuTarget, Panel
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
@@ -157,7 +157,7 @@ class _Body:
             self.scratch = WorkerMemory(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
         if self.room is Room.MEMORY:
             assert self.scratch
-            self.tiles = ScratchTiles(f, self.scratch)
+            self.tiles = ScratchTiles(f, self.scratch, self.target, fused_values(self.kernel.body))
         unit = self.target.matrix_unit if uses_matrix_unit(self.kernel) else None
         if unit:
             unit.begin(f)
@@ -339,7 +339,7 @@ class _Carry:
         self.first = [body.values[v] for v in init]
         self.types = [v.type for v in results]
         for place, x in enumerate(self.first):
-            if isinstance(x, ScratchTile):  # a tile of the loop's own: the one it starts from may be used again
+            if isinstance(x, (ScratchTile, ComputedTile)):  # the loop's own: the one it starts from may be used again
                 mine = body.tiles.new(x.type)
                 body.tiles.copy(x, mine)
                 self.first[place] = mine
@@ -352,7 +352,7 @@ class _Carry:
         for kind, x in zip(self.types, values, strict=True):
             if isinstance(x, RowVectors):
                 found += x.typed()
-            elif not isinstance(x, (ScratchTile, Accumulator)):
+            elif not isinstance(x, (ScratchTile, ComputedTile, Accumulator)):
                 found.append((stored(kind.dtype), x))
         return found
 
@@ -369,9 +369,13 @@ class _Carry:
 
     def next(self, values: Sequence[Any]) -> list[Typed]:
         """What the body gave, for the next round; tiles in memory are copied after all of them are known."""
-        pairs = [(x, mine) for x, mine in zip(values, self.first, strict=True) if isinstance(mine, ScratchTile)]
-        if len(pairs) > 1:
-            pairs = [(self.apart(x), mine) for x, mine in pairs]
+        own = {mine.pointer for mine in self.first if isinstance(mine, ScratchTile)}
+        pairs = [
+            (self.body.tiles.kept(x), mine)
+            for x, mine in zip(values, self.first, strict=True)
+            if isinstance(mine, ScratchTile)
+        ]
+        pairs = [(self.apart(x) if x.pointer in own - {mine.pointer} else x, mine) for x, mine in pairs]
         for x, mine in pairs:
             if x.pointer != mine.pointer:
                 self.body.tiles.copy(x, mine)

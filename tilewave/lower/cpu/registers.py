@@ -10,6 +10,7 @@ from math import prod
 from tilewave.ir.core import Op
 from tilewave.ir.ops import Div, Reduce, Shift
 from tilewave.ir.types import F32, DType, Tile
+from tilewave.lower.cpu.loops import for_each
 from tilewave.lower.cpu.memory import Place, add, inside, is_number, load, store, whole_inside, zero
 from tilewave.lower.cpu.quotients import FEWEST, divided_by_one
 from tilewave.lower.cpu.reductions import Flat, combining, lane_by_lane, regrouped, without_axis
@@ -371,20 +372,3 @@ class RegisterTiles:
 
     def widened(self, x: str, old: DType, new: DType) -> str:
         return self.target.cast(self.f, x, old, new)
-
-
-def for_each(f: LlvmFunction, shape: Sequence[int], body: Callable[[list[str]], None]) -> None:
-    """Nested loops over a shape."""
-
-    def level(indices: list[str]) -> None:
-        if len(indices) == len(shape):
-            body(indices)
-            return
-
-        def step(i: str, _: list[Typed]) -> list[Typed]:
-            level([*indices, i])
-            return []
-
-        f.loop(str(shape[len(indices)]), [], step)
-
-    level([])

@@ -5,29 +5,36 @@ The way for kernels whose tiles cannot be cut into register blocks; LLVM vectori
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 
-from tilewave.ir.core import Op
-from tilewave.ir.ops import Reduce, Shift
+from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.ops import Elementwise, Reduce, Scatter, Shift, Write
+from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType, Memory, Tile
-from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, zero
-from tilewave.lower.cpu.reductions import Combine, combining
-from tilewave.lower.cpu.registers import for_each
-from tilewave.lower.cpu.target import Panel
-from tilewave.lower.llvm import LlvmFunction, Typed
-from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, stored
+from tilewave.lower.cpu.loops import for_each
+from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, whole_inside, zero
+from tilewave.lower.cpu.products import multiply_tiles, turn
+from tilewave.lower.cpu.reductions import Combine, Flat, combining, lane_by_lane, regrouped, without_axis
+from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
+from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, splat_constant, stored
 
 ALIGNMENT = 64
+LONGEST_STRETCH = 64
+"""Elements of a row that are reduced in registers at once, as many rows side by side as a vector has lanes."""
 
 
 @dataclass(frozen=True)
 class ScratchTile:
-    """A tile in memory, element after element."""
+    """A tile in memory, element after element along its axes, the last one first unless `order` says otherwise."""
 
     type: Tile
     pointer: str
+    order: tuple[int, ...] = ()
+    """The axes as they lie in memory, the one whose elements stand side by side last."""
 
     @property
     def dtype(self) -> DType:
@@ -35,16 +42,42 @@ class ScratchTile:
 
     def address(self, f: LlvmFunction, index: Sequence[str]) -> str:
         number = "0"
-        for i, n in zip(index, self.type.shape, strict=True):
-            scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {n}")
-            number = add(f, scaled, i)
+        for axis in self.order or range(len(self.type.shape)):
+            scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {self.type.shape[axis]}")
+            number = add(f, scaled, index[axis])
         return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
 
-    def element(self, f: LlvmFunction, index: Sequence[str]) -> str:
-        return load(f, self.dtype, self.address(f, index))
+    def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str:
+        """An element, or some along the last axis."""
+        if lanes == 1 or not self.order or self.order[-1] == len(index) - 1:
+            return load(f, self.dtype, self.address(f, index), lanes)
+        found, kind = "poison", stored(self.dtype)
+        for lane in range(lanes):
+            one = self.element(f, [*index[:-1], add(f, index[-1], lane)])
+            found = f.value(f"insertelement <{lanes} x {kind}> {found}, {kind} {one}, i64 {lane}")
+        return found
 
-    def put(self, f: LlvmFunction, index: Sequence[str], x: str) -> None:
-        store(f, self.dtype, x, self.address(f, index))
+    def put(self, f: LlvmFunction, index: Sequence[str], x: str, lanes: int = 1) -> None:
+        store(f, self.dtype, x, self.address(f, index), lanes)
+
+
+@dataclass(frozen=True)
+class ComputedTile:
+    """A tile that is nowhere: its elements are computed where they are used."""
+
+    type: Tile
+    compute: Callable[[LlvmFunction, Sequence[str], int], str]
+    """Some elements along the last axis: their first index, and how many."""
+
+    def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str:
+        return self.compute(f, index, lanes)
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+HeldTile = ScratchTile | ComputedTile
 
 
 class WorkerMemory:
@@ -68,8 +101,8 @@ class WorkerMemory:
 class ScratchTiles:
     """How each op on tiles is said when tiles are in memory."""
 
-    def __init__(self, f: LlvmFunction, memory: WorkerMemory) -> None:
-        self.f, self.memory = f, memory
+    def __init__(self, f: LlvmFunction, memory: WorkerMemory, target: CpuTarget, fused: Set[Value]) -> None:
+        self.f, self.memory, self.target, self.fused = f, memory, target, fused
 
     def new(self, kind: Tile) -> ScratchTile:
         return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
@@ -80,67 +113,131 @@ class ScratchTiles:
         for_each(self.f, kind.shape, lambda index: tile.put(self.f, index, element(index)))
         return tile
 
-    def constant(self, kind: Tile, value: float) -> ScratchTile:
-        return self.fill(kind, lambda _: literal(value, kind.dtype))
+    def kept(self, x: HeldTile) -> ScratchTile:
+        """The same tile in memory."""
+        return x if isinstance(x, ScratchTile) else self.copied(x)
 
-    def elementwise(self, op: Op, operands: list[ScratchTile | str], kind: Tile, known: Known) -> ScratchTile:
-        like = [x for x in operands if isinstance(x, ScratchTile)][-1]
+    def copied(self, x: HeldTile) -> ScratchTile:
+        """A new tile, computed in vectors."""
+        tile, lanes, f = self.new(x.type), self.lanes(x.type.shape[-1]), self.f
+        *outer, last = x.type.shape
 
-        def element(index: list[str]) -> str:
-            parts = [x.element(self.f, index) if isinstance(x, ScratchTile) else x for x in operands]
-            return elementwise(self.f, op, parts, like.dtype, 1, known)
+        def part(index: list[str]) -> None:
+            at = [*index[:-1], times(f, index[-1], lanes)]
+            tile.put(f, at, x.element(f, at, lanes), lanes)
 
-        return self.fill(kind, element)
+        for_each(f, (*outer, last // lanes), part)
+        return tile
 
-    def broadcast(self, x: ScratchTile | str, axes: tuple[int, ...], kind: Tile) -> ScratchTile:
+    def lanes(self, extent: int) -> int:
+        lanes = self.target.vector_bytes // 4
+        while extent % lanes:
+            lanes //= 2
+        return lanes
+
+    def constant(self, kind: Tile, value: float) -> ComputedTile:
+        text = literal(value, kind.dtype)
+        return ComputedTile(kind, lambda f, index, lanes: splat_constant(stored(kind.dtype), text, lanes))
+
+    def elementwise(self, op: Op, operands: list[HeldTile | str], kind: Tile, known: Known) -> HeldTile:
+        like = [x for x in operands if not isinstance(x, str)][-1]
+
+        def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
+            # Of numbers, a condition alone stands beside tiles: it chooses for all of them.
+            parts = [splat(f, "i1", x, lanes) if isinstance(x, str) else x.element(f, index, lanes) for x in operands]
+            return elementwise(f, op, parts, like.dtype, lanes, known)
+
+        computed = ComputedTile(kind, compute)
+        return computed if op.result in self.fused else self.kept(computed)
+
+    def broadcast(self, x: HeldTile | str, axes: tuple[int, ...], kind: Tile) -> ComputedTile:
         if isinstance(x, str):
-            return self.fill(kind, lambda _: x)
-        return self.fill(kind, lambda index: x.element(self.f, [index[a] for a in axes]))
+            return ComputedTile(kind, lambda f, index, lanes: splat(f, stored(kind.dtype), x, lanes))
+        source, last = self.kept(x), len(kind.shape) - 1
 
-    def permute(self, x: ScratchTile, axes: tuple[int, ...], kind: Tile) -> ScratchTile:
+        def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
+            at = [index[a] for a in axes]
+            if axes and axes[-1] == last:
+                return source.element(f, at, lanes)
+            return splat(f, stored(kind.dtype), source.element(f, at), lanes)
+
+        return ComputedTile(kind, compute)
+
+    def permute(self, x: HeldTile, axes: tuple[int, ...], kind: Tile) -> ScratchTile:
         return self.fill(kind, lambda index: x.element(self.f, [index[axes.index(a)] for a in range(len(axes))]))
 
-    def iota(self, kind: Tile) -> ScratchTile:
-        def element(index: list[str]) -> str:
-            if kind.dtype.bits == 64:
-                return index[0]
-            return self.f.value(f"trunc i64 {index[0]} to {stored(kind.dtype)}")
+    def iota(self, kind: Tile) -> ComputedTile:
+        def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
+            one = stored(kind.dtype)
+            first = index[0] if kind.dtype.bits == 64 else f.value(f"trunc i64 {index[0]} to {one}")
+            if lanes == 1:
+                return first
+            numbers = ", ".join(f"{one} {lane}" for lane in range(lanes))
+            return f.value(f"add {vector(lanes, one)} {splat(f, one, first, lanes)}, <{numbers}>")
 
-        return self.fill(kind, element)
+        return ComputedTile(kind, compute)
 
-    def reduce(self, op: Reduce, x: ScratchTile) -> ScratchTile | str:
+    def reduce(self, op: Reduce, x: HeldTile) -> ScratchTile | str:
         combine = combining(self.f, op)
-        found = ScratchTile(Tile(op.shape_with_runs, x.dtype), x.pointer)
+        found = ScratchTile(Tile(op.shape_with_runs, x.dtype), self.in_rows(x).pointer)
         for axis in reversed(op.axes_with_runs):
+            if axis == len(found.type.shape) - 1:
+                found = self.rows_reduced(found, op, combine)
             while found.type.shape[axis] > 1:
                 found = self.pairs(found, axis, combine)
             shape = found.type.shape
             found = ScratchTile(Tile((*shape[:axis], *shape[axis + 1 :]), x.dtype), found.pointer)
         return found if found.type.shape else found.element(self.f, ())
 
+    def rows_reduced(self, x: ScratchTile, op: Reduce, combine: Combine) -> ScratchTile:
+        """The last axis shorter: stretches of a power of two become one element each, in registers."""
+        f, (*outer, last) = self.f, x.type.shape
+        stretch = min(last & -last, LONGEST_STRETCH)
+        count, lanes = prod(outer) * last // stretch, self.lanes(stretch)
+        side = self.lanes(count)
+        tile = self.new(Tile((*outer, last // stretch), x.dtype))
+        source, flat = (
+            ScratchTile(Tile((count, stretch), x.dtype), x.pointer),
+            ScratchTile(Tile((count,), x.dtype), tile.pointer),
+        )
+
+        def part(index: list[str]) -> None:
+            first = times(f, index[0], side)
+            places = [(add(f, first, i), str(j)) for i in range(side) for j in range(0, stretch, lanes)]
+            rows = Flat(x.dtype, (side, stretch), lanes, tuple(source.element(f, at, lanes) for at in places))
+            rows = rows if op.has_order else lane_by_lane(f, rows, combine)
+            found = regrouped(f, without_axis(f, rows, 1, combine), side)
+            flat.put(f, [first], found.vectors[0], side)
+
+        for_each(f, (count // side,), part)
+        return tile
+
     def pairs(self, x: ScratchTile, axis: int, combine: Combine) -> ScratchTile:
         """Neighbours along an axis combined; whoever has none waits."""
         f, shape = self.f, x.type.shape
-        kind = Tile((*shape[:axis], -(-shape[axis] // 2), *shape[axis + 1 :]), x.dtype)
-        tile, half = self.new(kind), shape[axis] // 2
+        half, behind = shape[axis] // 2, shape[axis + 1 :]
+        lanes = self.lanes(behind[-1]) if behind else 1
+        tile = self.new(Tile((*shape[:axis], -(-shape[axis] // 2), *behind), x.dtype))
 
         def at(index: Sequence[str], place: str) -> list[str]:
-            return [*index[:axis], place, *index[axis + 1 :]]
+            found = [*index[:axis], place, *index[axis + 1 :]]
+            return [*found[:-1], times(f, found[-1], lanes)] if behind else found
 
         def pair(index: list[str]) -> None:
             first = times(f, index[axis], 2)
-            one, other = (x.element(f, at(index, place)) for place in (first, add(f, first, 1)))
-            tile.put(f, index, combine(one, other, 1))
+            one, other = (x.element(f, at(index, place), lanes) for place in (first, add(f, first, 1)))
+            tile.put(f, at(index, index[axis]), combine(one, other, lanes), lanes)
 
         def waiting(index: list[str]) -> None:
-            tile.put(f, at(index, str(half)), x.element(f, at(index, str(shape[axis] - 1))))
+            tile.put(f, at(index, str(half)), x.element(f, at(index, str(shape[axis] - 1)), lanes), lanes)
 
-        for_each(f, (*shape[:axis], half, *shape[axis + 1 :]), pair)
+        parts = (*behind[:-1], behind[-1] // lanes) if behind else ()
+        for_each(f, (*shape[:axis], half, *parts), pair)
         if shape[axis] % 2:
-            for_each(f, (*shape[:axis], 1, *shape[axis + 1 :]), waiting)
+            for_each(f, (*shape[:axis], 1, *parts), waiting)
         return tile
 
-    def shift(self, op: Shift, x: ScratchTile) -> ScratchTile:
+    def shift(self, op: Shift, x: HeldTile) -> ScratchTile:
         f, axis = self.f, op.axis
 
         def element(index: list[str]) -> str:
@@ -155,9 +252,24 @@ class ScratchTiles:
         return self.fill(x.type, element)
 
     def read(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
-        return self.gather(place, kind, lambda index: self.position(at, axes, index))
+        """As it lies in its memory, in the order of that memory's axes."""
+        order = tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
+        along = tuple(axes[i] for i in order)
+        lying = Tile(tuple(kind.shape[i] for i in order), kind.dtype)
+        tile, f = self.new(lying), self.f
+        extents = [lying.shape[along.index(a)] if a in along else 1 for a in range(place.type.rank)]
 
-    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: ScratchTile) -> None:
+        def copy(index: list[str]) -> None:
+            tile.put(f, index, load(f, kind.dtype, place.address(f, self.position(at, along, index))))
+
+        def guarded(index: list[str]) -> None:
+            tile.put(f, index, self.guarded(place, kind.dtype, self.position(at, along, index)))
+
+        inside = whole_inside(f, at, extents, place.extents)
+        f.when(inside, lambda: for_each(f, lying.shape, copy), lambda: for_each(f, lying.shape, guarded))
+        return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
+
+    def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: HeldTile) -> None:
         self.scatter(place, tile, lambda index: self.position(at, axes, index))
 
     def position(self, at: Sequence[str], axes: tuple[int, ...], index: Sequence[str]) -> list[str]:
@@ -167,20 +279,19 @@ class ScratchTiles:
         return position
 
     def gather(self, place: Place, kind: Tile, where: Callable[[list[str]], Sequence[str]]) -> ScratchTile:
+        return self.fill(kind, lambda index: self.guarded(place, kind.dtype, where(index)))
+
+    def guarded(self, place: Place, dtype: DType, position: Sequence[str]) -> str:
+        """An element of a memory, or 0 outside it."""
         f = self.f
+        found = f.choose(
+            inside(f, position, place.extents),
+            lambda: [(stored(dtype), load(f, dtype, place.address(f, position)))],
+            lambda: [(stored(dtype), zero(dtype))],
+        )
+        return found[0][1]
 
-        def element(index: list[str]) -> str:
-            position = where(index)
-            found = f.choose(
-                inside(f, position, place.extents),
-                lambda: [(stored(kind.dtype), load(f, kind.dtype, place.address(f, position)))],
-                lambda: [(stored(kind.dtype), zero(kind.dtype))],
-            )
-            return found[0][1]
-
-        return self.fill(kind, element)
-
-    def scatter(self, place: Place, tile: ScratchTile, where: Callable[[list[str]], Sequence[str]]) -> None:
+    def scatter(self, place: Place, tile: HeldTile, where: Callable[[list[str]], Sequence[str]]) -> None:
         f = self.f
 
         def element(index: list[str]) -> None:
@@ -193,7 +304,39 @@ class ScratchTiles:
 
         for_each(f, tile.type.shape, element)
 
-    def multiply(self, a: ScratchTile | Panel, b: ScratchTile | Panel, acc: ScratchTile) -> ScratchTile:
+    def multiply(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile:
+        sums = self.kept(acc)
+        if isinstance(a, Panel) or isinstance(b, Panel):
+            return self.multiply_panels(a, b, sums)
+        out = self.new(acc.type)
+        rows, columns = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
+        multiply_tiles(self.f, self.target, self.in_rows(rows), self.turned(columns), self.in_rows(sums), out)
+        return out
+
+    def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
+        """Its elements in another dtype, lying as they did."""
+        if x.dtype == dtype:
+            return x
+        f, lying = self.f, [x.type.shape[axis] for axis in x.order or range(len(x.type.shape))]
+        old, new = ScratchTile(Tile(tuple(lying), x.dtype), x.pointer), self.new(Tile(tuple(lying), dtype))
+        for_each(f, lying, lambda index: new.put(f, index, cast(f, old.element(f, index), x.dtype, dtype, 1)))
+        return ScratchTile(Tile(x.type.shape, dtype), new.pointer, x.order)
+
+    def turned(self, b: ScratchTile) -> ScratchTile:
+        """b with its last two axes the other way round, rows side by side."""
+        *batch, rows, columns = b.type.shape
+        kind, last = Tile((*batch, columns, rows), b.dtype), len(batch)
+        if b.order == (*range(last), last + 1, last):
+            return ScratchTile(kind, b.pointer)
+        out = self.new(kind)
+        turn(self.f, self.target, self.in_rows(b), out)
+        return out
+
+    def in_rows(self, x: HeldTile) -> ScratchTile:
+        """The same tile in memory, its last axis side by side."""
+        return x if isinstance(x, ScratchTile) and not x.order else self.copied(x)
+
+    def multiply_panels(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: ScratchTile) -> ScratchTile:
         f, kind = self.f, acc.type
         depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
         wide = stored(kind.dtype)
@@ -212,8 +355,8 @@ class ScratchTiles:
 
         return self.fill(kind, element)
 
-    def to_buffer(self, tile: ScratchTile) -> str:
-        return tile.pointer
+    def to_buffer(self, tile: HeldTile) -> str:
+        return self.in_rows(tile).pointer
 
     def buffer(self, kind: Tile) -> str:
         return self.new(kind).pointer
@@ -221,18 +364,39 @@ class ScratchTiles:
     def whole_buffer(self, buffer: str, kind: Tile) -> ScratchTile:
         return ScratchTile(kind, buffer)
 
-    def copy(self, source: ScratchTile, target: ScratchTile) -> None:
+    def copy(self, x: HeldTile, target: ScratchTile) -> None:
+        source = self.in_rows(x)
         size = prod(source.type.shape) * source.dtype.bytes
         self.f.module.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         self.f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {target.pointer}, ptr {source.pointer}, i64 {size}, i1 false)")
 
 
-def factor(f: LlvmFunction, x: ScratchTile | Panel, index: Sequence[str]) -> str:
+def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
     """An element of a product's operand."""
-    if isinstance(x, ScratchTile):
+    if not isinstance(x, Panel):
         return x.element(f, index)
     row, k = index[-2:]
     group, within = f.value(f"udiv i64 {k}, {x.group}"), f.value(f"urem i64 {k}, {x.group}")
     number = add(f, f.value(f"mul i64 {group}, {x.rows}"), row)
     number = add(f, f.value(f"mul i64 {number}, {x.group}"), within)
     return load(f, x.dtype, f.value(f"getelementptr {in_memory(x.dtype)}, ptr {x.pointer}, i64 {number}"))
+
+
+def fused_values(body: Block) -> set[Value]:
+    """What one op alone uses, element by element, in the block that makes it: it needs no memory."""
+    uses = Counter(v for op in walk(body) for v in op.operands)
+    return {v for block in _blocks(body) for v in _used_in_place(block) if uses[v] == 1}
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks(inner)
+
+
+def _used_in_place(block: Block) -> Iterator[Value]:
+    made = {v for op in block.ops if isinstance(op, Elementwise) for v in op.results if isinstance(v.type, Tile)}
+    for op in block.ops:
+        if isinstance(op, (Elementwise, Write, Scatter)):
+            yield from (v for v in op.operands if v in made)
