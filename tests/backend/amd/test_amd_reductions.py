@@ -13,7 +13,9 @@ from tilewave.emulator.emulator import Emulator
 from tilewave.ir.types import DTYPES
 
 TEXT = """
-kernel @k {{workgroups = 1, level = lane, waves = [1, 1], lanes = 64}} (%a: memory<64x{count}x{dtype}, global>, %c: memory<64x{count}x{dtype}, global>) {{
+kernel @k {{workgroups = 1, level = lane, waves = [1, 1], lanes = 64}} (
+  %a: memory<64x{count}x{dtype}, global>, %c: memory<64x{count}x{dtype}, global>
+) {{
   %lane = lane() : index
   %zero = const() {{value = 0}} : index
   %x = load(%a, [%lane, %zero], []) {{steps = [[0, 1]]}} : vector<{count}x{dtype}>
@@ -93,12 +95,23 @@ def finding(compiled, text, x):
 
 
 @pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("waves", [(1, 2), (1, 4), (2, 2)], ids=str)
+@pytest.mark.parametrize("waves", [(1, 4), (1, 8), (2, 2)], ids=str)
 def test_every_deletion_from_a_softmax_is_found(chip, waves):
     x = np.random.default_rng(5).standard_normal((4, 250)).astype(np.float32)
     compiled = wave_compile(WaveCompileOptions(subs={M: 4, N: 250}, target=chip), softmax_of(2, 256, waves))
     assert finding(compiled, compiled.asm, x) is None
-    found = [(deleted, finding(compiled, text, x)) for deleted, text in deletions(compiled.asm)]
+    found = [(deleted, finding(compiled, text, x)) for deleted, text in needed(compiled.asm)]
     assert [deleted for deleted, error in found if error is None] == []
     assert sum(deleted.startswith("s_barrier") for deleted, _ in found) == 2
     assert all(error.loc.file.endswith("softmax.py") for _, error in found)
+
+
+def needed(asm):
+    """Without the nops behind packed additions: LLVM takes the halves that these choose for a part of a register that
+    is written, which none of them is."""
+    before = asm.splitlines()
+    for deleted, text in deletions(asm):
+        at = next(i for i, (old, new) in enumerate(zip(before, text.splitlines(), strict=False)) if old != new)
+        last = next(line for line in reversed(before[:at]) if line.startswith("\t") and line[1] not in ".;")
+        if not (deleted == "s_nop 0" and last.strip().startswith("v_pk_")):
+            yield deleted, text
