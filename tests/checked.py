@@ -7,6 +7,7 @@ from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.choose_instructions import ChooseInstructions
+from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -22,6 +23,7 @@ from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
+from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
@@ -40,11 +42,13 @@ from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
 from tilewave.passes.walk_reductions import WalkReductions
+from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
+    "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
     "compute_at_launch": lambda text: compute_at_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "dissolve_loops": lambda text: dissolve_loops,
@@ -59,6 +63,7 @@ PASSES = {
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
+    "reduce_across_waves": lambda text: reduce_across_waves,
     "separate_edges": lambda text: separate_edges,
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
@@ -78,6 +83,7 @@ PASSES = {
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),
     "walk_reductions": lambda text: WalkReductions(*map(int, text.split("x"))),
+    "widen_rows": lambda text: widen_rows,
     "widen_writes": lambda text: WidenWrites(CHIPS[text]),
 }
 SEPARATOR = "// -----\n"

@@ -1,8 +1,8 @@
 """Kernels compiled to machine code of AMD and emulated with every check on, as they are or with a wait taken out."""
 
+import math
 import re
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 from kernels import check_product, poisoned, random_array
@@ -38,7 +38,7 @@ class MachineCode:
 
     def run(self, *arrays, **symbols):
         """Run it in every order of waves; the arrays hold what the last one left."""
-        orders = ("barrier", "random") if prod(self.kernel.waves) > 1 else ("barrier",)
+        orders = ("barrier", "random") if math.prod(self.kernel.waves) > 1 else ("barrier",)
         given = [a.copy() for a in arrays]
         for order in orders:
             for a, original in zip(arrays, given, strict=True):

@@ -13,12 +13,14 @@ from .program import (
     FLOATS,
     FUNCTIONS,
     INTEGERS,
+    REDUCTIONS,
     Cast,
     Compute,
     Fill,
     IllTyped,
     Number,
     Read,
+    Reduce,
     Scope,
     SelfIndex,
     Statement,
@@ -90,6 +92,17 @@ class Block:
             [self.with_another, self.with_literal, self.unary, self.casted, self.chosen, self.index],
             [30, 22, 18, 14, 10, 6],
         )[0](x)
+
+    def reduce(self) -> str:
+        """Some recent tile without some dims, where there are any that may go."""
+        fit = [(x, own) for x in self.tiles() if (own := self.maker.owned(self.type(x).dims))]
+        if not fit:
+            raise IllTyped("nothing to reduce")
+        x, own = self.rng.choice(fit[-3:])
+        dims = tuple(self.rng.sample(own, self.rng.choice([1, 1, 1, len(own)])))
+        hows = ["any", "all", "sum"] if self.type(x).dtype == "bool" else [*REDUCTIONS, "sum", "sum", "max"]
+        how = self.rng.choice(hows)
+        return self.add(Reduce(self.fresh(), x, dims[:1] if how.startswith("arg") else dims, how))
 
     def unary(self, x: str) -> None:
         t = self.type(x)

@@ -9,6 +9,7 @@ from .generate import generate
 from .judge import TARGETS, Outcome, judge
 from .open_sizes import generate_open
 from .program import Program
+from .reductions import generate_reduced
 
 
 @dataclass(frozen=True)
@@ -26,5 +27,9 @@ class Kernels:
         return str(outcome) if outcome.wrong else None
 
 
-KERNELS = {"kernels": Kernels(generate), "open_kernels": Kernels(generate_open)}
-"""With sizes that are fixed, and with sizes that each call tells."""
+KERNELS = {
+    "kernels": Kernels(generate),
+    "open_kernels": Kernels(generate_open),
+    "reduced_kernels": Kernels(generate_reduced),
+}
+"""With sizes that are fixed, with sizes that each call tells, and with reductions."""

@@ -199,7 +199,7 @@ class Maker:
             return d, Place(d, 1, r.randint(0, dim.size), modulo=dim.size)
         if kind == "over":
             last = (dim.tiles - 1) * dim.tile
-            first_tile = min(dim.tile, dim.size)
+            first_tile = min(dim.tile or dim.size, dim.size)
             return d, Place(d, 1, r.randint(-(first_tile - 1), dim.size - last - 1))
         return d, Place(d)
 
@@ -210,7 +210,7 @@ class Maker:
         places = []
         for d in dims:
             dim = self.dims[d]
-            even = dim.size % dim.tile == 0
+            even = not dim.tile or dim.size % dim.tile == 0
             kind = self.rng.choice(["same", "reversed", "rotated" if even else "same"])
             if kind == "rotated":
                 places.append((d, Place(d, 1, self.rng.randint(0, dim.size), modulo=dim.size)))

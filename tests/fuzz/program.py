@@ -9,6 +9,9 @@ FLOAT8 = ("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")
 FLOATS = (*FLOAT8, "f16", "bf16", "f32", "f64")
 INTEGERS = ("i8", "i32", "i64")
 BITS = {"i8": 8, "i32": 32, "i64": 64, "index": 64}
+SUMMED_IN = {**dict.fromkeys((*FLOAT8, "f16", "bf16"), "f32"), "i8": "i32", "bool": "i32"}
+"""What sums and products of small numbers are."""
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin", "cos")
 
@@ -152,6 +155,16 @@ class Mma:
 
 
 @dataclass(frozen=True)
+class Reduce:
+    """x without some dims, which one workgroup has whole or a loop walks."""
+
+    name: str
+    x: str
+    dims: tuple[str, ...]
+    how: str
+
+
+@dataclass(frozen=True)
 class Write:
     x: str
     array: str
@@ -191,7 +204,7 @@ class Call:
     by_name: bool = False
 
 
-Statement = Read | Fill | Number | SelfIndex | Compute | Cast | Mma | Write | Loop
+Statement = Read | Fill | Number | SelfIndex | Compute | Cast | Mma | Reduce | Write | Loop
 
 
 @dataclass(frozen=True)
@@ -319,6 +332,8 @@ class Scope:
                 return Type(self.of(x).dims, dtype)
             case Mma(_, a, b, acc):
                 return self.product(*map(self.of, (a, b, acc)))
+            case Reduce(_, x, dims, how):
+                return self.reduced(self.of(x), dims, how)
             case Compute(_, op, args):
                 return self.computed(op, [self.of(x) if isinstance(x, str) else None for x in args])
         raise IllTyped(s)
@@ -336,6 +351,19 @@ class Scope:
         if not multiply(a.dtype, b.dtype, acc.dtype):
             raise IllTyped("mma")
         return acc
+
+    def reduced(self, x: Type, dims: tuple[str, ...], how: str) -> Type:
+        own = all(d in x.dims and (self.program.dim(d).axis is None or self.program.dim(d).tiles == 1) for d in dims)
+        if not dims or not own or len(set(dims)) != len(dims):
+            raise IllTyped(how)
+        if (how in ("max", "min", "argmax", "argmin") and x.dtype == "bool") or (how[:3] == "arg" and len(dims) > 1):
+            raise IllTyped(how)
+        left = tuple(d for d in x.dims if d not in dims)
+        if how in ("any", "all"):
+            return Type(left, "bool")
+        if how in ("sum", "prod"):
+            return Type(left, SUMMED_IN.get(x.dtype, x.dtype))
+        return Type(left, "i32" if how.startswith("arg") else x.dtype)
 
     def computed(self, op: str, args: list[Type | None]) -> Type:
         given = [t for t in args if t is not None]

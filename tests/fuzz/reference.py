@@ -27,9 +27,11 @@ from .program import (
     Place,
     Program,
     Read,
+    Reduce,
     SelfIndex,
     Write,
 )
+from .reduced import reduced
 
 F32_UNIT, F64_UNIT = 2.0**-24, 2.0**-52
 
@@ -81,6 +83,9 @@ class Run:
                 self.values[name] = exact.compute(op, taken)
             case Mma(name, a, b, acc):
                 self.values[name] = self.mma(*(self.values[v] for v in (a, b, acc)))
+            case Reduce(name, x, dims, how):
+                free = any(isinstance(s, Mma) for s in self.program.walk())
+                self.values[name] = reduced(self.values[x], dims, how, self.window(dims[0])[0], free)
             case Write(x, array, mapping):
                 self.write(self.values[x], self.arrays[array], mapping)
             case Loop():

@@ -19,6 +19,7 @@ from .program import (
     Number,
     Program,
     Read,
+    Reduce,
     Scope,
     Statement,
     Write,
@@ -90,7 +91,7 @@ def _without_what_is_unused(p: Program) -> Iterator[Program]:
         match s:
             case Compute():
                 taken |= {x for x in s.args if isinstance(x, str)}
-            case Cast() | Write():
+            case Cast() | Write() | Reduce():
                 taken.add(s.x)
             case Mma():
                 taken |= {s.a, s.b, s.acc}
@@ -158,7 +159,7 @@ def _renamed(body: tuple, old: str, new: str) -> tuple:
         match s:
             case Compute():
                 found.append(replace(s, args=tuple(map(other, s.args))))
-            case Cast() | Write():
+            case Cast() | Write() | Reduce():
                 found.append(replace(s, x=other(s.x)))
             case Mma():
                 found.append(replace(s, a=other(s.a), b=other(s.b), acc=other(s.acc)))

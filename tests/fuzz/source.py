@@ -19,6 +19,7 @@ from .program import (
     Place,
     Program,
     Read,
+    Reduce,
     SelfIndex,
     Write,
 )
@@ -161,6 +162,9 @@ def _statement(p: Program, s) -> list[str]:
             return [f"{name} = cast({x}, {dtype(kind)})"]
         case Mma(name, a, b, acc):
             return [f"{name} = mma({a}, {b}, {acc})"]
+        case Reduce(name, x, dims, how):
+            along = dims[0] if how.startswith("arg") else f"[{', '.join(dims)}]"
+            return [f"{name} = {x}.{how}(dim={along})"]
         case Write(x, array, mapping):
             return [f"write({x}, {array}{_how(s)}{_mapping(p, p.array(array), mapping, reads=False)})"]
         case Loop():

@@ -14,6 +14,13 @@ SEEDS = {
         "gfx950": range(2, 4),
         "sm_90a": range(4),
     },
+    "reduced_kernels": {
+        "numpy": range(20),
+        "cpu": range(8),
+        "gfx942": range(4),
+        "gfx950": range(4, 8),
+        "sm_90a": range(8),
+    },
 }
 """As many as take some two seconds of one core each."""
 

@@ -1,12 +1,12 @@
 # ruff: noqa: E501  (the messages stand here as a terminal shows them)
 """From tiles to what lanes load: instructions, staging, linear loads, banks, and what an author is told."""
 
+import math
 import runpy
 import textwrap
 import time
 from dataclasses import replace
 from itertools import product as combinations
-from math import prod
 
 import numpy as np
 import pytest
@@ -251,7 +251,7 @@ MEMORIES = [
 @pytest.mark.parametrize("memory", MEMORIES, ids=lambda m: str(m.placement))
 def test_every_element_has_a_place_of_its_own(memory):
     places = offset(memory, *np.indices(memory.shape))
-    assert len(np.unique(places)) == prod(memory.shape)
+    assert len(np.unique(places)) == math.prod(memory.shape)
     assert places.min() >= 0 and places.max() < elements(memory)
     assert offset(memory, 2, 11, 37) == places[2, 11, 37]
 
@@ -298,13 +298,13 @@ def conflicts(kernel, machine):
                 for r in reads.values()
                 if r.spread == "linear" and f"{r.result.name}_shared" == reads[part].memory.name
             )
-            all_lanes = kernel.lanes * prod(kernel.waves)
+            all_lanes = kernel.lanes * math.prod(kernel.waves)
             waiting = 0
             for layout in linear(memory.shape, source.per_lane, all_lanes):
-                waiting += waits(machine, memory, layout.positions(prod(kernel.waves), kernel.lanes), "write")
+                waiting += waits(machine, memory, layout.positions(math.prod(kernel.waves), kernel.lanes), "write")
             fragment = mfma(NAMED[op.instruction].rows, op.depth)
             layout = fragment.operand(memory.shape, kernel.waves, side)
-            waiting += waits(machine, memory, layout.positions(prod(kernel.waves), kernel.lanes), "read")
+            waiting += waits(machine, memory, layout.positions(math.prod(kernel.waves), kernel.lanes), "read")
             found[memory] = waiting
     return found
 

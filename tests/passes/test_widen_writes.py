@@ -1,7 +1,7 @@
 """Narrow results go through shared memory and leave in 16 bytes a lane; whatever is not ordered there is found."""
 
+import math
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 import pytest
@@ -186,9 +186,9 @@ def test_no_lane_waits_for_a_bank(chip, mma_type):
     machine, instruction = CHIPS[chip], NAMED[mma_type.value]
     for dtype in (f16, i8):
         layout = instruction.fragment().sums((128, 256), EIGHT, transposed=True)
-        memory = chunk_memory(machine, layout, dtype, prod(EIGHT), 32768)
+        memory = chunk_memory(machine, layout, dtype, math.prod(EIGHT), 32768)
         chunks = WaveChunks(layout, *memory.shape[1:], 16 // dtype.bytes, 64)
-        waited = {"gfx942": 0, "gfx950": prod(memory.shape[1:]) * dtype.bytes // 256}[chip]
+        waited = {"gfx942": 0, "gfx950": math.prod(memory.shape[1:]) * dtype.bytes // 256}[chip]
         assert conflicts(ports(machine.shared), chunks, memory) == waited
         assert memory.shape[2] * dtype.bytes in (64, 128)
 

@@ -15,7 +15,7 @@ from tilewave.ir.types import I32, I64, INDEX, Vector
 from tilewave.lower.gpu.arithmetic import LaneArithmetic
 from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.target import LaneTarget
-from tilewave.lower.gpu.values import Held, cut, join, natural_width, packed, plain, regrouped
+from tilewave.lower.gpu.values import BITS, WORD_BITS, Held, cut, join, natural_width, packed, plain, regrouped
 from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import elementwise
 
@@ -70,7 +70,8 @@ class Reductions:
 
     def lanes(self, op: ReduceLanes, x: Held) -> Held:
         conversions = Conversions(self.f, self.target)
-        x = regrouped(self.f, x, natural_width(op.result.type.shape, x.kind))
+        in_a_word = max(1, WORD_BITS // BITS[x.kind])  # what moves between lanes, and can be part of an instruction
+        x = regrouped(self.f, x, min(in_a_word, natural_width(op.result.type.shape, x.kind)))
         parts = list(x.parts)
         for i, bit in enumerate(op.bits):
             pairs = [conversions.both(x, part, bit, op.bits[:i]) for part in parts]

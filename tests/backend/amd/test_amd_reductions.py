@@ -1,0 +1,117 @@
+"""Reductions in AMD's code: lanes of a row are combined without shared memory, and nothing can be left out."""
+
+import numpy as np
+import pytest
+from lane_runs import CHIPS
+from machine_code import MachineCode, deletions, kernel_of
+from softmax import M, N, softmax_in_float64, softmax_of
+
+from tilewave import *
+from tilewave.backend.amd.program import launch_arguments
+from tilewave.emulator import EmulationError
+from tilewave.emulator.emulator import Emulator
+from tilewave.ir.types import DTYPES
+
+TEXT = """
+kernel @k {{workgroups = 1, level = lane, waves = [1, 1], lanes = 64}} (
+  %a: memory<64x{count}x{dtype}, global>, %c: memory<64x{count}x{dtype}, global>
+) {{
+  %lane = lane() : index
+  %zero = const() {{value = 0}} : index
+  %x = load(%a, [%lane, %zero], []) {{steps = [[0, 1]]}} : vector<{count}x{dtype}>
+  %y = reduce_lanes(%x) {{bits = {bits}, how = {how}}} : vector<{count}x{dtype}>
+  store(%y, %c, [%lane, %zero], []) {{steps = [[0, 1]]}}
+}}
+"""
+BITS = [(0,), (1,), (2,), (3,), (4,), (5,), (0, 1, 2), (2, 0, 1), (5, 3, 1), (4, 2), (0, 1, 2, 3, 4, 5)]
+
+
+def combined(x, bits, how):
+    lane = np.arange(64)
+    for bit in bits:
+        x = (np.add if how == "sum" else np.maximum)(x, x[lane ^ (1 << bit)])
+    return x
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("bits", BITS, ids=str)
+def test_lanes_that_differ_in_any_bits_are_combined(chip, bits):
+    for dtype, how, count in [("f32", "sum", 3), ("f64", "sum", 2), ("i8", "max", 4), ("f16", "max", 2)]:
+        text = TEXT.format(count=count, dtype=dtype, bits=list(bits), how=how)
+        x = np.random.default_rng(3).integers(-50, 50, (64, count)).astype(DTYPES[dtype].numpy)
+        y = np.zeros_like(x)
+        MachineCode(kernel_of(text), chip).run(x, y)
+        np.testing.assert_array_equal(y, combined(x, bits, how))
+
+
+def compiled_row(chip, columns=256):
+    return wave_compile(WaveCompileOptions(subs={M: 4, N: columns}, target=chip), row_sums())
+
+
+def row_sums():
+    @wave([WorkgroupConstraint(M, 1, 0)])
+    def sums(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x).sum(dim=N), y)
+
+    return sums
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_lanes_of_a_row_are_added_in_one_instruction_each(chip):
+    asm = compiled_row(chip).asm
+    assert asm.count("v_add_f32_dpp") == 4  # bits 0 to 3
+    assert "v_mov_b32_dpp" not in asm
+
+
+def test_rows_are_added_through_swizzles_where_a_chip_cannot_swap_them():
+    asm = compiled_row("gfx942").asm
+    assert asm.count("ds_swizzle_b32") == 1 and asm.count("ds_bpermute_b32") == 1
+
+
+def test_rows_are_swapped_where_a_chip_can():
+    asm = compiled_row("gfx950").asm
+    assert asm.count("v_permlane16_swap_b32") == 1 and asm.count("v_permlane32_swap_b32") == 1
+    assert "ds_" not in asm
+
+
+# -- what keeps waves and instructions apart ---------------------------------------------------------------------------
+
+
+def finding(compiled, text, x):
+    """The first finding in either order of waves, or None; what is written then is right."""
+    code = compiled.build.program.code
+    emulator = Emulator.from_assembly(text, compiled.target)
+    for order in ("barrier", "random"):
+        y = np.full_like(x, np.nan)
+        given = launch_arguments(code.arguments, ["x", "y"], [x, y], {})
+        try:
+            grid, block = (compiled.kernel.workgroups, 1, 1), (code.workgroup_size, 1, 1)
+            emulator.launch(compiled.name, grid, block, given, order=order, seed=1)
+        except EmulationError as error:
+            return error
+    bound = 2.0**-18  # of numbers below 1 that f32 rounds some ten times
+    assert np.abs(y - softmax_in_float64(x)).max() < bound
+    return None
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("waves", [(1, 4), (1, 8), (2, 2)], ids=str)
+def test_every_deletion_from_a_softmax_is_found(chip, waves):
+    x = np.random.default_rng(5).standard_normal((4, 250)).astype(np.float32)
+    compiled = wave_compile(WaveCompileOptions(subs={M: 4, N: 250}, target=chip), softmax_of(2, 256, waves))
+    assert finding(compiled, compiled.asm, x) is None
+    found = [(deleted, finding(compiled, text, x)) for deleted, text in needed(compiled.asm)]
+    assert [deleted for deleted, error in found if error is None] == []
+    assert sum(deleted.startswith("s_barrier") for deleted, _ in found) == 2
+    assert all(error.loc.file.endswith("softmax.py") for _, error in found)
+
+
+def needed(asm):
+    """Without the nops behind packed additions: LLVM takes the halves that these choose for a part of a register that
+    is written, which none of them is."""
+    before = asm.splitlines()
+    for deleted, text in deletions(asm):
+        at = next(i for i, (old, new) in enumerate(zip(before, text.splitlines(), strict=False)) if old != new)
+        last = next(line for line in reversed(before[:at]) if line.startswith("\t") and line[1] not in ".;")
+        if not (deleted == "s_nop 0" and last.strip().startswith("v_pk_")):
+            yield deleted, text
