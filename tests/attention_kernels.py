@@ -140,7 +140,14 @@ class Shape:
     head_v: int = 0
 
     def sizes(self, a):
-        return {B: self.heads, HEADS_KV: self.heads // a.ratio, M: self.queries, K2: self.keys, K1: self.head, N: self.head_v or self.head}
+        return {
+            B: self.heads,
+            HEADS_KV: self.heads // a.ratio,
+            M: self.queries,
+            K2: self.keys,
+            K1: self.head,
+            N: self.head_v or self.head,
+        }
 
     def arrays(self, a, seed=16):
         """q, k, v as the kernel takes them."""

@@ -1,8 +1,8 @@
 """Products whose sums become an operand of another product, element by element, as in attention.
 
-    %s = mma(%k, %q, %zero)
-    %p = cast(exp2(sub(%s, …)))
-    %o = mma(%v, %p, %acc)          a link from %s to %o: the rows of %s are the depth of %o
+%s = mma(%k, %q, %zero)
+%p = cast(exp2(sub(%s, …)))
+%o = mma(%v, %p, %acc)          a link from %s to %o: the rows of %s are the depth of %o
 """
 
 from __future__ import annotations
