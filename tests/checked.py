@@ -6,6 +6,7 @@ from tilewave.ir.places import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
 from tilewave.passes.alternate_depth import alternate_depth
+from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
 from tilewave.passes.compute_at_launch import compute_at_launch
@@ -13,6 +14,7 @@ from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
+from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
@@ -38,6 +40,7 @@ from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -47,6 +50,7 @@ from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
     "alternate_depth": lambda text: alternate_depth,
+    "chain_products": lambda text: chain_products,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
     "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
     "compute_at_launch": lambda text: compute_at_launch,
@@ -54,6 +58,7 @@ PASSES = {
     "dissolve_loops": lambda text: dissolve_loops,
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
     "guard_edges": lambda text: guard_edges,
+    "hoist_reads": lambda text: hoist_reads,
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -80,6 +85,7 @@ PASSES = {
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
+    "turn_products": lambda text: turn_products,
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),
     "walk_reductions": lambda text: WalkReductions(*map(int, text.split("x"))),

@@ -18,6 +18,7 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.distribute_lanes import distribute_lanes
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
+from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
@@ -43,6 +44,7 @@ from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
 from tilewave.passes.use_matrix_unit import use_matrix_unit
@@ -71,6 +73,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
     """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
     return (
         dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
+        hoist_reads,  # before anybody counts or stages what a step reads
         widen_rows,  # before waves are counted: it is the longer rows that they share
         ChooseWaves(machine),
         ChooseInstructions(machine, places),  # before staging: what is staged, and how, depends on the instruction
@@ -116,6 +119,8 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
         dissolve_loops,
+        hoist_reads,
+        turn_products,  # before instructions are chosen: groups of waves lie below each other
         widen_rows,
         ChooseWaves(machine),
         ChooseInstructions(machine, places),

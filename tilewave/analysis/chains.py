@@ -1,0 +1,56 @@
+"""Products whose sums become an operand of another product, element by element, as in attention.
+
+%s = mma(%k, %q, %zero)
+%p = cast(exp2(sub(%s, …)))
+%o = mma(%v, %p, %acc)          a link from %s to %o: the rows of %s are the depth of %o
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Elementwise, Mma, Permute
+from tilewave.ir.rewrite import walk
+
+
+@dataclass(frozen=True)
+class Link:
+    source: Mma
+    axis: int
+    """Of the source's sums, which of them is the depth: 0 are rows, 1 columns."""
+    taker: Mma
+    side: int
+    """Which operand of the taker they become."""
+
+    @property
+    def length(self) -> int:
+        n: int = self.source.acc.type.shape[self.axis - 2]
+        return n
+
+
+def links(kernel: Kernel) -> Iterator[Link]:
+    makers = {v: op for op in walk(kernel.body) for v in op.results}
+    for op in walk(kernel.body):
+        if isinstance(op, Mma):
+            for side, operand in enumerate((op.a, op.b)):
+                found = sums_in(operand, len(operand.type.shape) - 1, makers)
+                if found and found[1] >= 0:
+                    yield Link(*found, op, side)
+
+
+def sums_in(v: Value, axis: int, makers: dict[Value, Op]) -> tuple[Mma, int] | None:
+    """The product that a tile is computed from element by element, and which axis of its sums (0 are rows, 1 columns,
+    others batches) runs along an axis of the tile."""
+    op = makers.get(v)
+    match op:
+        case Mma():
+            return op, axis - len(v.type.shape) + 2
+        case Permute(x, axes):
+            return sums_in(x, axes[axis], makers)
+        case Elementwise():
+            found = (sums_in(x, axis, makers) for x in op.operands if x.type.shape == v.type.shape)
+            return next((sums for sums in found if sums), None)
+        case _:
+            return None

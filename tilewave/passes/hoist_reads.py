@@ -1,0 +1,70 @@
+"""What a loop reads anew in every round, though it is the same, is read once in front of it.
+
+    loop(%trips, …) do (%i, …) {        →  %x = read(%q, [%m, %c0])
+      %x = read(%q, [%m, %c0])             loop(%trips, …) do (%i, …) {
+      %y = read(%k, [%i, %c0])               %y = read(%k, [%i, %c0])
+
+Only memories that nobody writes, and what is computed from such reads alone. A loop that goes round no time reads for
+nothing then, which a guard keeps inside the memory like any read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import map_blocks, walk
+from tilewave.ir.types import Scalar
+
+
+def hoist_reads(kernel: Kernel) -> Kernel:
+    written = {v for op in walk(kernel.body) if op.has_effect for v in op.operands}
+    hoisted = replace(kernel, body=_block(kernel.body, written))
+    return hoisted if hoisted != kernel else kernel
+
+
+def _block(block: Block, written: set[Value]) -> Block:
+    ops: list[Op] = []
+    for old in block.ops:
+        op = map_blocks(old, lambda inner: _block(inner, written))
+        if isinstance(op, Loop):
+            front, op = _taken_out(op, written)
+            ops += front
+        ops.append(op)
+    return replace(block, ops=tuple(ops))
+
+
+def _taken_out(loop: Loop, written: set[Value]) -> tuple[list[Op], Loop]:
+    """What stands in front of a loop, and the loop without it."""
+    inside = {*loop.body.args, *(v for op in walk(loop.body) for v in op.results)}
+    reads: set[Value] = set()
+    taken: list[Op] = []
+    for op in loop.body.ops:
+        if op.blocks or any(v in inside for v in op.operands):
+            continue
+        if _is_read(op, written) or _is_of(op, reads):
+            reads.update(op.results)
+        elif not _is_number(op):
+            continue
+        inside.difference_update(op.results)
+        taken.append(op)
+    if not reads:
+        return [], loop
+    rest = tuple(op for op in loop.body.ops if op not in taken)
+    return taken, replace(loop, body=replace(loop.body, ops=rest))
+
+
+def _is_read(op: Op, written: set[Value]) -> bool:
+    return isinstance(op, Read) and lies_in(op.memory, "global") and op.memory not in written
+
+
+def _is_of(op: Op, reads: set[Value]) -> bool:
+    """Whether it is computed from reads that were taken out."""
+    return isinstance(op, (Elementwise, Permute)) and any(v in reads for v in op.operands)
+
+
+def _is_number(op: Op) -> bool:
+    """What positions are computed from; and constants, which cost nothing anywhere."""
+    return isinstance(op, Const) or (isinstance(op, Elementwise) and isinstance(op.results[0].type, Scalar))
