@@ -66,7 +66,7 @@ class _Widening:
                 case Gather() | Scatter() | Mma() if self.goes_along(op, label):
                     return None
                 case _:
-                    pass  # touches no memory along the row
+                    pass
         return extent
 
     def goes_along(self, op: Op, label: Label) -> bool:
