@@ -9,6 +9,7 @@ from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
 from tilewave.passes.choose_waves import ChooseWaves
+from tilewave.passes.compare_places import compare_places
 from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.convert_layouts import ConvertLayouts
 from tilewave.passes.dissolve_loops import dissolve_loops
@@ -25,6 +26,7 @@ from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
+from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
@@ -53,6 +55,7 @@ PASSES = {
     "chain_products": lambda text: chain_products,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
     "choose_waves": lambda text: ChooseWaves(CHIPS[text]),
+    "compare_places": lambda text: compare_places,
     "compute_at_launch": lambda text: compute_at_launch,
     "convert_layouts": lambda text: ConvertLayouts(CHIPS[text]),
     "dissolve_loops": lambda text: dissolve_loops,
@@ -68,6 +71,7 @@ PASSES = {
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
+    "recompute_rows": lambda text: RecomputeRows(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
     "separate_edges": lambda text: separate_edges,
     "share_copies": lambda text: ShareCopies(CHIPS[text]),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Add, Below, Broadcast, Less, Ramp
+from tilewave.ir.ops import Add, Below, Broadcast, Const, Less, Ramp
 from tilewave.ir.rewrite import names, rewrite, walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Vector
 
@@ -31,19 +31,29 @@ def compare_places(kernel: Kernel) -> Kernel:
     def compare(op: Op) -> Sequence[Op] | None:
         if not isinstance(op, Less) or not isinstance(op.result.type, Vector) or op.a.type.dtype != INDEX:
             return None
-        places, bound = _places(op.a, makers), makers.get(op.b)
-        is_number = isinstance(bound, Broadcast) and bound.x.type == INDEX_SCALAR
-        if places is None or not places.numbers or not is_number or min(places.steps) < 0:
+        places, bound = _places(op.a, makers), _number(op.b, makers)
+        if places is None or not places.numbers or bound is None or min(places.steps) < 0:
             return None
-        assert isinstance(bound, Broadcast)
         with builder.region():
             builder.locate = lambda: op.loc
             first = places.numbers[0]
             for other in places.numbers[1:]:
                 first = builder.binary(Add, first, other)
-            return [*builder.ops, Below(first, bound.x, places.steps, results=op.results, loc=op.loc)]
+            end = builder.const(bound) if isinstance(bound, int) else bound
+            return [*builder.ops, Below(first, end, places.steps, results=op.results, loc=op.loc)]
 
     return rewrite(kernel, compare)
+
+
+def _number(v: Value, makers: dict[Value, Op]) -> Value | int | None:
+    """What all registers hold, if it is one number."""
+    match makers.get(v):
+        case Broadcast(x) if x.type == INDEX_SCALAR:
+            return x
+        case Const(value):
+            return int(value)
+        case _:
+            return None
 
 
 def _places(v: Value, makers: dict[Value, Op]) -> _Places | None:
