@@ -37,9 +37,9 @@ def attention(head: int, is_causal: bool, v_dims: tuple[Any, Any]) -> Any:
     @tkw.wave(
         [
             tkw.WorkgroupConstraint(M, BLOCK_M, 0),
-            tkw.WorkgroupConstraint(N, head, 1),
-            tkw.WorkgroupConstraint(B, 1, 2),
+            tkw.WorkgroupConstraint(B, 1, 1),
             tkw.TilingConstraint(K2, BLOCK_K2),
+            tkw.WorkgroupMapping('last_first() >> linear(along="n")' if is_causal else "linear()"),
         ]
     )
     def attention(
@@ -54,7 +54,7 @@ def attention(head: int, is_causal: bool, v_dims: tuple[Any, Any]) -> Any:
             tkl.Register[B, M, N, tkl.f32](0.0),
         ]
 
-        @tkw.iterate(K2, init_args=nothing)
+        @tkw.iterate(K2, init_args=nothing, stop=tkw.first_index(M) + BLOCK_M if is_causal else None)
         def blocks(old_max, old_sum, acc):
             x = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, M, K2, tkl.f32](0.0)) * scale
             if is_causal:

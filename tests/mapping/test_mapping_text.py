@@ -21,7 +21,10 @@ from tilewave.mapping import (
     xcd_contiguous,
 )
 
-KNOWN = "  renumberings: xcd_contiguous, xcd_chunked, last_first\n  orders: linear, grouped, supertiles, snake, morton, hilbert"
+KNOWN = (
+    "  renumberings: xcd_contiguous, xcd_chunked, last_first\n"
+    "  orders: linear, grouped, supertiles, snake, morton, hilbert"
+)
 
 
 @given(mapping=MAPPINGS)

@@ -194,15 +194,16 @@ def carried_args(op: Loop | While, body: Block) -> Sequence[Value]:
 
 
 def _bound(ops: Sequence[Op]) -> dict[Value, None]:
-    """Sums, what loops carry, and all that is computed from them, in the program's order."""
-    found: dict[Value, None] = {}
+    """Sums, what loops carry, what is reduced, and all that is computed from them, in the program's order."""
     makers = {v: op for op in ops for v in op.results}
+    reduced = {v for op in ops if isinstance(op, Reduce) for v in _made_of(op.x, makers)}
+    found: dict[Value, None] = {}
     for op in ops:
+        found.update(dict.fromkeys(v for v in op.results if v in reduced))
         match op:
             case Mma() | TakeOver():
                 found[op.result] = None
-            case Reduce(x):
-                found.update(dict.fromkeys(_made_of(x, makers)))
+            case Reduce():
                 found.update(dict.fromkeys(v for v in op.results if isinstance(v.type, Tile)))
             case Loop() | While():
                 found.update(dict.fromkeys(v for same in carried(op) for v in same[:-2]))
