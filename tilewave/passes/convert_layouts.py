@@ -30,6 +30,10 @@ from tilewave.machine.banks import Ports, ports
 from tilewave.machine.chips import Chip
 
 
+MOST_ROUNDS = 100
+"""Many more than any kernel has needed."""
+
+
 @dataclass(frozen=True)
 class ConvertLayouts:
     machine: Chip
@@ -39,8 +43,15 @@ class ConvertLayouts:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         """One conversion may settle where another is needed, so they are found anew until none is missing."""
-        while (spreads := LayoutsNeeded(kernel)).misfits:
+        first = kernel
+        for _ in range(MOST_ROUNDS):
+            spreads = LayoutsNeeded(kernel)
+            if not spreads.misfits:
+                break
             kernel = _without_needless(_Inserting(kernel, spreads.misfits).kernel())
+        else:
+            where = next(op.loc for ops in spreads.misfits.values() for op in ops)
+            raise NotImplementedError(f"{where}: {first.name} has tiles whose layouts do not settle")
         return _through_shared(kernel, spreads, ports(self.machine.shared))
 
 
