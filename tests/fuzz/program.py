@@ -327,7 +327,7 @@ class Scope:
             case Number(_, _, dtype):
                 return Type((), dtype)
             case SelfIndex(_, dim, dtype):
-                return Type((dim,) if self.program.dim(dim).tile else (), dtype)
+                return Type((self.program.dim(dim).name,), dtype)
             case Cast(_, x, dtype):
                 return Type(self.of(x).dims, dtype)
             case Mma(_, a, b, acc):

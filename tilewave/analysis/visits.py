@@ -181,7 +181,8 @@ class IndexRun:
         self, op: While, w: Array, active: Array, before: tuple[Any, ...], after: tuple[Any, ...]
     ) -> None:
         """A round that changes nothing changes nothing for ever."""
-        pairs = [(b, a) for b, a, v in zip(before, after, op.init, strict=True) if isinstance(v.type, Scalar)]
+        known = (isinstance(v.type, Scalar) and v in self.needed for v in op.init)
+        pairs = [(b, a) for b, a, v in zip(before, after, known, strict=True) if v]
         stuck = active.copy()
         for b, a in pairs:
             stuck &= np.broadcast_to(np.asarray(b) == np.asarray(a), active.shape)
@@ -302,7 +303,10 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
         size = len(needed)
         for op in reversed(ops):
             chosen = wanted(op)
-            if chosen or isinstance(op, (Loop, While)) or any(v in needed for v in op.results):
+            if isinstance(op, (Loop, While)):
+                needed |= _decides(op, needed)
+                continue
+            if chosen or any(v in needed for v in op.results):
                 needed.update(v for v in op.operands if isinstance(v.type, Scalar))
             if isinstance(op, (Gather, Scatter)):
                 if chosen:
@@ -310,3 +314,16 @@ def needed_values(body: Block, wanted: Wanted, watched: frozenset[Value] = froze
             elif op.blocks:
                 needed.update(v for b in op.blocks for v in b.ops[-1].operands if isinstance(v.type, Scalar))
     return needed
+
+
+def _decides(op: Loop | While, needed: set[Value]) -> set[Value]:
+    """How often a loop runs, and what is needed of what it carries: numbers made of data may be carried beside."""
+    ends = op.body.ops[-1]
+    assert isinstance(ends, Yield)
+    runs = (op.trips,) if isinstance(op, Loop) else op.condition.ops[-1].operands
+    inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
+    found = set(runs)
+    for result, init, last, *names in zip(op.results, op.init, ends.values, *inside, strict=True):
+        if any(v in needed for v in (result, *names)):
+            found |= {init, last}
+    return found
