@@ -65,7 +65,7 @@ def scale_of(head):
     return math.log2(math.e) / math.sqrt(head)
 
 
-def attention(head_size, a=Attention()):
+def attention(head_size, a):
     """The kernel for heads of so many elements."""
     mapping = tkw.IndexMapping(num_iterators=3, inputs={B: i, N: j, M: k}, outputs={B: i, M: k, N: j})
     heads, head = (HEADS_KV, i // a.ratio) if a.ratio > 1 else (B, i)

@@ -1,0 +1,209 @@
+"""Attention as authors of Wave kernels type it, on every target, against float64 within a computed bound.
+
+Rows that see no key at all are what the kernel says: every score is as far below the others, so their weights are
+equal or nearly so, and the result is a number; nothing more is promised of them.
+"""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from attention_kernels import *
+
+from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
+from tilewave.ir.ops import Barrier, Gather, Loop, Mma, Read, Reduce, Shuffle, Write
+from tilewave.ir.rewrite import walk
+
+CHIPS = ("gfx942", "gfx950", "sm_90a")
+TARGETS = ("numpy", "cpu", *CHIPS)
+ORDERS = ("in turn", "backwards", "random")
+SCHEDULES = (SchedulingType.NONE, SchedulingType.PREFETCH)
+KINDS = {
+    "plain": Attention(),
+    "causal": Attention(causal=True),
+    "window": Attention(causal=True, window=9),
+    "transposed": Attention(v_transposed=True, dtype=bf16),
+    "grouped": Attention(ratio=2, causal=True, out=f16),
+    "grouped, transposed": Attention(ratio=2, v_transposed=True, dtype=bf16, out=bf16),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def made_for(target, a, shape, tile=(64, 64, 32), sizes_open=False, **options):
+    sizes = {K1: shape.head} if sizes_open else shape.sizes(a)
+    options = WaveCompileOptions(subs={**blocks(*tile), **sizes}, target=target, **options)
+    return wave_compile(options, attention(shape.head, a))
+
+
+def results(made, a, shape, arrays):
+    """From every way in which a kernel for this target can be run here."""
+
+    def run(how, **options):
+        c = shape.output(a)
+        how(*arrays, c, **options)
+        return c
+
+    if made.target in CHIPS:
+        yield from (run(made.interpret, level="lane", order=order) for order in ORDERS)
+    if made.target.startswith("gfx"):
+        yield run(made.emulate)
+    elif made.target == "sm_90a":
+        assert made.asm
+    else:
+        yield run(made if made.target == "cpu" else made.interpret)
+
+
+def verify(made, a, shape, block_k2=32):
+    arrays = shape.arrays(a)
+    for c in results(made, a, shape, arrays):
+        check(a, arrays, c, block_k2)
+
+
+@every_kind
+@pytest.mark.parametrize("target", TARGETS)
+def test_attention_of_ragged_sequences(target, kind):
+    shape = Shape(2, 17, 40, 24)
+    schedule = SCHEDULES[list(KINDS).index(kind) % 2]
+    verify(made_for(target, KINDS[kind], shape, (64, 32, 32), schedule=schedule), KINDS[kind], shape)
+
+
+@every_kind
+@pytest.mark.parametrize("shape", [(1, 1, 40), (17, 129, 64), (100, 17, 80), (129, 100, 128), (40, 64, 40)], ids=str)
+def test_sizes_in_the_interpreter(shape, kind):
+    queries, keys, head = shape
+    shape = Shape(2, queries, keys, head)
+    verify(made_for("numpy", KINDS[kind], shape), KINDS[kind], shape)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sizes_that_stay_open(target):
+    a = Attention(causal=True)
+    made = made_for(target, a, Shape(1, 1, 1, 24), (64, 32, 32), sizes_open=True, schedule=SCHEDULES[1])
+    for queries, keys in ((1, 1), (20, 33), (33, 20)):
+        verify(made, a, Shape(1, queries, keys, 24))
+
+
+def test_the_bound_tells_right_from_wrong():
+    """What one lost key, one key too many, or a maximum that is not carried would change is more than the bound."""
+    a, shape = Attention(causal=True), Shape(1, 40, 40, 24)
+    q, k, v = shape.arrays(a)
+    c = shape.output(a)
+    made_for("numpy", a, shape, (64, 32, 32)).interpret(q, k, v, c)
+    check(a, (q, k, v), c, 32)
+    for wrong in ((q, k, v * np.float16(1.01)), (q, np.roll(k, 1, axis=1), v), (q * np.float16(1.01), k, v)):
+        with pytest.raises(AssertionError, match="too much"):
+            check(a, wrong, c, 32)
+    with pytest.raises(AssertionError, match="too much"):
+        check(Attention(), (q, k, v), c, 32)
+
+
+@pytest.mark.parametrize("target", ["numpy", "gfx942", "sm_90a"])
+def test_rows_that_see_nothing_are_numbers(target):
+    """The window of the last rows lies behind the last key."""
+    a, shape = Attention(causal=True, window=5), Shape(1, 60, 20, 24)
+    assert masked(a, 60, 20).all(axis=1).sum() == 60 - 20 - 5
+    verify(made_for(target, a, shape, (64, 32, 32)), a, shape)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_large_scores(target):
+    """Scores that grow from block to block: every step shrinks what was summed before to nothing."""
+    a, shape = Attention(out=f32), Shape(1, 17, 70, 24)
+    q, k, v = shape.arrays(a)
+    k = (k * np.linspace(1, 60, 70)[:, None]).astype(np.float16)
+    made = made_for(target, a, shape, (64, 32, 32))
+    for c in results(made, a, shape, (q, k, v)):
+        check(a, (q, k, v), c, 32)
+
+
+# -- what passes make of it -------------------------------------------------------------------------------------------
+
+
+def inside_the_loop(made, pass_name):
+    (loop,) = (op for op in walk(made.ir(pass_name).body) if isinstance(op, Loop))
+    return list(walk(loop.body))
+
+
+@pytest.mark.parametrize("head, kinds", [*product((64, 128), ("16x16x16", "32x32x8"))])
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_scores_become_an_operand_in_registers(target, head, kinds):
+    """Rows, maxima and sums are held alike by both products: lanes exchange what they reduce and nothing else."""
+    kinds = (MMAType[f"F32_{kinds}_F16"],) * 2
+    a, shape = Attention(kinds=kinds, v_transposed=True), Shape(1, 128, 256, head)
+    made = made_for(target, a, shape, (128, head, 64))
+    ops = inside_the_loop(made, "distribute_lanes")
+    assert not [op for op in ops if isinstance(op, Shuffle)]
+    assert Counter(type(op) for op in inside_the_loop(made, "convert_layouts"))[Write] == 2  # k and v
+    counted = made.loop_statistics
+    assert counted.spills == 0 and counted.bank_conflict_cycles == 0
+    assert counted.instructions <= MOST[kinds[0].name, head] * counted.matrix_instructions
+
+
+MOST = {
+    ("F32_16x16x16_F16", 64): 9,
+    ("F32_16x16x16_F16", 128): 5,
+    ("F32_32x32x8_F16", 64): 18,
+    ("F32_32x32x8_F16", 128): 10,
+}
+"""Instructions of the loop for each matrix instruction; two conversions more would show."""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_waves_of_sm_90a_reduce_by_themselves(schedule):
+    """Two meetings a step: what was loaded, and what the second product takes. Queries are written once."""
+    a, shape = Attention(), Shape(1, 128, 256, 64)
+    made = made_for("sm_90a", a, shape, (128, 64, 64), schedule=schedule)
+    ops = inside_the_loop(made, "place_barriers")
+    assert sum(isinstance(op, Barrier) for op in ops) == 2
+    assert sum(isinstance(op, Reduce) for op in ops) == 2
+    assert {op.memory.name for op in ops if isinstance(op, Read) and op.memory.type.space == "global"} == {"k", "v"}
+    assert made.resources.waves == (8, 1)
+
+
+@pytest.mark.skipif(not ptxas(), reason="needs NVIDIA's assembler")
+@pytest.mark.parametrize("head, schedule", [*product((64, 128), SCHEDULES)])
+def test_no_register_is_spilled_on_sm_90a(head, schedule):
+    a, shape = Attention(causal=True, out=f16), Shape(1, 256, 256, head)
+    made = made_for("sm_90a", a, shape, (128, head, 64), schedule=schedule)
+    assembled = assemble_ptx(made.asm, "sm_90a")
+    assert assembled.spilled_bytes == 0 and not assembled.serialized
+
+
+@pytest.mark.parametrize("kind", ["grouped", "grouped, transposed"])
+def test_heads_that_share_keys_are_windows(kind):
+    """i // 2 is one number where a tile has one head: nothing is gathered."""
+    made = made_for("numpy", KINDS[kind], Shape(4, 40, 40, 24))
+    assert not [op for op in walk(made.kernel.body) if isinstance(op, Gather)]
+    assert sum(isinstance(op, Mma) for op in walk(made.kernel.body)) == 2
+
+
+# -- more of everything -----------------------------------------------------------------------------------------------
+
+SHAPES = [(1, 1), (17, 100), (100, 17), (129, 129), (64, 128)]
+TILES = [(64, 64, 32), (128, 128, 64), (64, 32, 128), (64, 80, 48)]
+
+
+@pytest.mark.slow
+@every_kind
+@pytest.mark.parametrize("sizes_open", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("head", [40, 64, 80, 128])
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_size(target, head, kind, sizes_open):
+    a = KINDS[kind]
+    for n, (queries, keys) in enumerate(SHAPES):
+        tile = TILES[(n + head) % len(TILES)]
+        shape = Shape(2, queries, keys, head)
+        made = made_for(target, a, shape, tile, sizes_open, schedule=SCHEDULES[(n + head // 8) % 2])
+        verify(made, a, shape, tile[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waves", [1, 2, 4])
+@pytest.mark.parametrize("names", [*product(("16x16x16", "32x32x8"), repeat=2)], ids="-".join)
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_every_instruction(target, names, waves):
+    a = Attention(kinds=tuple(MMAType[f"F32_{name}_F16"] for name in names), waves=waves, causal=True)
+    for tile in TILES:
+        shape = Shape(1, 130, 150, 40)
+        verify(made_for(target, a, shape, tile), a, shape, tile[2])
