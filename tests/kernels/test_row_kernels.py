@@ -45,6 +45,15 @@ def test_small_rows_everywhere(name, rows, way):
     check_compiled(PROBLEMS[name](3, 96, f32), way, rows)
 
 
+@names
+@pytest.mark.parametrize("way", ["lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("n", [1000, 3001])
+@pytest.mark.share(8)
+def test_rows_as_calls_take_them(name, way, n):
+    """Several rows to a workgroup, one a wave, and one row that several waves share."""
+    check_compiled(PROBLEMS[name](5 if n == 1000 else 2, n, f16), way)
+
+
 @either
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_every_dtype_in_the_interpreter(name, rows, dtype):
