@@ -107,9 +107,15 @@ __all__ = [  # noqa: F405
 PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "round", "sum")
 """Names of Python's that are ours as attributes of the module only: a star import leaves Python's alone."""
 
+MODULES = ("kernels",)
+"""What is imported when it is asked for, beside the names."""
+
 if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none
 
     def __getattr__(name: str) -> Any:
+        if name in MODULES:
+            with IMPORTING:
+                return import_module(f"tilewave.{name}")
         if not name.startswith("__"):  # which Python asks every module for
             with IMPORTING:
                 api = import_module("tilewave.api")
@@ -121,4 +127,4 @@ if not TYPE_CHECKING:  # who checks types knows the names from above, and which 
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *PYTHONS_OWN})
+    return sorted({*globals(), *__all__, *PYTHONS_OWN, *MODULES})

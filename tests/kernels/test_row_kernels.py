@@ -1,5 +1,8 @@
 """The kernels on rows that come along, against references with more digits, on every target that runs here."""
 
+import subprocess
+import sys
+
 import kernels
 import numpy as np
 import pytest
@@ -40,6 +43,15 @@ softmaxes = pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_en
 def test_small_rows_everywhere(name, rows, way):
     check_compiled(PROBLEMS[name](5, 37, f16), way, rows)
     check_compiled(PROBLEMS[name](3, 96, f32), way, rows)
+
+
+@names
+@pytest.mark.parametrize("way", ["lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"])
+@pytest.mark.parametrize("n", [1000, 3001])
+@pytest.mark.share(8)
+def test_rows_as_calls_take_them(name, way, n):
+    """Several rows to a workgroup, one a wave, and one row that several waves share."""
+    check_compiled(PROBLEMS[name](5 if n == 1000 else 2, n, f16), way)
 
 
 @either
@@ -250,12 +262,12 @@ def test_a_kernel_is_made_once_for_a_kind_of_call():
     assert shipped.kernel_for(shipped.log_softmax_kernel, x=x, y=y) is not first
 
 
-def test_rows_are_held_as_long_as_half_of_the_registers_hold_them():
-    assert shipped.rows_for("sm_90a", 65536, f16).step is None
-    assert shipped.rows_for("sm_90a", 65537, f16) == Rows(1, 8192)
-    assert shipped.rows_for("sm_90a", 32769, f32) == Rows(1, 4096)
-    assert shipped.rows_for("gfx942", 65537, f16).step is None
-    assert shipped.rows_for("gfx942", 131073, f16).step is not None
+def test_rows_are_held_as_long_as_a_workgroup_s_registers_have_room_for_them():
+    for target in ("gfx942", "gfx950", "sm_90a"):
+        assert shipped.rows_for(target, 65536, f16) == Rows(1)
+        assert shipped.rows_for(target, 65537, f16) == Rows(1, 8192)
+        assert shipped.rows_for(target, 32769, f32) == Rows(1, 4096)
+        assert shipped.rows_for(target, 65537, f8e5m2) == Rows(1, 16384)
     assert shipped.rows_for("cpu", 10**7, f64).step is None
     assert shipped.rows_for("sm_90a", 256, f16) == Rows(16)
     assert shipped.rows_for("sm_90a", 1, f16) == Rows(64)
@@ -265,10 +277,14 @@ def test_rows_are_held_as_long_as_half_of_the_registers_hold_them():
 @pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
 @pytest.mark.share(3)
 def test_the_longest_rows_that_are_held_compile(name, target):
-    n = 131072 if target == "gfx942" else 65536
-    problem = PROBLEMS[name](1, 1, f16)
-    kernel = problem.kernel(shipped.rows_for(target, n, f16))
-    wave_compile(WaveCompileOptions(target=target, longest={kernels.N: n}), kernel)
+    kernel = PROBLEMS[name](1, 1, f16).kernel(shipped.rows_for(target, 65536, f16))
+    wave_compile(WaveCompileOptions(target=target, longest={kernels.N: 65536}), kernel)
+
+
+def test_kernels_are_there_when_they_are_asked_for():
+    script = "import sys, tilewave\nassert 'tilewave.kernels' not in sys.modules\nprint(tilewave.kernels.sum.__doc__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{shipped.sum.__doc__}\n"
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ M, N = sym.M, sym.N
 TILE_BYTES = 8192
 """Of short rows a workgroup takes so much: four loads of 16 bytes for each lane of four waves of 32."""
 MOST_ROWS = 64
+HELD_BYTES = 131072
+"""Of the longest row that a GPU holds whole: eight loads of 16 bytes for each of a workgroup's 1024 lanes."""
 STEP_BYTES = 16384
 """Of a row that is walked, a step."""
 KEPT_KERNELS = 1024
@@ -47,9 +49,9 @@ class Rows:
 
 
 def rows_for(target: str, columns: int, dtype: DType) -> Rows:
-    """How to take rows on a target: whole where they fill at most half of its registers, so that the rest computes."""
+    """How to take rows on a target: whole where they leave half of a GPU's registers to compute with, at least."""
     held_bytes, most_bytes = room_for(columns) * max(2, dtype.bytes), target_named(target).most_bytes
-    if most_bytes is not None and held_bytes > most_bytes // 2:
+    if most_bytes is not None and held_bytes > min(HELD_BYTES, most_bytes // 2):
         return Rows(1, STEP_BYTES // dtype.bytes)
     return Rows(max(1, min(MOST_ROWS, TILE_BYTES // held_bytes)))
 
