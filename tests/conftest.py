@@ -48,6 +48,8 @@ def pytest_runtest_setup(item):
 
 
 def _compiled_here(llvm_ir, machine):
+    if machine.options:  # which LLVM keeps as long as its process lives
+        return assemble(llvm_ir, machine)
     try:
         return compile_here(llvm_ir, machine)
     except RuntimeError as error:

@@ -18,6 +18,7 @@ from tilewave.machine.chips import CHIPS, GFX942
 
 OF_THE_KERNEL = {"registers", "accumulation_registers"}
 """What more than the loop needs."""
+NOPS_BETWEEN_PRODUCTS = "--amdgpu-mfma-padding-ratio=100"
 
 
 def _benchmark():
@@ -140,6 +141,15 @@ def test_where_llvm_cannot_go_another_way_the_usual_code_stays(ways):
 def test_fixed_sizes_are_compiled_in_the_usual_way(monkeypatch):
     monkeypatch.setattr(compiler, "_least_moved", None)
     assert statistics("gfx942", (64, 64, 32), (2, 2), SIZES).matrix_instructions
+
+
+def test_llvms_options_hold_for_one_kernel():
+    llvm_ir = compiled_gemm("gfx942", (64, 64, 32), (2, 2), SIZES).llvm_ir
+    usual, padded, again = (
+        compiler._in_time("gemm", GFX942, llvm_ir, options).asm for options in (USUAL, (NOPS_BETWEEN_PRODUCTS,), USUAL)
+    )
+    assert padded != usual
+    assert again == usual
 
 
 def test_what_an_allotment_costs_is_counted_in_its_code():
