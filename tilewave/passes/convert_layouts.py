@@ -29,7 +29,6 @@ from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.banks import Ports, ports
 from tilewave.machine.chips import Chip
 
-
 MOST_ROUNDS = 100
 """Many more than any kernel has needed."""
 
