@@ -1,0 +1,79 @@
+"""Where attention's bytes come from, by the order of its tiles, simulated: python benchmarks/attention_traffic.py.
+
+    python benchmarks/attention_traffic.py [--heads 64] [--seq 4096] [--head 128] [--machines MI300X,H200]
+
+Every block of queries reads all keys and values of its head (up to its own rows where it is causal), so the L2 decides:
+blocks of one head must meet there. On an MI300X each XCD has its own.
+"""
+
+import argparse
+import math
+
+import tilewave as tw
+from tilewave import GLOBAL_ADDRESS_SPACE as GLOBAL
+from tilewave import Memory, Register, f16, f32, first_index, iterate, mma, read, reciprocal, sym, write
+from tilewave.sim import simulate
+
+B, M, N, K1, K2, BLOCK_M = sym.B, sym.M, sym.N, sym.K1, sym.K2, sym.BLOCK_M
+ORDERS = (
+    "linear()",
+    'linear(along="n")',
+    "xcd_contiguous(8)",
+    'last_first() >> linear(along="n")',
+    "xcd_contiguous(8) >> last_first()",
+)
+
+
+def attention(head, order, is_causal):
+    scale = math.log2(math.e) / math.sqrt(head)
+
+    @tw.wave([
+        tw.WorkgroupConstraint(M, BLOCK_M, 0),
+        tw.WorkgroupConstraint(B, 1, 1),
+        tw.TilingConstraint(K2, 64),
+        tw.WorkgroupMapping(order),
+    ])  # fmt: skip
+    def attention(
+        q: Memory[B, M, K1, GLOBAL, f16],
+        k: Memory[B, K2, K1, GLOBAL, f16],
+        v: Memory[B, N, K2, GLOBAL, f16],
+        o: Memory[B, M, N, GLOBAL, f16],
+    ):
+        queries = read(q)
+        begin = [Register[B, M, f32](-1e30), Register[B, M, f32](0.0), Register[B, M, N, f32](0.0)]
+
+        @iterate(K2, init_args=begin, stop=first_index(M) + BLOCK_M if is_causal else None)
+        def step(old_max, old_sum, acc):
+            scores = mma(queries, read(k), Register[B, M, K2, f32](0.0)) * scale
+            new_max = scores.max(dim=K2, acc=old_max)
+            p, shrink = tw.exp2(scores - new_max), tw.exp2(old_max - new_max)
+            return new_max, p.sum(dim=K2, acc=old_sum * shrink), mma(tw.cast(p, f16), read(v), acc * shrink)
+
+        _, total, weighted = step
+        write(tw.cast(weighted * reciprocal(total), f16), o)
+
+    return attention
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Simulated traffic of attention by the order of its tiles.")
+    parser.add_argument("--heads", type=int, default=64)
+    parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--head", type=int, default=128)
+    parser.add_argument("--machines", default="MI300X,H200")
+    options = parser.parse_args()
+    sizes = {B: options.heads, M: options.seq, K2: options.seq, K1: options.head, N: options.head, BLOCK_M: 128}
+    print(f"{options.heads} heads of {options.head}, sequences of {options.seq}, blocks of 128 queries, f16")
+    print("machine  causal  order                                L2 hit  HBM reads, MB")
+    for machine in options.machines.split(","):
+        for is_causal in (False, True):
+            for order in ORDERS:
+                kernel = attention(options.head, order, is_causal)
+                compiled = tw.wave_compile(tw.WaveCompileOptions(subs=sizes, target="numpy"), kernel)
+                found = simulate(compiled, machine)
+                read_mb = found.hbm_read_bytes / 1e6
+                print(f"{machine:7}  {is_causal!s:6}  {order:35}  {found.l2_hit:6.3f}  {read_mb:13.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
