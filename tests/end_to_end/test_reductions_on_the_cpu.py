@@ -283,3 +283,47 @@ def running_down(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
 def test_running_sums(kernel, shape):
     subs = {M: shape[0], N: shape[1], BM: 2, BN: 3}
     check_rows(wave_compile(WaveCompileOptions(subs=subs, target="cpu"), kernel), shape, ((f32, 2),))
+
+
+@wave([WorkgroupConstraint(M, BM, 0)])
+def in_place(x: Memory[M, N, G, f32]):
+    r = read(x)
+    write((r - r.sum(dim=N)) * r.max(dim=N), x)
+
+
+@wave([])
+def along_both(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
+    r = read(x)
+    write(r - r.sum(dim=M) - r.sum(dim=N) + r.max(), y)
+
+
+@wave([WorkgroupConstraint(L, 1, 0), WorkgroupConstraint(M, BM, 1)])
+def normed(x: Memory[L, M, N, G, f32], y: Memory[L, M, N, G, f32], z: Memory[L, M, G, f32]):
+    r = read(x)
+    away = r - r.sum(dim=N) * 0.125
+    size = (away * away).sum(dim=N)
+    write(away / size + select(away > 0.0, r - r.min(dim=N), size), y)
+    write(size, z)
+
+
+@pytest.mark.parametrize("shape, rows", [((3, 300), 2), ((5, 1000), 4), ((2, 4096), 1), ((9, 129), 4)])
+def test_a_row_that_is_overwritten(shape, rows):
+    compiled = wave_compile(WaveCompileOptions(subs={M: shape[0], N: shape[1], BM: rows}, target="cpu"), in_place)
+    found = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    want = found.copy()
+    compiled(found)
+    compiled.interpret(want)
+    assert same(found, want)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (40, 300), (129, 65), (2, 2000)])
+@pytest.mark.parametrize("instruction_set", HERE)
+def test_sums_along_both_axes_beside_the_tile(instruction_set, shape):
+    options = WaveCompileOptions(subs={M: shape[0], N: shape[1]}, target="cpu", instruction_set=instruction_set)
+    check_rows(wave_compile(options, along_both), shape, ((f32, 2),))
+
+
+@pytest.mark.parametrize("shape, rows", [((2, 3, 300), 2), ((1, 9, 1000), 4), ((3, 2, 37), 2), ((2, 7, 257), 4)])
+def test_three_phases_of_ragged_rows(shape, rows):
+    subs = {**dict(zip((L, M, N), shape, strict=True)), BM: rows}
+    check_rows(wave_compile(WaveCompileOptions(subs=subs, target="cpu"), normed), shape, ((f32, 3), (f32, 2)))
