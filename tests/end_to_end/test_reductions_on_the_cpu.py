@@ -327,3 +327,29 @@ def test_sums_along_both_axes_beside_the_tile(instruction_set, shape):
 def test_three_phases_of_ragged_rows(shape, rows):
     subs = {**dict(zip((L, M, N), shape, strict=True)), BM: rows}
     check_rows(wave_compile(WaveCompileOptions(subs=subs, target="cpu"), normed), shape, ((f32, 3), (f32, 2)))
+
+
+K = sym.K
+
+
+@wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
+def product_and_rows(a: Memory[M, K, G, bf16], b: Memory[N, K, G, bf16], c: Memory[M, N, G, f32], s: Memory[M, G, f32]):
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+
+    write(total - total.max(dim=N), c)
+    write(total.sum(dim=N), s)
+
+
+@pytest.mark.parametrize("instruction_set", [name for name, s in INSTRUCTION_SETS.items() if runs_here(s)])
+def test_rows_of_a_product(instruction_set):
+    """Small whole numbers, whose products and sums are exact in any order."""
+    options = WaveCompileOptions(subs={M: 100, N: 64, K: 96}, target="cpu", instruction_set=instruction_set)
+    compiled = wave_compile(options, product_and_rows)
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(-2, 3, shape).astype(bf16.numpy) for shape in ((100, 96), (64, 96)))
+    found, want = ([kernels.poisoned((100, 64), f32), kernels.poisoned((100,), f32)] for _ in range(2))
+    compiled(a, b, *found)
+    compiled.interpret(a, b, *want)
+    assert all(same(x, y) for x, y in zip(found, want, strict=True))
