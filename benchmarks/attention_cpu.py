@@ -2,8 +2,8 @@
 
     python benchmarks/attention_cpu.py --threads 2 [--rounds 15] [--shape 8x1024x64] [--tile 64x64]
 
-Heads x length x size of a head; the tile is queries x keys of a step. Medians, the spread (half the distance between the
-quartiles), processor time over all threads, and how much quicker tilewave was, by the clock and in processor time.
+Heads x length x size of a head; the tile is queries x keys of a step. Medians, the spread (half the distance between
+the quartiles), processor time over all threads, and how much quicker tilewave was, by the clock and in processor time.
 """
 
 import argparse

@@ -283,3 +283,73 @@ def running_down(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
 def test_running_sums(kernel, shape):
     subs = {M: shape[0], N: shape[1], BM: 2, BN: 3}
     check_rows(wave_compile(WaveCompileOptions(subs=subs, target="cpu"), kernel), shape, ((f32, 2),))
+
+
+@wave([WorkgroupConstraint(M, BM, 0)])
+def in_place(x: Memory[M, N, G, f32]):
+    r = read(x)
+    write((r - r.sum(dim=N)) * r.max(dim=N), x)
+
+
+@wave([])
+def along_both(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
+    r = read(x)
+    write(r - r.sum(dim=M) - r.sum(dim=N) + r.max(), y)
+
+
+@wave([WorkgroupConstraint(L, 1, 0), WorkgroupConstraint(M, BM, 1)])
+def normed(x: Memory[L, M, N, G, f32], y: Memory[L, M, N, G, f32], z: Memory[L, M, G, f32]):
+    r = read(x)
+    away = r - r.sum(dim=N) * 0.125
+    size = (away * away).sum(dim=N)
+    write(away / size + select(away > 0.0, r - r.min(dim=N), size), y)
+    write(size, z)
+
+
+@pytest.mark.parametrize("shape, rows", [((3, 300), 2), ((5, 1000), 4), ((2, 4096), 1), ((9, 129), 4)])
+def test_a_row_that_is_overwritten(shape, rows):
+    compiled = wave_compile(WaveCompileOptions(subs={M: shape[0], N: shape[1], BM: rows}, target="cpu"), in_place)
+    found = np.random.default_rng(6).standard_normal(shape).astype(np.float32)
+    want = found.copy()
+    compiled(found)
+    compiled.interpret(want)
+    assert same(found, want)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (40, 300), (129, 65), (2, 2000)])
+@pytest.mark.parametrize("instruction_set", HERE)
+def test_sums_along_both_axes_beside_the_tile(instruction_set, shape):
+    options = WaveCompileOptions(subs={M: shape[0], N: shape[1]}, target="cpu", instruction_set=instruction_set)
+    check_rows(wave_compile(options, along_both), shape, ((f32, 2),))
+
+
+@pytest.mark.parametrize("shape, rows", [((2, 3, 300), 2), ((1, 9, 1000), 4), ((3, 2, 37), 2), ((2, 7, 257), 4)])
+def test_three_phases_of_ragged_rows(shape, rows):
+    subs = {**dict(zip((L, M, N), shape, strict=True)), BM: rows}
+    check_rows(wave_compile(WaveCompileOptions(subs=subs, target="cpu"), normed), shape, ((f32, 3), (f32, 2)))
+
+
+K = sym.K
+
+
+@wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
+def product_and_rows(a: Memory[M, K, G, bf16], b: Memory[N, K, G, bf16], c: Memory[M, N, G, f32], s: Memory[M, G, f32]):
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+
+    write(total - total.max(dim=N), c)
+    write(total.sum(dim=N), s)
+
+
+@pytest.mark.parametrize("instruction_set", [name for name, s in INSTRUCTION_SETS.items() if runs_here(s)])
+def test_rows_of_a_product(instruction_set):
+    """Small whole numbers, whose products and sums are exact in any order."""
+    options = WaveCompileOptions(subs={M: 100, N: 64, K: 96}, target="cpu", instruction_set=instruction_set)
+    compiled = wave_compile(options, product_and_rows)
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(-2, 3, shape).astype(bf16.numpy) for shape in ((100, 96), (64, 96)))
+    found, want = ([kernels.poisoned((100, 64), f32), kernels.poisoned((100,), f32)] for _ in range(2))
+    compiled(a, b, *found)
+    compiled.interpret(a, b, *want)
+    assert all(same(x, y) for x, y in zip(found, want, strict=True))
