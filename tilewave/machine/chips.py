@@ -170,6 +170,10 @@ CDNA_SOURCES = (
     Source("swaps_rows", CDNA_ISA + ", V_PERMLANE16_SWAP_B32 and V_PERMLANE32_SWAP_B32"),
 )
 
+ALIGNED = "-unaligned-access-mode"
+"""Else LLVM makes one access of neighbouring bytes wherever they begin, which is right only where the driver has set a
+chip up for it, and slow in shared memory."""
+
 GFX942 = Chip(
     "gfx942",
     vendor="amd",
@@ -194,6 +198,7 @@ GFX942 = Chip(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4),
+    features=ALIGNED,
     converts=("f8e4m3fnuz", "f8e5m2fnuz"),
     sources=CDNA_SOURCES,
 )
@@ -221,6 +226,7 @@ GFX950 = Chip(
     ),
     direct_load_bytes=(1, 2, 4, 12, 16),
     swaps_rows=True,
+    features=ALIGNED,
     converts=("f8e4m3fn", "f8e5m2"),
     sources=CDNA_SOURCES,
 )
@@ -266,6 +272,7 @@ SM_90A = Chip(
         Source("line_bytes", CUDA_GUIDE),
         Source("shared", CUDA_GUIDE),
         Source("barriers", PTX_ISA + ", bar.sync"),
+        Source("swaps_rows", PTX_ISA + ": its lanes exchange words by shfl.sync alone"),
         Source("copy_engine", f"{PTX_ISA}, tensor maps; clusters: {CUDA_GUIDE}"),
     ),
 )

@@ -74,6 +74,26 @@ def test_rows_are_swapped_where_a_chip_can():
     assert "ds_" not in asm
 
 
+@pytest.mark.parametrize("chip", CHIPS)
+def test_bytes_that_begin_anywhere_are_not_stored_as_one(chip):
+    """Truths of rows of 17 change lanes through shared memory, where a row begins at byte 17."""
+    depth = sym.K
+
+    @wave([WorkgroupConstraint(M, 2, 0), WorkgroupConstraint(N, 17, 1), TilingConstraint(depth, 1)])
+    def found(a: Memory[M, N, depth, GLOBAL_ADDRESS_SPACE, i32], y: Memory[N, M, GLOBAL_ADDRESS_SPACE, f32]):
+        @iterate(depth, init_args=[Register[N, M, f32](0.0)])
+        def most(before):
+            return maximum(before, cast(read(a).any(dim=depth), f32))
+
+        write(most, y)
+
+    a = np.random.default_rng(0).integers(-1, 2, (2, 17, 2)).astype(np.int32)
+    y = np.full((17, 2), np.nan, np.float32)
+    compiled = wave_compile(WaveCompileOptions(subs={M: 2, N: 17, depth: 2}, target=chip), found)
+    assert compiled.emulate(a, y).findings == ()
+    np.testing.assert_array_equal(y, (a != 0).any(axis=2).T)
+
+
 # -- what keeps waves and instructions apart ---------------------------------------------------------------------------
 
 

@@ -1,0 +1,36 @@
+"""Reductions as PTX: lanes exchange words by butterflies, and NVIDIA's assembler takes it without spills."""
+
+import pytest
+from ptx_code import assembled_well, needs_ptxas
+from reduced_tiles import Case, compiled_for
+from softmax import M, N, softmax_of
+
+from tilewave import *
+
+CASES = [
+    Case((4, 1024), (1,)),
+    Case((4, 1000), (1,), "max", "f16", use="beside"),
+    Case((37, 8), (0,), "prod", "f64", tile=(64, 8), waves=(4, 1)),
+    Case((4, 40), (1,), "min", "f8e4m3fn", tile=(4, 0)),
+    Case((4, 6, 8), (0, 1, 2), "sum", "i64"),
+    Case((5, 100), (1,), "argmax", "bf16", tile=(4, 0)),
+    Case((5, 100), (1,), "any", "bool", tile=(4, 128), waves=(1, 4)),
+]
+
+
+@needs_ptxas
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reductions_are_assembled_without_spills(case):
+    assembled_well(compiled_for(case, "sm_90a").asm)
+
+
+@needs_ptxas
+@pytest.mark.parametrize("dtype", [f16, f32])
+def test_a_softmax_is_assembled_without_spills(dtype):
+    options = WaveCompileOptions(subs={M: 64, N: 4096}, target="sm_90a")
+    assembled_well(wave_compile(options, softmax_of(1, dtype=dtype)).asm)
+
+
+def test_lanes_are_combined_by_butterflies():
+    ptx = compiled_for(Case((4, 128), (1,), "max"), "sm_90a").asm
+    assert ptx.count("shfl.sync.bfly.b32") == 5
