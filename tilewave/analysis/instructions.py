@@ -18,4 +18,4 @@ def instruction_of(op: Mma) -> MatrixInstruction:
 
 def fragment_of(op: Mma) -> Fragment:
     """One block of a product that each wave computes by itself."""
-    return replace(instruction_of(op).fragment(op.depth), in_order=op.in_order)
+    return replace(instruction_of(op).fragment(op.depth), in_order=op.neighbours if op.in_order else "")

@@ -1,8 +1,8 @@
 """Sums of a product that are an operand of another are held as that one takes them, so that lanes exchange nothing.
 
-    %s = mma(%k, %q, %zero)         →  %s = mma(%k, %q, %zero) {in_order = rows}
+    %s = mma(%k, %q, %zero)         →  %s = mma(%k, %q, %zero) {neighbours = rows, in_order = true}
     %p = cast(…(%s))                   …
-    %o = mma(%v, %p, %acc)             %o = mma(%v, %p, %acc) {depth = 64, in_order = rows}
+    %o = mma(%v, %p, %acc)             %o = mma(%v, %p, %acc) {depth = 64, neighbours = rows}
 
 The rows of %s are the depth of %o. Which of them a lane holds follows from the instruction, but nobody minds in which
 order rows are multiplied: %k is read so that each lane has neighbours in its sums, %v so that it has the same ones.
@@ -27,8 +27,9 @@ def chain_products(kernel: Kernel) -> Kernel:
     chosen: dict[Value, Mma] = {}
     for link in links(kernel):
         if link.source.result not in chosen and _fits(link, kernel.waves):
-            chosen[link.source.result] = replace(link.source, in_order=SIDES[link.axis])
-            chosen[link.taker.result] = replace(link.taker, depth=link.length, in_order=SIDES[1 - link.side])
+            chosen[link.source.result] = replace(link.source, neighbours=SIDES[link.axis], in_order=True)
+            taker = chosen.get(link.taker.result, link.taker)
+            chosen[taker.result] = replace(taker, depth=link.length, neighbours=SIDES[1 - link.side])
 
     def choose(op: Op) -> Sequence[Op] | None:
         return [chosen[op.result]] if isinstance(op, Mma) and op.result in chosen else None

@@ -26,8 +26,10 @@ class Mma(Computed):
     """The matrix instruction that the machine has for it; chosen by choose_instructions."""
     depth: int = 0
     """How deep a block is that each wave multiplies at once: one instruction, or several behind each other."""
-    in_order: str = ""
-    """Whether each lane is to hold sums of `rows` or `columns` that lie behind each other; chosen by chain_products."""
+    neighbours: str = "columns"
+    """Along what a lane's sums lie behind each other, `rows` or `columns`; chosen by chain_products."""
+    in_order: bool = False
+    """Whether all that a lane has along it lie behind each other, and not only those of one block."""
 
     def check(self, want: Want) -> None:
         _want_product(self, isinstance(self.acc.type, Tile), want)
@@ -47,7 +49,7 @@ class Mma(Computed):
     @property
     def is_transposed(self) -> bool:
         """Whether the sums that a lane holds behind each other lie along columns."""
-        return self.in_order != "rows"
+        return self.neighbours == "columns"
 
 
 @dataclass(frozen=True)
