@@ -51,7 +51,7 @@ def test_small_rows_everywhere(name, rows, way):
 @pytest.mark.share(8)
 def test_rows_as_calls_take_them(name, way, n):
     """Several rows to a workgroup, one a wave, and one row that several waves share."""
-    check_compiled(PROBLEMS[name](5 if n == 1000 else 2, n, f16), way)
+    check_compiled(PROBLEMS[name](5 if n == 1000 else 1, n, f16), way)
 
 
 @either
