@@ -136,16 +136,21 @@ def _wide(x):
     return x.astype(np.longdouble)
 
 
-def _softmax_parts(x, p):
-    """x less its largest, the sum of powers, and the share that the latter is off by."""
+def _softmax_parts(x, p, out):
+    """x less its largest, the sum of powers, and the share that the latter is off by.
+
+    For narrow results a power may be exp2(difference · log2(e)): the product and its constant are rounded, too.
+    """
     n = x.shape[1]
+    rounded, of_power = (1, p.off("exp")) if out.itemsize >= 4 else (3, max(p.off("exp"), p.off("exp2")))
     with np.errstate(invalid="ignore"):
         below = _wide(x) - _wide(x).max(axis=1, keepdims=True)
     powers = np.exp(below)
     total = powers.sum(axis=1, keepdims=True)
     depth = np.where(np.isfinite(below), np.abs(below), 0)
-    each = p.u * depth + p.off("exp")
-    rescaled = 0 if p.steps == 1 else p.u * depth.max(axis=1, keepdims=True) + p.steps * (p.off("exp") + 2 * p.u)
+    each = rounded * p.u * depth + of_power
+    deepest = rounded * p.u * depth.max(axis=1, keepdims=True)
+    rescaled = 0 if p.steps == 1 else deepest + p.steps * (of_power + 2 * p.u)
     share = (powers * each).sum(axis=1, keepdims=True) / total + p.summed(n) + rescaled
     return below, powers, total, each, share
 
@@ -154,7 +159,7 @@ def softmax(m, n, dtype, kind="normal", out=None):
     x = rows_of(kind, m, n, dtype)
 
     def check(y, p):
-        _, powers, total, each, share = _softmax_parts(x, p)
+        _, powers, total, each, share = _softmax_parts(x, p, y.dtype)
         smallest = float(np.finfo(p.of.numpy).smallest_subnormal) * p.off("exp") / p.u
         close(y, powers / total, powers / total * _inflated(each + share + 2 * p.u) + smallest, "softmax")
 
@@ -165,14 +170,14 @@ def log_softmax(m, n, dtype, kind="normal", out=None):
     x = rows_of(kind, m, n, dtype)
 
     def check(y, p):
-        want, bound = _logarithms(x, p)
+        want, bound = _logarithms(x, p, y.dtype)
         close(y, want, bound, "log_softmax")
 
     return Problem("log_softmax", {"x": x}, {"y": poisoned((m, n), out or dtype)}, check)
 
 
-def _logarithms(x, p):
-    below, _, total, _, share = _softmax_parts(x, p)
+def _logarithms(x, p, out):
+    below, _, total, _, share = _softmax_parts(x, p, out)
     with np.errstate(divide="ignore", invalid="ignore"):
         want = below - np.log(total)
         bound = p.u * np.abs(below) + share + p.off("log") * np.abs(np.log(total)) + p.u * np.abs(want)
@@ -187,7 +192,7 @@ def cross_entropy(m, n, dtype, kind="normal", out=f32, target=i64):
     none, past = wanted < 0, wanted >= n
 
     def check(y, p):
-        want, bound = (a[np.arange(m), np.where(none | past, 0, wanted)] for a in _logarithms(x, p))
+        want, bound = (a[np.arange(m), np.where(none | past, 0, wanted)] for a in _logarithms(x, p, y.dtype))
         want = np.where(none, 0, np.where(past, math.nan, -want))
         close(y, want, np.where(none, 0, bound), "cross_entropy")
 

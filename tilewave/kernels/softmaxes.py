@@ -84,7 +84,7 @@ def cross_entropy_kernel(rows: Rows, x_dtype: DType, target_dtype: DType, y_dtyp
         numbers, wanted = RowNumbers(rows, of, lambda: cast(read(x), of)), read(target)
         largest, total = _powers(numbers, _power(y_dtype))
         column = cast(wanted, I32)  # what is cut off here is no column, and nothing is made of it
-        there = numbers.sum(lambda v: select(self_index(N, I32) == column, v - largest, 0.0))
+        there = numbers.sum(lambda v: select(column == self_index(N, I32), v - largest, 0.0))
         is_column = cast(wanted, I64) < scalar(N, I64)
         write(cast(select(wanted < 0, 0.0, select(is_column, log(total) - there, nan)), y_dtype), y)
 
