@@ -12,8 +12,8 @@ from tilewave.layouts.formulas import linear
 from tilewave.layouts.fragments import mfma
 from tilewave.layouts.reductions import (
     chunk_width,
+    copies,
     covers,
-    first_holders,
     movers,
     nearest_wave,
     neighbours_first,
@@ -100,9 +100,13 @@ def test_neighbours_first_is_the_order_of_a_sum(tile):
 @given(held_rows())
 def test_one_of_those_who_hold_the_same_is_the_first(tile):
     shape, layout, waves, lanes, _ = tile
-    lane_bits, wave_bits = first_holders(layout, waves, lanes)
+    same = copies(layout, waves, lanes)
     holders = [
-        (wave, lane) for wave in range(waves) for lane in range(lanes) if not wave & wave_bits and not lane & lane_bits
+        (wave, lane)
+        for wave in range(waves)
+        for lane in range(lanes)
+        if not any(lane >> bit & 1 for bit in same.lane_bits)
+        and not any(wave // divisor % count for divisor, count in same.wave_digits)
     ]
     positions = of_each_wave(layout, waves, lanes)
     mine = np.concatenate([positions[wave, lane].reshape(-1, len(shape)) for wave, lane in holders])

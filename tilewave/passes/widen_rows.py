@@ -70,7 +70,7 @@ class _Widening:
                 case Gather() | Scatter() | Mma() if self.goes_along(op, label):
                     return False
                 case _:
-                    pass
+                    pass  # touches no memory along the row
         return True
 
     def goes_along(self, op: Op, label: Label) -> bool:
