@@ -353,3 +353,22 @@ def test_rows_of_a_product(instruction_set):
     compiled(a, b, *found)
     compiled.interpret(a, b, *want)
     assert all(same(x, y) for x, y in zip(found, want, strict=True))
+
+
+def test_a_mask_whose_dims_stand_the_other_way_round_is_turned():
+    @wave([WorkgroupConstraint(M, 1, 0)])
+    def picked(
+        x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32],
+        t: Memory[M, GLOBAL_ADDRESS_SPACE, i32],
+        y: Memory[M, GLOBAL_ADDRESS_SPACE, f32],
+    ):
+        write(select(self_index(N, i32) == read(t), read(x), 0.0).sum(dim=N), y)
+
+    for n in (64, 1000, 2048):
+        x, t, y = (
+            np.arange(1, 2 * n + 1, dtype=np.float32).reshape(2, n),
+            np.array([n // 3, n - 5], np.int32),
+            np.zeros(2, np.float32),
+        )
+        wave_compile(WaveCompileOptions(target="cpu", subs={M: 2, N: n}), picked)(x, t, y)
+        assert np.array_equal(y, x[[0, 1], t])

@@ -159,6 +159,8 @@ class ScratchTiles:
             at = [index[a] for a in axes]
             if axes and axes[-1] == last:
                 return source.element(f, at, lanes)
+            if last in axes and lanes > 1:  # neighbours here are no neighbours there
+                return _one_by_one(f, kind, lanes, index, lambda there: source.element(f, [there[a] for a in axes]))
             return splat(f, stored(kind.dtype), source.element(f, at), lanes)
 
         return ComputedTile(kind, compute)
@@ -400,3 +402,14 @@ def _used_in_place(block: Block) -> Iterator[Value]:
     for op in block.ops:
         if isinstance(op, (Elementwise, Write, Scatter)):
             yield from (v for v in op.operands if v in made)
+
+
+def _one_by_one(
+    f: LlvmFunction, kind: Tile, lanes: int, index: Sequence[str], element: Callable[[Sequence[str]], str]
+) -> str:
+    """So many neighbours along the last axis from `index` on, each by itself."""
+    one, found = stored(kind.dtype), "poison"
+    for lane in range(lanes):
+        there = (*index[:-1], f.value(f"add i64 {index[-1]}, {lane}"))
+        found = f.value(f"insertelement <{lanes} x {one}> {found}, {one} {element(there)}, i64 {lane}")
+    return found
