@@ -95,6 +95,8 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
+        compare_places,  # behind: it looks at sums as simple as they get
+        RecomputeRows(),
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,

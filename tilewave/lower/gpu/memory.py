@@ -466,6 +466,8 @@ class ArrayWindow:
         most = gcd(most, self.sums[self.inner].divisor())
         if self.place.is_open(self.inner):
             self.m.note(replace(self.m.reaches[self.place.name], whole=most))
+            length = str(self.place.memory.extents[self.inner])
+            self.n.multiples[length] = lcm(most, self.n.multiples.get(length, 1))
             return most
         return gcd(most, self.place.whole)
 
