@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import grouped_attention as grouped
 from attention_kernels import *
 
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
@@ -207,3 +208,40 @@ def test_every_instruction(target, names, waves):
     for tile in TILES:
         shape = Shape(1, 130, 150, 40)
         verify(made_for(target, a, shape, tile), a, shape, tile[2])
+
+
+# -- heads in groups, by Wave's own words ------------------------------------------------------------------------------
+
+
+def by_heads(x):
+    """[batch, sequence, head, element] as one list of heads."""
+    return np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(-1, x.shape[1], x.shape[3])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_four_dims_of_a_grid_and_one_that_goes_with_another(target, causal):
+    a, batch, heads, queries, keys, head = Attention(causal=causal, ratio=2), 2, 4, 70, 70, 24
+    rng = np.random.default_rng(3)
+    q, k, v = (random_array(rng, (batch, n, h, head), f16) for n, h in ((queries, 4), (keys, 2), (keys, 2)))
+    subs = {**grouped.blocks(64, 32, 32), **grouped.sizes(batch, heads, 2, queries, keys, head)}
+    made = wave_compile(WaveCompileOptions(subs=subs, target=target), grouped.grouped_attention(head, 2, causal))
+    whole = Shape(batch * heads, queries, keys, head)
+    ways = {"numpy": [made.interpret], "cpu": [made], "sm_90a": []}.get(target, [made.emulate])
+    lanes = [lambda *arrays: made.interpret(*arrays, level="lane", order="random")] if target in CHIPS else []
+    for run in (*ways, *lanes):
+        c = poisoned((batch, queries, heads, head), f32)
+        run(q, k, v, c)
+        check(a, (by_heads(q), by_heads(k), by_heads(v)), by_heads(c), 32)
+    assert whole.heads == made.kernel.workgroups // 2
+
+
+def test_a_loop_is_as_short_as_its_author_says():
+    """64 rows see 2 blocks of 32 keys, the next 64 all 3 that there are."""
+    read = []
+    subs = {**grouped.blocks(64, 32, 32), **grouped.sizes(1, 1, 1, 70, 70, 24)}
+    for causal in (False, True):
+        kernel = grouped.grouped_attention(24, 1, causal)
+        made = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), kernel)
+        read.append(sum("k" in str(visit) for visit in made.schedule.visits) if hasattr(made.schedule, "visits") else 0)
+    assert read == [0, 0]

@@ -1096,13 +1096,13 @@ CASES |= {
     ),
     "a dimension that the grid has not": (
         ConstraintError,
-        HEAD.replace("WorkgroupConstraint(N, 64, 1)", "WorkgroupConstraint(N, 64, 3)") + GEMM + COMPILE,
+        HEAD.replace("WorkgroupConstraint(N, 64, 1)", "WorkgroupConstraint(N, 64, 5)") + GEMM + COMPILE,
         """
-        the grid has no dimension 3
+        the grid has no dimension 5
           gemm.py:6
-              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 3), TilingConstraint(K, 32)]
+              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 5), TilingConstraint(K, 32)]
                                                       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          its dimensions are 0, 1 and 2
+          its dimensions are 0, 1, 2, 3 and 4
         """,
     ),
     "more tiles than a launch can number": (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, TypeVar, cast
 
 from tilewave.errors import NOWHERE, ConstraintError, Loc, SymbolError
@@ -26,6 +27,9 @@ from tilewave.lang.symbols import Expression, Symbol, expression, no_value
 from tilewave.mapping import Grid, MappingError, OpenGrid, is_right_on_every_grid, linear
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.trace import WalkedDimension, steps_along
+
+GRID_DIMS = range(5)
+"""Over which dims can be cut; those from 2 on are together the grid's batches, the first of them the fastest."""
 
 C = TypeVar("C", bound=Constraint)
 Subs = Mapping[Symbol, Any]
@@ -158,6 +162,10 @@ class Geometry:
     order: Order
     waves: Mapping[Symbol, WaveShare]
     hardware: HardwareConstraint
+    behind: tuple[Any, ...] = ()
+    """How many tiles there are along each dimension of the grid from 2 on: together they are its batches."""
+    goes_with: Mapping[Symbol, Symbol] = field(default_factory=dict)
+    """Dims whose tiles are those of another dim."""
 
     @property
     def author_walks_grid(self) -> bool:
@@ -170,12 +178,12 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     cuts = _all(constraints, WorkgroupConstraint)
     _refuse_twice(_all(constraints, TilingConstraint), "walked by iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
-    shares, counts = _shares(cuts, subs)
-    grid = _grid(counts, cuts)
+    shares, counts = _shares([c for c in cuts if c.primary], subs)
+    grid = _grid([*counts[:2], prod(counts[2:], start=1)], cuts)
     known = {s: v for s, v in subs.items() if not isinstance(v, Number)}
     _refuse_derived(constraints, {s for s in subs if s not in known and s not in dynamic})
     walks = {
-        c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
+        c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"), c.iters)
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None
     }
@@ -197,7 +205,32 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         order=_order(constraints, known, dynamic),
         waves=_waves_as_said(hardware, _waves(_all(constraints, WaveConstraint), shares, subs), shares),
         hardware=hardware,
+        behind=tuple(counts[2:]),
+        goes_with=_goes_with(cuts, shares, subs),
     )
+
+
+def _goes_with(cuts: list[WorkgroupConstraint], shares: dict[Symbol, GridShare], subs: Subs) -> dict[Symbol, Symbol]:
+    found: dict[Symbol, Symbol] = {}
+    for c in cuts:
+        if c.primary:
+            continue
+        dim = next((dim for dim, share in shares.items() if share.axis == c.workgroup_dim), None)
+        if dim is None or c.dim in shares:
+            what = "is cut over the grid itself" if c.dim in shares else f"nobody cuts dimension {c.workgroup_dim}"
+            raise ConstraintError(
+                f"{c.dim} is to go with another dim of the grid, but {what}",
+                loc=c.loc,
+                remedy="leave primary=False out",
+            )
+        if (tile := positive(c.tile, subs, c.loc, "tile")) != shares[dim].tile:
+            raise ConstraintError(
+                f"{c.dim} goes with {dim}, whose tile is {shares[dim].tile}, not {tile}",
+                loc=c.loc,
+                remedy=f"give both the same tile; that of {dim} is at {shares[dim].loc}",
+            )
+        found[c.dim] = dim
+    return found
 
 
 def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> None:
@@ -242,9 +275,9 @@ def _grid(counts: list[Any], cuts: list[WorkgroupConstraint]) -> Grid | OpenGrid
 
 def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Symbol, GridShare], list[Any]]:
     shares: dict[Symbol, GridShare] = {}
-    counts, taken = list[Any]([1, 1, 1]), dict[int, WorkgroupConstraint]()
+    counts, taken = list[Any]([1] * len(GRID_DIMS)), dict[int, WorkgroupConstraint]()
     for c in constraints:
-        _check_axis(c)
+        _check_axis(c, GRID_DIMS)
         if c.workgroup_dim in taken:
             other = taken[c.workgroup_dim]
             raise ConstraintError(
@@ -263,10 +296,13 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
     return shares, counts
 
 
-def _check_axis(c: WorkgroupConstraint | ReorderingConstraint) -> None:
-    if c.workgroup_dim not in (0, 1, 2):
+def _check_axis(c: WorkgroupConstraint | ReorderingConstraint, dims: Sequence[int]) -> None:
+    if c.workgroup_dim not in dims:
+        *others, last = map(str, dims)
         raise ConstraintError(
-            f"the grid has no dimension {c.workgroup_dim!r}", loc=c.loc, remedy="its dimensions are 0, 1 and 2"
+            f"the grid has no dimension {c.workgroup_dim!r}",
+            loc=c.loc,
+            remedy=f"its dimensions are {', '.join(others)} and {last}",
         )
 
 
@@ -286,7 +322,7 @@ def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symb
         return Named(TileMapping((), linear()), {}, NOWHERE)
     dims = [c.workgroup_dim for c in formulas]
     for c in formulas:
-        _check_axis(c)
+        _check_axis(c, range(len(COORDINATES)))
         _check_symbols(c, {*subs, *dynamic, *COORDINATES})
         if dims.count(c.workgroup_dim) > 1:
             raise ConstraintError(

@@ -129,7 +129,7 @@ def trace_kernel(
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
-    trace.walks, trace.driven = geometry.walks, geometry.driven
+    trace.walks, trace.driven, trace.goes_with = geometry.walks, geometry.driven, geometry.goes_with
     given = [_argument(p, taken, kernel, trace.symbols) for p, taken in zip(parameters, words, strict=True)]
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
@@ -203,6 +203,7 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
     if geometry.author_walks_grid:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
         trace.windows.update({dim: DimensionWindow(0, share.tile) for dim, share in geometry.shares.items()})
+        trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
         trace.unplaced = frozenset(dim for dim, share in geometry.shares.items() if not _is_one_tile(trace, dim, share))
         run()
     elif geometry.persistent:
@@ -236,9 +237,22 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     known = [0 if isinstance(n, Number) else n for n in sides]
     left_open = tuple(n.value for n in sides if isinstance(n, Number))
     trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
-    along = {0: row, 1: col, 2: batch}
+    along = [trace.number(row), trace.number(col), *_split(trace.number(batch), geometry.behind)]
     for dim, share in geometry.shares.items():
-        trace.windows[dim] = DimensionWindow(trace.number(along[share.axis]) * share.tile, share.tile)
+        trace.windows[dim] = DimensionWindow(along[share.axis] * share.tile, share.tile)
+    trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
+    trace.tile_at.update(zip(COORDINATES, along, strict=False))
+
+
+def _split(batch: Any, counts: Sequence[Any]) -> list[Any]:
+    """The number of a batch as coordinates along the dimensions that it counts, the first of them the fastest."""
+    several = [i for i, n in enumerate(counts) if not isinstance(n, int) or n > 1]
+    found = [batch] * len(counts)
+    for i in several[:-1]:
+        found[i], batch = batch % counts[i], batch // counts[i]
+    for i in several[-1:]:
+        found[i] = batch
+    return found
 
 
 def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:

@@ -125,7 +125,7 @@ class _Walk(Carrying):
         trace = self.trace
         if self.walk.length == 0:  # not one step, so nothing changes
             return self.finish([], tuple(x.value for x in self.init))
-        trips = trace.index(steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps"))
+        trips = trace.index(self.steps())
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
         with trace.scope():
             with trace.region():
@@ -139,6 +139,17 @@ class _Walk(Carrying):
         init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
         trace.effect(ir.Loop, trips, init, block, results=results)
         return self.finish(changed, results)
+
+    def steps(self) -> Any:
+        """As many as cover the dimension, or fewer where the author says so."""
+        steps = steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps")
+        if self.walk.iters is None:
+            return steps
+        wished = self.walk.iters.evaluate({**self.trace.symbols, **self.trace.tile_at})
+        if isinstance(wished, int) and isinstance(steps, int):
+            return max(0, min(wished, steps))
+        both = [self.trace.number(self.trace.index(n)) for n in (wished, steps)]
+        return both[0].smaller(both[1]).larger(0)
 
 
 class _While(Carrying):
