@@ -19,7 +19,7 @@ ADDRESS_SPACE = tkl.sym.ADDRESS_SPACE
 i, j, k, l = (tkw.IndexMapping.iterator(n) for n in range(4))  # noqa: E741
 
 
-def grouped_attention(head, ratio, is_causal):
+def grouped_attention(head, ratio, is_causal, *more):
     """Only blocks that some query of the tile sees are walked where it is causal."""
     blocks_seen = ceiling(Min((WORKGROUP_0 + 1) * BLOCK_N_Q, N_KV) / BLOCK_N_KV)
     constraints = [
@@ -32,6 +32,7 @@ def grouped_attention(head, ratio, is_causal):
         tkw.WaveConstraint(N_Q, BLOCK_N_Q / 4),
         tkw.WaveConstraint(D_KV, BLOCK_D_KV / 1),
         tkw.HardwareConstraint(threads_per_wave=64, mma_type=MMAType.F32_16x16x16_F16, vector_shapes={B: 0, H: 0}),
+        *more,
     ]
     c_mapping = tkw.IndexMapping(
         num_iterators=4, inputs={B: i, H: j, D_KV: k, N_Q: l}, outputs={B: i, N_Q: l, H: j, D_KV: k}

@@ -128,6 +128,12 @@ class TilingConstraint(Constraint):
 
     def __post_init__(self) -> None:
         _as_expression(self, *(name for name in ("tile", "iters") if getattr(self, name) is not None))
+        if self.tile is None and self.iters is not None:
+            raise ConstraintError(
+                f"iters says how many tiles of {self.dim} are walked, but it has none",
+                loc=self.loc,
+                remedy=f"write TilingConstraint({self.dim}, BLOCK_{self.dim}, iters=…), or give iterate a condition",
+            )
 
 
 @dataclass(frozen=True)
