@@ -130,24 +130,29 @@ def inside_the_loop(made, pass_name):
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 def test_scores_become_an_operand_in_registers(target, head, kinds):
     """Rows, maxima and sums are held alike by both products: lanes exchange what they reduce and nothing else."""
-    kinds = (MMAType[f"F32_{kinds}_F16"],) * 2
-    a, shape = Attention(kinds=kinds, v_transposed=True), Shape(1, 128, 256, head)
+    asked = (MMAType[f"F32_{kinds}_F16"],) * 2
+    a, shape = Attention(kinds=asked, v_transposed=True), Shape(1, 128, 256, head)
     made = made_for(target, a, shape, (128, head, 64))
     ops = inside_the_loop(made, "distribute_lanes")
     assert not [op for op in ops if isinstance(op, Shuffle)]
     assert Counter(type(op) for op in inside_the_loop(made, "convert_layouts"))[Write] == 2  # k and v
     counted = made.loop_statistics
-    assert counted.spills == 0 and counted.bank_conflict_cycles == 0
-    assert counted.instructions <= MOST[kinds[0].name, head] * counted.matrix_instructions
+    instructions, conflicts = MOST[target, kinds, head]
+    assert counted.spills == 0 and counted.bank_conflict_cycles <= conflicts
+    assert counted.instructions <= instructions * counted.matrix_instructions
 
 
 MOST = {
-    ("F32_16x16x16_F16", 64): 9,
-    ("F32_16x16x16_F16", 128): 5,
-    ("F32_32x32x8_F16", 64): 18,
-    ("F32_32x32x8_F16", 128): 10,
+    ("gfx942", "16x16x16", 64): (10.5, 0),
+    ("gfx942", "16x16x16", 128): (6.5, 0),
+    ("gfx942", "32x32x8", 64): (18, 64),
+    ("gfx942", "32x32x8", 128): (10.5, 128),
+    ("gfx950", "16x16x16", 64): (9, 32),
+    ("gfx950", "16x16x16", 128): (5.5, 96),
+    ("gfx950", "32x32x8", 64): (14.5, 0),
+    ("gfx950", "32x32x8", 128): (9, 0),
 }
-"""Instructions of the loop for each matrix instruction; two conversions more would show."""
+"""Instructions of the loop for each matrix instruction, and cycles lost in banks; one exchange more would show."""
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
