@@ -211,12 +211,10 @@ def two_products():
 
 def biased_in_steps():
     @wave(tiling(*TURNS))
-    def biased_in_steps(
-        a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], bias: Memory[N, G, f32], c: Memory[M, N, G, f32]
-    ):
+    def biased_in_steps(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(sum):
-            return mma(read(a), read(b), sum + read(bias))
+            return mma(read(a), read(b), sum + read(c))  # it is written below, so it stays in the loop
 
         write(total, c)
 
