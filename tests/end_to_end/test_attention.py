@@ -7,14 +7,16 @@ equal or nearly so, and the result is a number; nothing more is promised of them
 from collections import Counter
 from itertools import product
 
+import grouped_attention as grouped
 import numpy as np
 import pytest
-import grouped_attention as grouped
 from attention_kernels import *
 
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Barrier, Gather, Loop, Mma, Read, Reduce, Shuffle, Write
-from tilewave.ir.rewrite import walk
+from tilewave.ir.rewrite import rewrite, walk
 
 CHIPS = ("gfx942", "gfx950", "sm_90a")
 TARGETS = ("numpy", "cpu", *CHIPS)
@@ -256,3 +258,26 @@ def test_a_loop_is_as_short_as_its_author_says(target, order):
         assert np.isnan(c[:, 64:]).all() and np.isnan(c[:, :64]).all() != causal
     firsts = Attention(causal=True), tuple(by_heads(x[:, :64]) for x in (q, k, v))
     check(*firsts, by_heads(c[:, :64]), 32)
+
+
+# -- barriers ----------------------------------------------------------------------------------------------------------
+
+
+def without_barrier(kernel, number):
+    """The kernel without one of its barriers."""
+    count = iter(range(1000))
+    return rewrite(kernel, lambda op: [] if isinstance(op, Barrier) and next(count) == number else None)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+def test_every_barrier_is_needed(target):
+    """Whichever is missing, lanes in some order read what is not there yet, or what is there no more."""
+    a, shape = Attention(causal=True), Shape(1, 64, 64, 32)
+    made = made_for(target, a, shape, (64, 32, 32))
+    kernel = made.ir()
+    count = sum(isinstance(op, Barrier) for op in walk(kernel.body))
+    assert count >= 2
+    for number in range(count):
+        arrays = [*shape.arrays(a), shape.output(a)]
+        with pytest.raises(InterpreterError):
+            interpret_lanes(without_barrier(kernel, number), arrays, {})
