@@ -7,6 +7,7 @@ equal or nearly so, and the result is a number; nothing more is promised of them
 from collections import Counter
 from itertools import product
 
+import decode_attention as decode
 import grouped_attention as grouped
 import numpy as np
 import pytest
@@ -281,3 +282,33 @@ def test_every_barrier_is_needed(target):
         arrays = [*shape.arrays(a), shape.output(a)]
         with pytest.raises(InterpreterError):
             interpret_lanes(without_barrier(kernel, number), arrays, {})
+
+
+# -- decode ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queries", [1, 16])
+@pytest.mark.parametrize("target", TARGETS)
+def test_keys_split_among_workgroups(target, queries):
+    heads, parts, keys, head = 2, 3, 40, 24
+    a, shape = Attention(), Shape(heads, queries, parts * keys, head)
+    q, k, v = shape.arrays(a)
+    split = [x.reshape(heads, parts, keys, head) for x in (k, v)]
+    subs = {decode.BLOCK_M: 16, decode.BLOCK_N: 32, decode.BLOCK_K2: 32, decode.U: parts, K2: keys, B: heads}
+    subs |= {M: queries, N: head, K1: head}
+    first, second = (
+        wave_compile(WaveCompileOptions(subs=subs, target=target), kernel)
+        for kernel in (decode.parts(head), decode.joined())
+    )
+
+    def run(made, *arrays):
+        if target in CHIPS:
+            made.interpret(*arrays, level="lane", order="random")
+        else:
+            (made if target == "cpu" else made.interpret)(*arrays)
+
+    found, weight = poisoned((parts, heads, queries, head), f32), poisoned((parts, heads, queries), f32)
+    c = shape.output(a)
+    run(first, q, *split, found, weight)
+    run(second, found, weight, c)
+    check(a, (q, k, v), c, 8)  # as if it took so many steps: each part's, and those that join them
