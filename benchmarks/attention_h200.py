@@ -1,4 +1,4 @@
-"""Attention forward on an H200: a kernel of twenty lines beside torch's cuDNN and flash backends.
+"""Attention forward on an H200: the kernel of examples/attention.py beside torch's cuDNN and flash backends.
 
     python benchmarks/attention_h200.py                        # heads of 128, sequences of 4096, 16k tokens
     python benchmarks/attention_h200.py --head 64 --seq 1024 --block-m 128 --block-k 64 --schedule NONE
@@ -11,7 +11,9 @@ result lies from float64. `--transposed` also measures the kernel with V as [N, 
 
 import argparse
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -19,65 +21,24 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-import tilewave as tkl
-import tilewave as tkw
+import tilewave as tw
 
-B, M, N, K1, K2 = tkl.sym.B, tkl.sym.M, tkl.sym.N, tkl.sym.K1, tkl.sym.K2
-BLOCK_M, BLOCK_K2 = tkl.sym.BLOCK_M, tkl.sym.BLOCK_K2
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from attention import BLOCK_K2, BLOCK_M, K1, K2, B, M, N, attention
+
 HIDDEN = 2048
 """Elements of a token in all heads."""
 CHECKED = 3
 """Heads whose results are held against float64."""
 
 
-def attention(head: int, is_causal: bool, v_dims: tuple[Any, Any]) -> Any:
-    """softmax(q · kᵀ / √head) · v, keys walked block by block."""
-    scale = math.log2(math.e) / math.sqrt(head)
-
-    @tkw.wave(
-        [
-            tkw.WorkgroupConstraint(M, BLOCK_M, 0),
-            tkw.WorkgroupConstraint(B, 1, 1),
-            tkw.TilingConstraint(K2, BLOCK_K2),
-            tkw.WorkgroupMapping('last_first() >> linear(along="n")' if is_causal else "linear()"),
-        ]
-    )
-    def attention(
-        q: tkl.Memory[B, M, K1, tkl.GLOBAL_ADDRESS_SPACE, tkl.f16],
-        k: tkl.Memory[B, K2, K1, tkl.GLOBAL_ADDRESS_SPACE, tkl.f16],
-        v: tkl.Memory[(B, *v_dims, tkl.GLOBAL_ADDRESS_SPACE, tkl.f16)],
-        c: tkl.Memory[B, M, N, tkl.GLOBAL_ADDRESS_SPACE, tkl.f16],
-    ):
-        nothing = [
-            tkl.Register[B, M, tkl.f32](-1e6),
-            tkl.Register[B, M, tkl.f32](0.0),
-            tkl.Register[B, M, N, tkl.f32](0.0),
-        ]
-
-        @tkw.iterate(K2, init_args=nothing, stop=tkw.first_index(M) + BLOCK_M if is_causal else None)
-        def blocks(old_max, old_sum, acc):
-            x = tkw.mma(tkw.read(q), tkw.read(k), tkl.Register[B, M, K2, tkl.f32](0.0)) * scale
-            if is_causal:
-                x = tkw.select(tkw.self_index(M, tkl.i32) >= tkw.self_index(K2, tkl.i32), x, -1e6)
-            new_max = tkw.max(x, old_max, dim=K2)
-            shrink = tkw.exp2(old_max - new_max)
-            p = tkw.exp2(x - new_max)
-            new_sum = tkw.sum(p, old_sum * shrink, dim=K2)
-            return new_max, new_sum, tkw.mma(tkw.cast(p, tkl.f16), tkw.read(v), acc * shrink)
-
-        _, total, weighted = blocks
-        tkw.write(tkw.cast(weighted / total, tkl.f16), c)
-
-    return attention
-
-
 def ours(options: argparse.Namespace, is_causal: bool, v_dims: tuple[Any, Any]) -> Any:
     shape = {B: heads_of(options), M: options.seq, K2: options.seq, K1: options.head, N: options.head}
     subs = {} if options.open else shape
     blocks = {BLOCK_M: options.block_m, BLOCK_K2: options.block_k, K1: options.head}
-    schedule = tkw.SchedulingType[options.schedule]
+    schedule = tw.SchedulingType[options.schedule]
     kernel = attention(options.head, is_causal, v_dims)
-    return tkw.wave_compile(tkw.WaveCompileOptions(subs={**subs, **blocks}, target="sm_90a", schedule=schedule), kernel)
+    return tw.wave_compile(tw.WaveCompileOptions(subs={**subs, **blocks}, target="sm_90a", schedule=schedule), kernel)
 
 
 def heads_of(options: argparse.Namespace) -> int:
@@ -175,7 +136,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--block-m", type=int, default=128)
     parser.add_argument("--block-k", type=int, default=64)
-    parser.add_argument("--schedule", default="PREFETCH", choices=[s.name for s in tkw.SchedulingType])
+    parser.add_argument("--schedule", default="PREFETCH", choices=[s.name for s in tw.SchedulingType])
     parser.add_argument("--open", action="store_true", help="leave sizes open")
     parser.add_argument("--transposed", action="store_true", help="also with V as [N, K2]")
     parser.add_argument("--times", type=int, default=4, help="launches in a graph")

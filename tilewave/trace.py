@@ -40,6 +40,8 @@ class WalkedDimension:
 
     length: Index
     step: int
+    iters: Any = None
+    """The author's expression for how many steps there are at most; None: as many as it takes."""
 
     @property
     def ends_with_a_step(self) -> bool:
@@ -74,6 +76,10 @@ class Trace(Builder):
     symbols: dict[Any, Index] = field(default_factory=dict)
     windows: dict[Any, DimensionWindow] = field(default_factory=dict)
     walks: Mapping[Any, WalkedDimension] = field(default_factory=dict)
+    tile_at: dict[Any, Index] = field(default_factory=dict)
+    """WORKGROUP_0, … as the coordinates of the workgroup's tile, in whatever order tiles are dealt."""
+    goes_with: Mapping[Any, Any] = field(default_factory=dict)
+    """Dims whose tiles are those of another dim."""
     driven: frozenset[Any] = frozenset()
     """Dimensions whose loops go on as long as a condition holds; the kernel sets them itself."""
     settable: dict[Any, Number] = field(default_factory=dict)

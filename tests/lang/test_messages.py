@@ -1109,6 +1109,50 @@ CASES |= {
           its dimensions are 0 to 4
         """,
     ),
+    "a dim that is to go with nobody": (
+        ConstraintError,
+        ordered("WorkgroupConstraint(K, 64, 2, primary=False)"),
+        """
+        K is to go with another dim of the grid, but nobody cuts dimension 2
+          gemm.py:8
+              tiles += [WorkgroupConstraint(K, 64, 2, primary=False)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          leave primary=False out
+        """,
+    ),
+    "a dim that is cut and goes with another": (
+        ConstraintError,
+        ordered("WorkgroupConstraint(N, 64, 0, primary=False)"),
+        """
+        N is to go with another dim of the grid, but is cut over the grid itself
+          gemm.py:8
+              tiles += [WorkgroupConstraint(N, 64, 0, primary=False)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          leave primary=False out
+        """,
+    ),
+    "a dim that goes with one of other tiles": (
+        ConstraintError,
+        ordered("WorkgroupConstraint(K, 32, 0, primary=False)"),
+        """
+        K goes with M, whose tile is 64, not 32
+          gemm.py:8
+              tiles += [WorkgroupConstraint(K, 32, 0, primary=False)]
+                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          give both the same tile; that of M is at gemm.py:6
+        """,
+    ),
+    "steps of a dim that has no tiles": (
+        ConstraintError,
+        ordered("TilingConstraint(T, iters=3)").replace("tiles +=", "T = sym.T; tiles +="),
+        """
+        iters says how many tiles of T are walked, but it has none
+          gemm.py:8
+              T = sym.T; tiles += [TilingConstraint(T, iters=3)]
+                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          write TilingConstraint(T, BLOCK_T, iters=…), or give iterate a condition
+        """,
+    ),
     "more tiles than a launch can number": (
         ConstraintError,
         HEAD + GEMM + "wave_compile(WaveCompileOptions(subs={M: 2**24, N: 2**24, K: 96}), gemm)",

@@ -214,7 +214,7 @@ def biased_in_steps():
     def biased_in_steps(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(sum):
-            return mma(read(a), read(b), sum + read(c))  # which is written, and so read again in every step
+            return mma(read(a), read(b), sum + read(c))  # it is written below, so it stays in the loop
 
         write(total, c)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Elementwise, Mma, Permute
+from tilewave.ir.ops import Elementwise, Loop, Mma, Permute, Yield
 from tilewave.ir.rewrite import walk
 
 
@@ -47,6 +47,10 @@ def sums_in(v: Value, axis: int, makers: dict[Value, Op]) -> tuple[Mma, int] | N
     match op:
         case Mma():
             return op, axis - len(v.type.shape) + 2
+        case Loop():  # one that adds products up
+            end = op.body.ops[-1]
+            assert isinstance(end, Yield)
+            return sums_in(end.values[op.results.index(v)], axis, makers)
         case Permute(x, axes):
             return sums_in(x, axes[axis], makers)
         case Elementwise():

@@ -90,11 +90,15 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
 
 @dataclass(frozen=True)
 class WorkgroupConstraint(Constraint):
-    """`dim` is cut into tiles over that dimension of the grid; dimension 0 is the fastest."""
+    """`dim` is cut into tiles over that dimension of the grid; dimension 0 is the fastest.
+
+    One that is not `primary` goes with the dim that is: its tiles are that one's tiles.
+    """
 
     dim: Symbol
     tile: Any
     workgroup_dim: int
+    primary: bool = True
 
     def __post_init__(self) -> None:
         _as_expression(self, "tile")
@@ -113,14 +117,23 @@ class WaveConstraint(Constraint):
 
 @dataclass(frozen=True)
 class TilingConstraint(Constraint):
-    """`dim` is walked by `iterate`, a tile a step; without a tile, as long as a condition holds."""
+    """`dim` is walked by `iterate`, a tile a step; without a tile, as long as a condition holds.
+
+    `iters`: how many steps a workgroup takes at most; WORKGROUP_0, … there are the coordinates of its tile.
+    """
 
     dim: Symbol
     tile: Any = None
+    iters: Any = None
 
     def __post_init__(self) -> None:
-        if self.tile is not None:
-            _as_expression(self, "tile")
+        _as_expression(self, *(name for name in ("tile", "iters") if getattr(self, name) is not None))
+        if self.tile is None and self.iters is not None:
+            raise ConstraintError(
+                f"iters says how many tiles of {self.dim} are walked, but it has none",
+                loc=self.loc,
+                remedy=f"write TilingConstraint({self.dim}, BLOCK_{self.dim}, iters=…), or give iterate a condition",
+            )
 
 
 @dataclass(frozen=True)

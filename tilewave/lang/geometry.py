@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -176,6 +176,8 @@ class Geometry:
     order: Order
     waves: Mapping[Symbol, WaveShare]
     hardware: HardwareConstraint
+    goes_with: Mapping[Symbol, Symbol] = field(default_factory=dict)
+    """Dims whose tiles are those of another dim."""
 
     @property
     def author_walks_grid(self) -> bool:
@@ -188,12 +190,12 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     cuts = _all(constraints, WorkgroupConstraint)
     _refuse_twice(_all(constraints, TilingConstraint), "walked by iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
-    shares, counts = _shares(cuts, subs)
+    shares, counts = _shares([c for c in cuts if c.primary], subs)
     grid = _grid(counts, cuts)
     known = {s: v for s, v in subs.items() if not isinstance(v, Number)}
     _refuse_derived(constraints, {s for s in subs if s not in known and s not in dynamic})
     walks = {
-        c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"))
+        c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"), c.iters)
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None
     }
@@ -215,7 +217,31 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         order=_order(constraints, known, dynamic),
         waves=_waves_as_said(hardware, _waves(_all(constraints, WaveConstraint), shares, subs), shares),
         hardware=hardware,
+        goes_with=_goes_with(cuts, shares, subs),
     )
+
+
+def _goes_with(cuts: list[WorkgroupConstraint], shares: dict[Symbol, GridShare], subs: Subs) -> dict[Symbol, Symbol]:
+    found: dict[Symbol, Symbol] = {}
+    for c in cuts:
+        if c.primary:
+            continue
+        dim = next((dim for dim, share in shares.items() if share.axis == c.workgroup_dim), None)
+        if dim is None or c.dim in shares:
+            what = "is cut over the grid itself" if c.dim in shares else f"nobody cuts dimension {c.workgroup_dim}"
+            raise ConstraintError(
+                f"{c.dim} is to go with another dim of the grid, but {what}",
+                loc=c.loc,
+                remedy="leave primary=False out",
+            )
+        if (tile := positive(c.tile, subs, c.loc, "tile")) != shares[dim].tile:
+            raise ConstraintError(
+                f"{c.dim} goes with {dim}, whose tile is {shares[dim].tile}, not {tile}",
+                loc=c.loc,
+                remedy=f"give both the same tile; that of {dim} is at {shares[dim].loc}",
+            )
+        found[c.dim] = dim
+    return found
 
 
 def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> None:

@@ -129,7 +129,7 @@ def trace_kernel(
     trace.symbols.update(check_subs(said, {s: trace.number(v) for s, v in numbers.items()}))
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
-    trace.walks, trace.driven = geometry.walks, geometry.driven
+    trace.walks, trace.driven, trace.goes_with = geometry.walks, geometry.driven, geometry.goes_with
     given = [_argument(p, taken, kernel, trace.symbols) for p, taken in zip(parameters, words, strict=True)]
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
@@ -203,6 +203,7 @@ def _place_workgroup(trace: Trace, geometry: Geometry, run: Callable[[], None]) 
     if geometry.author_walks_grid:
         trace.symbols.update(zip(COORDINATES, (w, 0, 0), strict=True))
         trace.windows.update({dim: DimensionWindow(0, share.tile) for dim, share in geometry.shares.items()})
+        trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
         trace.unplaced = frozenset(dim for dim, share in geometry.shares.items() if not _is_one_tile(trace, dim, share))
         run()
     elif geometry.persistent:
@@ -239,6 +240,8 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     along = trace.number(row), trace.number(col), trace.number(batch)
     for dim, share in geometry.shares.items():
         trace.windows[dim] = DimensionWindow(share.coordinate(along, grid.batches) * share.tile, share.tile)
+    trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
+    trace.tile_at.update(zip(COORDINATES, along, strict=True))
 
 
 def parameters_of(kernel: WaveKernel) -> list[tuple[str, MemoryType | DType]]:

@@ -132,7 +132,7 @@ class _Walk(Carrying):
 
     def steps(self) -> tuple[Any, Any]:
         """The first step that is taken, and how many."""
-        every = steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps")
+        every = self.most_steps()
         if self.start is None and self.stop is None:
             return 0, every
         begin, end = self.number(self.start), self.number(self.stop)
@@ -163,6 +163,17 @@ class _Walk(Carrying):
         init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
         trace.effect(ir.Loop, trips, init, block, results=results)
         return self.finish(changed, results)
+
+    def most_steps(self) -> Any:
+        """As many as cover the dimension, or fewer where the author says so."""
+        steps = steps_along(self.walk.length, self.walk.step, f"{self.axis}_steps")
+        if self.walk.iters is None:
+            return steps
+        wished = self.walk.iters.evaluate({**self.trace.symbols, **self.trace.tile_at})
+        if isinstance(wished, int) and isinstance(steps, int):
+            return max(0, min(wished, steps))
+        both = [self.trace.number(self.trace.index(n)) for n in (wished, steps)]
+        return both[0].smaller(both[1]).larger(0)
 
 
 class _While(Carrying):

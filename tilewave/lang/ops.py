@@ -56,9 +56,11 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
         value = trace.emit(ir.Read, memory.value, place.at(), place.axes(), through, per_lane, type=kind)
     else:
         value = trace.emit(ir.Gather, memory.value, place.where(), through, type=kind)
+    its_dims = tuple(trace.goes_with.get(d, d) for d in tile_dims)
     if memory.has_edges:
-        trace.zero_outside[value] = frozenset(d for d in tile_dims if not mapping or mapping.keeps(d))
-    return Traced(trace, value, tile_dims)
+        both = zip(its_dims, tile_dims, strict=True)
+        trace.zero_outside[value] = frozenset(mine for mine, d in both if not mapping or mapping.keeps(d))
+    return Traced(trace, value, its_dims)
 
 
 def write(

@@ -1,0 +1,77 @@
+"""Attention, forward: softmax(q · kᵀ / √head) · v, keys walked block by block; maximum, sum and result are carried."""
+
+import math
+
+from tilewave import (
+    GLOBAL_ADDRESS_SPACE,
+    Memory,
+    Register,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    cast,
+    exp2,
+    f16,
+    f32,
+    first_index,
+    i32,
+    iterate,
+    maximum,
+    mma,
+    read,
+    select,
+    self_index,
+    sym,
+    wave,
+    write,
+)
+
+B, M, N, K1, K2 = sym.B, sym.M, sym.N, sym.K1, sym.K2  # heads, queries, elements of v, of q and k, keys
+BLOCK_M, BLOCK_K2 = sym.BLOCK_M, sym.BLOCK_K2
+G = GLOBAL_ADDRESS_SPACE
+
+
+def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
+    """The kernel for heads of so many elements; blocks that a causal mask empties are not walked."""
+    scale = math.log2(math.e) / math.sqrt(head)
+
+    @wave(
+        [
+            WorkgroupConstraint(M, BLOCK_M, 0),
+            WorkgroupConstraint(N, head, 1),
+            WorkgroupConstraint(B, 1, 2),
+            TilingConstraint(K2, BLOCK_K2),
+            WaveConstraint(M, BLOCK_M / waves),
+        ]
+    )
+    def attention(
+        q: Memory[B, M, K1, G, f16],
+        k: Memory[B, K2, K1, G, f16],
+        v: Memory[(B, *v_dims, G, f16)],
+        c: Memory[B, M, N, G, f16],
+    ):
+        begin = Register[B, M, f32](-1e6), Register[B, M, f32](0.0), Register[B, M, N, f32](0.0)
+
+        @iterate(K2, init_args=begin, stop=first_index(M) + BLOCK_M if is_causal else None)
+        def blocks(old_max, old_sum, acc):
+            x = mma(read(q), read(k), Register[B, M, K2, f32](0.0)) * scale
+            if is_causal:
+                x = select(self_index(M, i32) >= self_index(K2, i32), x, -1e6)
+            new_max = maximum(x.max(dim=K2), old_max)
+            shrink, p = exp2(old_max - new_max), exp2(x - new_max)
+            new_sum = p.sum(dim=K2) + old_sum * shrink
+            return new_max, new_sum, mma(cast(p, f16), read(v), acc * shrink)
+
+        _, total, weighted = blocks
+        write(cast(weighted / total, f16), c)
+
+    return attention
+
+
+plain = attention(64)
+causal = attention(64, is_causal=True)
+
+
+def subs(m, n, k, block_m=128, block_k2=64):
+    """m queries, n keys, k heads of 64 elements."""
+    return {B: k, M: m, K2: n, K1: 64, N: 64, BLOCK_M: block_m, BLOCK_K2: block_k2}
