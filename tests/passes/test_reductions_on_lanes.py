@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from kernels import UNIT, G, K, M, N, error_bound, poisoned, product
-from softmax import softmax_in_float64, softmax_of
+from softmax_rows import softmax_in_float64, softmax_of
 
 from tilewave import *
 from tilewave.errors import InterpreterError

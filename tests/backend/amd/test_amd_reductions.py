@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lane_runs import CHIPS
 from machine_code import MachineCode, deletions, kernel_of
-from softmax import M, N, softmax_in_float64, softmax_of
+from softmax_rows import M, N, softmax_in_float64, softmax_of
 
 from tilewave import *
 from tilewave.backend.amd.program import launch_arguments
