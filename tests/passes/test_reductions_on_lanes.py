@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from kernels import UNIT, G, K, M, N, error_bound, poisoned, product
-from softmax import softmax_in_float64, softmax_of
+from softmax_rows import softmax_in_float64, softmax_of
 
 from tilewave import *
 from tilewave.errors import InterpreterError
@@ -40,7 +40,7 @@ def test_every_meeting_of_waves_is_needed(target, waves):
             without = rewrite(kernel, lambda op, gone=gone: [] if op is gone else None)
             for order in ORDERS:
                 interpret_lanes(without, [x, np.empty_like(x)], {}, order, 1)
-        assert "softmax.py:" in str(found.value)
+        assert "softmax_rows.py:" in str(found.value)
 
 
 def _keeps_apart(op):

@@ -238,7 +238,7 @@ def test_a_kernel_called_with_tensors_of_a_card_runs_there_with_its_numbers(torc
     assert fake.launches[0].grid == (2, 1, 1)
     elsewhere = torch.Tensor(0x10000, (128, 64), number=2), torch.Tensor(0x90000, (128, 64), number=2)
     scaled(1, *elsewhere, x=1.0)
-    assert {target for target, *_ in scaled.kept["call"]._kernels} == {"gfx942", "gfx950"}
+    assert {target for (target, *_), *_ in scaled.kept["call"]._kernels} == {"gfx942", "gfx950"}
 
 
 def test_more_lanes_than_a_launch_has_are_told_and_not_launched(torch, fake):

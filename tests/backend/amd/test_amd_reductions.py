@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lane_runs import CHIPS
 from machine_code import MachineCode, deletions, kernel_of
-from softmax import M, N, softmax_in_float64, softmax_of
+from softmax_rows import M, N, softmax_in_float64, softmax_of
 
 from tilewave import *
 from tilewave.backend.amd.program import launch_arguments
@@ -123,7 +123,7 @@ def test_every_deletion_from_a_softmax_is_found(chip, waves):
     found = [(deleted, finding(compiled, text, x)) for deleted, text in needed(compiled.asm)]
     assert [deleted for deleted, error in found if error is None] == []
     assert sum(deleted.startswith("s_barrier") for deleted, _ in found) == 2
-    assert all(error.loc.file.endswith("softmax.py") for _, error in found)
+    assert all(error.loc.file.endswith("softmax_rows.py") for _, error in found)
 
 
 def needed(asm):

@@ -3,7 +3,7 @@
 import pytest
 from ptx_code import assembled_well, needs_ptxas
 from reduced_tiles import Case, compiled_for
-from softmax import M, N, softmax_of
+from softmax_rows import M, N, softmax_of
 
 from tilewave import *
 
