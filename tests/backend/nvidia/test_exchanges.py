@@ -190,5 +190,5 @@ def test_a_saved_kernel_remembers_its_slots(gemm, tmp_path, fake, torch):
 
 
 def _slots(compiled):
-    (program,) = compiled.build.program.programs.values()
+    ((program, *_),) = compiled.build.program.programs.values()
     return program.code.launch.slots

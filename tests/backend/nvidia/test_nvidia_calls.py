@@ -56,7 +56,7 @@ def test_tensors_on_a_gpu_run_there_and_numbers_are_passed_by_their_bits(fake, t
         x, on, n, y, z = (seen.arguments[i] for i in (0, 4, 8, 9, 10))
         found = struct.unpack("<f", x) + struct.unpack("<B", on) + struct.unpack("<b", n)
         assert found + struct.unpack("<e", y) + struct.unpack("<d", z) == want
-    assert next(iter(kernel.kept["call"]._kernels))[0] == "sm_90a"
+    assert next(iter(kernel.kept["call"]._kernels))[0][0] == "sm_90a"
 
 
 def test_another_number_is_no_other_call(fake, torch):
