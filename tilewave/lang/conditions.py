@@ -7,9 +7,7 @@ from inspect import signature
 from typing import Any
 
 from tilewave.errors import DTypeError, ShapeError, TilewaveError, TraceError, here
-from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
-from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR
 from tilewave.lang.loops import Carrying
 from tilewave.lang.ops import select
@@ -64,8 +62,7 @@ class _Conditional(Carrying):
     """What it carries is `else_return`, and what the function returns in its place."""
 
     def returned_wrong(self, found: list[Any]) -> TilewaveError:
-        wanted = ", ".join(map(describe, self.init)) or "nothing"
-        given = ", ".join(describe(x) if isinstance(x, Traced) else repr(x) for x in found) or "nothing"
+        wanted, given = self.wanted_and_given(found)
         return ShapeError(
             f"{self.body.__name__} returns {given}, but else_return is {wanted}",
             loc=here(),
@@ -78,19 +75,8 @@ class _Once(_Conditional):
 
     def run(self, holds: Traced) -> Any:
         trace = self.trace
-        trips = trace.cast(holds.value, INDEX)
-        count = trace.fresh("once", INDEX_SCALAR)
-        with trace.scope():
-            with trace.region():
-                returned = self.trace_body()
-                changed = self.changed()
-                carried = [*self.args, *(self.stand_ins[s] for s in changed)]
-                block = trace.block([count, *carried], [*returned, *(trace.settable[s].value for s in changed)])
-            block = substitute_block(block, self.unchanged())
-        results = self.results(changed)
-        init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
-        trace.effect(ir.Loop, trips, init, block, True, results=results)
-        return self.finish(changed, results)
+        trips, count = trace.cast(holds.value, INDEX), trace.fresh("once", INDEX_SCALAR)
+        return self.looped(trips, count, lambda: None, optional=True)
 
 
 class _Known(_Conditional):

@@ -90,9 +90,13 @@ class Carrying:
             raise self.returned_wrong(found)
         return found
 
+    def wanted_and_given(self, found: list[Any]) -> tuple[str, str]:
+        """What the author's function should return, and what it does, in words."""
+        given = ", ".join(describe(x) if isinstance(x, Traced) else repr(x) for x in found)
+        return ", ".join(map(describe, self.init)) or "nothing", given or "nothing"
+
     def returned_wrong(self, found: list[Any]) -> TilewaveError:
-        wanted = ", ".join(map(describe, self.init)) or "nothing"
-        given = ", ".join(describe(x) if isinstance(x, Traced) else repr(x) for x in found) or "nothing"
+        wanted, given = self.wanted_and_given(found)
         return ShapeError(
             f"{self.body.__name__} carries {wanted}, but returns {given}",
             loc=here(),
@@ -114,6 +118,22 @@ class Carrying:
             trace.set_symbol(symbol, trace.number(value))
         found = [Traced(trace, v, x.dims) for v, x in zip(results, self.init, strict=False)]
         return None if not found else found[0] if len(found) == 1 else tuple(found)
+
+    def looped(self, trips: Value, count: Value, place: Callable[[], None], optional: bool = False) -> Any:
+        """So many rounds of the author's function, each behind what `place` tells of it."""
+        trace = self.trace
+        with trace.scope():
+            with trace.region():
+                place()
+                returned = self.trace_body()
+                changed = self.changed()
+                carried = [*self.args, *(self.stand_ins[s] for s in changed)]
+                block = trace.block([count, *carried], [*returned, *(trace.settable[s].value for s in changed)])
+            block = substitute_block(block, self.unchanged())
+        results = self.results(changed)
+        init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
+        trace.effect(ir.Loop, trips, init, block, optional, results=results)
+        return self.finish(changed, results)
 
     def results(self, changed: list[Any]) -> tuple[Value, ...]:
         name = self.body.__name__
@@ -150,19 +170,12 @@ class _Walk(Carrying):
         first, steps = self.steps()
         trips = trace.index(steps)
         count = trace.fresh(f"{self.axis}_step".lower(), INDEX_SCALAR)
-        with trace.scope():
-            with trace.region():
-                number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
-                trace.windows[self.axis] = DimensionWindow(number * self.walk.step, self.walk.step)
-                returned = self.trace_body()
-                changed = self.changed()
-                carried = [*self.args, *(self.stand_ins[s] for s in changed)]
-                block = trace.block([count, *carried], [*returned, *(trace.settable[s].value for s in changed)])
-            block = substitute_block(block, self.unchanged())
-        results = self.results(changed)
-        init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
-        trace.effect(ir.Loop, trips, init, block, results=results)
-        return self.finish(changed, results)
+
+        def place() -> None:
+            number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
+            trace.windows[self.axis] = DimensionWindow(number * self.walk.step, self.walk.step)
+
+        return self.looped(trips, count, place)
 
     def most_steps(self) -> Any:
         """As many as cover the dimension, or fewer where the author says so."""

@@ -89,7 +89,7 @@ def wave_digits(layout: Layout, waves: int, lanes: int) -> list[Digit] | None:
     found: list[Digit] = []
     divisor = 1
     for count in _factors(layout, waves):
-        found.append(Digit(divisor, count, tuple(int(n) for n in held[divisor]) if divisor < waves else ()))
+        found.append(Digit(divisor, count, tuple(int(n) for n in held[divisor])))
         divisor *= count
     sums = sum((np.arange(waves)[:, None] // d.divisor % d.count * np.array(d.move) for d in found), np.zeros(1, int))
     return found if (sums == held).all() else None

@@ -42,7 +42,6 @@ class ConvertLayouts:
 
     def __call__(self, kernel: Kernel) -> Kernel:
         """One conversion may settle where another is needed, so they are found anew until none is missing."""
-        first = kernel
         for _ in range(MOST_ROUNDS):
             spreads = LayoutsNeeded(kernel)
             if not spreads.misfits:
@@ -50,7 +49,7 @@ class ConvertLayouts:
             kernel = _without_needless(_Inserting(kernel, spreads.misfits).kernel())
         else:
             where = next(op.loc for ops in spreads.misfits.values() for op in ops)
-            raise NotImplementedError(f"{where}: {first.name} has tiles whose layouts do not settle")
+            raise NotImplementedError(f"{where}: {kernel.name} has tiles whose layouts do not settle")
         return _through_shared(kernel, spreads, ports(self.machine.shared))
 
 

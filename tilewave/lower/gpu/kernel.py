@@ -71,8 +71,7 @@ def lower_lanes(
     with telling("the lowering of lanes", kernel):
         if kernel.level != "lane":
             raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
-        body = _Body(kernel, target, any_strides, alignments or {})
-        body.whole_rows = whole_rows
+        body = _Body(kernel, target, any_strides, alignments or {}, whole_rows)
         text = body.write()
     size = kernel.lanes * prod(kernel.waves)
     maps = tuple(body.async_ops.maps) if body.async_ops else ()
@@ -110,10 +109,15 @@ class _Body:
     """The function of one lane; it keeps a value for each of the kernel's."""
 
     def __init__(
-        self, kernel: Kernel, target: LaneTarget, any_strides: frozenset[str], alignments: Mapping[str, int]
+        self,
+        kernel: Kernel,
+        target: LaneTarget,
+        any_strides: frozenset[str],
+        alignments: Mapping[str, int],
+        whole_rows: bool,
     ) -> None:
         self.kernel, self.target, self.any_strides, self.alignments = kernel, target, any_strides, alignments
-        self.whole_rows = False
+        self.whole_rows = whole_rows
         self.module = Module()
         self.lines = Lines(kernel.name, _first_line(kernel), target.line_detail)
         self.f = LocatedFunction(self.module, kernel.name, _parameters(kernel, target), self.lines)
