@@ -58,7 +58,7 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
             if is_causal:
                 x = select(self_index(M, i32) >= self_index(K2, i32), x, -1e6)
             new_max = maximum(x.max(dim=K2), old_max)
-            shrink, p = exp2(old_max - new_max), exp2(x - new_max)
+            shrink, p = (exp2(change, flush=True) for change in (old_max - new_max, x - new_max))
             new_sum = p.sum(dim=K2) + old_sum * shrink
             return new_max, new_sum, mma(cast(p, f16), read(v), acc * shrink)
 

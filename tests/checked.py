@@ -33,7 +33,6 @@ from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
-from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
@@ -77,7 +76,6 @@ PASSES = {
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
-    "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
     "split_last_round": lambda text: SplitLastRound(int(text), 0),

@@ -35,7 +35,6 @@ from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
-from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
@@ -128,7 +127,6 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         ChooseInstructions(machine, places),
         pad_products,
         shift_through_shared,
-        slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
         *pipelining,
@@ -167,10 +165,11 @@ def hopper(
         SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
+        hoist_reads,  # behind: it moves what stands between loops
+        turn_products,  # before instructions are chosen: groups of waves lie below each other
         ChooseInstructions(machine, places),
         pad_products,
         shift_through_shared,
-        slice_depth,
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
