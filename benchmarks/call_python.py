@@ -187,9 +187,6 @@ def main():
                 profile(compiled, cases)
             else:
                 print(f"{name:12} {path:14} {microseconds(compiled, cases):8.2f} µs", flush=True)
-        code = next(iter(compiled.build.program._codes.values()))
-        steps = [sum(len(run) for _, run in host._steps) for host in (compiled.sizes.launch, code.launches._host[1])]
-        print(f"{name:12} steps of the launch: {steps[0]} on tiles, {steps[1]} on lanes")
     assert fake.faults == [], fake.faults
 
 

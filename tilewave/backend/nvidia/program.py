@@ -18,7 +18,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, is_open, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, LaunchCode, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
@@ -43,7 +43,6 @@ from tilewave.runtime.gpu_launch import (
     SymbolArgument,
     TiledArray,
 )
-from tilewave.runtime.launch_numbers import InOrder
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
@@ -71,7 +70,7 @@ class Chosen(NamedTuple):
 
     program: CudaProgram
     code: NvidiaCode
-    launched: InOrder
+    launched: LaunchCode
 
 
 @dataclass(frozen=True, eq=False)
