@@ -53,6 +53,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.launch import LastRound, is_launched
+from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
@@ -221,7 +222,8 @@ SPELLED: dict[type[Op], str] = {
 operands."""
 
 _CALLED: dict[str, Any] = {
-    "__builtins__": {"abs": abs, "int": int},
+    "abs": abs,
+    "int": int,
     "reciprocal": reciprocal,
     "reciprocal_shift": reciprocal_shift,
     "range_sharers": range_sharers,
@@ -231,8 +233,7 @@ _CALLED: dict[str, Any] = {
 
 def _function(spelled: str) -> Callable[..., Any]:
     x = [f"x{i}" for i in range(5)]
-    made: Callable[..., Any] = eval(f"lambda {', '.join(f'{name}=0' for name in x)}: {spelled.format(*x)}", _CALLED)
-    return made
+    return code_of(", ".join(f"{name}=0" for name in x), [f"return {spelled.format(*x)}"], _CALLED)
 
 
 MEANINGS: dict[type[Op], Callable[..., Any]] = {op: _function(spelled) for op, spelled in SPELLED.items()}
@@ -260,24 +261,22 @@ def launch_code(kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> 
     `given` are the names of the numbers that it is called with, in order, `wanted` of those that it returns.
     """
     called = {v: f"g{given.index(v.name)}" for v in numbers_of(kernel) if v.name in given}
-    known: dict[str, Value | int] = {v.name: v for v in called} | _results(kernel)
+    known = {**{v.name: v for v in called}, **_results(kernel)}
     counted = kernel.workgroups if isinstance(kernel.workgroups, int) else known[kernel.workgroups]
-    returned = counted, *(known[name] for name in wanted)
+    returned: tuple[Value | int, ...] = counted, *(known[name] for name in wanted)
     launch = launch_of(kernel)
     ends = Yield(tuple(v for v in returned if isinstance(v, Value)))
     ops = _pruned(Block((), (*launch.body.ops[:-1], ends))).ops if launch else (ends,)
     lines = [line for op in ops[:-1] for line in _lines(op, called)]
     first, *others = [called[v] if isinstance(v, Value) else _literal(v) for v in returned]
-    taken = [f"{', '.join(f'g{i}' for i in range(len(given)))}, = numbers"] if given else []
-    body = [*taken, *lines, f"return {first}, ({''.join(f'{name}, ' for name in others)})"]
-    text = "def launched(numbers):\n" + "\n".join(f"    {line}" for line in body)
-    made: dict[str, Any] = {}
-    exec(compile(text, f"<launch of {kernel.name}>", "exec"), _CALLED, made)
-    found: LaunchCode = made["launched"]
+    given_names = pattern([f"g{i}" for i in range(len(given))])
+    found: LaunchCode = code_of(
+        "numbers", [f"{given_names} = numbers", *lines, f"return {first}, {pattern(others)}"], _CALLED
+    )
     return found
 
 
-def _results(kernel: Kernel) -> dict[str, Value | int]:
+def _results(kernel: Kernel) -> dict[str, Value]:
     """What a launch gives, by its names outside."""
     launch = launch_of(kernel)
     if launch is None:
@@ -330,11 +329,18 @@ class HostLaunch:
         return answer
 
 
-def picked(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What gives the numbers at these places of a list."""
-    if len(places) > 1:
-        return operator.itemgetter(*places)
-    return lambda values: tuple([values[i] for i in places])
+Picked = Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+def picked(places: Sequence[int]) -> Picked:
+    """What gives the values at these places of a list."""
+    match places:
+        case []:
+            return lambda values: ()
+        case [place]:
+            return lambda values: (values[place],)
+        case _:
+            return operator.itemgetter(*places)
 
 
 def skeleton(kernel: Kernel) -> Kernel:
