@@ -68,14 +68,14 @@ class Prepared(NamedTuple):
             self.frame.give_back()
 
 
-class Launching(Protocol):
+class LaunchKind(Protocol):
     """How a kernel is launched with arrays that lie alike."""
 
     def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
         """With arrays that have been checked; None where that is no launch of this kind."""
 
 
-class FixedLaunching(NamedTuple):
+class FixedLaunch(NamedTuple):
     """As many workgroups in every call."""
 
     template: LaunchTemplate
@@ -119,7 +119,7 @@ class CudaProgram:
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
     _prepared: dict[Key, Prepared | None] = field(default_factory=dict, repr=False)
     """None where arrays came once."""
-    _templates: dict[Key, Launching] = field(default_factory=dict, repr=False)
+    _templates: dict[Key, LaunchKind] = field(default_factory=dict, repr=False)
     """By how arrays lie."""
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
@@ -231,7 +231,7 @@ class CudaProgram:
             views = check_call(self.code.kernel, found.parameters, arrays, "cuda", NOWHERE, driver.device_of)
             number = device_number(views)
             stream = key[1] if key else stream_of(arrays, self._names, number)
-            launch = self.launching(views, found.numbers, number, stream, found.parameters)
+            launch = self.launch_kind(views, found.numbers, number, stream, found.parameters)
         except (CallError, Refused) as error:  # looking for the author's line costs more than a launch
             raise self._told(error) from None
         places = ArrayPlaces.of_views(views)
@@ -247,16 +247,16 @@ class CudaProgram:
             return error.at(here())
         return CallError(f"{self.code.kernel}: {error.what}", loc=here(), remedy=error.remedy)
 
-    def launching(
+    def launch_kind(
         self,
         views: Sequence[ArrayView],
         numbers: Sequence[int],
         number: int,
         stream: int,
         parameters: tuple[Parameter, ...],
-    ) -> Launching:
+    ) -> LaunchKind:
         """How it is launched with arrays that lie as these, on the device of that number; they have been checked."""
-        return FixedLaunching(self.template(views, number, stream))
+        return FixedLaunch(self.template(views, number, stream))
 
     def template(self, views: Sequence[ArrayView], number: int, stream: int) -> LaunchTemplate:
         """All that launches on that device need with arrays that lie as these."""

@@ -28,7 +28,7 @@ from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.runtime.array_places import ArrayPlaces, lie_code
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, Launching, Nothing, Prepared
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
 from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
 from tilewave.runtime.gpu_launch import (
     Address,
@@ -296,9 +296,9 @@ class Chooser(CudaProgram):
 
     owner: NvidiaProgram = field(kw_only=True, repr=False)
 
-    def launching(
+    def launch_kind(
         self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
-    ) -> Launching:
+    ) -> LaunchKind:
         owner = self.owner
         tiles = owner.tile_count(numbers)
         if not tiles:
@@ -309,10 +309,10 @@ class Chooser(CudaProgram):
         chosen = owner.chosen(owner.variant_for(views), parameters)
         owner.warn_of_slow_code(chosen.program, number)
         template = chosen.program.template(views, number, stream)
-        return TileLaunching(owner, chosen.launched, chosen.code.cluster, template)
+        return TileLaunch(owner, chosen.launched, chosen.code.cluster, template)
 
 
-class TileLaunching(NamedTuple):
+class TileLaunch(NamedTuple):
     """With code for arrays that lie alike; what their sizes decide is computed at each call."""
 
     owner: NvidiaProgram
