@@ -19,11 +19,10 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import HOST, Parameter, place_of, quick_device
+from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_device
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import Shape
 from tilewave.trace import is_tracing
 
 KEPT_KERNELS = 64
