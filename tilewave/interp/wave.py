@@ -57,6 +57,7 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Renew,
@@ -185,6 +186,13 @@ class WaveRun(AsynchronousMeaning):
         for bit in op.bits:
             x = combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
         return x
+
+    def reduce_halves(self, op: ReduceHalves) -> Array:
+        x, lane, bit = self.every_lane(op.x), np.arange(self.state.lanes), 1 << op.bit
+        both = combined(op.how, x[lane & ~bit], x[lane | bit])
+        first, second = np.split(both, 2, op.axis + 1)
+        has_bit = (lane & bit != 0).reshape(-1, *[1] * (x.ndim - 1))
+        return np.where(has_bit, second, first)
 
     def all_of(self, op: AllOf) -> Any:
         held = self.every_lane(op.x).reshape(-1)
@@ -412,6 +420,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Renew: WaveRun.renew,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
+    ReduceHalves: WaveRun.reduce_halves,
     AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
     Below: WaveRun.below,

@@ -34,3 +34,14 @@ def test_a_softmax_is_assembled_without_spills(dtype):
 def test_lanes_are_combined_by_butterflies():
     ptx = compiled_for(Case((4, 128), (1,), "max"), "sm_90a").asm
     assert ptx.count("shfl.sync.bfly.b32") == 5
+
+
+def test_lanes_share_the_registers_that_come_behind_them():
+    """Of 4 chunks each lane gives 2 sums away, then 1, and one for each of 5 bits; else it would be 5 times 4."""
+    ptx = compiled_for(Case((4, 1024), (1,)), "sm_90a").asm
+    assert ptx.count("shfl.sync.bfly.b32") == 2 + 1 + 5
+
+
+def test_lanes_share_what_many_waves_left():
+    ptx = compiled_for(Case((4, 16384), (1,)), "sm_90a").asm
+    assert "ld.shared.v4" not in ptx and ptx.count("ld.shared.b32") == 1

@@ -116,7 +116,7 @@ class Registers:
                 return self.below(op)
             case ir.Renew(x, turn):
                 return Conversions(self.f, self.target).renewed(self.resized_vector(x, kind), turn)
-            case ir.ReduceRegisters(x) | ir.ReduceLanes(x):
+            case ir.ReduceRegisters(x) | ir.ReduceLanes(x) | ir.ReduceHalves(x):
                 return Reductions(self.f, self.target, self.arithmetic).reduced(op, self.resized_vector(x, kind))
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
