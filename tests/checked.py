@@ -19,6 +19,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
@@ -65,6 +66,7 @@ PASSES = {
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
     "pad_products": lambda text: pad_products,
