@@ -41,6 +41,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.turn_products import turn_products
@@ -86,6 +87,7 @@ PASSES = {
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
     "stage_writes": lambda text: StageWrites(CHIPS[text]),
+    "store_in_parts": lambda text: StoreInParts(int(text)),
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
     "skip_zeros": lambda text: skip_zeros,

@@ -315,7 +315,8 @@ class WaveRun(AsynchronousMeaning):
     def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = RegisterOffsets.of(shape, op.steps, memory.shape)
-        at = [self.env[v] for v in op.at]
+        begin = (0,) * len(op.at) if isinstance(op, CopyAsyncChunks) or not op.begin else op.begin
+        at = [self.env[v] + far for v, far in zip(op.at, begin, strict=True)]
         try:
             return self.registers[id(op)].elements(at, memory.shape, op.guard, self.touching(op, len(shape)))
         except OutsideMemory as outside:

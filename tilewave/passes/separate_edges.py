@@ -205,14 +205,15 @@ class _Separation:
 
     def compared(self, op: Less, makers: Mapping[Value, Op]) -> Reached | None:
         """Of which elements it says whether they lie below an extent, if it says that."""
-        match makers.get(op.a), makers.get(op.b):
-            case Iota(), Broadcast(end):
-                return self.place(Affine(), op.a.type.shape[0], end.name)
-            case Add(a, b), Broadcast(end):
-                match makers.get(a), makers.get(b):
-                    case (Iota(), Broadcast(start)) | (Broadcast(start), Iota()):
-                        return self.place(self.sums.of(start), op.a.type.shape[0], end.name)
-        return None
+        places, end = makers.get(op.a), makers.get(op.b)
+        if not isinstance(end, Broadcast):
+            return None
+        parts = [makers.get(v) for v in places.operands] if isinstance(places, Add) else [places]
+        starts = [part for part in parts if isinstance(part, Broadcast)]
+        if sum(isinstance(part, Iota) for part in parts) != 1 or len(starts) != len(parts) - 1:
+            return None
+        start = self.sums.of(starts[0].x) if starts else Affine()
+        return self.place(start, op.a.type.shape[0], end.x.name)
 
     def place(self, start: Affine, size: int, extent: Extent) -> Reached:
         return start.constant, frozenset(start.terms.items()), size, extent

@@ -43,6 +43,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.turn_products import turn_products
@@ -99,6 +100,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         compare_places,  # behind: it looks at sums as simple as they get
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),
+        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,
@@ -146,6 +148,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         compare_places,  # behind: it looks at sums as simple as they get
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),  # behind: it is lanes that hold rows
+        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
         simplify,
     )
 
