@@ -41,7 +41,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import linear
 from tilewave.layouts.fragments import Fragment, GroupFragment
-from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_in_registers
+from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 WIDEST_BYTES = 16
@@ -65,7 +65,7 @@ class LayoutsNeeded:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         self._reading = next((BY_NAME[op.instruction] for op in products), None)
         self._reduced = {op.x: op.axes for op in walk(kernel.body) if isinstance(op, Reduce)}
-        self._tied = Ties(kernel, self.sums, self._operands, self._wish, self.left_over).spread
+        self._tied = Ties(kernel, self.sums, self._operands, self._wish, self.left_over, self.met).spread
         self._walk_back(kernel.body)
 
     # -- how a tile is held where it is made
@@ -84,9 +84,10 @@ class LayoutsNeeded:
     def _rows(self, v: Value, reduced: tuple[int, ...]) -> TileLayouts:
         waves, shape = prod(self.waves), v.type.shape
         if self._is_met(v):  # each lane combines what all waves left
-            others = tuple(n for axis, n in enumerate(shape) if axis not in reduced)
-            rest = rows_in_lanes(others, range(len(others))[::-1], 1, self.lanes // waves, waves, ())
-            return (with_axis_in_registers(rest, *reduced, *(shape[axis] for axis in reduced)),)
+            (axis,), lanes = reduced, self.lanes // waves
+            others = tuple(n for i, n in enumerate(shape) if i != axis)
+            rest = rows_in_lanes(others, range(len(others))[::-1], 1, lanes, waves, ())
+            return (with_axis_met(rest, axis, shape[axis], lanes),)
         order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
         near = order[::-1]
         width = chunk_width(shape, near[0], max(1, WIDEST_BYTES // element_bytes), self.lanes)
@@ -119,6 +120,11 @@ class LayoutsNeeded:
         found = movers(layout, op.axes[0], waves, self.lanes // waves)
         assert found is not None, f"{op.loc}: {op.x.type} cannot be reduced as it is held"
         return (runs(layout, op.axes[0], op.run, found),)
+
+    def met(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
+        """How a reduction takes what waves left in shared memory, where its result is held so."""
+        (axis,), lanes = op.axes, self.lanes // prod(self.waves)
+        return tuple(with_axis_met(layout, axis, op.x.type.shape[axis], lanes) for layout in spread)
 
     def maker(self, v: Value) -> Op | None:
         return self._makers.get(v)

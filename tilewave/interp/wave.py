@@ -59,6 +59,7 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Renew,
@@ -187,6 +188,13 @@ class WaveRun(AsynchronousMeaning):
         for bit in op.bits:
             x = combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
         return x
+
+    def reduce_halves(self, op: ReduceHalves) -> Array:
+        x, lane, bit = self.every_lane(op.x), np.arange(self.state.lanes), 1 << op.bit
+        both = combined(op.how, x[lane & ~bit], x[lane | bit])
+        first, second = np.split(both, 2, op.axis + 1)
+        has_bit = (lane & bit != 0).reshape(-1, *[1] * (x.ndim - 1))
+        return np.where(has_bit, second, first)
 
     def all_of(self, op: AllOf) -> Any:
         held = self.every_lane(op.x).reshape(-1)
@@ -320,7 +328,8 @@ class WaveRun(AsynchronousMeaning):
     def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = RegisterOffsets.of(shape, op.steps, memory.shape)
-        at = [self.env[v] for v in op.at]
+        begin = (0,) * len(op.at) if isinstance(op, CopyAsyncChunks) or not op.begin else op.begin
+        at = [self.env[v] + far for v, far in zip(op.at, begin, strict=True)]
         try:
             return self.registers[id(op)].elements(at, memory.shape, op.guard, self.touching(op, len(shape)))
         except OutsideMemory as outside:
@@ -425,6 +434,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Renew: WaveRun.renew,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
+    ReduceHalves: WaveRun.reduce_halves,
     AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
     Below: WaveRun.below,

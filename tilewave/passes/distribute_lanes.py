@@ -52,6 +52,7 @@ from tilewave.ir.ops import (
     Read,
     Rearrange,
     Reduce,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Role,
@@ -246,10 +247,17 @@ class _Lanes:
         for step in steps:
             if step.of == "lane":
                 x = self.out.emit(ReduceLanes, x, step.which, op.how, type=x.type, name=op.result.name)
+            elif step.of == "halves":
+                x = self.halved(op, x, axes.index(step.which[0]), step.which[1])
             else:
                 x = self.without_registers(op, x, tuple(axes.index(i) for i in step.which))
                 axes = [i for i in axes if i not in step.which]
         return x
+
+    def halved(self, op: Reduce, x: Value, axis: int, bit: int) -> Value:
+        shape = tuple(n // 2 if i == axis else n for i, n in enumerate(x.type.shape))
+        kind = Vector(shape, x.type.dtype)
+        return self.out.emit(ReduceHalves, x, axis, bit, op.how, type=kind, name=op.result.name)
 
     def first_register(self, x: Value) -> Value:
         """One of those that hold the same."""

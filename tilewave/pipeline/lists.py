@@ -22,6 +22,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.pad_products import pad_products
@@ -41,6 +42,7 @@ from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.turn_products import turn_products
@@ -95,7 +97,9 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
         compare_places,  # behind: it looks at sums as simple as they get
+        MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),
+        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,
@@ -140,7 +144,9 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         distribute_lanes,
         simplify,
         compare_places,  # behind: it looks at sums as simple as they get
+        MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),  # behind: it is lanes that hold rows
+        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
         simplify,
     )
 

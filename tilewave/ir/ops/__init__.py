@@ -123,7 +123,7 @@ from tilewave.ir.ops.product import (
     ReadPanel,
     ZeroAccumulator,
 )
-from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
+from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
@@ -228,6 +228,7 @@ __all__ = [
     "Reciprocal",
     "ReciprocalShift",
     "Reduce",
+    "ReduceHalves",
     "ReduceLanes",
     "ReduceRegisters",
     "Reduction",

@@ -150,7 +150,7 @@ class Load(Computed):
     memory axis a. Outside the memory it is 0 along the axes in `guard`; along others it must not be outside. Where
     `mask` holds a truth value, lanes that say no take nothing and hold 0. Of a tile that is not there as a whole,
     `own[a]` is where in the tile the first register lies along memory axis a; from `within[a]` on it is 0, and nothing
-    is looked at.
+    is looked at. `begin[a]`, in a global memory, is how far behind `at[a]` the first register lies.
     """
 
     levels = ON_LANES
@@ -163,6 +163,7 @@ class Load(Computed):
     guard: tuple[int, ...] = ()
     own: tuple[Value, ...] = ()
     within: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.result.type, want)
@@ -184,6 +185,7 @@ class Store(Op):
     guard: tuple[int, ...] = ()
     own: tuple[Value, ...] = ()
     within: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.x.type, want)
@@ -229,6 +231,8 @@ def _want_steps(op: Load | Store, held: Type, want: Want) -> None:
     whole = not op.own or len(op.own) == memory.rank
     want(whole and len(op.own) == len(op.within), f"{memory} has other axes than {list(op.within)}")
     want(are_indices(op.own) and all(n >= 0 for n in op.within), "places in a tile are of type index")
+    begins = not op.begin or (len(op.begin) == memory.rank and memory.space == "global" and not op.own)
+    want(begins and all(n >= 0 for n in op.begin), f"nothing begins {list(op.begin)} further on in {memory}")
 
 
 def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:

@@ -434,6 +434,7 @@ VECTORS: tuple[type[Op], ...] = (
     ir.Shuffle,
     ir.ReduceRegisters,
     ir.ReduceLanes,
+    ir.ReduceHalves,
     ir.Renew,
     ir.Below,
     ir.Ramp,
