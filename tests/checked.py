@@ -32,6 +32,7 @@ from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_masked_steps import skip_masked_steps
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
@@ -86,6 +87,7 @@ PASSES = {
     "stage_writes": lambda text: StageWrites(CHIPS[text]),
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
+    "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
