@@ -33,6 +33,7 @@ from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_masked_steps import skip_masked_steps
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
@@ -88,6 +89,7 @@ PASSES = {
     "store_in_parts": lambda text: StoreInParts(int(text)),
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
+    "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
