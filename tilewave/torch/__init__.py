@@ -1,0 +1,4 @@
+"""The door to torch: kernels as operators of torch's, and models whose layers are ours.
+
+Importing this imports torch; nothing else of tilewave does.
+"""
