@@ -6,7 +6,6 @@ Each shows the kernel that a call runs, `matmul.kernel(a, b)`, and has its backw
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from tilewave.errors import CallError, here
@@ -125,6 +124,3 @@ linear = Operation("linear", _linear, _linear_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)
 rms_norm = Operation("rms_norm", _rms_norm, _rms_norm_kernel)
 layer_norm = Operation("layer_norm", _layer_norm, _layer_norm_kernel)
-
-if "torch" in sys.modules:  # who compiles a model traces its calls, and cannot trace an import
-    torch_operators()

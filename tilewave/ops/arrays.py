@@ -89,10 +89,19 @@ class _Door:
 
 def torch_operators() -> Any:
     """The same operations on torch's tensors, differentiable and known to `torch.compile`."""
+    _open_door()
+    return _Door.operators
+
+
+def _open_door() -> None:
     if _Door.operators is None:
         with IMPORTING:
             _Door.operators = import_module("tilewave.torch.operators")
-    return _Door.operators
+
+
+# As by torch.compiler.assume_constant_result, but without torch: a compiler that traces a call runs this, as no trace
+# can import.
+_open_door._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def are_torchs(*arrays: Array) -> bool:

@@ -38,7 +38,7 @@ def define(
     made.register_fake(fake)
     if backward is not None:
         made.register_autograd(backward, setup_context=save)
-    operator = getattr(getattr(torch.ops, NAMESPACE), name).default
+    operator = getattr(getattr(torch.ops, NAMESPACE), name)  # its `.default` would be no event of a profile
     for device, key in AUTOCAST.items() if cast is not None else ():
         _LIBRARY.impl(name, _casting(operator, cast, device, key), f"Autocast{key}")
     return operator
