@@ -2,3 +2,6 @@
 
 Importing this imports torch; nothing else of tilewave does.
 """
+
+from tilewave.torch.op import TorchOperator as TorchOperator
+from tilewave.torch.op import op as op

@@ -15,6 +15,8 @@ Run = Callable[..., Any]
 Cast = Callable[[str, Sequence[Any]], Sequence[Any]]
 """Of a kind of device and the arguments of a call under autocast, what the operator gets."""
 
+DEFINED: set[str] = set()
+"""The names of all operators so far."""
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 
@@ -34,6 +36,7 @@ def define(
     def bare_run(*args: Any) -> Any:
         return run(*map(bare, args))
 
+    DEFINED.add(name)
     made = torch.library.custom_op(f"{NAMESPACE}::{name}", bare_run, mutates_args=mutates, schema=schema)
     made.register_fake(fake)
     if backward is not None:
@@ -42,6 +45,14 @@ def define(
     for device, key in AUTOCAST.items() if cast is not None else ():
         _LIBRARY.impl(name, _casting(operator, cast, device, key), f"Autocast{key}")
     return operator
+
+
+def free_name(wanted: str) -> str:
+    """The name, or one like it where an operator has it already."""
+    found, count = wanted, 2
+    while found in DEFINED:
+        found, count = f"{wanted}_{count}", count + 1
+    return found
 
 
 def _casting(operator: Any, cast: Any, device: str, key: str) -> Run:
