@@ -17,7 +17,7 @@ from tilewave.runtime.sizes import Size
 
 V = TypeVar("V")
 Key = tuple[Any, ...]
-"""What calls are known by: facts of all arrays, a stream, whether a graph records it, and the numbers that decide."""
+"""What calls are known by: facts of all arrays, a stream, the graph that records it, and the numbers that decide."""
 
 KEPT_CALLS = 1024
 """Calls that a program remembers, and kinds of calls; more different ones in turn, and it starts afresh."""
@@ -143,8 +143,8 @@ class CudaProgram:
         facts, stream = key_of(arrays, self._names)
         if not facts:
             return ()
-        recorded = self._has_scratch and self._is_recorded(facts[0][1], stream)
-        return facts, stream, recorded, *deciding
+        recording = self._recording(facts[0][1], stream) if self._has_scratch else 0
+        return facts, stream, recording, *deciding
 
     def _like(self, key: Key) -> Prepared | None:
         """The launch of arrays that lie as others before; where they are not apart, they are looked at closely."""
@@ -163,9 +163,10 @@ class CudaProgram:
             return [numbers[i] for i, _ in self.deciding]
         return [number for i, number in enumerate(numbers) if i not in self._scalars]
 
-    def _is_recorded(self, number: int, stream: int) -> bool:
-        """Whether this launch goes into a graph, which has scratch memory of its own."""
-        return cuda_driver(self.code.kernel).capturing(number, stream)
+    def _recording(self, number: int, stream: int) -> int:
+        """The number of the recording that this launch goes into, which has scratch memory of its own; 0: it runs."""
+        found = cuda_driver(self.code.kernel).recording(number, stream)
+        return 0 if found is None else found.number
 
     def _prepare(
         self, arrays: Sequence[object], key: Key, numbers: Sequence[int], parameters: tuple[Parameter, ...]
