@@ -42,6 +42,7 @@ from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
@@ -89,6 +90,7 @@ PASSES = {
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
+    "turn_narrow_products": lambda text: TurnNarrowProducts(CHIPS[text]),
     "turn_products": lambda text: turn_products,
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),

@@ -51,6 +51,11 @@ from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
 SIGNAL_BYTES = 8
+LEAST_STAGES = 4
+"""Three cost one percent on the shapes measured, two a third."""
+IN_FLIGHT_BYTES = 96 << 10
+"""Of a ring: with so much on its way memory is busy, and on an H200 more of it was no quicker. Two workgroups that have
+such a ring each fit on a processor."""
 
 WAVES_MEET = Reason(
     "waves hand global memory over to each other here, and a wave that runs ahead to bring tiles could not meet them: "
@@ -67,17 +72,17 @@ FEWER_STAGES = Reason(
 class SpecializeWaves:
     """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`.
 
-    Three stages cost one percent on the shapes measured, two a third. Waves that do not multiply keep
+    Unsaid, four, or as many as keep memory busy where tiles are small. Waves that do not multiply keep
     `producer_registers` for each lane, enough to ask for copies.
     """
 
     machine: Chip
-    stages: int = 4
+    stages: int | None = None
     fewest: int = 1
     producer_registers: int = 40
 
     def __repr__(self) -> str:
-        return f"SpecializeWaves({self.stages})"
+        return f"SpecializeWaves({self.stages or ''})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         if kernel.level != "lane":
@@ -91,15 +96,17 @@ class SpecializeWaves:
         ring = {op.to for op in homes[0].ops if isinstance(op, Copy)}
         stages = self.stages_for(kernel, ring)
         made = _Split(kernel, homes[0], stages, self.producer_registers).kernel()
-        if stages == self.stages:
+        wished = self.stages or LEAST_STAGES
+        if stages >= wished:
             return made
-        facts = {"stages": stages, "wished": self.stages, "bytes": sum(map(_bytes, ring))}
+        facts = {"stages": stages, "wished": wished, "bytes": sum(map(_bytes, ring))}
         return made.declining(FEWER_STAGES.at(next(op.loc for op in homes[0].ops if isinstance(op, Copy)), **facts))
 
     def stages_for(self, kernel: Kernel, ring: set[Value]) -> int:
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in ring]
-        left = self.machine.shared.bytes - sum(map(_bytes, other))
-        return max(self.fewest, min(self.stages, left // (sum(map(_bytes, ring)) + 2 * SIGNAL_BYTES)))
+        left, stage_bytes = self.machine.shared.bytes - sum(map(_bytes, other)), sum(map(_bytes, ring))
+        wished = self.stages or max(LEAST_STAGES, IN_FLIGHT_BYTES // stage_bytes)
+        return max(self.fewest, min(wished, left // (stage_bytes + 2 * SIGNAL_BYTES)))
 
 
 class _Split:

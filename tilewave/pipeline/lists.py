@@ -44,6 +44,7 @@ from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
@@ -120,6 +121,7 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
 def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
+        TurnNarrowProducts(machine),  # before waves and instructions are chosen
         dissolve_loops,
         hoist_reads,
         turn_products,  # before instructions are chosen: groups of waves lie below each other
@@ -161,9 +163,9 @@ def hopper(
     `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
     `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
-    specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     return (
-        take_a_step,  # first: whoever makes parts of a depth must know that there is one
+        TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
+        take_a_step,  # before: whoever makes parts of a depth must know that there is one
         SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
@@ -181,7 +183,7 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
-        specialize,  # on lanes: each role is a program of its own
+        SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready
