@@ -5,6 +5,7 @@ from kernels import FORMATS
 from tilewave.ir.places import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
+from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -30,6 +31,7 @@ from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
@@ -52,6 +54,7 @@ from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
+    "add_up_parts": lambda text: add_up_parts,
     "alternate_depth": lambda text: alternate_depth,
     "chain_products": lambda text: chain_products,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
@@ -75,6 +78,7 @@ PASSES = {
     "recompute_rows": lambda text: RecomputeRows(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
     "separate_edges": lambda text: separate_edges,
+    "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,

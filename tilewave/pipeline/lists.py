@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
+from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -32,6 +33,7 @@ from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
@@ -58,7 +60,8 @@ from tilewave.pipeline.runner import Pass
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """From whole tiles to register blocks of `rows` x `cols`."""
     return (
-        WalkReductions(4 * cols, 8),  # first: it leaves tiles of other shapes behind
+        add_up_parts,  # first: whoever follows sees loops that are whole
+        WalkReductions(4 * cols, 8),  # early: it leaves tiles of other shapes behind
         SplitTiles(rows, cols),  # before packing: what is packed depends on how high and wide a block is
         PrepackOperands(rows, cols, unit, formats),
         simplify,  # last: folds the positions of blocks and panels
@@ -73,7 +76,8 @@ def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, 
 def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
     return (
-        dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
+        add_up_parts,  # first: whoever follows sees loops that are whole
+        dissolve_loops,  # early: a single step needs no pipeline, and no barrier for the step behind it
         hoist_reads,  # before anybody counts or stages what a step reads
         widen_rows,  # before waves are counted: it is the longer rows that they share
         ChooseWaves(machine),
@@ -121,6 +125,7 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
 def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
+        add_up_parts,
         TurnNarrowProducts(machine),  # before waves and instructions are chosen
         dissolve_loops,
         hoist_reads,
@@ -166,6 +171,8 @@ def hopper(
     return (
         TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
         take_a_step,  # before: whoever makes parts of a depth must know that there is one
+        ShareParts(machine.processors),  # before: what its author cuts is not cut again
+        add_up_parts,  # behind: what workgroups cannot share
         SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
