@@ -205,7 +205,7 @@ class Sharing(ABC):
         self.when(times, lambda: self.builder.ops.extend(substitute(op, new) for op in self.tile.after))
 
 
-class Rounds(Sharing):
+class SharedRounds(Sharing):
     """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
 
     rounds: Any

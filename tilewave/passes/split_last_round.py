@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tilewave.analysis.rounds import Rounds, TileProgram, Turn, hands_over
+from tilewave.analysis.rounds import SharedRounds, TileProgram, Turn, hands_over
 from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.ir.build import Number
 from tilewave.ir.core import Kernel
@@ -85,14 +85,14 @@ class SplitLastRound:
         except Left as why:
             return kernel.declining(why.declined)
 
-    def open_rounds(self, kernel: Kernel, found: TileProgram) -> Rounds:
+    def open_rounds(self, kernel: Kernel, found: TileProgram) -> SharedRounds:
         """The launch decides how many share the last round, and whether anybody does."""
         if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
             return _OpenRanges(kernel, found, self.workgroups, self.hand_over_bytes)
         want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
         return _OpenParts(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
 
-    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> Rounds:
+    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> SharedRounds:
         if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
             if (split := self.best(left, found.steps, found.step_bytes)) is not None:
                 return _Ranges(kernel, found, split, self.workgroups)
@@ -132,7 +132,7 @@ class SplitLastRound:
                 yield cut
 
 
-class _Ranges(Rounds):
+class _Ranges(SharedRounds):
     """What is left is cut evenly: a workgroup has one part or two."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, split: Split, at_once: int) -> None:
@@ -171,7 +171,7 @@ class _Ranges(Rounds):
         return self.source + other
 
 
-class _Parts(Rounds):
+class _Parts(SharedRounds):
     """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, cut: EqualParts, at_once: int) -> None:
@@ -207,7 +207,7 @@ class _OpenRanges(_Ranges):
     """The same where the launch counts tiles and steps: it says how many share, and 0 where nobody does."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
-        Rounds.__init__(self, kernel, tile, at_once)
+        SharedRounds.__init__(self, kernel, tile, at_once)
         self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
 
     @property
@@ -235,7 +235,7 @@ class _OpenParts(_Parts):
     neighbours can take a turn for the other."""
 
     def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
-        Rounds.__init__(self, kernel, tile, at_once)
+        SharedRounds.__init__(self, kernel, tile, at_once)
         self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
 
     def start(self) -> Any:
