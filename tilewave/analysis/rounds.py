@@ -195,8 +195,13 @@ class Sharing(ABC):
         """The tile's own number in place of the workgroup's."""
         return {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
 
+    @property
+    def own_slot(self) -> Number:
+        """Where this workgroup puts what it hands over."""
+        return self.own
+
     def hand_over(self, sums: Value, times: Number) -> None:
-        self.when(times, lambda: self.builder.effect(HandOver, sums, self.exchange, self.own.value))
+        self.when(times, lambda: self.builder.effect(HandOver, sums, self.exchange, self.own_slot.value))
 
     def end(self, number: Value, whole: Value, times: Number) -> None:
         """What is done with the sums of a tile."""

@@ -133,7 +133,11 @@ class SplitLastRound:
 
 
 class _Ranges(SharedRounds):
-    """What is left is cut evenly: a workgroup has one part or two."""
+    """What is left is cut evenly: a workgroup has one part or two.
+
+    Ranges are workgroups' in their order; where no round is full and each tile has as many, neighbours have the same
+    range of different tiles, and find what they share in the cache.
+    """
 
     def __init__(self, kernel: Kernel, tile: TileProgram, split: Split, at_once: int) -> None:
         super().__init__(kernel, tile, split.workgroups)
@@ -143,7 +147,9 @@ class _Ranges(SharedRounds):
 
     def start(self) -> Any:
         split = self.split
-        first, last = split.first(self.own), split.first(self.own + 1) - 1
+        across = split.tiles if not self.rounds and split.workgroups % split.tiles == 0 else 1
+        self.range = self.own % across * (split.workgroups // across) + self.own // across if across > 1 else self.own
+        first, last = split.first(self.range), split.first(self.range + 1) - 1
         self.first_tile, self.first_step = first // split.steps, first % split.steps
         self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
         has_two = self.first_tile.differs(self.last_tile)
@@ -164,8 +170,12 @@ class _Ranges(SharedRounds):
         """From one whole tile of a workgroup to its next."""
         return self.workgroups
 
+    @property
+    def own_slot(self) -> Number:
+        return self.range
+
     def others(self) -> Any:
-        return self.own - self.source
+        return self.range - self.source
 
     def slot(self, other: Number) -> Any:
         return self.source + other
@@ -221,7 +231,9 @@ class _OpenRanges(_Ranges):
         split = self.split = OpenSplit(plan.left, plan.steps, plan.shares, every=every, most=most)
         self.rounds, self.whole, self.workgroups = plan.rounds(self.own), plan.whole, plan.grid(plan.shares)
         self.steps = plan.steps
-        first, last = split.first(self.own), (split.first(self.own + 1) - 1).larger(0)
+        across = plan.across()
+        self.range = (self.own % across * (plan.shares // across) + self.own // across).smaller(self.at_once - 1)
+        first, last = split.first(self.range), (split.first(self.range + 1) - 1).larger(0)
         self.first_tile, self.first_step = first // split.steps, first % split.steps
         self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
         has_two = self.first_tile.differs(self.last_tile)
@@ -292,6 +304,11 @@ class _Plan:
         shares = Number(b, weighed.result)
         whole = shares.equals(0).choose(tiles, tiles // at_once * at_once)
         return _Plan(tiles, steps, left, shares, whole, at_once)
+
+    def across(self) -> Any:
+        """How many tiles neighbours have the same range of: all, where no round is full and each has as many ranges."""
+        alike = (self.shares % self.left).equals(0).choose(self.left, 1)
+        return self.whole.equals(0).choose(alike, 1).larger(1)
 
     def rounds(self, own: Number) -> Any:
         return (self.whole + (self.at_once - 1) - own) // self.at_once
