@@ -328,6 +328,13 @@ def steps_at_the_call():
     return of_text(text.replace("(%a:", "(%steps: index, %a:"), SplitLastRound(2))
 
 
+def open_off_lines():
+    tile = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 16}
+    tiles = compiled(gemm(), target="numpy", subs=tile).kernel
+    few = SplitLastRound(132, line_bytes=128, open_on_lines=False, only_few=True)
+    return [(d, source(d.loc)) for d in few(tiles).declined]
+
+
 def fewer_stages():
     tile = (128, 256, 64)
     found = compiled(narrow(c_dims=(M, N)), target="sm_90a", subs=subs_of({"shape": (1024, 1024, 512), "tile": tile}))
@@ -438,6 +445,7 @@ CASES = {
     "rounds.READS_WRITTEN": by(SplitLastRound(2), added_to),
     "split_last_round.AS_QUICK": by(SplitLastRound(2), gemm),
     "split_last_round.BEYOND": by(SplitLastRound(2, 0, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
+    "split_last_round.OFF_LINES": open_off_lines,
     "split_tiles.CANNOT_BE_CUT": checked("split_tiles", "a_product", ("    yield([", "    barrier()\n    yield([")),
     "split_tiles.LOOP_DECIDES": checked("split_tiles", "a_number_carried_with_the_tile_stays_whole"),
     "split_tiles.ALONG_ITSELF": checked("split_tiles", "a_tile_times_itself_stays_whole"),

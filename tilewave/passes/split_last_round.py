@@ -27,7 +27,7 @@ from tilewave.analysis.rounds import SharedRounds, TileProgram, Turn, hands_over
 from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.ir.build import Number
 from tilewave.ir.core import Kernel
-from tilewave.ir.last_round import LARGEST
+from tilewave.ir.last_round import HAND_OVER_BYTES, LARGEST
 from tilewave.ir.ops import (
     EqualShares,
     LastRound,
@@ -39,9 +39,6 @@ from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR
 
-HAND_OVER_BYTES = 512
-"""Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
-added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
 AS_QUICK = Reason(
     "the last round has {left} of {at_once} tiles, and to hand parts of {steps} steps over would take as long as whole "
     "tiles do"
@@ -50,6 +47,10 @@ BEYOND = Reason(
     "equal parts of {steps} steps run beyond the end of a tile, where this loop adds more than zeros, so tiles of the "
     "last round are not shared",
     "let the depth have an even number of steps",
+)
+OFF_LINES = Reason(
+    "rows may begin off cache lines, where neighbours share copies, so each small tile is one workgroup's",
+    "give the depth a value in subs",
 )
 AnySplit = TypeVar("AnySplit", Split, EqualParts)
 
@@ -66,6 +67,8 @@ class SplitLastRound:
     line_bytes: int = 1
     open_on_lines: bool = True
     """Of memories whose rows are open, whether the code is for such as begin on lines."""
+    only_few: bool = False
+    """Whether tiles are shared only where no round is full: else each workgroup has one tile and ends."""
 
     def __repr__(self) -> str:
         return f"SplitLastRound({self.workgroups})"
@@ -75,7 +78,7 @@ class SplitLastRound:
         if not self.workgroups or not products or hands_over(kernel):
             return kernel
         left = kernel.workgroups % self.workgroups if isinstance(kernel.workgroups, int) else None
-        if left == 0:
+        if left == 0 or (self.only_few and left != kernel.workgroups and left is not None):
             return kernel
         try:
             found = TileProgram.of(kernel)
@@ -88,7 +91,9 @@ class SplitLastRound:
     def open_rounds(self, kernel: Kernel, found: TileProgram) -> SharedRounds:
         """The launch decides how many share the last round, and whether anybody does."""
         if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
-            return _OpenRanges(kernel, found, self.workgroups, self.hand_over_bytes)
+            kind = _OpenFew if self.only_few else _OpenRanges
+            return kind(kernel, found, self.workgroups, self.hand_over_bytes)
+        want(not self.only_few, OFF_LINES, found.loop.loc)
         want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
         return _OpenParts(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
 
@@ -242,6 +247,14 @@ class _OpenRanges(_Ranges):
         return (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
 
 
+class _OpenFew(_OpenRanges):
+    """The same where workgroups have one tile each, or share few."""
+
+    @property
+    def stride(self) -> int:
+        return 0
+
+
 class _OpenParts(_Parts):
     """The same in equal parts. All that depends on a workgroup's number is computed turn by turn, so that one of two
     neighbours can take a turn for the other."""
@@ -291,7 +304,8 @@ class _Plan:
         tiles = tiles_of(rounds.old, b)
         tiles = tiles if isinstance(tiles, Number) else Number(b, b.const(tiles))
         steps = rounds.tile.steps_at(b)
-        left = tiles % at_once
+        few = isinstance(rounds, _OpenFew)
+        left = (tiles < at_once).choose(tiles, 0) if few else tiles % at_once
         weighed = decision(
             left.value,
             steps.value,
@@ -303,7 +317,7 @@ class _Plan:
         b.ops.append(weighed)
         shares = Number(b, weighed.result)
         whole = shares.equals(0).choose(tiles, tiles // at_once * at_once)
-        return _Plan(tiles, steps, left, shares, whole, at_once)
+        return (_FewPlan if few else _Plan)(tiles, steps, left, shares, whole, at_once)
 
     def across(self) -> Any:
         """How many tiles neighbours have the same range of: all, where no round is full and each has as many ranges."""
@@ -316,4 +330,16 @@ class _Plan:
     def grid(self, sharers: Number) -> str:
         """The name of the number of workgroups: with a round of whole tiles, or nothing shared, as many as it has."""
         most: Number = self.whole.smaller(self.at_once).larger(sharers)
+        return most.value.name
+
+
+@dataclass(frozen=True)
+class _FewPlan(_Plan):
+    """Where each workgroup has one tile, unless they are few."""
+
+    def rounds(self, own: Number) -> Any:
+        return (own < self.whole).choose(1, 0)
+
+    def grid(self, sharers: Number) -> str:
+        most: Number = self.whole.larger(sharers)
         return most.value.name

@@ -173,7 +173,12 @@ def hopper(
         take_a_step,  # before: whoever makes parts of a depth must know that there is one
         ShareParts(machine.processors),  # before: what its author cuts is not cut again
         add_up_parts,  # behind: what workgroups cannot share
-        SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
+        SplitLastRound(  # makes rounds, or
+            workgroups or machine.processors,
+            line_bytes=machine.line_bytes,
+            open_on_lines=open_on_lines,
+            only_few=not workgroups,
+        ),
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         ChooseInstructions(machine, places),
