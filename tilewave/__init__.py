@@ -37,6 +37,7 @@ __all__ = [  # noqa: F405
     "Register",
     "ReorderingConstraint",
     "SchedulingType",
+    "SplitConstraint",
     "TilewaveError",
     "TilingConstraint",
     "WaveCompileOptions",

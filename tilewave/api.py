@@ -21,6 +21,7 @@ from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import MMAType as MMAType
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
+from tilewave.lang.constraints import SplitConstraint as SplitConstraint
 from tilewave.lang.constraints import TilingConstraint as TilingConstraint
 from tilewave.lang.constraints import WaveConstraint as WaveConstraint
 from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
