@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
 from tilewave.forks import IMPORTING
@@ -23,7 +23,7 @@ from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
-from tilewave.trace import ANYWHERE, DimensionWindow, TileRoom, Trace, tracing
+from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileRoom, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
 
@@ -105,6 +105,8 @@ class TracedKernel:
     places: Places
     assumed: tuple[Assumed, ...] = ()
     """What is taken for granted of the numbers of a call."""
+    work: TileWork = NO_WORK
+    """What one tile takes."""
 
 
 def trace_kernel(
@@ -136,11 +138,19 @@ def trace_kernel(
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
     body = replace(body, ops=(*trace.allocations, *body.ops))
-    dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
-    places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
+    dims = _rows_and_cols(trace, geometry)
+    places = places_of(kernel.constraints, geometry, dims, kernel.loc)
     limits = tuple((numbers[dim].name, *limit) for dim, limit in trace.limits.items())
     made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
-    return TracedKernel(at_launch(made), geometry.order, places, left)
+    work = TileWork(tuple(trace.transfers), tuple(trace.products))
+    return TracedKernel(at_launch(made), geometry.order, places, left, work)
+
+
+def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:
+    """The dims of the first matrix product, or else those that are cut over the grid."""
+    if trace.products:
+        return trace.products[0].rows, trace.products[0].cols
+    return sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
 
 
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:
