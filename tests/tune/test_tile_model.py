@@ -124,7 +124,7 @@ def test_nothing_is_faster_than_its_bytes():
 
 
 def host(threads):
-    return HostTiles(threads, 14, 32, 64, HOST)
+    return HostTiles("avx512", threads, 14, 32, 64, HOST)
 
 
 def test_a_register_block_is_the_largest_that_divides_the_tile():

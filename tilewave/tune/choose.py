@@ -22,6 +22,10 @@ SHOWN = 3
 class TileMachine(TileValues, Protocol):
     """A machine: which tiles are worth a try, which cannot be, and how long a launch takes."""
 
+    @property
+    def name(self) -> str:
+        """As records have it: times of one are compared with those of its like alone."""
+
     def refused(self, cut: CutWork) -> str: ...
     def predict(self, cut: CutWork) -> Prediction: ...
 
@@ -56,6 +60,8 @@ class TileChoice:
     how: str = "the model"
     worst_share: float = 1.0
     """Of the best predicted time, how much the choice takes at most, over the sizes that it serves."""
+    notes: str = ""
+    """What else must be said."""
 
     @property
     def text(self) -> str:
@@ -74,6 +80,7 @@ class TileChoice:
         if self.others:
             told.append("next " + ", ".join(f"{o.text}: {seconds_text(o.prediction.seconds)}" for o in self.others))
         told.append(f"of {self.considered} points {illegal_text(self.illegal)}")
+        told += [self.notes] if self.notes else []
         return "; ".join(told)
 
     def declined(self, loc: Loc = NOWHERE) -> Declined:

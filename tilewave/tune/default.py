@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError
+from tilewave.ir.rewrite import unnamed
 from tilewave.lang.constraints import WorkgroupMapping
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
 from tilewave.machine.cards import STANDING_FOR
 from tilewave.machine.chips import CHIPS
+from tilewave.runtime.cache import key_of
 from tilewave.runtime.pool import default_threads
 from tilewave.trace import NO_WORK, TileWork
 from tilewave.tune.choose import (
@@ -21,6 +25,7 @@ from tilewave.tune.choose import (
     TileChoice,
     TileMachine,
     bucket,
+    bucket_ends,
     bucket_text,
     illegal_text,
     rank,
@@ -32,13 +37,32 @@ from tilewave.tune.gpu import GpuTiles
 from tilewave.tune.host import HostTiles
 from tilewave.tune.order import order_for
 from tilewave.tune.problem import TiledProblem
+from tilewave.tune.records import RecordKey
 from tilewave.tune.space import Space, said_of, space_of, undecided
+from tilewave.tune.store import Found, Records, search_path
 
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
 TYPICAL = 4096
 """A size that stands for those of a call that nobody has made yet."""
 T = TypeVar("T")
+ILLEGAL_RECORD = "a record in {} names other symbols or an illegal point, and was not used: tilewave records check"
+
+
+def stale_note(stale: Sequence[Found]) -> str:
+    """That there are records of an older text of the kernel."""
+    files = ", ".join(dict.fromkeys(str(found.file) for found in stale))
+    return f"records in {files} are of another text of this kernel, and were not used: tune it again"
+
+
+def records_here() -> Records:
+    """Those of the path as it is now."""
+    return _records(tuple(search_path()))
+
+
+@cache
+def _records(path: tuple[Path, ...]) -> Records:
+    return Records(path)
 
 
 def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
@@ -48,7 +72,7 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     dtypes = {p.dtype.name for p in work.products}
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
-    return HostTiles(default_threads(), s.rows, s.cols, s.vector_bytes, HOST)
+    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST)
 
 
 @dataclass(frozen=True)
@@ -61,6 +85,8 @@ class UndecidedKernel:
     space: Space
     left_open: tuple[Symbol, ...]
     """The sizes that a call's arrays tell."""
+    digest: str
+    """Of what it computes: its text, as traced."""
 
     @staticmethod
     def of(
@@ -73,11 +99,13 @@ class UndecidedKernel:
         said, found = said_of(kernel, subs, dynamic), undecided(kernel, subs, dynamic)
         dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
         probe = {**subs, **{one.symbol: PROBED for one in found}}
-        work = trace_kernel(kernel, probe, dynamic, longest).work
+        traced = trace_kernel(kernel, probe, dynamic, longest)
+        work = traced.work
         known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
-        return UndecidedKernel(kernel, machine, problem, space_of(found, work, machine), dims)
+        digest = key_of(unnamed(traced.ir), repr(kernel.constraints))[:16]
+        return UndecidedKernel(kernel, machine, problem, space_of(found, work, machine), dims, digest)
 
     @property
     def told(self) -> tuple[SizeTold, ...]:
@@ -90,14 +118,51 @@ class UndecidedKernel:
         return dict.fromkeys(self.left_open, TYPICAL)
 
     def choices(self, buckets: Mapping[Symbol, int] | None = None) -> list[TileChoice]:
-        """The best first; where sizes are open, for those of a bucket, or for typical ones."""
+        """What is on record, then the model's, the best first; for the sizes, or for those of a bucket."""
+        buckets = {dim: bucket(TYPICAL) for dim in self.left_open} if buckets is None else buckets
+        made = self.predicted(buckets)
+        found = records_here().look_up(self.key(buckets))
+        if found.found is None:
+            return [replace(one, notes=stale_note(found.stale)) for one in made] if found.stale else made
+        told = self.of_record(found.found, buckets, made[0].sizes if made else "")
+        return [told, *made] if told else [replace(one, notes=ILLEGAL_RECORD.format(found.found.file)) for one in made]
+
+    def predicted(self, buckets: Mapping[Symbol, int]) -> list[TileChoice]:
+        """The model's choices."""
         if not self.left_open:
             ranked = rank(self.problem, self.space.within(self.problem.values), self.machine)
             return self._told(ranked, self.problem, sizes_text(self._sizes(self.problem)), 1.0)
-        buckets = buckets or {dim: bucket(TYPICAL) for dim in self.left_open}
         ranked, share = rank_buckets(self.problem, self.space, self.machine, buckets)
-        largest = self.problem.sized({dim: 1 << number for dim, number in buckets.items()})
-        return self._told(ranked, largest, bucket_text(buckets), share)
+        return self._told(ranked, self.largest(buckets), bucket_text(buckets), share)
+
+    def largest(self, buckets: Mapping[Symbol, int]) -> TiledProblem:
+        """With the largest sizes of a bucket."""
+        return self.problem.sized({dim: bucket_ends(number)[1] for dim, number in buckets.items()})
+
+    def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
+        """What a decision is on record for."""
+        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()}
+        known |= {str(d): "{}..{}".format(*bucket_ends(number)) for d, number in buckets.items()}
+        sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
+        return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
+
+    def of_record(self, found: Found, buckets: Mapping[Symbol, int], sizes: str) -> TileChoice | None:
+        """The choice of a record; None where it names other symbols, or a point that is illegal now."""
+        record = found.record
+        point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
+        if len(point) != len(self.space.symbols) or len(point) != len(record.choice):
+            return None
+        cut = self.largest(buckets).cut(point)
+        if self.machine.refused(cut):
+            return None
+        prediction = self.machine.predict(cut)
+        how = f"a record in {found.file}, {record.how}, of {record.tried} runs,"
+        if record.measured is not None:
+            error = (record.spread or 0.0) / record.measured if record.measured else 0.0
+            prediction = replace(prediction, seconds=record.measured, error=error, fitted_on=str(found.file))
+        illegal = {"what the record says": record.illegal} if record.illegal else {}
+        order = "" if self.problem.is_ordered else record.order
+        return TileChoice(point, order, prediction, record.considered, illegal, (), sizes, how)
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Of the arrays, as far as they are known."""

@@ -78,6 +78,10 @@ class GpuTiles:
     card: Machine
     timing: LaunchTiming
 
+    @property
+    def name(self) -> str:
+        return self.card.name
+
     # -- what is worth a try
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:

@@ -19,11 +19,16 @@ PANEL_BYTES = 4
 class HostTiles:
     """Cores of a CPU: threads, and the largest register block of their instruction set."""
 
+    instruction_set: str
     threads: int
     rows: int
     cols: int
     vector_bytes: int
     timing: HostTiming
+
+    @property
+    def name(self) -> str:
+        return f"{self.instruction_set}x{self.threads}"
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         match role:
