@@ -39,6 +39,7 @@ __all__ = [  # noqa: F405
     "SchedulingType",
     "TilewaveError",
     "TilingConstraint",
+    "Tune",
     "WaveCompileOptions",
     "WaveConstraint",
     "WorkgroupConstraint",

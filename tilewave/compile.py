@@ -47,6 +47,7 @@ from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileRoom
 from tilewave.tune.space import undecided
+from tilewave.tune.tune import Tune
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
@@ -108,6 +109,8 @@ class WaveCompileOptions:
     many of these as fit, where it is not said."""
     longest: Mapping[Symbol, int] = field(default_factory=dict)
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
+    tune: Tune | None = None
+    """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -517,6 +520,7 @@ def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping
     """The same, where a call with these sizes is expected first; it serves all that the options leave open."""
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
+    _check_tune(options.tune or kernel.tune)
     if undecided(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
         compiled = _choosing(options, kernel, target, sizes)
     else:
@@ -545,7 +549,9 @@ def _choosing(
     with IMPORTING:
         from tilewave.tune.default import BySize, UndecidedKernel  # noqa: PLC0415  most give their tiles
 
-    tiles = UndecidedKernel.of(kernel, options.subs, tuple(options.dynamic_symbols), options.longest, target.name)
+    tune: Tune | None = options.tune or kernel.tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
+    tiles = UndecidedKernel.of(kernel, *facts)
     known: dict[str, Compiled] = {}
 
     def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
@@ -613,6 +619,11 @@ def _check_schedule(schedule: object) -> None:
     named = next((s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None)
     remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
     raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
+
+
+def _check_tune(tune: object) -> None:
+    if tune is not None and not isinstance(tune, Tune):
+        raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
 
 
 def _check_kinds(options: object, kernel: object) -> None:

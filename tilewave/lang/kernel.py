@@ -37,6 +37,8 @@ class WaveKernel:
     loc: Loc
     subs: Mapping[Symbol, Any] = field(default_factory=dict)
     """What symbols are worth where neither the options nor a call say it."""
+    tune: Any = None
+    """Which tiles may be chosen, where none are given: a `Tune`, which the compiler reads."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What calls left for later ones."""
 
@@ -75,9 +77,12 @@ def _calling() -> ModuleType:
 
 
 def wave(
-    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None
+    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None, tune: Any = None
 ) -> Callable[[Callable[..., Any]], WaveKernel]:
-    """Make a kernel of a function; `subs` are values of symbols for all who do not give others."""
+    """Make a kernel of a function; `subs` are values of symbols for all who do not give others.
+
+    `tune` is a `Tune`: among which values those are chosen that nobody gives.
+    """
     loc = here()
     own = given_subs({} if subs is None else subs)
     if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
@@ -88,7 +93,7 @@ def wave(
             raise ConstraintError(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
-    return lambda function: WaveKernel(function, constraints, _definition(function, loc), own)
+    return lambda function: WaveKernel(function, constraints, _definition(function, loc), own, tune)
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:

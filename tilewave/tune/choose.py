@@ -26,6 +26,10 @@ class TileMachine(TileValues, Protocol):
     def name(self) -> str:
         """As records have it: times of one are compared with those of its like alone."""
 
+    @property
+    def units(self) -> int:
+        """That compute at once."""
+
     def refused(self, cut: CutWork) -> str: ...
     def predict(self, cut: CutWork) -> Prediction: ...
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
-from tilewave.errors import ConstraintError
+from tilewave.errors import ConstraintError, TilewaveError
+from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
 from tilewave.lang.constraints import WorkgroupMapping
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
@@ -35,11 +37,12 @@ from tilewave.tune.choose import (
 from tilewave.tune.fitted import HOST, TIMINGS
 from tilewave.tune.gpu import GpuTiles
 from tilewave.tune.host import HostTiles
-from tilewave.tune.order import order_for
+from tilewave.tune.order import order_for, orders_on
 from tilewave.tune.problem import TiledProblem
 from tilewave.tune.records import RecordKey
 from tilewave.tune.space import Space, said_of, space_of, undecided
-from tilewave.tune.store import Found, Records, search_path
+from tilewave.tune.store import Found, LookedUp, Records, search_path
+from tilewave.tune.tune import Tune
 
 PROBED = 64
 """The tile that a kernel is traced with to see what it does; any would do."""
@@ -87,6 +90,8 @@ class UndecidedKernel:
     """The sizes that a call's arrays tell."""
     digest: str
     """Of what it computes: its text, as traced."""
+    asked: tuple[str, ...] = ()
+    """Orders of tiles that are to be tried."""
 
     @staticmethod
     def of(
@@ -95,6 +100,7 @@ class UndecidedKernel:
         dynamic: Sequence[Symbol],
         longest: Mapping[Symbol, int],
         target: str,
+        tune: Tune | None = None,
     ) -> UndecidedKernel:
         said, found = said_of(kernel, subs, dynamic), undecided(kernel, subs, dynamic)
         dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
@@ -104,8 +110,18 @@ class UndecidedKernel:
         known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
-        digest = key_of(unnamed(traced.ir), repr(kernel.constraints))[:16]
-        return UndecidedKernel(kernel, machine, problem, space_of(found, work, machine), dims, digest)
+        digest = _digest(kernel, probe, dynamic, longest, traced.ir)
+        space = space_of(found, work, machine)
+        if tune is None:
+            return UndecidedKernel(kernel, machine, problem, space, dims, digest)
+        return UndecidedKernel(kernel, machine, problem, tune.of(space), dims, digest, tune.mapping)
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """That are tried where the author does not say one."""
+        if self.asked or not isinstance(self.machine, GpuTiles):
+            return self.asked
+        return tuple(orders_on(self.machine.card))
 
     @property
     def told(self) -> tuple[SizeTold, ...]:
@@ -121,11 +137,19 @@ class UndecidedKernel:
         """What is on record, then the model's, the best first; for the sizes, or for those of a bucket."""
         buckets = {dim: bucket(TYPICAL) for dim in self.left_open} if buckets is None else buckets
         made = self.predicted(buckets)
-        found = records_here().look_up(self.key(buckets))
+        found = self.on_record(buckets)
         if found.found is None:
             return [replace(one, notes=stale_note(found.stale)) for one in made] if found.stale else made
         told = self.of_record(found.found, buckets, made[0].sizes if made else "")
         return [told, *made] if told else [replace(one, notes=ILLEGAL_RECORD.format(found.found.file)) for one in made]
+
+    def on_record(self, buckets: Mapping[Symbol, int]) -> LookedUp:
+        """Of a bucket, what is on record for all of it, or else for its largest sizes."""
+        found = records_here().look_up(self.key(buckets))
+        if found.found is None and buckets:
+            largest = records_here().look_up(self.key_of_sizes(self.largest(buckets)))
+            return largest if largest.found or not found.stale else found
+        return found
 
     def predicted(self, buckets: Mapping[Symbol, int]) -> list[TileChoice]:
         """The model's choices."""
@@ -140,9 +164,14 @@ class UndecidedKernel:
         return self.problem.sized({dim: bucket_ends(number)[1] for dim, number in buckets.items()})
 
     def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
-        """What a decision is on record for."""
-        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()}
-        known |= {str(d): "{}..{}".format(*bucket_ends(number)) for d, number in buckets.items()}
+        """What a decision for a bucket is on record for; without one, for the sizes."""
+        return self._key({dim: "{}..{}".format(*bucket_ends(number)) for dim, number in buckets.items()})
+
+    def key_of_sizes(self, problem: TiledProblem) -> RecordKey:
+        return self._key({dim: str(n) for dim, n in self._sizes(problem).items()})
+
+    def _key(self, told: Mapping[Symbol, str]) -> RecordKey:
+        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()} | {str(d): n for d, n in told.items()}
         sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
         return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
 
@@ -173,7 +202,7 @@ class UndecidedKernel:
     def _told(self, ranked: RankedPoints, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
         made = []
         for at, one in enumerate(ranked.legal):
-            order = "" if at or problem.is_ordered else order_for(problem.cut(one.point), self.machine)
+            order = "" if at or problem.is_ordered else order_for(problem.cut(one.point), self.machine, self.asked)
             made.append(ranked.choice(at, order, sizes, share))
         return made
 
@@ -190,6 +219,26 @@ class UndecidedKernel:
             return self.kernel
         order = WorkgroupMapping(choice.order, loc=self.kernel.loc)
         return replace(self.kernel, constraints=(*self.kernel.constraints, order), kept={})
+
+
+def _digest(
+    kernel: WaveKernel,
+    probe: Mapping[Symbol, Any],
+    dynamic: Sequence[Symbol],
+    longest: Mapping[Symbol, int],
+    traced: Kernel,
+) -> str:
+    """Of what a kernel computes, whatever its sizes, where it can be traced without them."""
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    sizes = {d for kind in arrays for d in kind.dims}
+    told = {s: v for s, v in probe.items() if s not in sizes}
+    with suppress(TilewaveError):
+        traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), told, dynamic, longest).ir
+    return key_of(unnamed(traced), repr(kernel.constraints))[:16]
+
+
+def _without(subs: Mapping[Symbol, Any], sizes: Collection[Any]) -> dict[Symbol, Any]:
+    return {s: v for s, v in subs.items() if s not in sizes}
 
 
 def _known(said: Mapping[Symbol, Any], left_open: Sequence[Symbol]) -> dict[Symbol, Any]:

@@ -82,6 +82,10 @@ class GpuTiles:
     def name(self) -> str:
         return self.card.name
 
+    @property
+    def units(self) -> int:
+        return self.card.units
+
     # -- what is worth a try
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:

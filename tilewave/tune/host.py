@@ -30,6 +30,10 @@ class HostTiles:
     def name(self) -> str:
         return f"{self.instruction_set}x{self.threads}"
 
+    @property
+    def units(self) -> int:
+        return self.threads
+
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
         match role:
             case "rows":

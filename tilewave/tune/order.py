@@ -3,6 +3,8 @@ least again from memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewave.machine import Machine
 from tilewave.sim import Gemm, simulate
 from tilewave.tune.gpu import GpuTiles
@@ -14,18 +16,24 @@ ROUNDS = 6
 """Of tasks are looked at: what follows is more of the same."""
 
 
-def order_for(cut: CutWork, machine: object) -> str:
-    """`grouped(8)`; nothing where every order is the same, or nothing is known of the machine's caches."""
+def order_for(cut: CutWork, machine: object, orders: Sequence[str] = ()) -> str:
+    """`grouped(8)`, the best of these, or of a few; nothing where every order is the same.
+
+    Nor where nothing is known of the machine's caches; of orders that somebody named, it is then the first.
+    """
+    if len(orders) == 1:
+        return orders[0]
     if not isinstance(machine, GpuTiles) or len(cut.products) != 1 or len(cut.grid) < 2:
-        return ""
+        return next(iter(orders), "")
     card = machine.card
     if cut.tasks <= card.units or min(cut.grid[:2]) < 2 or card.flops(cut.products[0].dtype.name) is None:
-        return ""
-    found = {order: simulate(_excerpt(cut, card), card, order) for order in _orders(card)}
+        return next(iter(orders), "")
+    found = {order: simulate(_excerpt(cut, card), card, order) for order in orders or orders_on(card)}
     return min(found, key=lambda order: (found[order].seconds, found[order].hbm_read_bytes))
 
 
-def _orders(card: Machine) -> list[str]:
+def orders_on(card: Machine) -> list[str]:
+    """Those that are worth a try."""
     if card.xcds == 1:
         return [f"grouped({size})" for size in GROUPS]
     return [f"xcd_contiguous({card.xcds}) >> grouped({size})" for size in GROUPS]
