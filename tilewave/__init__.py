@@ -40,6 +40,7 @@ __all__ = [  # noqa: F405
     "SplitConstraint",
     "TilewaveError",
     "TilingConstraint",
+    "Tune",
     "WaveCompileOptions",
     "WaveConstraint",
     "WorkgroupConstraint",
