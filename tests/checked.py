@@ -36,6 +36,7 @@ from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_masked_steps import skip_masked_steps
+from tilewave.passes.skip_unit_factors import skip_unit_factors
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
@@ -95,6 +96,7 @@ PASSES = {
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
     "skip_masked_steps": lambda text: skip_masked_steps,
+    "skip_unit_factors": lambda text: skip_unit_factors,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),

@@ -37,6 +37,7 @@ from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_unit_factors import skip_unit_factors
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
@@ -200,6 +201,7 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
+        skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
