@@ -40,7 +40,7 @@ from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_places import ArrayPlaces, Lie
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
@@ -475,18 +475,18 @@ class _JudgedSizes:
                 sized.note_right()
         return sized
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
-        found = self.sizes.quick(places.shapes, given)
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
+        found = self.sizes.look(places, given)
         if found is None:
             return None
-        numbers, launched = found
+        lie, numbers, workgroups, passed = found
         if not numbers:
-            return numbers
+            return lie, numbers
         if self.compiled.assumed:
             values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
             if not all(condition.holds(values) for condition in self.compiled.assumed):
                 return None
-        return numbers if self.verdicts.knows(launched, places.shapes) else None
+        return (lie, numbers) if self.verdicts.knows(workgroups, passed, places.shapes) else None
 
 
 def _with_targets(error: WrongDevice) -> WrongDevice:

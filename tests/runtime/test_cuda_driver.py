@@ -31,7 +31,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    LaunchShape,
+    LaunchText,
     ScalarSlot,
     ScratchMemory,
     Stride,
@@ -376,10 +376,14 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
     assert seen.shared_bytes == 200_000
 
 
+FOUR = LaunchText.of(1, (132, 1, 1))
+"""A launch with one number."""
+
+
 def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
     frames = [
-        gemm.template(views, 0).at(ArrayPlaces.of_views(views), [4])
+        gemm.template(views, FOUR, 0).at(ArrayPlaces.of_views(views), [4])
         for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
     ]
     for frame in (*frames, frames[0]):
@@ -391,7 +395,7 @@ def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
 def test_one_template_serves_arrays_at_all_addresses(driver, fake):
     gemm = tiled(driver)
     places = ArrayPlaces.of_views([A, B, C])
-    template = gemm.template([A, B, C], 0)
+    template = gemm.template([A, B, C], FOUR, 0)
     for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
         gemm.launch(template.at(places._replace(pointers=at), [4]))
         seen = fake.launches[-1]
@@ -403,9 +407,11 @@ def test_one_template_serves_arrays_at_all_addresses(driver, fake):
 
 def test_one_template_serves_arrays_of_all_sizes(driver, fake):
     gemm = tiled(driver)
-    template = gemm.template([A, B, C], 0)
+    shrunk = FOUR._replace(lines=("if g0 > 5: return None",), grid="(g0 + 2, 1, 1)", starts_early="g0 < 5")
+    template = gemm.template([A, B, C], shrunk, 0)
     others = [array(0x50000, (1, 512)), array(0x60000, (512, 64), strides=(2, 2048)), array(0x70000, (1, 64), F32)]
-    gemm.launch(template.at(ArrayPlaces.of_views(others), [5], LaunchShape((7, 1, 1), starts_early=False)))
+    assert template.at(ArrayPlaces.of_views(others), [6]) is None
+    gemm.launch(template.at(ArrayPlaces.of_views(others), [5]))
     (seen,) = fake.launches
     a, b = (fake.map_of(argument) for argument in seen.arguments[:2])
     assert (a.sizes, a.strides, b.sizes, b.strides) == ((512, 1), (1024,), (512, 64), (2048,))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.forks import cached_property
+from tilewave.ir.launch import AT_LAUNCH, given_names
 from tilewave.ir.python_code import code_of, pattern
 from tilewave.runtime.array_places import ArrayNames, ArrayPlaces
 from tilewave.runtime.arrays import ArrayView
@@ -30,7 +31,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    LaunchShape,
+    LaunchText,
     ScalarSlot,
     ScratchMemory,
     Shape3,
@@ -300,7 +301,6 @@ class Launcher:
         """By parameter and stream."""
         self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
         self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
-        self.has_scalars = bool(self._scalars)
         maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
         shape = len(slots), maps, description.block, description.shared_bytes
         late = [a for a in description.attributes if not isinstance(a, EarlyStart)]
@@ -310,16 +310,19 @@ class Launcher:
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> None:
         """Launch it; the arrays have been checked, and nothing is waited for."""
-        self.launch(self.template(views, stream).at(ArrayPlaces.of_views(views), numbers))
+        text = LaunchText.of(len(numbers), self.description.grid)
+        frame = self.template(views, text, stream).at(ArrayPlaces.of_views(views), numbers)
+        assert frame is not None, "this text turns nothing down"
+        self.launch(frame)
 
-    def template(self, views: Sequence[ArrayView], stream: int) -> LaunchTemplate:
+    def template(self, views: Sequence[ArrayView], text: LaunchText, stream: int) -> LaunchTemplate:
         """All that launches on a stream need with arrays that lie as these, which have been checked."""
         slots = self.description.slots
         maps = [self._map(slot, views[slot.array]) for slot in slots if isinstance(slot, TiledArray)]
         others = [(at, slot) for at, slot in enumerate(slots) if isinstance(slot, Table | ScratchMemory)]
         fixed = tuple([self._word(at, slot, stream) for at, slot in others])
-        words = words_code(slots, tuple([(len(v.shape), v.dtype.bytes) for v in views]))
-        return LaunchTemplate(self, words, fixed, tuple(maps), stream)
+        code = launch_words(slots, tuple([(len(v.shape), v.dtype.bytes) for v in views]), text)
+        return LaunchTemplate(self, code, fixed, tuple(maps), stream)
 
     def renumbered(self, frame: LaunchFrame, numbers: Mapping[int, int]) -> LaunchFrame:
         """The same launch with other numbers for the kernel's arithmetic; the old frame is left as it was."""
@@ -394,38 +397,39 @@ class LaunchTemplate(NamedTuple):
     """A launch for all arrays that lie alike: where they are, and how long, is put in last."""
 
     launcher: Launcher
-    words: Callable[..., tuple[int, ...]]
-    """As `words_code` makes it."""
+    code: LaunchWords
     fixed: tuple[int, ...]
     maps: tuple[ArrayMap, ...]
     stream: int
 
-    def at(self, places: ArrayPlaces, numbers: Sequence[int], shape: LaunchShape | None = None) -> LaunchFrame:
-        """The launch of arrays that have been checked; `shape` is what their sizes decide."""
-        launcher, (pointers, shapes, strides) = self.launcher, places
-        grid, early = (launcher.description.grid, True) if shape is None else shape
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> LaunchFrame | None:
+        """The launch of arrays that have been checked; None where its text turns the numbers down."""
+        launcher, code, fixed, maps, stream = self
+        pointers, shapes, strides = places
         if 0 in pointers:
             # Lanes that must not touch an element look at their array's first one; an empty array has none.
             there = next(filter(None, pointers), 0)
             pointers = [pointer or there for pointer in pointers]
-        if launcher.has_scalars:  # the bits of a float may look like a larger number
-            numbers = [n if n < 1 << 63 else n - (1 << 64) for n in numbers]
-        words = self.words(pointers, shapes, strides, numbers, self.fixed)
-        frame = (launcher.early if early else launcher.late).frame(words, grid, self.stream)
-        for (array, kind, how), (at, sizes, sides) in zip(self.maps, frame.maps):  # noqa: B905  as many
-            code = launcher.encode(at, *kind, c_void_p(pointers[array]), sizes, sides, *how)
-            if code:
-                raise launcher.failure("cuTensorMapEncodeTiled", code)
+        found = code(pointers, shapes, strides, numbers, fixed)
+        if found is None:
+            return None
+        grid, early, words = found
+        frame = (launcher.early if early else launcher.late).frame(words, grid, stream)
+        for (array, kind, how), (at, sizes, sides) in zip(maps, frame.maps):  # noqa: B905  as many
+            failed = launcher.encode(at, *kind, c_void_p(pointers[array]), sizes, sides, *how)
+            if failed:
+                raise launcher.failure("cuTensorMapEncodeTiled", failed)
         return frame
 
 
-@lru_cache(maxsize=256)
-def words_code(slots: tuple[Slot, ...], arrays: tuple[tuple[int, int], ...]) -> Callable[..., tuple[int, ...]]:
-    """The numbers of all tensor maps, then a word for each parameter, as a function of Python.
+LaunchWords = Callable[..., "tuple[Shape3, bool, tuple[int, ...]] | None"]
+"""Addresses, shapes and strides of arrays, the numbers of a call, and words that are fixed → the grid, whether it
+starts early, and the numbers of all tensor maps, then a word for each parameter."""
 
-    It takes addresses, shapes and strides of arrays, the numbers of the launch, and those words that are fixed.
-    `arrays` are how many axes each has, and of how many bytes its elements are.
-    """
+
+@lru_cache(maxsize=256)
+def launch_words(slots: tuple[Slot, ...], arrays: tuple[tuple[int, int], ...], text: LaunchText) -> LaunchWords:
+    """`arrays` are how many axes each has, and of how many bytes its elements are."""
     of = ArrayNames([rank for rank, _ in arrays])
     sides, words, fixed = [], [], 0
     for slot in slots:
@@ -434,8 +438,11 @@ def words_code(slots: tuple[Slot, ...], arrays: tuple[tuple[int, int], ...]) -> 
                 words.append(of.pointers[array])
             case Stride(array, axis):
                 words.append(of.steps[array][axis])
-            case SymbolArgument(index) | ScalarSlot(index):
-                words.append(f"numbers[{index}]")
+            case SymbolArgument(index):
+                words.append(text.numbers[index])
+            case ScalarSlot(index):
+                x = text.numbers[index]
+                words.append(f"{x} if {x} < {1 << 63} else {x} - {1 << 64}")  # a float's bits may look like more
             case TiledArray(array, axes):
                 lengths, steps = ([names[array][axis] for axis in reversed(axes)] for names in (of.lengths, of.steps))
                 sides += map_numbers(lengths, steps, arrays[array][1])
@@ -443,8 +450,9 @@ def words_code(slots: tuple[Slot, ...], arrays: tuple[tuple[int, int], ...]) -> 
             case _:
                 words.append(f"fixed[{fixed}]")
                 fixed += 1
-    arguments = "pointers, shapes, strides, numbers, fixed"
-    return code_of(arguments, [*of.taken(), f"return {pattern([*sides, *words])}"])
+    lines = [*of.taken(), f"{given_names(text.given)} = numbers", *text.lines]
+    returned = f"return {text.grid}, {text.starts_early}, {pattern([*sides, *words])}"
+    return code_of("pointers, shapes, strides, numbers, fixed", [*lines, returned], AT_LAUNCH)
 
 
 def tensor_map(slot: TiledArray, view: ArrayView) -> TensorMap:
