@@ -486,7 +486,7 @@ class _JudgedSizes:
             values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
             if not all(condition.holds(values) for condition in self.compiled.assumed):
                 return None
-        return (lie, numbers) if self.verdicts.knows(workgroups, passed, places.shapes) else None
+        return (lie, numbers) if self.verdicts.knows(workgroups, passed, places[1]) else None
 
 
 def _with_targets(error: WrongDevice) -> WrongDevice:

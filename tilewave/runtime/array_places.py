@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewave.ir.python_code import code_of, pattern
 from tilewave.runtime.arrays import ArrayView, Parameter, Shape
@@ -23,17 +23,13 @@ Lie = tuple[int, ...]
 """How the arrays of a call lie, as `lie_lines` has it."""
 
 
-class ArrayPlaces(NamedTuple):
-    """The arrays of a call; strides in elements."""
+ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
+"""Addresses, shapes, and strides in elements of a call's arrays."""
 
-    pointers: Sequence[int]
-    shapes: Sequence[Shape]
-    strides: Sequence[Shape]
 
-    @staticmethod
-    def of_views(views: Sequence[ArrayView]) -> ArrayPlaces:
-        strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
-        return ArrayPlaces([v.pointer for v in views], [v.shape for v in views], strides)
+def places_of(views: Sequence[ArrayView]) -> ArrayPlaces:
+    strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
+    return [v.pointer for v in views], [v.shape for v in views], strides
 
 
 ArrayKinds = tuple[tuple[int, bool], ...]

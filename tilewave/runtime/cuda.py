@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.ir.types import INDEX, DType
-from tilewave.runtime.array_places import ArrayPlaces, Lie, apart_code, kinds_of, lie_code
+from tilewave.runtime.array_places import ArrayPlaces, Lie, apart_code, kinds_of, lie_code, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
 from tilewave.runtime.cuda_driver import LEGACY_STREAMS, CudaDriver, cuda_driver
-from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchTemplate
+from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import DEVICES, key_of, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchText, ScalarSlot, ScratchMemory
+from tilewave.runtime.launch_template import LaunchTemplate, Prepared
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.sizes import Size, SizedCall
 
@@ -55,34 +56,11 @@ class Nothing:
         return None
 
 
-class Prepared(NamedTuple):
-    """A launch that can be made again and again."""
-
-    launcher: Launcher | Nothing
-    frame: Any
-    numbers: Sequence[int]
-    """Those in the frame."""
-
-    def give_back(self) -> None:
-        if self.frame is not None:
-            self.frame.give_back()
-
-
 class LaunchKind(Protocol):
     """How a kernel is launched with arrays that lie alike."""
 
     def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
         """With arrays that have been checked; None where that is no launch of this kind."""
-
-
-class TemplateLaunch(NamedTuple):
-    """By a template."""
-
-    template: LaunchTemplate
-
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        frame = self.template.at(places, numbers)
-        return None if frame is None else Prepared(self.template.launcher, frame, numbers)
 
 
 class KnownSizes(NamedTuple):
@@ -96,7 +74,7 @@ class KnownSizes(NamedTuple):
 
     def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
         ranks = tuple([len(p.shape) for p in self.parameters])
-        fit = [*map(tuple, places.shapes)] == [p.shape for p in self.parameters]
+        fit = [*map(tuple, places[1])] == [p.shape for p in self.parameters]
         apart = fit and apart_code(ranks, kinds_of(self.parameters))(*places)
         return (lie_code(ranks)(*places), self.numbers) if apart else None
 
@@ -206,7 +184,7 @@ class CudaProgram:
         if not key:
             return None
         facts, *rest = key
-        places = ArrayPlaces(*facts[:DEVICES])
+        places = facts[:DEVICES]
         found = sized.quick(places, given)
         if found is None:
             return None
@@ -230,7 +208,7 @@ class CudaProgram:
             launch = self.launch_kind(views, found.numbers, number, stream, found.parameters)
         except (CallError, Refused) as error:  # looking for the author's line costs more than a launch
             raise self._told(error) from None
-        places = ArrayPlaces.of_views(views)
+        places = places_of(views)
         prepared = launch.at(places, found.numbers)
         assert prepared is not None, "it is the launching of these arrays"
         if key:
@@ -256,9 +234,9 @@ class CudaProgram:
         """How it is launched with arrays that lie as these, on the device of that number; they have been checked."""
         return self.by_template(views, LaunchText.of(len(numbers), self.code.launch.grid), number, stream)
 
-    def by_template(self, views: Sequence[ArrayView], text: LaunchText, number: int, stream: int) -> TemplateLaunch:
+    def by_template(self, views: Sequence[ArrayView], text: LaunchText, number: int, stream: int) -> LaunchTemplate:
         """Its launch with all that follows from how arrays lie worked out."""
-        return TemplateLaunch(self._on(number).launcher.template(views, text, stream))
+        return self._on(number).launcher.template(views, text, stream)
 
     def resources(self, number: int = 0) -> CudaResources:
         """Registers, spills and shared bytes, as the driver of a device counts them."""

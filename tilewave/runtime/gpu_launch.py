@@ -114,14 +114,15 @@ class LaunchText(NamedTuple):
     """Those that return None turn down calls that are none of its own."""
     numbers: tuple[str, ...]
     """What slots take by their index."""
-    grid: str
+    grid: tuple[str, str, str]
     starts_early: str
     """Whether the launch asks for what `EarlyStart` allows."""
 
     @staticmethod
     def of(numbers: int, grid: Shape3) -> LaunchText:
         """For as many workgroups in every call."""
-        return LaunchText(numbers, (), tuple(f"g{i}" for i in range(numbers)), repr(grid), "True")
+        x, y, z = map(str, grid)
+        return LaunchText(numbers, (), tuple(f"g{i}" for i in range(numbers)), (x, y, z), "True")
 
 
 # as data ------------------------------------------------------------------------------------------------------------

@@ -26,10 +26,9 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.array_places import ArrayPlaces, lie_code
+from tilewave.runtime.array_places import ArrayPlaces, lie_code, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
-from tilewave.runtime.cuda_launch import tensor_map
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
@@ -43,6 +42,7 @@ from tilewave.runtime.gpu_launch import (
     SymbolArgument,
     TiledArray,
 )
+from tilewave.runtime.launch_template import Prepared, tensor_map
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
@@ -173,12 +173,11 @@ class NvidiaProgram:
         given = [v.name for v in numbers_of(self.tiles)]
         lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
         if not self.is_open:
-            grid = (code.workgroups if isinstance(code.workgroups, int) else code.cluster), 1, 1
-            return LaunchText(len(given), tuple(lines), tuple(passed), repr(grid), "True")
+            return LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "True")
         counting, tiles, _ = launch_lines(self.tiles, given, (), "t")
         counted = f"if not 0 < {tiles} <= {MOST_TILES}: return None"
         one_round = f"{workgroups} == -(-{tiles} // {code.cluster}) * {code.cluster}"
-        return LaunchText(len(given), (*counting, counted, *lines), tuple(passed), f"({workgroups}, 1, 1)", one_round)
+        return LaunchText(len(given), (*counting, counted, *lines), tuple(passed), (workgroups, "1", "1"), one_round)
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
@@ -220,7 +219,7 @@ class NvidiaProgram:
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = lie_code(tuple([len(v.shape) for v in views]))(*ArrayPlaces.of_views(views))
+        key = lie_code(tuple([len(v.shape) for v in views]))(*places_of(views))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
