@@ -43,7 +43,7 @@ from tilewave.pipeline.why import Why
 from tilewave.runtime.array_places import ArrayPlaces, Lie
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import SizedCall, Sizes
+from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
 from tilewave.trace import TileRoom
 
 if TYPE_CHECKING:
@@ -464,6 +464,7 @@ class _JudgedSizes:
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
+        self._is_proved = self.verdicts.proof.holds
 
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         compiled = self.compiled
@@ -476,17 +477,25 @@ class _JudgedSizes:
         return sized
 
     def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
-        found = self.sizes.look(places, given)
-        if found is None:
+        words = self.sizes.words(given) if given else ()
+        try:
+            found = self._look(*places, words)
+        except ValueError:  # an array has other axes
+            return None
+        if found is None or (self.compiled.assumed and not self._is_assumed(found[1])):
             return None
         lie, numbers, workgroups, passed = found
-        if not numbers:
+        if self._is_proved or not numbers or self.verdicts.knows(workgroups, passed, places[1]):
             return lie, numbers
-        if self.compiled.assumed:
-            values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
-            if not all(condition.holds(values) for condition in self.compiled.assumed):
-                return None
-        return (lie, numbers) if self.verdicts.knows(workgroups, passed, places[1]) else None
+        return None
+
+    @cached_property
+    def _look(self) -> Callable[..., QuickLook | None]:
+        return self.sizes.look_code(self.verdicts.surely if self._is_proved else None)
+
+    def _is_assumed(self, numbers: Sequence[int]) -> bool:
+        values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
+        return all(condition.holds(values) for condition in self.compiled.assumed)
 
 
 def _with_targets(error: WrongDevice) -> WrongDevice:

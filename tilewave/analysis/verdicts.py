@@ -29,7 +29,6 @@ class Verdicts:
 
     def __init__(self, kernel: Kernel, proof: EverySize, remedy: str) -> None:
         self.kernel, self.proof, self.remedy = kernel, proof, remedy
-        self._holds = proof.holds
         self._right: set[Key] = set()
         self._schedules: dict[Key, Schedule] = {}
         self.looked_at = 0
@@ -40,11 +39,15 @@ class Verdicts:
 
         `numbers` are those that the launch passes on.
         """
-        if not self._holds:
+        if not self.proof.holds:
             return self._seen.key(workgroups, numbers) in self._right
         written, positive = self._looked_for
-        symbols = positive(numbers) if positive else ()
-        return self.proof.holds_at([shapes[at] for at in written], symbols, workgroups)
+        return self.proof.holds_at(written(shapes), positive(numbers), workgroups)
+
+    def surely(self, workgroups: str, numbers: Sequence[str], shapes: Sequence[Sequence[str]]) -> str:
+        """When a kernel that is proved is right at any rate, as Python, for what the same numbers are called."""
+        written, positive = self._looked_for
+        return self.proof.surely(written(shapes), positive(numbers), workgroups)
 
     def want(self, numbers: Sequence[Any], values: Values, shapes: Shapes) -> None:
         """Raise unless the kernel is right for the numbers of a call, which are `values` by their names."""
@@ -57,12 +60,11 @@ class Verdicts:
         self._right.add(self._seen.key(*launched))
 
     @cached_property
-    def _looked_for(self) -> tuple[list[int], Picked | None]:
+    def _looked_for(self) -> tuple[Picked, Picked]:
         """The arrays that the proof speaks of among all, and its symbols among the numbers of a call."""
         arrays = [v.name for v in self.kernel.body.args if isinstance(v.type, Memory)]
         written = [arrays.index(w.array) for w in self.proof.windows]
-        positive = [self._names.index(name) for name in self.proof.positive]
-        return written, picked(positive) if positive else None
+        return picked(written), picked([self._names.index(name) for name in self.proof.positive])
 
     @cached_property
     def _seen(self) -> SeenSizes:

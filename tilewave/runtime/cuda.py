@@ -52,9 +52,6 @@ class Nothing:
     def launch(self, frame: object) -> None:
         pass
 
-    def renumbered(self, frame: object, numbers: Mapping[int, int]) -> None:
-        return None
-
 
 class LaunchKind(Protocol):
     """How a kernel is launched with arrays that lie alike."""
@@ -156,28 +153,21 @@ class CudaProgram:
         if facts:
             key = facts, stream, self._has_scratch and self._recording(facts[DEVICES][0], stream), *deciding
         prepared = self._prepared.get(key)
-        if prepared is None:
+        if prepared is None or (scalars and scalars != [prepared.numbers[i] for i in self._scalars]):
             self._launch_new(arrays, key, given, sized)
-            return
-        launcher, frame, numbers = prepared
-        if scalars and scalars != [numbers[i] for i in self._scalars]:
-            frame = self._renumbered(prepared, scalars)
-        launcher.launch(frame)
+        else:
+            prepared.launcher.launch(prepared.frame)
 
     def _launch_new(self, arrays: Sequence[object], key: Key, given: Mapping[str, Any], sized: Size) -> None:
         """Most arrays come once, and their launch leaves nothing behind; it is kept when they come again."""
         prepared = self._like(key, given, sized) or self._prepare(arrays, key, given, sized)
         prepared.launcher.launch(prepared.frame)
-        if key in self._prepared:
+        if self._prepared.get(key, prepared) is None:
             self._prepared[key] = prepared
             return
         if key:
-            _kept(self._prepared, key, None)
+            _kept(self._prepared, key, self._prepared.get(key))
         prepared.give_back()
-
-    def _renumbered(self, prepared: Prepared, scalars: Sequence[int]) -> Any:
-        """The frame with other numbers for the kernel's arithmetic."""
-        return prepared.launcher.renumbered(prepared.frame, dict(zip(self._scalars, scalars, strict=True)))
 
     def _like(self, key: Key, given: Mapping[str, Any], sized: Size) -> Prepared | None:
         """The launch of arrays that lie as others before; what is not quickly seen is looked at closely."""

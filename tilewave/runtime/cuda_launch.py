@@ -8,7 +8,7 @@ again, and by several threads at once, without writing a byte; one that is not k
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,6 @@ from tilewave.runtime.gpu_launch import (
     EarlyStart,
     GpuLaunch,
     LaunchText,
-    ScalarSlot,
     ScratchMemory,
     Shape3,
     Slot,
@@ -184,7 +183,6 @@ class Launcher:
         self._scratch: dict[tuple[int, int], DeviceMemory] = {}
         """By parameter and stream."""
         self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
-        self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
         maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
         shape = len(slots), maps, description.block, description.shared_bytes
         late = [a for a in description.attributes if not isinstance(a, EarlyStart)]
@@ -217,10 +215,6 @@ class Launcher:
         if found is None:
             found = self._codes[key] = frame_code(self, arrays, text)
         return found
-
-    def renumbered(self, frame: LaunchFrame, numbers: Mapping[int, int]) -> LaunchFrame:
-        """The same launch with other numbers for the kernel's arithmetic; the old frame is left as it was."""
-        return self.early.with_words(frame, {at: numbers[index] for at, index in self._scalars})
 
     def launch(self, frame: LaunchFrame) -> None:
         """Launch what was prepared."""

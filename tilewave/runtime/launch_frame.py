@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
-from ctypes import byref, c_int64, c_size_t
+from collections.abc import Sequence
+from ctypes import byref
 from itertools import accumulate
 from itertools import count as count_from
 from typing import Any, NamedTuple
@@ -79,16 +79,6 @@ class FrameLayout:
             [tuple([byref(memory, begin + at) for at in places]) for places in self._maps],
             self.free,
         )
-
-    def with_words(self, frame: LaunchFrame, words: Mapping[int, int]) -> LaunchFrame:
-        """The same launch, except for some of its parameters; all others are read where that frame has them."""
-        own = (c_int64 * len(words))(*words.values())
-        at = frame.words_at - self._numbers_at + self._pointers_at
-        parameters = (c_size_t * self._count).from_buffer_copy(frame.memory, at)
-        first = ctypes.addressof(own)
-        for i, at in enumerate(words):
-            parameters[at] = first + 8 * i
-        return frame._replace(memory=(frame, own, parameters), parameters=byref(parameters))
 
 
 class LaunchFrame(NamedTuple):

@@ -54,6 +54,10 @@ QuickLook = tuple[Lie, tuple[int, ...], int, tuple[int, ...]]
 """How the arrays of a call lie, its numbers, and what its launch computes: workgroups, and the numbers passed on."""
 
 
+Surely = Callable[[str, Sequence[str], Sequence[Sequence[str]]], str]
+"""What workgroups, numbers that a launch passes on, and arrays' lengths are called → when all is right, as Python."""
+
+
 class Size(Protocol):
     """What the sizes of a call come to, and that they are right."""
 
@@ -109,28 +113,25 @@ class Sizes:
         at = {name: place for place, name in enumerate(self.launch.names)}
         return [[(at[e], 0) if isinstance(e, str) else (-1, e) for e in extents] for extents in self._extents]
 
-    def look(self, places: ArrayPlaces, given: Mapping[str, Any]) -> QuickLook | None:
-        """What a call comes to; None where lengths do not agree, or arrays are not surely apart, or have other axes."""
-        words = self._words(given) if given else ()
-        try:
-            found: QuickLook | None = self._look(*places, words)
-        except ValueError:
-            return None
-        return found
-
-    def _words(self, given: Mapping[str, Any]) -> list[int]:
+    def words(self, given: Mapping[str, Any]) -> list[int]:
         """The numbers that a call gives itself, each as a word."""
         names = (name for name in self._names if name not in self.limits)
         return [word_of(given[name], self._others[name][1]) if name in self._others else given[name] for name in names]
 
-    @cached_property
-    def _look(self) -> Callable[..., Any]:
-        """One function of Python: it is run for every new set of arrays."""
+    def look_code(self, surely: Surely | None) -> Callable[..., QuickLook | None]:
+        """What a call comes to, from addresses, shapes and strides of its arrays, and from `words` of what it gives.
+
+        None where lengths do not agree, where arrays are not surely apart, or where the kernel is not surely right; a
+        ValueError where an array has other axes. It is one function of Python: all new arrays and sizes come by here.
+        """
         of = ArrayNames([*map(len, self._extents)])
         numbers, agree = self._agreeing(of)
         launched = launch_lines(self.kernel, self._names, self.launch.names)
         known = dict(zip(self.launch.names, launched.passed, strict=True))
-        follow = [f"{of.lengths[i][axis]} == {known[str(self._extents[i][axis])]}" for i, axis in self._computed]
+        right = [f"{of.lengths[i][axis]} == {known[str(self._extents[i][axis])]}" for i, axis in self._computed]
+        right.append(f"{launched.workgroups} <= {MOST_WORKGROUPS}")
+        if surely is not None:
+            right.append(surely(launched.workgroups, launched.passed, of.lengths))
         ends, not_apart = apart_lines(of, kinds_of(self._arrays))
         lines = [
             *of.taken(),
@@ -139,8 +140,7 @@ class Sizes:
             f"{given_names(len(numbers))} = numbers = {pattern(numbers)}",
             *launched.lines,
             *ends,
-            f"if {not_apart} or {launched.workgroups} > {MOST_WORKGROUPS}: return None",
-            f"if not ({' and '.join(follow) or 'True'}): return None",
+            f"if {not_apart} or not ({' and '.join(right)}): return None",
             *lie_lines(of),
             f"return lie, numbers, {launched.workgroups}, {pattern(launched.passed)}",
         ]
