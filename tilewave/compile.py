@@ -299,10 +299,21 @@ class Compiled:
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
+        names = self.signature.names
+        if named.keys() == self._symbol_names and len(given) == len(names) and not self.signature.dtypes:
+            for value in named.values():
+                if type(value) is not int or value < 1:
+                    break
+            else:  # most calls need not be looked at more closely
+                return tuple(given), dict(named)
         call = self.signature.bind(given, named)
         if call.symbols or self.dynamic_symbols:
             return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
         return tuple(call.arrays), dict(call.scalars)
+
+    @cached_property
+    def _symbol_names(self) -> frozenset[str]:
+        return frozenset(self.dynamic_symbols)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""

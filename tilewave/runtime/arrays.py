@@ -92,7 +92,7 @@ def quick_place(arrays: Sequence[object]) -> tuple[Any, ...] | None:
     kinds: tuple[Any, ...] = (*map(type, arrays),)
     ask = devices_of(kinds)
     if ask is None:
-        return (HOST,) if {*kinds} == _ONLY_NUMPY else None
+        return (HOST, len(kinds)) if {*kinds} == _ONLY_NUMPY else None
     devices = ask(arrays)
     return None if -1 in devices else devices
 

@@ -162,11 +162,12 @@ class CudaProgram:
         """Most arrays come once, and their launch leaves nothing behind; it is kept when they come again."""
         prepared = self._like(key, given, sized) or self._prepare(arrays, key, given, sized)
         prepared.launcher.launch(prepared.frame)
-        if self._prepared.get(key, prepared) is None:
+        known = self._prepared.get(key, prepared)
+        if known is None:
             self._prepared[key] = prepared
             return
-        if key:
-            _kept(self._prepared, key, self._prepared.get(key))
+        if key and known is prepared:
+            _kept(self._prepared, key, None)
         prepared.give_back()
 
     def _like(self, key: Key, given: Mapping[str, Any], sized: Size) -> Prepared | None:
