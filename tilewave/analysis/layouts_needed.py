@@ -130,7 +130,7 @@ class LayoutsNeeded:
         return self._makers.get(v)
 
     def is_group(self, op: Mma) -> bool:
-        """Whether groups of waves compute it together, from operands that no lane holds."""
+        """Whether groups of waves compute it together, from operands in shared memory, or the first in registers."""
         return isinstance(BY_NAME[op.instruction], GroupInstruction)
 
     def fragment(self, op: Mma) -> Fragment:
@@ -151,8 +151,15 @@ class LayoutsNeeded:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
 
     def _operands(self, op: Mma) -> list[tuple[Value, TileLayouts]]:
-        """Both, and how lanes hold them; none where they lie in shared memory."""
-        return [] if self.is_group(op) else [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
+        """Both, and how lanes hold them; not those that lie in shared memory."""
+        if not self.is_group(op):
+            return [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
+        return [(op.a, (GroupFragment(op.depth).sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
+
+    def is_held(self, operand: Value) -> bool:
+        """Whether lanes hold an operand of a group's product; else the product takes it from shared memory."""
+        maker = self._makers.get(operand)
+        return not (isinstance(maker, Read) and lies_in(maker.memory, "shared"))
 
     def _as_read(self, v: Value) -> TileLayouts | None:
         op = self._makers.get(v)

@@ -41,6 +41,7 @@ from tilewave.ir.ops import (
     CopyAsyncOut,
     CopyAsyncSignal,
     Elementwise,
+    GroupProduct,
     HandOver,
     Lane,
     LetNextStart,
@@ -50,6 +51,7 @@ from tilewave.ir.ops import (
     MakeExchange,
     MakeSignals,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Meet,
     Overlay,
@@ -255,17 +257,28 @@ class WaveRun(AsynchronousMeaning):
         """How instructions are laid out means nothing here."""
 
     def matrix_shared(self, op: MatrixShared) -> Array:
-        rows, cols, depth = op.shape
-        own = np.arange(0, rows, GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
-        batch = op.acc.type.shape[:-4]
-        a = self.take_rows(op, op.a, op.a_at, (*batch, own.reshape(-1), depth))
-        b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
+        own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
+        return self.group_product(op, self.take_operand(op, 0, own.reshape(-1)))
+
+    def matrix_held(self, op: MatrixHeld) -> Array:
+        return self.group_product(op, GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
+
+    def group_product(self, op: GroupProduct, a: Array) -> Array:
+        """With the rows of `a` that are this wave's own."""
+        b = self.take_operand(op, 1, np.arange(op.shape[1]))
         a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
-        fragment = GroupFragment(depth)
+        fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
         return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
+
+    def take_operand(self, op: GroupProduct, side: int, rows: Array) -> Array:
+        """The rows of a factor, each along its depth."""
+        (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
+        if side not in op.turned:
+            return self.take_rows(op, memory, at, (*batch, rows, depth))
+        return np.swapaxes(self.take_rows(op, memory, at, (*batch, depth, rows)), -1, -2)
 
     def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
         """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
@@ -431,6 +444,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
+    MatrixHeld: WaveRun.matrix_held,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
     Load: WaveRun.load,

@@ -116,7 +116,7 @@ def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKern
     if key in _KERNELS:
         return _KERNELS[key]
     name = make.__name__.removesuffix("_kernel")
-    views = {of: None if array is None else _looked_at(name, of, array) for of, array in arrays.items()}
+    views = {of: None if array is None else looked_at(name, of, array) for of, array in arrays.items()}
     made = _made(name, make, choose, views)
     if key is not None and len(_KERNELS) < KEPT_KERNELS:
         _KERNELS[key] = made
@@ -142,7 +142,8 @@ def _quick_key(make: Make, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None
 
 
-def _looked_at(kernel: str, name: str, array: Any) -> ArrayView:
+def looked_at(kernel: str, name: str, array: Any) -> ArrayView:
+    """The memory of an array that a call gives a kernel."""
     try:
         return view(array, f"{kernel}: {name}")
     except CallError as error:

@@ -292,7 +292,10 @@ class Amdgcn:
 
     convention = "amdgpu_kernel"
     line_detail = "LineTablesOnly"
-    functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")}
+    functions: ClassVar[Mapping[str, str]] = {
+        **{name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")},
+        "exp2_flushed": "llvm.amdgcn.exp2.f32",
+    }
 
     def attributes(self, lanes: int, waves: int, resident: int) -> str:
         threads = lanes * waves

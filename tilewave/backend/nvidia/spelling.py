@@ -115,7 +115,11 @@ class Nvptx:
     # -- the whole
 
     convention = "ptx_kernel"
-    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f", UPPER_PRODUCT: "llvm.nvvm.mulhi.ui"}
+    functions: ClassVar[Mapping[str, str]] = {
+        "exp2": "llvm.nvvm.ex2.approx.f",
+        "exp2_flushed": "llvm.nvvm.ex2.approx.ftz.f",
+        UPPER_PRODUCT: "llvm.nvvm.mulhi.ui",
+    }
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
 
     def attributes(self, lanes: int, waves: int, resident: int) -> str:
