@@ -39,6 +39,7 @@ from tilewave.ir.ops import (
     Equal,
     Exp,
     Exp2,
+    Exp2Flushed,
     Load,
     Loop,
     Mul,
@@ -94,7 +95,7 @@ class _Powers:
     x: Value
     base: Value
     ops: tuple[Op, ...]
-    power: type[Exp | Exp2]
+    power: type[Exp | Exp2 | Exp2Flushed]
     scale: Value | None
     leading: tuple[Op, ...] = ()
 
@@ -179,7 +180,7 @@ class _Kernel:
         if isinstance(op, Select) and self.is_const(op.b, 0):  # what lies past the end of a row
             ops.append(op)
             op = self.makers.get(op.a)
-        if not isinstance(op, (Exp, Exp2)):
+        if not isinstance(op, (Exp, Exp2, Exp2Flushed)):
             return None
         ops.append(op)
         power, scale, op = type(op), None, self.makers.get(op.x)
