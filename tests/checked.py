@@ -17,6 +17,7 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
@@ -71,6 +72,7 @@ PASSES = {
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
+    "load_early": lambda text: LoadEarly(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),

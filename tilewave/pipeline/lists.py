@@ -21,6 +21,7 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.meet_once import MeetOnce
@@ -108,6 +109,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),
         StoreInParts(),  # behind: it is what is computed again that need not be there all at once
+        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,
@@ -157,6 +159,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),  # behind: it is lanes that hold rows
         StoreInParts(),  # behind: it is what is computed again that need not be there all at once
+        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
         simplify,
     )
 
