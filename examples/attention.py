@@ -57,7 +57,7 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
         def blocks(old_max, old_sum, acc):
             x = mma(read(q), read(k), Register[B, M, K2, f32](0.0))
             if is_causal:
-                x = select(self_index(M, i32) >= self_index(K2, i32), x, -1e6)
+                x = select(self_index(M, i32) >= self_index(K2, i32), x, -math.inf)
             new_max = maximum(x.max(dim=K2), old_max)
             shrink = exp2((old_max - new_max) * scale, flush=True)
             p = exp2(fma(x, scale, -new_max * scale), flush=True)
