@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -158,6 +159,28 @@ class Compiled:
             return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        """What rich prints, and a notebook shows as a table."""
+        yield "name", self.name
+        yield "target", self.target
+        if self.open_sizes:
+            most = {name: f"up to {most:,}" for name, _, most in self.kernel.limits}
+            yield "sizes", {name: most.get(name, "any") for name in self.open_sizes}
+        else:
+            yield "workgroups", self.kernel.workgroups
+            yield "tiles", grid_of(self.kernel)
+        yield "proof", self.proof.verdict
+        for name, figure in ({} if self.file else self.build.figures).items():
+            if figure not in ((), []):
+                yield name, figure
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_in_words(value))}</td></tr>"
+            for name, value in self.__rich_repr__()
+        )
+        return f"<table>{cells}</table>"
 
     # -- running it
 
@@ -484,6 +507,13 @@ class Compiled:
         raise SavedKernelError(
             f"{self.name} was loaded from {self.file}, which holds no {what}", loc=here(), remedy=remedy
         )
+
+
+def _in_words(value: object) -> str:
+    """A value in a cell of a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {size}" for name, size in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 class _JudgedSizes:
