@@ -250,10 +250,10 @@ def test_one_part_is_the_kernel_without_the_word():
     assert tiles_of(shape, 1) == tiles_of(shape, 1, kernel=gemm())
 
 
-def test_ptx_of_parts():
-    made = wave_compile(WaveCompileOptions(subs=sizes(512, 512, 4096, 128, 256, 64), target="sm_90a"), in_parts(16))
+def test_parts_go_through_flags_in_ptx():
+    made = wave_compile(WaveCompileOptions(subs=sizes(512, 512, 4096, 64, 64, 64), target="sm_90a"), in_parts(2))
     assert made.build.lanes.workgroups == 128
-    assert "red.release" in made.asm or "st.release" in made.asm
+    assert [made.asm.count(word) for word in ("fence.acq_rel.gpu", "st.release.gpu", "ld.acquire.gpu")] == [1, 1, 1]
 
 
 # -- what must not go unnoticed
