@@ -78,6 +78,7 @@ from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import Memory as Memory
 from tilewave.lang.types import Register as Register
 from tilewave.saved.loading import load as load
+from tilewave.tune.tune import Tune as Tune
 
 bf16 = BF16
 f8e4m3fn = F8E4M3FN

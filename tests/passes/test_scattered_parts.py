@@ -65,9 +65,9 @@ FORMS = {
     "four parts in four slices": ((64, 128, 128), 4, TILE, 2 * (4 + 4), (32, 64, 16)),
     "more parts than slices": ((64, 64, 112), 7, TILE, 7 + 4, (28, 64, 16)),
     "three parts in two slices": ((64, 64, 80), 3, TILE, 3 + 2, (6, 64, 32)),
-    "parts without a step": ((64, 64, 32), 5, TILE, 5 + 4, (20, 64, 16)),
+    "parts without a step are none": ((64, 64, 96), 4, TILE, 3 + 2, (6, 64, 32)),
     "two groups of waves": ((128, 64, 96), 3, (128, 64, 16), 3 + 2, (6, 128, 32)),
-    "edges": ((70, 100, 72), 4, TILE, 4 * (4 + 4), (64, 64, 16)),
+    "edges": ((70, 100, 112), 4, TILE, 4 * (4 + 4), (64, 64, 16)),
 }
 
 
