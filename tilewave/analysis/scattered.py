@@ -73,7 +73,9 @@ class ScatteredParts(Sharing):
         left = each if self.runs_on else (self.tile.steps_at(self.builder) - first).larger(0).smaller(each)
         sums = self.add_up(Turn(tile.value, first, first + left, adds.choose(left, 0)))
         self.hand_over(sums, adds.choose(1, 0))
-        slice_ = adds.choose(0, at)  # some slice for whoever has none: reads may be moved in front of what asks for them
+        slice_ = adds.choose(
+            0, at
+        )  # some slice for whoever has none: reads may be moved in front of what asks for them
         self.when(adds.choose(0, 1), lambda: self.add_up_slice(tile, slice_, sums))
 
     @property

@@ -16,6 +16,8 @@ added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to 
 SCATTERED_BYTES = 256 << 10
 """Of sums that one workgroup would take over: from here on it is quicker if several take a slice of them each. On an
 H200 one reads about 32 bytes in a cycle, and a workgroup begins within 2,000."""
+LEAST_SUMS_BYTES = 16 << 10
+"""Of a tile that is added up in slices: smaller ones have too few columns."""
 SCATTERED = 3
 """Hand-overs that this takes as long as, however many parts there are."""
 AROUND = 2
@@ -59,6 +61,11 @@ def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_ov
     return quickest[1]
 
 
+def is_scattered(parts: int, sums_bytes: int) -> bool:
+    """Whether a tile in so many parts is added up in slices."""
+    return sums_bytes >= LEAST_SUMS_BYTES and (parts - 1) * sums_bytes > SCATTERED_BYTES
+
+
 @lru_cache(maxsize=KEPT)
 def parts_that_pay(
     tiles: int,
@@ -75,7 +82,7 @@ def parts_that_pay(
     """
     quickest = steps * step_bytes, 1
     for parts in range(2, min(workgroups // max(1, tiles), steps) + 1):
-        joined = SCATTERED if (parts - 1) * sums_bytes > SCATTERED_BYTES else parts
+        joined = SCATTERED if is_scattered(parts, sums_bytes) else parts
         quickest = min(quickest, (-(-steps // parts) * step_bytes + joined * hand_over_bytes, parts))
     return quickest[1]
 
