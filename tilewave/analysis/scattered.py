@@ -18,7 +18,7 @@ from typing import Any
 from tilewave.analysis.rounds import Sharing, TileProgram, Turn
 from tilewave.ir.build import Number
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.last_round import SCATTERED_BYTES
+from tilewave.ir.last_round import is_scattered
 from tilewave.ir.ops import Broadcast, Const, Elementwise, Part, Permute, Read, TakeOverAll, Write
 from tilewave.ir.parts import steps_of_a_part
 from tilewave.ir.rewrite import substitute
@@ -33,12 +33,8 @@ MOST_ROWS = 128
 def slices_of(tile: TileProgram, parts: int) -> int:
     """How many workgroups add up slices of a tile in so many parts; 1 where one adds up all of it."""
     *outer, rows, columns = tile.loop.init[0].type.shape
-    if (
-        (parts - 1) * tile.sums_bytes <= SCATTERED_BYTES
-        or prod(outer) > 1
-        or rows > MOST_ROWS
-        or not _Columns.can_cut(tile)
-    ):
+    in_a_row = prod(outer) == 1 and rows <= MOST_ROWS
+    if not is_scattered(parts, tile.sums_bytes) or not in_a_row or not _Columns.can_cut(tile):
         return 1
     fitting = (n for n in range(parts, 1, -1) if columns % (n * GRAIN) == 0)
     return next(fitting, 1)

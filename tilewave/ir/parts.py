@@ -12,4 +12,5 @@ def steps_of_a_part(steps: Any, parts: int) -> Any:
 
 def parts_with_steps(steps: int, parts: int) -> int:
     """How many of them are not empty; what is added up in the others is 0."""
-    return max(1, -(-steps // max(1, steps_of_a_part(steps, parts))))
+    each = int(steps_of_a_part(steps, parts))
+    return max(1, -(-steps // max(1, each)))
