@@ -19,6 +19,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
@@ -32,14 +33,15 @@ from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_masked_steps import skip_masked_steps
 from tilewave.passes.skip_zeros import skip_zeros
-from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.turn_products import turn_products
@@ -65,6 +67,7 @@ PASSES = {
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
     "pad_products": lambda text: pad_products,
@@ -77,15 +80,16 @@ PASSES = {
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
-    "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
     "split_last_round": lambda text: SplitLastRound(int(text), 0),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
     "stage_writes": lambda text: StageWrites(CHIPS[text]),
+    "store_in_parts": lambda text: StoreInParts(int(text)),
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
+    "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),

@@ -19,11 +19,10 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import HOST, Parameter, place_of, quick_device
+from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_device
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import Shape
 from tilewave.trace import is_tracing
 
 KEPT_KERNELS = 64
@@ -60,13 +59,16 @@ def compiled_for(
     return compile_near(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel, sizes)
 
 
-LEAST_WHOLE = 16
-"""Rows that are shorter are not worth a kernel of their own."""
+LEAST_WHOLE, LONG = 16, 2048
+"""Rows that are shorter are not worth a kernel of their own, and longer ones are worth more than one for each power."""
 
 
 def room_for(length: int) -> int:
-    """How long a kernel takes a dimension at most that is so long at a call: a power of two, so that few serve all."""
-    return max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
+    """How long a kernel takes a dimension at most that is so long at a call, so that few kernels serve all: a power of
+    two, or beyond `LONG` what is a quarter of a power longer, two quarters, three."""
+    power = max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
+    step = max(LONG // 2, power // 8)
+    return power if power <= LONG else -(-length // step) * step
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class KernelCalls:
                 what = f"{kernel.name}: {name} is a parameter and a symbol"
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self.whole = _whole_sizes(kernel, self.memories)
-        """Those that every workgroup may take whole: there is a kernel for each power of two."""
+        """Those that every workgroup may take whole: there is a kernel for each `room_for` them."""
         self._kernels: dict[Any, Compiled] = {}
         self._without_symbols: dict[tuple[Any, ...] | None, Compiled] = {}
         """For calls that give arrays and numbers and nothing else, by the device of each array, and by whole sizes."""

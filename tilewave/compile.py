@@ -41,8 +41,8 @@ from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
-from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileRoom
@@ -170,26 +170,19 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        if self.by_size is not None:
-            self.by_size.of(_shapes(arrays)).launch(arrays, values)
-            return
         try:
+            if self.by_size is not None:
+                self.by_size.of(_shapes(arrays)).launch(arrays, values)
+                return
             self.build.call(arrays, values, self._sized)
         except WrongDevice as error:
             if self.elsewhere is None:
                 raise _with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
-    def _sized(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> SizedCall:
-        """What the sizes of a call come to; the kernel is right for them."""
-        sized = self.sizes.of_call(arrays, values)
-        if not sized.is_right and self.numbers:
-            self._want_assumed(sized.values)
-            key = tuple([sized.numbers[i] for i in self._deciding_at])
-            self.verdicts.want(key, sized.values, sized.parameters)
-            if self._sizes_decide:
-                sized.note_right()
-        return sized
+    @cached_property
+    def _sized(self) -> _JudgedSizes:
+        return _JudgedSizes(self)
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
@@ -222,7 +215,7 @@ class Compiled:
             )
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
-        self._judged(sized.values)
+        self._judged(sized)
         lanes = self.build.lanes_for(views) or lanes
         interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
 
@@ -246,7 +239,7 @@ class Compiled:
         arrays, values = self._bound(arrays, named)
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
-        self._judged(sized.values)
+        self._judged(sized)
         return emulated.emulate(views, sized.numbers, order, seed, check, limit)
 
     def _emulated(self, what: str) -> Emulated:
@@ -260,7 +253,7 @@ class Compiled:
     def _interpret(self, arrays: Sequence[Any], values: Mapping[str, Any], shuffled_by: int | None) -> None:
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
-        self._judged(sized.values)
+        self._judged(sized)
         kernel = bind(self.kernel, sized.values)
         workgroups = list(range(kernel.workgroup_count))
         if shuffled_by is not None:
@@ -371,7 +364,7 @@ class Compiled:
         wanted = {v.name for v in self._deciding} & own.keys()
         scalars = self.signature.of_numbers(wanted | (own.keys() & symbols)).bind((), symbols)
         told = self._symbols(scalars.symbols, (*self.dynamic_symbols, *self.open_sizes))
-        return self._judged(self._of_names({**scalars.scalars, **told}).values)
+        return self._judged(self._of_names({**scalars.scalars, **told}))
 
     @cached_property
     def _deciding(self) -> tuple[Value, ...]:
@@ -379,23 +372,18 @@ class Compiled:
         return deciding(self.kernel) if self.numbers else ()
 
     @cached_property
-    def _deciding_at(self) -> tuple[int, ...]:
-        """Where those stand among the numbers of a call."""
-        return tuple(self.numbers.index(v) for v in self._deciding)
-
-    @cached_property
-    def _sizes_decide(self) -> bool:
+    def sizes_decide(self) -> bool:
         """Whether sizes and symbols alone decide, and no parameter such as `n: i32`."""
         return all(v.type == INDEX_SCALAR for v in self._deciding)
 
-    def _want_assumed(self, values: Mapping[str, Any]) -> None:
+    def want_assumed(self, values: Mapping[str, Any]) -> None:
         for condition in self.assumed:
             condition.want(self.name, values)
 
-    def _judged(self, values: Mapping[str, Any]) -> Schedule:
-        """The schedule for these numbers; each that decides something is judged once."""
-        self._want_assumed(values)
-        return self.verdicts.schedule(tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding]), values)
+    def _judged(self, sized: SizedCall) -> Schedule:
+        """The schedule for these numbers; all that look alike to the kernel are judged once."""
+        self.want_assumed(sized.values)
+        return self.verdicts.schedule(sized.numbers, sized.values)
 
     def bound(self, /, **symbols: int) -> Kernel:
         """The kernel on whole tiles of a call with these sizes and symbols."""
@@ -493,6 +481,36 @@ def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
         return [array.shape for array in arrays]
     except AttributeError:
         return [place_of(array)[1] for array in arrays]
+
+
+class _JudgedSizes:
+    """The sizes of a kernel's calls; it is found right for them before anything runs."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
+
+    def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
+        compiled = self.compiled
+        sized = self.sizes.of_call(arrays, given)
+        if not sized.is_right and compiled.numbers:
+            compiled.want_assumed(sized.values)
+            self.verdicts.want(sized.numbers, sized.values, [p.shape for p in sized.parameters])
+            if compiled.sizes_decide:
+                sized.note_right()
+        return sized
+
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
+        found = self.sizes.quick(places.shapes, given)
+        if found is None:
+            return None
+        numbers, launched = found
+        if not numbers:
+            return numbers
+        if self.compiled.assumed:
+            values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
+            if not all(condition.holds(values) for condition in self.compiled.assumed):
+                return None
+        return numbers if self.verdicts.knows(launched, places.shapes) else None
 
 
 def _with_targets(error: WrongDevice) -> WrongDevice:

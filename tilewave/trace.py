@@ -17,7 +17,7 @@ from typing import Any
 from tilewave.errors import Loc, TraceError, here
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import FloorDiv
+from tilewave.ir.ops import FloorDiv, Mul
 from tilewave.ir.types import INDEX_SCALAR, DType, Type
 
 Index = Any
@@ -140,6 +140,8 @@ class Trace(Builder):
         loc = self.locate()
         result = super().emit(cls, *parts, type=type, name=name or assigned_name(loc))
         self.made_at[result] = loc
+        if cls is Mul and all(part in self.zero_outside for part in parts):  # 0 · 0, while 0 · inf is no number
+            self.zero_outside[result] = frozenset.intersection(*(self.zero_outside[part] for part in parts))
         return result
 
     def const_named(self, value: int | float | bool, type: Type) -> Value:

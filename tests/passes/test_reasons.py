@@ -420,6 +420,7 @@ CASES = {
     "share_copies.ODD": checked("share_copies", "turn_after_turn", ("workgroups = 2,", "workgroups = 3,")),
     "share_copies.FEW": checked("share_copies", "computed_before"),
     "share_copies.UNEVEN": checked("share_copies", "computed_before"),
+    "skip_masked_steps.NOT_IDLE": checked("skip_masked_steps", "hidden_by_something"),
     "skip_zeros.MAYBE_NEVER": checked("skip_zeros", "perhaps_no_rounds"),
     "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),

@@ -21,6 +21,7 @@ from tilewave.errors import CallError, TargetError, TilewaveError
 from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory, cuda_driver
@@ -30,6 +31,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
+    LaunchShape,
     ScalarSlot,
     ScratchMemory,
     Stride,
@@ -377,7 +379,8 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
 def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
     frames = [
-        gemm.prepare([a, B, C], [4], 0).at([a.pointer, B.pointer, C.pointer]) for a in (A, array(0x50000, (300, 512)))
+        gemm.template(views, 0).at(ArrayPlaces.of_views(views), [4])
+        for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
     ]
     for frame in (*frames, frames[0]):
         gemm.launch(frame)
@@ -385,16 +388,29 @@ def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     assert [fake.map_of(seen.arguments[0]).pointer for seen in fake.launches] == [0x10000, 0x50000, 0x10000]
 
 
-def test_one_preparation_serves_arrays_at_all_addresses(driver, fake):
+def test_one_template_serves_arrays_at_all_addresses(driver, fake):
     gemm = tiled(driver)
-    prepared = gemm.prepare([A, B, C], [4], 0)
+    places = ArrayPlaces.of_views([A, B, C])
+    template = gemm.template([A, B, C], 0)
     for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
-        gemm.launch(prepared.at(at))
+        gemm.launch(template.at(places._replace(pointers=at), [4]))
         seen = fake.launches[-1]
         assert [fake.map_of(argument).pointer for argument in seen.arguments[:2]] == list(at[:2])
         assert seen.words[2] == at[2]
     first, second = fake.launches
     assert first.words[3:] == second.words[3:] and first.attributes == second.attributes
+
+
+def test_one_template_serves_arrays_of_all_sizes(driver, fake):
+    gemm = tiled(driver)
+    template = gemm.template([A, B, C], 0)
+    others = [array(0x50000, (1, 512)), array(0x60000, (512, 64), strides=(2, 2048)), array(0x70000, (1, 64), F32)]
+    gemm.launch(template.at(ArrayPlaces.of_views(others), [5], LaunchShape((7, 1, 1), starts_early=False)))
+    (seen,) = fake.launches
+    a, b = (fake.map_of(argument) for argument in seen.arguments[:2])
+    assert (a.sizes, a.strides, b.sizes, b.strides) == ((512, 1), (1024,), (512, 64), (2048,))
+    assert seen.words[2:5] == (0x70000, 64, 5)
+    assert seen.grid == (7, 1, 1) and not seen.attributes
 
 
 def test_an_array_of_other_strides_at_the_same_address_is_encoded_again(driver, fake):
@@ -875,6 +891,36 @@ def test_a_program_forgets_before_its_calls_pile_up(torch, fake, monkeypatch):
     assert [seen.words[0] // 0x10000 for seen in fake.launches] == [1, 2, 3, 3]
 
 
+def test_a_launch_is_kept_when_its_arrays_come_again_and_its_memory_is_its_own(torch, fake):
+    add, given, others = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000), tensors(torch, *ELSEWHERE)
+    for arrays in (given, given, others, given, others, others, given):
+        add(arrays, [64])
+    first, second = (0x1000, 0x2000, 0x3000, 64), (*ELSEWHERE, 64)
+    assert [seen.words for seen in fake.launches] == [first, first, second, first, second, second, first]
+    kept = [prepared.frame.memory for prepared in add._prepared.values()]
+    (loaded,) = add._loaded.values()
+    assert len({id(memory) for memory in kept}) == 2 and not loaded.launcher.early._free, "the first was taken twice"
+
+
+def test_calls_with_arrays_that_never_come_again_share_one_memory(torch, fake):
+    add = CudaProgram(ADD_CODE)
+    for at in range(1, 20):
+        add(tensors(torch, 0x10000 * at, 0x10000 * at + 0x1000, 0x10000 * at + 0x2000), [64])
+    (loaded,) = add._loaded.values()
+    assert len(loaded.launcher.early._free) == 1
+    assert [seen.words[0] // 0x10000 for seen in fake.launches] == [*range(1, 20)]
+
+
+def test_a_launch_that_fails_leaves_nothing_that_another_could_take(torch, fake):
+    add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add(given, [64])
+    fake.failing["cuLaunchKernelEx"] = 700
+    with pytest.raises(TargetError, match="cuLaunchKernelEx failed"):
+        add(tensors(torch, *ELSEWHERE), [64])
+    add(given, [64])
+    assert [seen.words for seen in fake.launches] == [(0x1000, 0x2000, 0x3000, 64)] * 2
+
+
 def compiled(text: str, name: str, arguments: int) -> Any:
     """A C function, as a driver would have it."""
     llvm.initialize_native_target()
@@ -899,7 +945,8 @@ def with_a_driver_in_c(add: CudaProgram, context: int) -> CudaProgram:
 def test_a_call_that_was_made_before_costs_few_calls_of_python(torch, fake):
     """Calls are counted and not timed, so that a busy machine changes nothing."""
     add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
-    add(given, [64])
+    for _ in range(2):
+        add(given, [64])
     with_a_driver_in_c(add, fake.context_of(0))
     counted: list[str] = []
 

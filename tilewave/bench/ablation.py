@@ -86,7 +86,6 @@ NEEDED = (
     "choose_instructions",
     "pad_products",
     "shift_through_shared",
-    "slice_depth",
     "stage_shared",
     "use_copy_engine",
     "minimize_global_loads",

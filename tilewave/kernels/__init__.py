@@ -1,9 +1,18 @@
 """Kernels that come with tilewave, written in its own language.
 
-Those on rows are called like functions and write what they are given for it: `softmax(x, y)`. Each is made, for the
-dtypes, the device and the row length of a call, by the function beside it: `softmax_kernel`.
+They are called like functions and write what they are given for it: `softmax(x, y)`. Each is made, for the dtypes, the
+device and the row length of a call, by the function beside it: `softmax_kernel`.
 """
 
+from tilewave.kernels.attentions import AttentionTile as AttentionTile
+from tilewave.kernels.attentions import Heads as Heads
+from tilewave.kernels.attentions import Scores as Scores
+from tilewave.kernels.attentions import attention as attention
+from tilewave.kernels.attentions import attention_kernel as attention_kernel
+from tilewave.kernels.attentions import attention_tile_for as attention_tile_for
+from tilewave.kernels.decodes import attention_decode as attention_decode
+from tilewave.kernels.decodes import attention_parts_kernel as attention_parts_kernel
+from tilewave.kernels.decodes import join_parts_kernel as join_parts_kernel
 from tilewave.kernels.norms import layer_norm as layer_norm
 from tilewave.kernels.norms import layer_norm_kernel as layer_norm_kernel
 from tilewave.kernels.norms import rms_norm as rms_norm

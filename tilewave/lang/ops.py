@@ -433,6 +433,15 @@ def _function(cls: type[ir.Unary], name: str) -> Any:
     return apply
 
 
-exp, exp2, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2, ir.Log10))
+_power, _flushed_power = _function(ir.Exp2, "exp2"), _function(ir.Exp2Flushed, "exp2")
+
+
+def exp2(x: Traced, flush: bool = False) -> Traced:
+    """2 to the power of every element; `flush`: 0 where the element is below -126, which GPUs compute sooner."""
+    result: Traced = _flushed_power(x) if flush else _power(x)
+    return result
+
+
+exp, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Log, ir.Log2, ir.Log10))
 sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
 sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))

@@ -22,6 +22,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.pad_products import pad_products
@@ -35,13 +36,13 @@ from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_zeros import skip_zeros
-from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
 from tilewave.passes.turn_products import turn_products
@@ -96,7 +97,9 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         take_parts_first,  # behind: writes are cut into parts there
         simplify,  # folds the positions of lanes
         compare_places,  # behind: it looks at sums as simple as they get
+        MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),
+        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,
@@ -128,7 +131,6 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         ChooseInstructions(machine, places),
         pad_products,
         shift_through_shared,
-        slice_depth,  # before staging: each slice has a memory of its own, with rows as the matrix unit reads them
         StageShared(machine),
         MinimizeGlobalLoads(machine.widest_load_bytes),
         *pipelining,
@@ -142,7 +144,9 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         distribute_lanes,
         simplify,
         compare_places,  # behind: it looks at sums as simple as they get
+        MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),  # behind: it is lanes that hold rows
+        StoreInParts(),  # behind: it is what is computed again that need not be there all at once
         simplify,
     )
 
@@ -167,10 +171,11 @@ def hopper(
         SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
+        hoist_reads,  # behind: it moves what stands between loops
+        turn_products,  # before instructions are chosen: groups of waves lie below each other
         ChooseInstructions(machine, places),
         pad_products,
         shift_through_shared,
-        slice_depth,
         StageShared(machine),
         UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Shape3 = tuple[int, int, int]
 
@@ -105,8 +105,7 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
-@dataclass(frozen=True)
-class LaunchShape:
+class LaunchShape(NamedTuple):
     """What the sizes of a call decide, where a kernel leaves them open."""
 
     grid: Shape3

@@ -41,6 +41,7 @@ from tilewave.ir.ops.arith import (
     Erf,
     Exp,
     Exp2,
+    Exp2Flushed,
     Floor,
     FloorDiv,
     Function,
@@ -93,10 +94,12 @@ from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
+    GroupProduct,
     Lane,
     Load,
     LoadEach,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Ramp,
     Rearrange,
@@ -120,7 +123,7 @@ from tilewave.ir.ops.product import (
     ReadPanel,
     ZeroAccumulator,
 )
-from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
+from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
@@ -169,10 +172,12 @@ __all__ = [
     "Erf",
     "Exp",
     "Exp2",
+    "Exp2Flushed",
     "Floor",
     "FloorDiv",
     "Function",
     "Gather",
+    "GroupProduct",
     "HandOver",
     "InstructionGroup",
     "Iota",
@@ -195,6 +200,7 @@ __all__ = [
     "MakeExchange",
     "MakeSignals",
     "Matrix",
+    "MatrixHeld",
     "MatrixShared",
     "MatrixUnitOp",
     "Max",
@@ -222,6 +228,7 @@ __all__ = [
     "Reciprocal",
     "ReciprocalShift",
     "Reduce",
+    "ReduceHalves",
     "ReduceLanes",
     "ReduceRegisters",
     "Reduction",
