@@ -29,7 +29,7 @@ from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import ONE_ORDER, Block, Kernel, Op, Value
 from tilewave.ir.last_round import LARGEST
 from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
 from tilewave.ir.ops import (
@@ -81,6 +81,7 @@ BEYOND = Reason(
     "last round are not shared",
     "let the depth have an even number of steps",
 )
+ONE_SUM = Reason("sums are to be added in one order, so tiles of the last round are not shared")
 AnySplit = TypeVar("AnySplit", Split, EqualParts)
 
 
@@ -106,6 +107,8 @@ class SplitLastRound:
         left = kernel.workgroups % self.workgroups if isinstance(kernel.workgroups, int) else None
         if left == 0:
             return kernel
+        if kernel.sums == ONE_ORDER:
+            return kernel.declining(ONE_SUM.at(next(op.loc for op in walk(kernel.body) if isinstance(op, Mma))))
         try:
             found = _Tile.of(kernel)
             if left is None or not isinstance(found.steps, int):
