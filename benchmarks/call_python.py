@@ -39,7 +39,8 @@ NOTHING = """
 define i32 @cuLaunchKernelEx(ptr %config, ptr %function, ptr %parameters, ptr %extra) { ret i32 0 }
 define i32 @cuTensorMapEncodeTiled(ptr %map, i32 %dtype, i32 %rank, ptr %at, ptr %sizes, ptr %strides, ptr %box,
                                    ptr %steps, i32 %interleave, i32 %swizzle, i32 %promotion, i32 %fill) { ret i32 0 }
-define i32 @cuStreamIsCapturing(ptr %stream, ptr %status) { store i32 0, ptr %status  ret i32 0 }
+define i32 @cuStreamGetCaptureInfo_v2(ptr %stream, ptr %status, ptr %id, ptr %graph, ptr %edges, ptr %count) {
+  store i32 0, ptr %status  ret i32 0 }
 define i32 @cuCtxGetCurrent(ptr %context) { store i64 CONTEXT, ptr %context  ret i32 0 }
 """
 

@@ -21,6 +21,7 @@ from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import MMAType as MMAType
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
+from tilewave.lang.constraints import SplitConstraint as SplitConstraint
 from tilewave.lang.constraints import TilingConstraint as TilingConstraint
 from tilewave.lang.constraints import WaveConstraint as WaveConstraint
 from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
@@ -40,6 +41,7 @@ from tilewave.lang.ops import erf as erf
 from tilewave.lang.ops import exp as exp
 from tilewave.lang.ops import exp2 as exp2
 from tilewave.lang.ops import first_index as first_index
+from tilewave.lang.ops import fma as fma
 from tilewave.lang.ops import log as log
 from tilewave.lang.ops import log2 as log2
 from tilewave.lang.ops import log10 as log10

@@ -481,14 +481,6 @@ class Compiled:
         )
 
 
-def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Of the arrays of a call; of those that do not say it as numpy's do, as DLPack has them."""
-    try:
-        return [array.shape for array in arrays]
-    except AttributeError:
-        return [place_of(array)[1] for array in arrays]
-
-
 class _JudgedSizes:
     """The sizes of a kernel's calls; it is found right for them before anything runs."""
 
@@ -517,6 +509,14 @@ class _JudgedSizes:
             if not all(condition.holds(values) for condition in self.compiled.assumed):
                 return None
         return numbers if self.verdicts.knows(launched, places.shapes) else None
+
+
+def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Of the arrays of a call; of those that do not say it as numpy's do, as DLPack has them."""
+    try:
+        return [array.shape for array in arrays]
+    except AttributeError:
+        return [place_of(array)[1] for array in arrays]
 
 
 def _with_targets(error: WrongDevice) -> WrongDevice:

@@ -42,6 +42,8 @@ class WalkedDimension:
     step: int
     iters: Any = None
     """The author's expression for how many steps there are at most; None: as many as it takes."""
+    parts: int = 1
+    """Into how many its steps are cut, for workgroups that add up one tile together."""
 
     @property
     def ends_with_a_step(self) -> bool:

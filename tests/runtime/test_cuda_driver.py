@@ -431,14 +431,37 @@ def test_scratch_is_one_per_stream_and_tables_one_per_kernel(driver, fake):
 
 def test_a_graph_that_is_recorded_has_scratch_of_its_own(driver, fake):
     gemm = tiled(driver)
-    fake.capturing = {0x2}
+    fake.capturing = {0x2: 1}
     gemm([A, B, C], [4], 0x2)
     gemm([A, B, C], [4], 0x2)
-    fake.capturing = set()
+    fake.capturing = {}
     gemm([A, B, C], [4], 0x2)
     recorded, again, run = (seen.words[-1] for seen in fake.launches)
     assert recorded == again != run
     assert fake.memory[recorded].content == bytes(256)
+
+
+def test_two_graphs_of_one_kernel_may_run_side_by_side(driver, fake):
+    """As may two branches of one graph: what they have in common is nothing."""
+    gemm = tiled(driver)
+    for stream, recording in ((0x2, 1), (0x2, 2), (0x3, 2), (0x2, 2)):
+        fake.capturing = {stream: recording}
+        gemm([A, B, C], [4], stream)
+    first, second, branch, again = (seen.words[-1] for seen in fake.launches)
+    assert second == again and len({first, second, branch}) == 3
+    assert all(fake.memory[at].content == bytes(256) for at in (first, second, branch))
+    assert not fake.own_streams and fake.capture_mode == 0
+
+
+def test_the_memory_of_a_graph_that_is_gone_is_taken_by_the_next(driver, fake):
+    gemm = tiled(driver)
+    for recording in range(1, 5):
+        fake.capturing = {0x2: recording}
+        gemm([A, B, C], [4], 0x2)
+        if recording == 2:
+            fake.destroy_graph(1)
+    first, second, third, fourth = (seen.words[-1] for seen in fake.launches)
+    assert third == first and len({first, second, fourth}) == 3
 
 
 def test_strides_are_written_again_when_they_change(driver, fake):
@@ -858,9 +881,9 @@ def test_arrays_elsewhere_in_a_graph_have_scratch_memory_of_their_own(torch, fak
     add = adding(ScratchMemory(256))
     torch.streams[0] = 7
     add(tensors(torch, 0x1000, 0x2000, 0x3000))
-    fake.capturing = {7}
+    fake.capturing = {7: 1}
     add(tensors(torch, *ELSEWHERE))
-    fake.capturing = set()
+    fake.capturing = {}
     add(tensors(torch, 0x21000, 0x22000, 0x23000))
     run, recorded, again = (seen.words[3] for seen in fake.launches)
     assert run == again != recorded

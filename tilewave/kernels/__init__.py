@@ -4,6 +4,9 @@ They are called like functions and write what they are given for it: `softmax(x,
 device and the row length of a call, by the function beside it: `softmax_kernel`.
 """
 
+from tilewave.kernels.activations import ACTIVATIONS as ACTIVATIONS
+from tilewave.kernels.activations import Activation as Activation
+from tilewave.kernels.activations import gelu as gelu
 from tilewave.kernels.attentions import AttentionTile as AttentionTile
 from tilewave.kernels.attentions import Heads as Heads
 from tilewave.kernels.attentions import Scores as Scores
@@ -21,7 +24,6 @@ from tilewave.kernels.products import Floats as Floats
 from tilewave.kernels.products import GemmKernel as GemmKernel
 from tilewave.kernels.products import accumulator as accumulator
 from tilewave.kernels.products import error_bound as error_bound
-from tilewave.kernels.products import gelu as gelu
 from tilewave.kernels.products import gemm as gemm
 from tilewave.kernels.products import gemm_bias_gelu as gemm_bias_gelu
 from tilewave.kernels.rows import Rows as Rows

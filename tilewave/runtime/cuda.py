@@ -21,7 +21,7 @@ from tilewave.runtime.sizes import Size, SizedCall
 V = TypeVar("V")
 _NONE: Sequence[int] = ()
 Key = tuple[Any, ...]
-"""What calls are known by: facts of all arrays, a stream, whether a graph records it, and the numbers that decide."""
+"""What calls are known by: facts of all arrays, a stream, the graph that records it, and the numbers that decide."""
 
 KEPT_CALLS = 1024
 """Calls that a program remembers, and kinds of calls; more different ones in turn, and it starts afresh."""
@@ -175,7 +175,7 @@ class CudaProgram:
             raise self._told(refused) from None
         key: Key = ()
         if facts:
-            key = facts, stream, self._has_scratch and self._is_recorded(facts[DEVICES][0], stream), *deciding
+            key = facts, stream, self._has_scratch and self._recording(facts[DEVICES][0], stream), *deciding
         prepared = self._prepared.get(key)
         if prepared is None:
             self._launch_new(arrays, key, given, sized)
@@ -219,9 +219,10 @@ class CudaProgram:
         facts, *rest = key
         return self._lie(*places), facts[DEVICES:], *rest
 
-    def _is_recorded(self, number: int, stream: int) -> bool:
-        """Whether this launch goes into a graph, which has scratch memory of its own."""
-        return stream not in LEGACY_STREAMS and cuda_driver(self.code.kernel).capturing(number, stream)
+    def _recording(self, number: int, stream: int) -> int:
+        """The number of the recording that this launch goes into, which has scratch memory of its own; 0: it runs."""
+        found = None if stream in LEGACY_STREAMS else cuda_driver(self.code.kernel).recording(number, stream)
+        return 0 if found is None else found.number
 
     def _prepare(self, arrays: Sequence[object], key: Key, given: Mapping[str, Any], sized: Size) -> Prepared:
         """The launch of arrays that are looked at closely; it is kept for these, and for all that lie alike."""

@@ -40,6 +40,7 @@ from tilewave.runtime.gpu_launch import (
     Table,
     TiledArray,
 )
+from tilewave.runtime.graph_memory import GraphMemory
 from tilewave.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap, map_numbers
 
 LOG_BYTES = 1 << 16
@@ -47,8 +48,6 @@ CONFIG_BYTES = 56
 """Of a CUlaunchConfig."""
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
 _SHARED, _CONST, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 2, 3, 4, 8
-_RECORDED = -1
-"""In place of a stream: launches that a graph records."""
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
 
 
@@ -297,9 +296,9 @@ class Launcher:
             DeviceMemory.holding(self._driver, self._number, table, function.name) for table in description.tables
         ]
         slots = list(enumerate(description.slots))
-        self._scratch = {
-            (at, _RECORDED): self._zeros(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)
-        }
+        self._scratch: dict[tuple[int, int], DeviceMemory] = {}
+        """By parameter and stream."""
+        self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
         self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
         self.has_scalars = bool(self._scalars)
         maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
@@ -356,8 +355,9 @@ class Launcher:
                 raise NotImplementedError(f"no parameter for {slot}")
 
     def _scratch_at(self, at: int, size: int, stream: int) -> int:
-        if self._driver.capturing(self._number, stream):  # a graph may run anywhere, and beside this stream
-            return self._scratch[at, _RECORDED].address
+        recording = self._driver.recording(self._number, stream)
+        if recording is not None:  # a graph may run anywhere, and beside this stream
+            return self._of_graphs[at].address(recording, stream)
         found = self._scratch.get((at, stream))
         if found is None:
             found = self._scratch.setdefault((at, stream), self._zeros(size))
@@ -365,6 +365,9 @@ class Launcher:
 
     def _zeros(self, size: int) -> DeviceMemory:
         return DeviceMemory.zeroed(self._driver, self._number, size, self.function.name)
+
+    def _recorded(self, size: int) -> GraphMemory:
+        return GraphMemory(self._driver, self._number, size, self.function.name)
 
     def _map(self, slot: TiledArray, view: ArrayView) -> ArrayMap:
         tiled = tensor_map(slot, view)

@@ -49,7 +49,7 @@ class Table:
 class ScratchMemory:
     """The address of memory that the launches on one stream share; zeros before the first of them.
 
-    Launches that a graph records share theirs with all graphs, so two graphs of one kernel must not run side by side.
+    Launches that a graph records have theirs with the graph, so that graphs may run side by side.
     """
 
     bytes: int
