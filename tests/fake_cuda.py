@@ -134,6 +134,7 @@ class FakeCuda(FakeLibrary):
         "cuMemsetD8_v2": (c_int, c_ulonglong, c_ubyte, c_size_t),
         "cuStreamSynchronize": (c_int, c_void_p),
         "cuStreamIsCapturing": (c_int, c_void_p, OUT_INT),
+        "cuThreadExchangeStreamCaptureMode": (c_int, OUT_INT),
     }
 
     def __init__(self, *gpus: Gpu) -> None:
@@ -149,6 +150,8 @@ class FakeCuda(FakeLibrary):
         """Addresses of arrays that somebody else allocated, and their devices."""
         self.capturing: set[int] = set()
         """Streams whose launches are recorded into a graph."""
+        self.capture_mode = 0
+        """0: global, in which memory must not be had meanwhile; 2: relaxed."""
         self.registers, self.local_bytes, self.static_shared_bytes = 40, 0, 0
         self.info_log = "ptxas info    : Used 40 registers"
         self._stacks = threading.local()
@@ -354,7 +357,7 @@ class FakeCuda(FakeLibrary):
 
     def do_cuMemAlloc_v2(self, out: Any, size: int) -> int:
         must(size > 0, "memory has a size")
-        must(not self.capturing, "no memory while a graph is recorded")
+        must(not self.capturing or self.capture_mode == 2, "no memory while a graph is recorded")
         out[0] = address = 0x7F00_0000_0000 + (len(self.memory) << 32)
         self.memory[address] = Memory(self.current() - self.context_of(0), bytearray(b"\xaa" * size))
         return 0
@@ -373,6 +376,10 @@ class FakeCuda(FakeLibrary):
     def do_cuStreamSynchronize(self, stream: int | None) -> None:
         self.current()
         must(not self.capturing, "no waiting while a graph is recorded")
+
+    def do_cuThreadExchangeStreamCaptureMode(self, mode: Any) -> None:
+        must(mode[0] in (0, 1, 2), "a mode of capture")
+        self.capture_mode, mode[0] = mode[0], self.capture_mode
 
     def do_cuStreamIsCapturing(self, stream: int | None, out: Any) -> None:
         self.current()

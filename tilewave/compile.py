@@ -198,8 +198,7 @@ class Compiled:
         with IMPORTING:
             from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
-        lanes = self.build.lanes
-        if lanes is None:
+        if self.build.lanes is None:
             first = next(target for target in TARGETS.values() if target.has_lanes)
             raise TargetError(
                 f"{self.name}: lanes exist on GPUs, and it was compiled for {self.target}",
@@ -209,8 +208,9 @@ class Compiled:
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized.values)
-        lanes = self.build.lanes_for(views) or lanes
-        interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
+        for launch in self.build.lane_launches(views, sized.values):
+            kernel = bind(launch.kernel, launch.values)
+            interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
 
     def emulate(
         self,

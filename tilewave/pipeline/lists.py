@@ -154,12 +154,14 @@ def hopper(
     workgroups: int,
     fewest: int = 1,
     open_on_lines: bool = True,
+    repacked: tuple[str, ...] = (),
 ) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`; unsaid, the pass decides.
     `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
-    `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
+    `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines. `repacked`: arrays
+    that a launch copies into rows which do.
     """
     specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     return (
@@ -172,7 +174,7 @@ def hopper(
         shift_through_shared,
         slice_depth,
         StageShared(machine),
-        UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
+        UseCopyEngine(machine, repacked),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
         reduce_across_waves,
         ConvertLayouts(machine),

@@ -13,6 +13,7 @@ from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, La
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import key_of, lie_of, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory
+from tilewave.runtime.launch_sequence import LaunchSequence
 from tilewave.runtime.sizes import Size
 
 V = TypeVar("V")
@@ -58,10 +59,14 @@ class Nothing:
         return None
 
 
+Launch = LaunchTemplate | LaunchSequence | Nothing
+"""What calls of one kind do, wherever their arrays are."""
+
+
 class Prepared(NamedTuple):
     """A launch that can be made again and again."""
 
-    launcher: Launcher | Nothing
+    launcher: Launcher | LaunchSequence | Nothing
     frame: Any
     numbers: tuple[int, ...]
     """Those in the frame."""
@@ -70,7 +75,7 @@ class Prepared(NamedTuple):
 class Template(NamedTuple):
     """A launch for all arrays that lie alike."""
 
-    launch: LaunchTemplate | Nothing
+    launch: Launch
     reaches: Reaches
     numbers: tuple[int, ...]
 
@@ -199,7 +204,7 @@ class CudaProgram:
         number: int,
         stream: int,
         parameters: tuple[Parameter, ...],
-    ) -> LaunchTemplate | Nothing:
+    ) -> Launch:
         """All that launches with such arrays need, on the device of that number; the arrays have been checked."""
         return self.template(views, numbers, number, stream)
 

@@ -43,6 +43,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemsetD8_v2": (c_uint64, c_uint8, c_size_t),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamIsCapturing": (c_void_p, c_void_p),
+    "cuThreadExchangeStreamCaptureMode": (c_void_p,),
 }
 
 _POISONED = "an earlier kernel broke this process's CUDA context: restart it, and look at the kernels launched before"
@@ -73,6 +74,7 @@ NVIDIA = Vendor(
 _MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR, _SHARED_OPT_IN = 16, 38, 75, 76, 97
 _POINTER_DEVICE = 9
 NO_DEVICE = 100
+_RELAXED_CAPTURE = 2
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,23 @@ class CudaDriver(Driver):
             self.call("", "cuCtxPopCurrent_v2", ctypes.byref(popped))
 
     def capturing(self, number: int, stream: int) -> bool:
-        """Whether launches on the stream are recorded into a graph and not run; no memory can be had meanwhile."""
+        """Whether launches on the stream are recorded into a graph and not run; nothing is filled meanwhile."""
         if stream in LEGACY_STREAMS:  # CUDA records no such stream
             return False
         status = c_int()
         with self.current(number):
             self.call("", "cuStreamIsCapturing", stream or None, ctypes.byref(status))
         return status.value != 0
+
+    @contextmanager
+    def beside_capture(self) -> Iterator[None]:
+        """Within it, this thread may allocate memory while a graph is recorded: that is no part of the graph."""
+        mode = c_int(_RELAXED_CAPTURE)
+        self.call("", "cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self.call("", "cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def synchronize(self, number: int, stream: int) -> None:
         """Wait until everything on the stream is done."""
@@ -225,27 +237,37 @@ class CudaDriver(Driver):
 
 
 class DeviceMemory:
-    """Memory of a device, filled and ready for any stream, until it is freed: a table, or zeroed scratch."""
+    """Memory of a device until it is freed: a table or zeroed scratch, ready for any stream, or yet to be filled."""
 
-    def __init__(self, driver: CudaDriver, number: int, size: int, content: bytes, kernel: str) -> None:
+    def __init__(self, driver: CudaDriver, number: int, size: int, kernel: str) -> None:
         self._driver, self._number = driver, number
         self.bytes = size
         address = c_uint64()
-        with driver.current(number):
+        with driver.current(number), driver.beside_capture():
             driver.call(kernel, "cuMemAlloc_v2", ctypes.byref(address), size)
-            self.address = address.value
-            driver.call(kernel, "cuMemsetD8_v2", self.address, 0, size)
+        self.address = address.value
+
+    def _filled(self, content: bytes, kernel: str) -> DeviceMemory:
+        with self._driver.current(self._number):
+            self._driver.call(kernel, "cuMemsetD8_v2", self.address, 0, self.bytes)
             if content:
-                driver.call(kernel, "cuMemcpyHtoD_v2", self.address, content, len(content))
-            driver.call(kernel, "cuStreamSynchronize", None)  # other streams do not wait for the one that filled it
+                self._driver.call(kernel, "cuMemcpyHtoD_v2", self.address, content, len(content))
+            # Other streams do not wait for the one that filled it.
+            self._driver.call(kernel, "cuStreamSynchronize", None)
+        return self
+
+    @staticmethod
+    def unfilled(driver: CudaDriver, number: int, size: int, kernel: str) -> DeviceMemory:
+        """It may hold anything; it can be had while a graph is recorded, too."""
+        return DeviceMemory(driver, number, size, kernel)
 
     @staticmethod
     def zeroed(driver: CudaDriver, number: int, size: int, kernel: str) -> DeviceMemory:
-        return DeviceMemory(driver, number, size, b"", kernel)
+        return DeviceMemory(driver, number, size, kernel)._filled(b"", kernel)
 
     @staticmethod
     def holding(driver: CudaDriver, number: int, content: bytes, kernel: str) -> DeviceMemory:
-        return DeviceMemory(driver, number, len(content), content, kernel)
+        return DeviceMemory(driver, number, len(content), kernel)._filled(content, kernel)
 
     def free(self) -> None:
         """Give it back; kernels that use it must be done."""

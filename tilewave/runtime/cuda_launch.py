@@ -43,7 +43,7 @@ CONFIG_BYTES = 56
 """Of a CUlaunchConfig."""
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
 _SHARED, _CONST, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 2, 3, 4, 8
-_RECORDED = -1
+RECORDED = -1
 """In place of a stream: launches that a graph records."""
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
 
@@ -266,7 +266,7 @@ class Launcher:
         ]
         slots = list(enumerate(description.slots))
         self._scratch = {
-            (at, _RECORDED): self._zeros(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)
+            (at, RECORDED): self._zeros(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)
         }
         self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
         self._of_symbols = picked([slot.index if isinstance(slot, SymbolArgument) else -1 for _, slot in slots])
@@ -343,7 +343,7 @@ class Launcher:
 
     def _scratch_at(self, at: int, size: int, stream: int) -> int:
         if self._driver.capturing(self._number, stream):  # a graph may run anywhere, and beside this stream
-            return self._scratch[at, _RECORDED].address
+            return self._scratch[at, RECORDED].address
         found = self._scratch.get((at, stream))
         if found is None:
             found = self._scratch.setdefault((at, stream), self._zeros(size))

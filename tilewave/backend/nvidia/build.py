@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
-from tilewave.backend.protocol import Build, figures_of
+from tilewave.backend.nvidia.repacking import in_numpy, odd_rows
+from tilewave.backend.protocol import Build, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
@@ -28,6 +29,7 @@ from tilewave.runtime.cache import compile_key, key_of
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
+    from tilewave.backend.nvidia.repacking import RowCopy
     from tilewave.runtime.saved_file import Stored
     from tilewave.runtime.sizes import Size
 
@@ -80,6 +82,11 @@ class NvidiaBuild(Build):
     off_lines: Callable[[], NvidiaBuild] | None = None
     """How it is built for open rows that do not begin on cache lines; None where rows are known, or lanes load."""
 
+    repacked: tuple[str, ...] = ()
+    """Arrays of known sizes whose rows the copy engine cannot take, and that are copied to where it can."""
+    copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
+    """What a file brought for that."""
+
     @cached_property
     def passed(self) -> Passed:
         return self.passing()
@@ -102,8 +109,11 @@ class NvidiaBuild(Build):
         """For open rows off cache lines."""
         return self.off_lines() if self.off_lines else self
 
-    def lanes_for(self, views: Sequence[ArrayView]) -> Kernel:
-        return self.program.kernel_of(self.program.variant_for(views)) if is_open(self.tiles) else self.lanes
+    def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
+        program, plan = self.program, self.program.plan_for(views)
+        kernel = program.kernel_of(plan.variant) if is_open(self.tiles) else self.lanes
+        main = LaneLaunch(kernel, tuple(views), values)
+        return in_numpy(plan.repacked, views, main) if plan.repacked else (main,)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -112,12 +122,15 @@ class NvidiaBuild(Build):
     @cached_property
     def program(self) -> NvidiaProgram:
         with IMPORTING:
-            from tilewave.backend.nvidia.program import NvidiaProgram, maker  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
+            from tilewave.backend.nvidia.make import maker  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
+            from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415
 
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
         sharing = (lambda: self.sharing.lanes) if self.off_lines else None
-        return NvidiaProgram(self.tiles, self.chip, lambda: self.lanes, make, plain, sharing, dict(self.codes))
+        repacks = bool(self.repacked) or (self.otherwise is not None and is_open(self.tiles))
+        kernels = lambda: self.lanes, make, plain, sharing
+        return NvidiaProgram(self.tiles, self.chip, *kernels, repacks, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
@@ -180,7 +193,8 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles))
+    repacked = odd_rows(tiles)
+    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *repacked)
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
@@ -192,21 +206,28 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     sharing = off_lines if is_open(tiles) else None
 
     def chosen() -> NvidiaBuild:
-        copying = _chosen(tiles, chip, places, stages)
+        copying = _chosen(tiles, chip, places, stages, repacked=repacked)
         if _copies(copying):
-            return replace(copying, key=key, otherwise=plain, off_lines=sharing)
+            return replace(copying, key=key, otherwise=plain, off_lines=sharing, repacked=repacked)
         return replace(_tried(copying, plain()), key=key)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
     whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code})
-    return replace(whole, otherwise=plain, off_lines=sharing) if code.maps else whole
+    return replace(whole, otherwise=plain, off_lines=sharing, repacked=repacked) if code.maps else whole
 
 
-def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_on_lines: bool = True) -> NvidiaBuild:
+def _chosen(
+    tiles: Kernel,
+    chip: Chip,
+    places: Places,
+    stages: int | None,
+    open_on_lines: bool = True,
+    repacked: tuple[str, ...] = (),
+) -> NvidiaBuild:
     """With copies; as many workgroups as run at once, if each has a processor to itself."""
-    built = build_copying(tiles, chip, places, stages, chip.processors, open_on_lines)
+    built = build_copying(tiles, chip, places, stages, chip.processors, open_on_lines, repacked)
     if not _copies(built):
         return built
     needed = built.resources.shared_bytes
@@ -215,7 +236,7 @@ def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
     enough = tiles.workgroups if isinstance(tiles.workgroups, int) else 0
-    one_each = build_copying(tiles, chip, places, stages, enough, open_on_lines)
+    one_each = build_copying(tiles, chip, places, stages, enough, open_on_lines, repacked)
     return _saying("make_persistent", TWO_FIT.at(loc, bytes=needed), one_each)
 
 
@@ -239,10 +260,16 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
 
 
 def build_copying(
-    tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int, open_on_lines: bool = True
+    tiles: Kernel,
+    chip: Chip,
+    places: Places,
+    stages: int | None,
+    workgroups: int,
+    open_on_lines: bool = True,
+    repacked: tuple[str, ...] = (),
 ) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once, 0: each has a tile."""
-    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups, open_on_lines))
+    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups, open_on_lines, repacked))
 
 
 def copying_passes(
@@ -251,10 +278,13 @@ def copying_passes(
     stages: int | None = None,
     workgroups: int | None = None,
     open_on_lines: bool = True,
+    repacked: tuple[str, ...] = (),
 ) -> tuple[Pass, ...]:
     """`workgroups`: as many as the chip has processors, where it is not said."""
     at_once = chip.processors if workgroups is None else workgroups
-    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, at_once, stages or 1, open_on_lines)
+    passes: tuple[Pass, ...] = _pipelines().hopper(
+        chip, places, stages, at_once, stages or 1, open_on_lines, repacked
+    )
     return passes
 
 

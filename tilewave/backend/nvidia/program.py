@@ -8,13 +8,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
+from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
+from tilewave.backend.nvidia.repacking import Misfit, RepackedArray, RowCopy, can_repack, is_worth_it, repacked
+from tilewave.backend.nvidia.row_copies import RowCopies
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
-from tilewave.forks import IMPORTING, cached_property
+from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
@@ -23,33 +25,18 @@ from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
-from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, Nothing
-from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
+from tilewave.runtime.cuda import CudaCode, CudaProgram, Launch, Nothing
+from tilewave.runtime.cuda_launch import tensor_map
 from tilewave.runtime.foreign_arrays import LINE
-from tilewave.runtime.gpu_launch import (
-    Address,
-    Cluster,
-    EarlyStart,
-    GpuLaunch,
-    LaunchShape,
-    ScalarSlot,
-    ScratchMemory,
-    Slot,
-    Stride,
-    SymbolArgument,
-    TiledArray,
-)
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory, TiledArray
 from tilewave.runtime.launch_numbers import InOrder
+from tilewave.runtime.launch_sequence import PrivateMemory
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
-Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
-"""Code for arrays that lie so; lanes are asked for where the cache does not know it."""
-
 KEPT_CLASSES = 1024
 LONGEST, FARTHEST = 1 << 32, 1 << 40
 """Of an axis, and of its step in bytes, that the copy engine takes."""
@@ -60,10 +47,25 @@ ONE_BY_ONE = Reason(
     "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
     "copy it into rows without gaps",
 )
+NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
 NARROW = Reason(
     "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move {bytes} at a time",
     "let it begin, and its rows lie, at multiples of {widest} bytes",
 )
+
+
+class Plan(NamedTuple):
+    """What a call does: the code it takes, and the arrays that are repacked for it."""
+
+    variant: Variant
+    repacked: tuple[RepackedArray, ...] = ()
+
+    def views(self, views: Sequence[ArrayView]) -> list[ArrayView]:
+        """The arrays as that code finds them."""
+        found = list(views)
+        for r in self.repacked:
+            found[r.array] = r.padded(found[r.array])
+        return found
 
 
 class Chosen(NamedTuple):
@@ -87,6 +89,10 @@ class NvidiaProgram:
     otherwise: Callable[[], Kernel] | None = None
     off_lines: Callable[[], Kernel] | None = None
     """For open rows that do not begin on cache lines."""
+    repacks: bool = False
+    """Whether arrays that its copies cannot take may be copied to where they can."""
+    known_copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
+    """Code of copies that a file brought."""
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, Chosen] = field(default_factory=dict)
     """What calls took so far."""
@@ -105,10 +111,15 @@ class NvidiaProgram:
     def memories(self) -> list[Any]:
         return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]
 
+    @cached_property
+    def copies(self) -> RowCopies:
+        """What repacks its arrays."""
+        return RowCopies(self.chip, PrivateMemory(self.name), dict(self.known_copies))
+
     @property
     def llvm_ir(self) -> str | None:
         """What LLVM is given where code is made."""
-        ir: str | None = _compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
+        ir: str | None = compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
         return ir
 
     @property
@@ -129,7 +140,7 @@ class NvidiaProgram:
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
         if not self._chooser:
-            code = self._any_code(parameters) if self.is_open else self._cuda_code(Variant(), parameters)
+            code = self._any_code(parameters) if self.is_open or self.repacks else self._cuda_code(Variant(), parameters)
             self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
         self._chooser[0](arrays, numbers, parameters)
 
@@ -171,7 +182,7 @@ class NvidiaProgram:
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
-        return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), _launch(code, self.tiles), parameters)
+        return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, self.tiles), parameters)
 
     def _any_code(self, parameters: Parameters) -> CudaCode:
         """What all of its code has in common, before it is known which arrays come; some of it hands parts over."""
@@ -203,6 +214,29 @@ class NvidiaProgram:
     def for_any(self) -> Variant:
         """Element by element, which needs neither neighbours nor alignment."""
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
+
+    def plan_for(self, views: Sequence[ArrayView]) -> Plan:
+        """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
+        plain = Plan(self.variant_for(views))
+        misfits = self._misfits(views) if plain.variant.is_plain and self.repacks else []
+        shapes = {name: v.shape for name, v in self._named(views).items()}
+        if not misfits or not all(can_repack(views[x.array]) for x in misfits):
+            return plain
+        if not is_worth_it(self.tiles, shapes):
+            return plain
+        arrays = repacked(views, misfits)
+        variant = self.variant_for(Plan(Variant(), arrays).views(views))
+        return plain if variant.is_plain else Plan(variant, arrays)
+
+    def _misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
+        """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""
+        named, widest = self._named(views), self.chip.widest_load_bytes
+        problems = self._not_copied(named)
+        if self.is_open:  # code for open sizes loads whole chunks, or single elements
+            narrow = {name: size for name, size in self._fitting(views).narrow if name not in self.written}
+            problems = {name: NARROW_ROWS.format(bytes=size, widest=widest) for name, size in narrow.items()} | problems
+        order = list(named)
+        return [Misfit(order.index(name), name, why, name in self.written) for name, why in problems.items()]
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
         return self._class_of(views) if self.is_open else self._fitting(views)
@@ -243,9 +277,11 @@ class NvidiaProgram:
         return self.declined(check_call(self.name, parameters, arrays, "cuda", here()))
 
     def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
-        named, variant = self._named(views), self._variant_for(views)
+        named, plan = self._named(views), self.plan_for(views)
+        variant = plan.variant if plan.repacked else self._variant_for(views)
         copied = self._not_copied(named) if variant.is_plain else {}
-        found = [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
+        found = [r.told for r in plan.repacked]
+        found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
         found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in variant.narrow]
@@ -297,7 +333,7 @@ class Chooser(CudaProgram):
 
     def prepare(
         self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
-    ) -> LaunchTemplate | Nothing:
+    ) -> Launch:
         owner = self.owner
         tiles = owner.tile_count(numbers)
         if not tiles:
@@ -305,12 +341,14 @@ class Chooser(CudaProgram):
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
-        program, code, launched = owner.chosen(owner.variant_for(views), parameters)
+        plan = owner.plan_for(views)
+        program, code, launched = owner.chosen(plan.variant, parameters)
         owner.warn_of_slow_code(program, number)
         workgroups, passed = launched(numbers)
         one_round = workgroups == -(-tiles // code.cluster) * code.cluster
         shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
-        return program.template(views, passed, number, stream, shape)
+        main = program.template(plan.views(views), passed, number, stream, shape)
+        return owner.copies.around(plan.repacked, views, (number, stream), main) if plan.repacked else main
 
 
 def _lie(v: ArrayView) -> tuple[Any, ...]:
@@ -336,54 +374,3 @@ def alignment(v: ArrayView, widest_bytes: int) -> int:
         if extent > 1:
             found |= stride
     return found & -found
-
-
-def maker(key: str, chip: Chip) -> Make:
-    """From the cache, or made anew and kept."""
-
-    def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
-        code = kept(key, variant)
-        if code is None:
-            code = _compiler().code_of(kernel_of(variant), chip, variant)
-            keep(key, variant, code)
-        return code
-
-    return make
-
-
-def _compiler() -> ModuleType:
-    with IMPORTING:
-        from tilewave.backend.nvidia import compiler as nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
-
-    return nvidia_ptx
-
-
-def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
-    names = [v.name for v in tiles.body.args if isinstance(v.type, Memory)]
-    symbols = code.symbols
-    slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
-    attributes = (
-        *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
-        *((EarlyStart(),) if code.starts_early else ()),
-    )
-    known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
-    grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)
-    return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
-
-
-def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
-    match argument.kind:
-        case "pointer":
-            return Address(names.index(argument.name))
-        case "stride":
-            return Stride(names.index(argument.name), argument.axis)
-        case "symbol":
-            index = symbols.index(argument.name)
-            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarSlot(index)
-        case "scratch":
-            return ScratchMemory(argument.scratch_bytes)
-    raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
-
-
-def _tiled(m: MapArgument, names: Sequence[str]) -> TiledArray:
-    return TiledArray(names.index(m.name), m.axes, m.box, m.swizzle_bytes)

@@ -1,0 +1,213 @@
+"""Arrays that the copy engine cannot take, copied into memory of the launch where it can.
+
+Rows that begin anywhere are copied, once per call, into rows that begin on cache lines (`ir/repack.py`); the product is
+then computed by the very code that arrays take which lie so from the beginning. What is written comes back by a copy of
+the other kind. An array's sizes stay what they are, so nothing is multiplied that the caller did not give: where a tile
+hangs over the end of a row, the engine brings zeros, whatever the private memory holds there.
+
+Lanes that load such tiles themselves do it element by element, and every workgroup anew. What that costs grows with the
+bytes that all workgroups load, what repacking costs is little more than two launches; `is_worth_it` weighs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from tilewave.backend.protocol import LaneLaunch
+from tilewave.errors import NOWHERE
+from tilewave.ir.core import Kernel
+from tilewave.ir.launch import numbers_of
+from tilewave.ir.ops import Read, Write
+from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.repack import CHUNK_BYTES, MOST_CHUNKS, pack_rows, unpack_rows
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import DTYPES, DType, Memory
+from tilewave.machine.chips import NVIDIA_LANES
+from tilewave.runtime.arrays import ArrayView
+
+LEAST_BYTES = 8 << 20
+"""That all workgroups load: at about 0.7 TB/s, which is what lanes load of odd rows on an H200, they take 12 µs; the
+launches of two copies take 6 µs more than none (`benchmarks/unaligned_h200.py`)."""
+PITCH_BYTES = 128
+"""Rows of private memory lie at multiples of a cache line."""
+ALLOCATED_BYTES = 256
+"""Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
+CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"]}
+"""What elements of so many bytes are copied as: copies ask for bits alone."""
+
+REPACKED = Reason(
+    "{array} {problem}, so it {moved} rows of {pitch} bytes, in memory of the launch's own, {when} each launch",
+    "let it begin, and its rows lie, at multiples of {grain} bytes",
+)
+
+
+def is_worth_it(kernel: Kernel, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Whether workgroups load enough of arrays of these shapes: for each tile that one of them writes, it goes along
+    whole rows of its operands."""
+    tiles = loaded = 0
+    for op in walk(kernel.body):
+        match op:
+            case Write(tile, memory) if memory.name in shapes:
+                tiles = max(tiles, _tiles(shapes[memory.name], op.axes, tile.type.shape))
+            case Read(memory) if memory.name in shapes and op.result.type.rank > 1:
+                *rows, _ = op.result.type.shape
+                loaded += prod(rows) * shapes[memory.name][op.axes[-1]] * memory.type.dtype.bytes
+            case _:
+                pass  # it moves no tile of an array
+    return loaded * tiles >= LEAST_BYTES
+
+
+def odd_rows(kernel: Kernel) -> tuple[str, ...]:
+    """The arrays of known sizes that are worth repacking: rows of what is read in tiles do not lie on 16 bytes."""
+    memories = {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
+    if any(kind.is_open for kind in memories.values()):
+        return ()
+    read = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and op.result.type.rank > 1}
+    odd = [name for name, m in memories.items() if name in read and m.shape[-1] * m.dtype.bytes % CHUNK_BYTES]
+    return tuple(odd) if odd and is_worth_it(kernel, {name: m.shape for name, m in memories.items()}) else ()
+
+
+def _tiles(shape: Sequence[int], axes: Sequence[int], tile: Sequence[int]) -> int:
+    """How many of them an array has."""
+    across = dict(zip(axes, tile, strict=True))
+    return prod(-(-n // across.get(axis, 1)) for axis, n in enumerate(shape))
+
+
+@dataclass(frozen=True)
+class RepackedArray:
+    """An array that a launch finds in rows on cache lines, `offset_bytes` into its private memory."""
+
+    array: int
+    name: str
+    problem: str
+    """Why, as said behind its name."""
+    is_written: bool
+    offset_bytes: int
+    pitch_bytes: int
+
+    @property
+    def told(self) -> Declined:
+        """What is done about it, for people."""
+        moved, when = ("comes back from", "behind") if self.is_written else ("is copied into", "in front of")
+        facts = {"moved": moved, "when": when, "grain": CHUNK_BYTES, "pitch": self.pitch_bytes}
+        return REPACKED.at(NOWHERE, array=self.name, problem=self.problem, **facts)
+
+    def bytes(self, shape: Sequence[int]) -> int:
+        return prod(shape[:-1]) * self.pitch_bytes
+
+    def strides(self, v: ArrayView) -> tuple[int, ...]:
+        found = [v.dtype.bytes]
+        for step in (self.pitch_bytes, *v.shape[-2:0:-1])[: len(v.shape) - 1]:
+            found.insert(0, step if len(found) == 1 else step * found[0])
+        return tuple(found)
+
+    def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
+        """The array in private memory; rows that are written end with the last chunk, since stores are cut there."""
+        cols = _up(v.shape[-1], CHUNK_BYTES // v.dtype.bytes) if self.is_written else v.shape[-1]
+        at = memory + self.offset_bytes
+        return replace(v, pointer=at, shape=(*v.shape[:-1], cols), strides=self.strides(v), readonly=False)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """An array that keeps a launch from copies."""
+
+    array: int
+    name: str
+    problem: str
+    is_written: bool
+
+
+def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[RepackedArray, ...]:
+    """Places for arrays, one behind the other."""
+    found: list[RepackedArray] = []
+    offset = 0
+    for x in misfits:
+        v = views[x.array]
+        pitch = _up(v.shape[-1] * v.dtype.bytes, PITCH_BYTES)
+        found.append(RepackedArray(x.array, x.name, x.problem, x.is_written, offset, pitch))
+        offset += _up(found[-1].bytes(v.shape), ALLOCATED_BYTES)
+    return tuple(found)
+
+
+def private_bytes(arrays: Sequence[RepackedArray], views: Sequence[ArrayView]) -> int:
+    """All that they take."""
+    last = arrays[-1]
+    return last.offset_bytes + last.bytes(views[last.array].shape)
+
+
+def can_repack(v: ArrayView) -> bool:
+    """Whether its rows can be copied: neighbours lie side by side, and a copy has few enough chunks."""
+    chunks = prod(v.shape[:-1]) * (v.shape[-1] * v.dtype.bytes // CHUNK_BYTES + 2)
+    return v.strides[-1] == v.dtype.bytes and 0 < chunks < MOST_CHUNKS and v.dtype.bytes in CARRIERS
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+# copies -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowCopy:
+    """One of the two kernels, for elements of so many bytes in arrays of so many axes."""
+
+    is_back: bool
+    element_bytes: int
+    rank: int
+
+    @property
+    def dtype(self) -> DType:
+        return CARRIERS[self.element_bytes]
+
+    @property
+    def kernel(self) -> Kernel:
+        make = unpack_rows if self.is_back else pack_rows
+        return make(self.dtype, self.rank, NVIDIA_LANES)
+
+    def numbers(self, v: ArrayView) -> tuple[int, ...]:
+        """Those of a launch that copies this array from its rows, or back to them."""
+        width = CHUNK_BYTES // self.element_bytes
+        if not self.is_back:
+            return (*v.shape, _up(v.shape[-1], width))
+        begin = v.pointer // self.element_bytes % width
+        return (*v.shape, begin, *(s // self.element_bytes % width for s in v.strides[:-1]))
+
+    def arrays(self, v: ArrayView, r: RepackedArray, memory: int) -> tuple[ArrayView, ArrayView]:
+        """The rows, and what they are copied to or from."""
+        rows = replace(v, dtype=self.dtype)
+        padded = r.padded(rows, memory)
+        cols = v.shape[-1] if self.is_back else _up(v.shape[-1], CHUNK_BYTES // self.element_bytes)
+        return rows, replace(padded, shape=(*v.shape[:-1], cols))
+
+
+# in numpy -----------------------------------------------------------------------------------------------------------
+
+POISON = 0xFF
+"""What every byte of private memory holds at first: no number of any float, and -1."""
+
+
+def in_numpy(
+    arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: LaneLaunch
+) -> Iterator[LaneLaunch]:
+    """The launches of a call whose arrays are repacked, with private memory of this process."""
+    memory = np.full(private_bytes(arrays, views) + ALLOCATED_BYTES, POISON, np.uint8)
+    at = _up(memory.ctypes.data, ALLOCATED_BYTES)
+    own = list(views)
+    for r in arrays:
+        own[r.array] = replace(r.padded(views[r.array], at), shape=views[r.array].shape, owner=memory)
+    yield from (_in_numpy(r, views[r.array], at, memory) for r in arrays if not r.is_written)
+    yield replace(main, views=tuple(own))
+    yield from (_in_numpy(r, views[r.array], at, memory) for r in arrays if r.is_written)
+
+
+def _in_numpy(r: RepackedArray, v: ArrayView, at: int, memory: object) -> LaneLaunch:
+    copy = RowCopy(r.is_written, v.dtype.bytes, len(v.shape))
+    rows, padded = copy.arrays(v, r, at)
+    values = dict(zip([x.name for x in numbers_of(copy.kernel)], copy.numbers(v), strict=True))
+    return LaneLaunch(copy.kernel, (rows, replace(padded, owner=memory)), values)
