@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from tilewave.ir.core import Value
-from tilewave.ir.types import Memory, Padded, Swizzled
+from tilewave.ir.types import Extent, Memory, Padded, Swizzled
 
 
 def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
@@ -39,7 +39,9 @@ def offset(memory: Memory, *position: Any) -> Any:
 
 def row_elements(memory: Memory) -> int:
     """From the first element of a row to that of the next."""
-    return memory.shape[-1] + (memory.placement.elements if isinstance(memory.placement, Padded) else 0)
+    last = memory.extents[-1]
+    assert isinstance(last, int), f"how long rows of {memory} are is known at the launch"
+    return last + (memory.placement.elements if isinstance(memory.placement, Padded) else 0)
 
 
 def elements(memory: Memory) -> int:
@@ -56,14 +58,20 @@ def lies_in(v: Value, space: str) -> bool:
     return isinstance(v.type, Memory) and v.type.space == space
 
 
+def row_pitch(v: Value) -> Extent:
+    """From the first element of a memory's row to that of the next, if it has no gaps but those that are known."""
+    assert isinstance(v.type, Memory)
+    row = v.type.extents[-1]
+    return row_elements(v.type) if isinstance(row, int) else row
+
+
 def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
     """Whether each row of a memory begins on a line of so many bytes, if the first one does; `open_rows` where rows are
     as long as the launch says."""
-    kind = v.type
-    if not isinstance(kind, Memory):
+    if not isinstance(v.type, Memory):
         return False
-    row = kind.extents[-1]
-    return open_rows if isinstance(row, str) else row * kind.dtype.bytes % line_bytes == 0
+    row = row_pitch(v)
+    return open_rows if isinstance(row, str) else row * v.type.dtype.bytes % line_bytes == 0
 
 
 def box_axes(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:

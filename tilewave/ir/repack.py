@@ -9,9 +9,9 @@ line: lane i of the launch makes chunk i of the copy.
     store(%x, %padded, [%row, %chunk * 8], [])
 
 On the way back a lane makes what is one aligned chunk of the array itself; only the first and the last one of a row are
-stored element by element. Where chunks begin follows from the array's address: `%begin` and `%apart_0` say, in elements,
-by how much its first row and each next one lie behind a multiple of 16 bytes. Any other numbers give the same copy, but
-slowly.
+stored element by element. Where chunks begin follows from the array's address: `%begin` and `%apart_0` say, in
+elements, by how much its first row and each next one lie behind a multiple of 16 bytes. Any other numbers give the same
+copy, but slowly.
 """
 
 from __future__ import annotations

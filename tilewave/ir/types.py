@@ -136,7 +136,7 @@ class Tile(Sized):
 
 @dataclass(frozen=True)
 class Padded:
-    """Rows of a shared memory with some unused elements behind each: `pad(16)`."""
+    """Rows with some unused elements behind each: `pad(16)`."""
 
     elements: int
 
@@ -171,7 +171,8 @@ Placement = Padded | Swizzled
 class Memory:
     """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call.
 
-    A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`.
+    A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`. Of a
+    global one, `pad(16)` says that a launch copies it into rows with so many unused elements behind each.
     Sizes that stay open until the launch are named: `memory<{M}x64xf16, global>`.
     """
 

@@ -211,6 +211,8 @@ def _type_fault(kind: Type) -> str:
 
 
 def _rows_can_lie_so(memory: Memory) -> bool:
+    if isinstance(memory.placement, Padded) and memory.space == "global":
+        return memory.placement.elements > 0 and isinstance(memory.extents[-1], int)
     if memory.space != "shared":
         return False
     if isinstance(memory.placement, Padded):

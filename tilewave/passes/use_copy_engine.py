@@ -8,15 +8,15 @@ All tiles of a kernel or none: what lanes bring and what the engine brings are a
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
-from tilewave.ir.placements import lies_in
-from tilewave.ir.reasons import Declined, Left, Reason, want
+from tilewave.ir.placements import lies_in, row_pitch
+from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import dims
 from tilewave.machine.chips import Chip, CopyEngine
@@ -28,11 +28,6 @@ ACROSS_ROWS = Reason(
 ROWS_APART = Reason(
     "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so lanes load all tiles",
     "give it rows of a multiple of {elements} elements",
-)
-REPACKED = Reason(
-    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so each launch copies it "
-    "into rows of its own first",
-    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
 )
 ODD_STEP = Reason(
     "a step of {memory} has {bytes} bytes of a row, and the copy engine takes multiples of {grain} up to {widest}, so "
@@ -73,14 +68,10 @@ SEVERAL_LOOPS = Reason(
 
 @dataclass(frozen=True)
 class UseCopyEngine:
-    """`repacked`: memories that a launch copies into rows which the engine takes, whatever their own are."""
-
     machine: Chip
-    repacked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        more = f", repacked={list(self.repacked)}" if self.repacked else ""
-        return f"UseCopyEngine({self.machine.name}{more})"
+        return f"UseCopyEngine({self.machine.name})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         staged = {op.result for op in walk(kernel.body) if isinstance(op, Allocate) and lies_in(op.result, "shared")}
@@ -98,8 +89,7 @@ class UseCopyEngine:
                 return [moves[op].copy()]
             return [] if isinstance(op, Read) and op.result in gone else None
 
-        told = (move.told(engine) for move in moves.values() if move.read.memory.name in self.repacked)
-        return rewrite(kernel, copy).declining(*told)
+        return rewrite(kernel, copy)
 
     def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[CopiedTile]:
         """Everything that is staged, in one block; raises `Left` where the engine cannot bring it."""
@@ -109,7 +99,7 @@ class UseCopyEngine:
             return []
         found = [finder.move(op, homes[0]) for op in homes[0].ops if isinstance(op, Write) and finder.stages(op)]
         for move in found:
-            move.check(engine, positions, self.repacked)
+            move.check(engine, positions)
         if len(homes) > 1:
             other = next(op for op in homes[1].ops if finder.stages(op))
             raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
@@ -123,7 +113,7 @@ class CopiedTile:
     read: Read
     write: Write
 
-    def check(self, engine: CopyEngine, positions: BlockScalars, repacked: Container[str] = ()) -> None:
+    def check(self, engine: CopyEngine, positions: BlockScalars) -> None:
         memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
@@ -131,22 +121,16 @@ class CopiedTile:
         want(not self.read.within, PADDED, loc, **facts, **shapes)
         rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, loc, **facts)
-        row_bytes, row = box[-1] * size, memory.extents[-1]
+        row_bytes, row = box[-1] * size, row_pitch(self.read.memory)
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
-        if isinstance(row, int) and self.read.memory.name not in repacked:  # open rows are looked at at the launch
+        if isinstance(row, int):  # open rows are looked at when it is launched
             want(row * size % grain == 0 or memory.rank == 1, ROWS_APART, loc, **facts, bytes=row * size)
         want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
         want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
         axes = memory.rank
         want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
-
-    def told(self, engine: CopyEngine) -> Declined:
-        """That it is repacked."""
-        memory, size, grain = self.read.memory.type, self.read.memory.type.dtype.bytes, engine.grain_bytes
-        facts = {"memory": self.read.memory.name, "bytes": memory.extents[-1] * size, "elements": grain // size}
-        return REPACKED.at(self.read.loc, grain=grain, **facts)
 
     def copy(self) -> Copy:
         return Copy(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)

@@ -30,6 +30,7 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.shift_through_shared import shift_through_shared
@@ -154,18 +155,17 @@ def hopper(
     workgroups: int,
     fewest: int = 1,
     open_on_lines: bool = True,
-    repacked: tuple[str, ...] = (),
 ) -> tuple[Pass, ...]:
     """The same, where the copy engine can bring all tiles: one wave asks for them, `stages` steps ahead.
 
     Where shared memory holds fewer stages, the ring has fewer, but not below `fewest`; unsaid, the pass decides.
     `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
-    `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines. `repacked`: arrays
-    that a launch copies into rows which do.
+    `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
     specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     return (
-        take_a_step,  # first: whoever makes parts of a depth must know that there is one
+        RepackRows(machine),  # first: whoever asks where rows begin must know that they are copied
+        take_a_step,  # before: whoever makes parts of a depth must know that there is one
         SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
@@ -174,7 +174,7 @@ def hopper(
         shift_through_shared,
         slice_depth,
         StageShared(machine),
-        UseCopyEngine(machine, repacked),  # behind staging: it replaces the reads and writes that staging made
+        UseCopyEngine(machine),  # behind staging: it replaces the reads and writes that staging made
         MinimizeGlobalLoads(machine.widest_load_bytes),  # what lanes still load
         reduce_across_waves,
         ConvertLayouts(machine),

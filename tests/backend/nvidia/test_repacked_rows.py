@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from host_lanes import run_on_host
 
-from tilewave.backend.nvidia.repacking import RowCopy, repacked, Misfit
+from tilewave.backend.nvidia.repacking import Misfit, RowCopy, repacked
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.launch import bind, numbers_of
 from tilewave.ir.parse import parse

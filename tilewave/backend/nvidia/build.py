@@ -8,9 +8,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
+from tilewave.analysis.repacking import odd_rows
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
-from tilewave.backend.nvidia.repacking import in_numpy, odd_rows
+from tilewave.backend.nvidia.repacking import in_numpy
 from tilewave.backend.protocol import Build, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
@@ -21,7 +22,7 @@ from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.chips import Chip
+from tilewave.machine.chips import TENSOR_MAPS, Chip
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import compile_key, key_of
@@ -82,8 +83,8 @@ class NvidiaBuild(Build):
     off_lines: Callable[[], NvidiaBuild] | None = None
     """How it is built for open rows that do not begin on cache lines; None where rows are known, or lanes load."""
 
-    repacked: tuple[str, ...] = ()
-    """Arrays of known sizes whose rows the copy engine cannot take, and that are copied to where it can."""
+    repacks: bool = False
+    """Whether arrays that the copy engine cannot take may be copied to where it can."""
     copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
     """What a file brought for that."""
 
@@ -128,9 +129,8 @@ class NvidiaBuild(Build):
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
         sharing = (lambda: self.sharing.lanes) if self.off_lines else None
-        repacks = bool(self.repacked) or (self.otherwise is not None and is_open(self.tiles))
         kernels = lambda: self.lanes, make, plain, sharing
-        return NvidiaProgram(self.tiles, self.chip, *kernels, repacks, self.copies, dict(self.codes))
+        return NvidiaProgram(self.tiles, self.chip, *kernels, self.repacks, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
@@ -193,8 +193,9 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    repacked = odd_rows(tiles)
-    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *repacked)
+    odd = odd_rows(tiles, TENSOR_MAPS.grain_bytes)
+    repacks = is_open(tiles) or bool(odd)
+    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *odd)
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
@@ -206,28 +207,21 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     sharing = off_lines if is_open(tiles) else None
 
     def chosen() -> NvidiaBuild:
-        copying = _chosen(tiles, chip, places, stages, repacked=repacked)
+        copying = _chosen(tiles, chip, places, stages)
         if _copies(copying):
-            return replace(copying, key=key, otherwise=plain, off_lines=sharing, repacked=repacked)
+            return replace(copying, key=key, otherwise=plain, off_lines=sharing, repacks=repacks)
         return replace(_tried(copying, plain()), key=key)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
     whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code})
-    return replace(whole, otherwise=plain, off_lines=sharing, repacked=repacked) if code.maps else whole
+    return replace(whole, otherwise=plain, off_lines=sharing, repacks=repacks) if code.maps else whole
 
 
-def _chosen(
-    tiles: Kernel,
-    chip: Chip,
-    places: Places,
-    stages: int | None,
-    open_on_lines: bool = True,
-    repacked: tuple[str, ...] = (),
-) -> NvidiaBuild:
+def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_on_lines: bool = True) -> NvidiaBuild:
     """With copies; as many workgroups as run at once, if each has a processor to itself."""
-    built = build_copying(tiles, chip, places, stages, chip.processors, open_on_lines, repacked)
+    built = build_copying(tiles, chip, places, stages, chip.processors, open_on_lines)
     if not _copies(built):
         return built
     needed = built.resources.shared_bytes
@@ -236,7 +230,7 @@ def _chosen(
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
     enough = tiles.workgroups if isinstance(tiles.workgroups, int) else 0
-    one_each = build_copying(tiles, chip, places, stages, enough, open_on_lines, repacked)
+    one_each = build_copying(tiles, chip, places, stages, enough, open_on_lines)
     return _saying("make_persistent", TWO_FIT.at(loc, bytes=needed), one_each)
 
 
@@ -260,16 +254,10 @@ def _tried(copying: NvidiaBuild, plain: NvidiaBuild) -> NvidiaBuild:
 
 
 def build_copying(
-    tiles: Kernel,
-    chip: Chip,
-    places: Places,
-    stages: int | None,
-    workgroups: int,
-    open_on_lines: bool = True,
-    repacked: tuple[str, ...] = (),
+    tiles: Kernel, chip: Chip, places: Places, stages: int | None, workgroups: int, open_on_lines: bool = True
 ) -> NvidiaBuild:
     """The kernel whose tiles the copy engine brings, where it can; `workgroups` run at once, 0: each has a tile."""
-    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups, open_on_lines, repacked))
+    return build_with(tiles, chip, copying_passes(chip, places, stages, workgroups, open_on_lines))
 
 
 def copying_passes(
@@ -278,13 +266,10 @@ def copying_passes(
     stages: int | None = None,
     workgroups: int | None = None,
     open_on_lines: bool = True,
-    repacked: tuple[str, ...] = (),
 ) -> tuple[Pass, ...]:
     """`workgroups`: as many as the chip has processors, where it is not said."""
     at_once = chip.processors if workgroups is None else workgroups
-    passes: tuple[Pass, ...] = _pipelines().hopper(
-        chip, places, stages, at_once, stages or 1, open_on_lines, repacked
-    )
+    passes: tuple[Pass, ...] = _pipelines().hopper(chip, places, stages, at_once, stages or 1, open_on_lines)
     return passes
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tilewave.analysis.repacking import is_worth_it
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.backend.nvidia.repacking import Misfit, RepackedArray, RowCopy, can_repack, is_worth_it, repacked
+from tilewave.backend.nvidia.repacking import Misfit, RepackedArray, RowCopy, can_repack, repacked
 from tilewave.backend.nvidia.row_copies import RowCopies
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
 from tilewave.forks import cached_property
@@ -117,6 +118,12 @@ class NvidiaProgram:
         return RowCopies(self.chip, PrivateMemory(self.name), dict(self.known_copies))
 
     @property
+    def copies_needed(self) -> tuple[RowCopy, ...]:
+        """All that calls may take."""
+        kinds = [(v.name in self.written, v.type.dtype.bytes, v.type.rank) for v in self.memories if self.repacks]
+        return tuple(dict.fromkeys(RowCopy(*kind) for kind in kinds))
+
+    @property
     def llvm_ir(self) -> str | None:
         """What LLVM is given where code is made."""
         ir: str | None = compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
@@ -140,7 +147,8 @@ class NvidiaProgram:
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
         if not self._chooser:
-            code = self._any_code(parameters) if self.is_open or self.repacks else self._cuda_code(Variant(), parameters)
+            of_any = self.is_open or self.repacks
+            code = self._any_code(parameters) if of_any else self._cuda_code(Variant(), parameters)
             self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
         self._chooser[0](arrays, numbers, parameters)
 

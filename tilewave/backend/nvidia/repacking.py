@@ -5,13 +5,12 @@ then computed by the very code that arrays take which lie so from the beginning.
 the other kind. An array's sizes stay what they are, so nothing is multiplied that the caller did not give: where a tile
 hangs over the end of a row, the engine brings zeros, whatever the private memory holds there.
 
-Lanes that load such tiles themselves do it element by element, and every workgroup anew. What that costs grows with the
-bytes that all workgroups load, what repacking costs is little more than two launches; `is_worth_it` weighs them.
+Whether that pays is decided in one place, `analysis/repacking.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -21,17 +20,12 @@ from tilewave.backend.protocol import LaneLaunch
 from tilewave.errors import NOWHERE
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import numbers_of
-from tilewave.ir.ops import Read, Write
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.repack import CHUNK_BYTES, MOST_CHUNKS, pack_rows, unpack_rows
-from tilewave.ir.rewrite import walk
-from tilewave.ir.types import DTYPES, DType, Memory
+from tilewave.ir.types import DTYPES, DType
 from tilewave.machine.chips import NVIDIA_LANES
 from tilewave.runtime.arrays import ArrayView
 
-LEAST_BYTES = 8 << 20
-"""That all workgroups load: at about 0.7 TB/s, which is what lanes load of odd rows on an H200, they take 12 µs; the
-launches of two copies take 6 µs more than none (`benchmarks/unaligned_h200.py`)."""
 PITCH_BYTES = 128
 """Rows of private memory lie at multiples of a cache line."""
 ALLOCATED_BYTES = 256
@@ -43,38 +37,6 @@ REPACKED = Reason(
     "{array} {problem}, so it {moved} rows of {pitch} bytes, in memory of the launch's own, {when} each launch",
     "let it begin, and its rows lie, at multiples of {grain} bytes",
 )
-
-
-def is_worth_it(kernel: Kernel, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether workgroups load enough of arrays of these shapes: for each tile that one of them writes, it goes along
-    whole rows of its operands."""
-    tiles = loaded = 0
-    for op in walk(kernel.body):
-        match op:
-            case Write(tile, memory) if memory.name in shapes:
-                tiles = max(tiles, _tiles(shapes[memory.name], op.axes, tile.type.shape))
-            case Read(memory) if memory.name in shapes and op.result.type.rank > 1:
-                *rows, _ = op.result.type.shape
-                loaded += prod(rows) * shapes[memory.name][op.axes[-1]] * memory.type.dtype.bytes
-            case _:
-                pass  # it moves no tile of an array
-    return loaded * tiles >= LEAST_BYTES
-
-
-def odd_rows(kernel: Kernel) -> tuple[str, ...]:
-    """The arrays of known sizes that are worth repacking: rows of what is read in tiles do not lie on 16 bytes."""
-    memories = {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
-    if any(kind.is_open for kind in memories.values()):
-        return ()
-    read = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and op.result.type.rank > 1}
-    odd = [name for name, m in memories.items() if name in read and m.shape[-1] * m.dtype.bytes % CHUNK_BYTES]
-    return tuple(odd) if odd and is_worth_it(kernel, {name: m.shape for name, m in memories.items()}) else ()
-
-
-def _tiles(shape: Sequence[int], axes: Sequence[int], tile: Sequence[int]) -> int:
-    """How many of them an array has."""
-    across = dict(zip(axes, tile, strict=True))
-    return prod(-(-n // across.get(axis, 1)) for axis, n in enumerate(shape))
 
 
 @dataclass(frozen=True)
@@ -162,6 +124,11 @@ class RowCopy:
     rank: int
 
     @property
+    def member(self) -> str:
+        """What a file calls its code."""
+        return f"{self.kernel.name}_{self.rank}_of_{self.element_bytes}_bytes"
+
+    @property
     def dtype(self) -> DType:
         return CARRIERS[self.element_bytes]
 
@@ -192,9 +159,7 @@ POISON = 0xFF
 """What every byte of private memory holds at first: no number of any float, and -1."""
 
 
-def in_numpy(
-    arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: LaneLaunch
-) -> Iterator[LaneLaunch]:
+def in_numpy(arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: LaneLaunch) -> Iterator[LaneLaunch]:
     """The launches of a call whose arrays are repacked, with private memory of this process."""
     memory = np.full(private_bytes(arrays, views) + ALLOCATED_BYTES, POISON, np.uint8)
     at = _up(memory.ctypes.data, ALLOCATED_BYTES)

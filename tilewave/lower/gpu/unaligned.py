@@ -16,6 +16,7 @@ inside, and what is outside becomes 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewave.ir.ops import LoadUnaligned, StoreUnaligned
 from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
@@ -136,7 +137,7 @@ class _Chunk:
         bits = f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
         return [
             f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", bits)])
-            for low, high in zip(words[:WORDS], words[1 : WORDS + 1], strict=True)
+            for low, high in pairwise(words[: WORDS + 1])
         ]
 
     def _within(self, words: list[str], first: str, behind: str) -> list[str]:
