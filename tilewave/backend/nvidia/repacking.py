@@ -34,7 +34,7 @@ CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"
 """What elements of so many bytes are copied as: copies ask for bits alone."""
 
 REPACKED = Reason(
-    "{array} {problem}, so it {moved} rows of {pitch} bytes, in memory of the launch's own, {when} each launch",
+    "{array} {problem}, so it {moved} rows of {pitch} bytes {when} each launch",
     "let it begin, and its rows lie, at multiples of {grain} bytes",
 )
 

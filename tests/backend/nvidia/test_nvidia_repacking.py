@@ -1,0 +1,173 @@
+"""Arrays whose rows the copy engine cannot take: what a call launches, and where each launch finds its arrays."""
+
+from __future__ import annotations
+
+import kernels
+import pytest
+from ptx_code import half_gemm
+
+from tilewave import *
+from tilewave.backend.nvidia.code import Variant
+
+OPEN = (kernels.M, kernels.N, kernels.K)
+ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
+AT = (0x10000, 0x40000000, 0x80000000)
+COPY, BACK = "pack_rows", "unpack_rows"
+
+
+def compiled(sizes=None):
+    m, n, k = sizes or (1, 1, 1)
+    subs = kernels.sizes(m, n, k, block_m=128, block_n=256, block_k=64)
+    if sizes is None:
+        subs = {name: value for name, value in subs.items() if name not in OPEN}
+    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), half_gemm())
+
+
+@pytest.fixture
+def gemm():
+    return compiled()
+
+
+def tensors(torch, shape, at=AT, strides=(None, None, None)):
+    m, n, k = shape
+    shapes = ((m, k), (n, k), (m, n))
+    given = zip(at, shapes, strides, strict=True)
+    return [torch.Tensor(p, s, dtype="torch.float16", strides=stride or ()) for p, s, stride in given]
+
+
+def functions(fake):
+    return [launch.function for launch in fake.launches]
+
+
+def private(fake):
+    """Where the copies lie: no other memory is as large."""
+    return max(fake.memory, key=lambda at: len(fake.memory[at].content))
+
+
+def test_odd_operands_are_copied_and_odd_results_come_back(gemm, fake, torch):
+    gemm(*tensors(torch, (4097, 4099, 4101)))
+    assert functions(fake) == [COPY, COPY, "gemm", BACK]
+    memory = private(fake)
+    first, second, product, back = fake.launches
+    a, b, c = memory, memory + 4097 * 8320 + 128, memory + (4097 + 4099) * 8320 + 256
+    assert first.words[:6] == (AT[0], 4101, 1, a, 4160, 1)
+    assert second.words[:6] == (AT[1], 4101, 1, b, 4160, 1)
+    assert back.words[:6] == (AT[2], 4099, 1, c, 4160, 1)
+    maps = [fake.map_of(x) for x in product.arguments if len(x) == 128]
+    assert {m.pointer: (m.sizes, m.strides) for m in maps} == {
+        a: ((4101, 4097), (8320,)),
+        b: ((4101, 4099), (8320,)),
+        c: ((4104, 4097), (8320,)),  # stores are cut off in grains of 16 bytes
+    }
+    assert gemm.build.program.programs.keys() == {ON_LINES}
+
+
+def test_what_lies_well_is_not_copied(gemm, fake, torch):
+    gemm(*tensors(torch, (2048, 2056, 2051)))
+    assert functions(fake) == [COPY, COPY, "gemm"]
+    fake.launches.clear()
+    gemm(*tensors(torch, (2047, 2049, 2048)))
+    assert functions(fake) == ["gemm", BACK]
+    fake.launches.clear()
+    gemm(*tensors(torch, (2047, 2056, 2051), strides=((2064, 1), None, None)))
+    assert functions(fake) == [COPY, "gemm"], "a's own rows begin on 16 bytes"
+    assert set(gemm.build.program.programs) == {ON_LINES, OFF_LINES}, "and they decide which code is taken"
+
+
+def test_an_address_alone_is_reason_enough(gemm, fake, torch):
+    gemm(*tensors(torch, (2048, 2048, 2048), at=(AT[0] + 2, AT[1], AT[2])))
+    assert functions(fake) == [COPY, "gemm"]
+    assert fake.launches[0].words[0] == AT[0] + 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "copied"), [((640, 641, 639), False), ((641, 641, 639), True), ((4097, 33, 15), False)]
+)
+def test_small_products_keep_their_lanes(gemm, fake, torch, shape, copied):
+    gemm(*tensors(torch, shape))
+    assert (COPY in functions(fake)) == copied
+    assert ("any arrays" in gemm.binaries) == (not copied)
+
+
+def test_classes_may_change_from_call_to_call(gemm, fake, torch):
+    shapes = [
+        (2047, 2049, 2051),
+        (2048, 2048, 2048),
+        (2047, 2049, 2051),
+        (65, 33, 17),
+        (2047, 2049, 2051),
+        (2000, 1000, 1000),
+    ]
+    for shape in shapes:
+        gemm(*tensors(torch, shape))
+    odd = [COPY, COPY, "gemm", BACK]
+    assert functions(fake) == [*odd, "gemm", *odd, "gemm", *odd, "gemm"]
+    assert len(gemm.binaries) == 3, "the ordinary ones"
+
+
+def test_calls_that_lie_alike_are_prepared_once(gemm, fake, torch):
+    gemm(*tensors(torch, (2047, 2049, 2051)))
+    had = len(fake.memory)
+    for far in (0, 1 << 12, 3 << 12):
+        fake.launches.clear()
+        at = tuple(p + far for p in AT)
+        gemm(*tensors(torch, (2047, 2049, 2051), at=at))
+        assert [x.words[0] for x in fake.launches if x.function != "gemm"] == list(at)
+    assert len(fake.memory) == had
+
+
+@pytest.mark.parametrize("behind", [2, 6, 14])
+def test_the_way_back_is_told_where_chunks_begin(gemm, fake, torch, behind):
+    gemm(*tensors(torch, (2047, 2049, 2051), at=(*AT[:2], AT[2] + 32 + behind)))
+    *_, begin, apart = fake.launches[-1].words[6:10]
+    assert (begin, apart) == (behind // 2, 2049 % 8)
+
+
+def test_private_memory_grows_and_is_shared_by_a_stream(gemm, fake, torch):
+    gemm(*tensors(torch, (2047, 2049, 2051)))
+    first = private(fake)
+    gemm(*tensors(torch, (1025, 1027, 1029)))
+    assert private(fake) == first and fake.launches[-1].words[3] > first
+    gemm(*tensors(torch, (2500, 2501, 2503)))
+    assert private(fake) != first
+
+
+def test_other_streams_and_graphs_have_memory_of_their_own(gemm, fake, torch):
+    shape = (2047, 2049, 2051)
+    gemm(*tensors(torch, shape))
+    torch.streams[0] = 0x77
+    gemm(*tensors(torch, shape))
+    fake.capturing.add(0x77)
+    gemm(*tensors(torch, shape))
+    copies = [x.words[3] for x in fake.launches if x.function == COPY]
+    assert len(set(copies[::2])) == 3
+    assert fake.capture_mode == 0, "memory was had beside the graph"
+
+
+def test_sizes_that_are_known_are_repacked_too(fake, torch):
+    shape = (2047, 2049, 2051)
+    made = compiled(shape)
+    assert "global, pad(61)>" in str(made.build.lanes)
+    made(*tensors(torch, shape))
+    assert functions(fake) == [COPY, COPY, "gemm"], "lanes store odd rows themselves"
+    padded = [(2112, 1), (2112, 1), None]
+    fake.launches.clear()
+    made(*tensors(torch, shape, strides=padded))
+    assert functions(fake) == ["gemm"]
+
+
+def test_known_sizes_that_are_small_keep_their_lanes(fake, torch):
+    made = compiled((300, 301, 303))
+    made(*tensors(torch, (300, 301, 303)))
+    assert functions(fake) == ["gemm"] and "pad(" not in str(made.build.lanes)
+
+
+def test_why_tells_what_is_copied(gemm, fake, torch):
+    told = gemm.why(*tensors(torch, (2047, 2049, 2051)))
+    apart = "has rows 4102 bytes apart, and the copy engine needs a multiple of 16"
+    stored = "has rows of 4098 bytes, and the copy engine stores multiples of 16"
+    assert [row.what for row in told if row.step == "call"] == [
+        f"a {apart}, so it is copied into rows of 4224 bytes in front of each launch",
+        f"b {apart}, so it is copied into rows of 4224 bytes in front of each launch",
+        f"c {stored}, so it comes back from rows of 4224 bytes behind each launch",
+    ]
