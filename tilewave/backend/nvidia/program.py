@@ -6,6 +6,7 @@ Arrays that lie otherwise than the copy engine or wide loads want get code of th
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -120,8 +121,9 @@ class NvidiaProgram:
     @property
     def copies_needed(self) -> tuple[RowCopy, ...]:
         """All that calls may take."""
-        kinds = [(v.name in self.written, v.type.dtype.bytes, v.type.rank) for v in self.memories if self.repacks]
-        return tuple(dict.fromkeys(RowCopy(*kind) for kind in kinds))
+        memories = self.memories if self.repacks else []
+        kinds = Counter((v.name in self.written, v.type.dtype.bytes, v.type.rank) for v in memories)
+        return tuple(RowCopy(*kind, count + 1) for kind, most in kinds.items() for count in range(most))
 
     @property
     def llvm_ir(self) -> str | None:

@@ -117,16 +117,17 @@ def _up(n: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class RowCopy:
-    """One of the two kernels, for elements of so many bytes in arrays of so many axes."""
+    """One of the two kernels, for elements of so many bytes in arrays of so many axes, several at once."""
 
     is_back: bool
     element_bytes: int
     rank: int
+    count: int = 1
 
     @property
     def member(self) -> str:
         """What a file calls its code."""
-        return f"{self.kernel.name}_{self.rank}_of_{self.element_bytes}_bytes"
+        return f"{self.kernel.name}_{self.count}_{self.rank}_{self.element_bytes}"
 
     @property
     def dtype(self) -> DType:
@@ -135,10 +136,10 @@ class RowCopy:
     @property
     def kernel(self) -> Kernel:
         make = unpack_rows if self.is_back else pack_rows
-        return make(self.dtype, self.rank, NVIDIA_LANES)
+        return make(self.dtype, self.rank, NVIDIA_LANES, self.count)
 
     def numbers(self, v: ArrayView) -> tuple[int, ...]:
-        """Those of a launch that copies this array from its rows, or back to them."""
+        """Those that a launch is given for one array."""
         width = CHUNK_BYTES // self.element_bytes
         if not self.is_back:
             return (*v.shape, _up(v.shape[-1], width))
@@ -151,6 +152,32 @@ class RowCopy:
         padded = r.padded(rows, memory)
         cols = v.shape[-1] if self.is_back else _up(v.shape[-1], CHUNK_BYTES // self.element_bytes)
         return rows, replace(padded, shape=(*v.shape[:-1], cols))
+
+
+@dataclass(frozen=True)
+class CopyGroup:
+    """Arrays that one launch copies."""
+
+    copy: RowCopy
+    arrays: tuple[RepackedArray, ...]
+
+    def bound(self, views: Sequence[ArrayView], memory: int) -> tuple[list[ArrayView], list[int]]:
+        """What it is launched with: arrays and numbers."""
+        found = [(self.copy.arrays(views[r.array], r, memory), self.copy.numbers(views[r.array])) for r in self.arrays]
+        return [v for pair, _ in found for v in pair], [n for _, numbers in found for n in numbers]
+
+
+def copy_groups(
+    arrays: Sequence[RepackedArray], views: Sequence[ArrayView]
+) -> tuple[tuple[CopyGroup, ...], tuple[CopyGroup, ...]]:
+    """Those in front of a launch, and those behind it: arrays of equal dtypes and axes go together."""
+    alike: dict[tuple[bool, int, int], list[RepackedArray]] = {}
+    for r in arrays:
+        v = views[r.array]
+        alike.setdefault((r.is_written, v.dtype.bytes, len(v.shape)), []).append(r)
+    groups = [CopyGroup(RowCopy(*kind, len(some)), tuple(some)) for kind, some in alike.items()]
+    before, after = (tuple(g for g in groups if g.copy.is_back is is_back) for is_back in (False, True))
+    return before, after
 
 
 # in numpy -----------------------------------------------------------------------------------------------------------
@@ -166,13 +193,16 @@ def in_numpy(arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: 
     own = list(views)
     for r in arrays:
         own[r.array] = replace(r.padded(views[r.array], at), shape=views[r.array].shape, owner=memory)
-    yield from (_in_numpy(r, views[r.array], at, memory) for r in arrays if not r.is_written)
+    before, after = copy_groups(arrays, views)
+    yield from (_in_numpy(group, views, at, memory) for group in before)
     yield replace(main, views=tuple(own))
-    yield from (_in_numpy(r, views[r.array], at, memory) for r in arrays if r.is_written)
+    yield from (_in_numpy(group, views, at, memory) for group in after)
 
 
-def _in_numpy(r: RepackedArray, v: ArrayView, at: int, memory: object) -> LaneLaunch:
-    copy = RowCopy(r.is_written, v.dtype.bytes, len(v.shape))
-    rows, padded = copy.arrays(v, r, at)
-    values = dict(zip([x.name for x in numbers_of(copy.kernel)], copy.numbers(v), strict=True))
-    return LaneLaunch(copy.kernel, (rows, replace(padded, owner=memory)), values)
+def _in_numpy(group: CopyGroup, views: Sequence[ArrayView], at: int, memory: object) -> LaneLaunch:
+    arrays, numbers = group.bound(views, at)
+    kernel = group.copy.kernel
+    values = dict(zip([x.name for x in numbers_of(kernel)], numbers, strict=True))
+    return LaneLaunch(
+        kernel, tuple(v if i % 2 == 0 else replace(v, owner=memory) for i, v in enumerate(arrays)), values
+    )

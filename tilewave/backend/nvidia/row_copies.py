@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import launch_of_code, maker
-from tilewave.backend.nvidia.repacking import RepackedArray, RowCopy, private_bytes
+from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
 from tilewave.ir.launch import numbers_of
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
@@ -53,19 +53,18 @@ class RowCopies:
         """A launch that finds these arrays repacked, `on` a device and one of its streams."""
         size = private_bytes(arrays, views)
         at = self.private.at_least(size, cuda_driver(main.launcher.function.name), *on).address
-        back = [r for r in arrays if r.is_written]
-        forth = [r for r in arrays if not r.is_written]
-        before, after = (tuple(self._part(r, views[r.array], at, on) for r in some) for some in (forth, back))
+        before, after = (
+            tuple(self._part(group, views, at, on) for group in groups) for groups in copy_groups(arrays, views)
+        )
         return LaunchSequence(before, main, after, {r.array: at + r.offset_bytes for r in arrays})
 
-    def _part(self, r: RepackedArray, v: ArrayView, memory: int, on: tuple[int, int]) -> Part:
-        copy = RowCopy(r.is_written, v.dtype.bytes, len(v.shape))
-        program, launched = self._on_card(copy)
+    def _part(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: tuple[int, int]) -> Part:
+        program, launched = self._on_card(group.copy)
 
         def part(pointers: Sequence[int]) -> SequencedLaunch:
-            here = replace(v, pointer=pointers[r.array])
-            arrays = copy.arrays(here, r, memory)
-            workgroups, passed = launched(copy.numbers(here))
+            here = [replace(v, pointer=pointer) for v, pointer in zip(views, pointers, strict=True)]
+            arrays, numbers = group.bound(here, memory)
+            workgroups, passed = launched(numbers)
             shape = LaunchShape((workgroups, 1, 1), starts_early=False)
             template = program.template(arrays, passed, *on, shape)
             return SequencedLaunch(template.launcher, template.at([x.pointer for x in arrays]))
