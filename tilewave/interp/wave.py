@@ -250,14 +250,21 @@ class WaveRun(AsynchronousMeaning):
         rows, cols, depth = op.shape
         own = np.arange(0, rows, GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
         batch = op.acc.type.shape[:-4]
-        a = self.take_rows(op, op.a, op.a_at, (*batch, own.reshape(-1), depth))
-        b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
+        a = self.take_operand(op, 0, batch, own.reshape(-1))
+        b = self.take_operand(op, 1, batch, np.arange(cols))
         a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
         fragment = GroupFragment(depth)
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
         return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
+
+    def take_operand(self, op: MatrixShared, side: int, batch: tuple[int, ...], rows: Array) -> Array:
+        """The rows of a factor, each along its depth."""
+        (memory, at), depth = op.factors[side], op.shape[-1]
+        if side not in op.turned:
+            return self.take_rows(op, memory, at, (*batch, rows, depth))
+        return np.swapaxes(self.take_rows(op, memory, at, (*batch, depth, rows)), -1, -2)
 
     def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
         """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""

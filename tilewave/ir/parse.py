@@ -19,6 +19,7 @@ from tilewave.ir.types import (
     Exchange,
     Memory,
     Padded,
+    Panels,
     Placement,
     Scalar,
     Signals,
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 SHAPED = re.compile(r"([0-9]+|\{\w+\})((?:x[0-9]+|x\{\w+\})*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
 EXTENT = re.compile(r"[0-9]+|\{(\w+)\}", re.ASCII)
-PLACED = re.compile(r"(pad|xor)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
+PLACED = re.compile(r"(pad|xor|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
@@ -41,7 +42,7 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "signals": Signals,
     "exchange": Exchange,
 }
-PLACEMENTS: dict[str, tuple[type[Placement], int]] = {"pad": (Padded, 1), "xor": (Swizzled, 3)}
+PLACEMENTS: dict[str, tuple[type[Placement], int]] = {"pad": (Padded, 1), "xor": (Swizzled, 3), "panels": (Panels, 4)}
 """Each with how many numbers it takes."""
 
 
@@ -208,7 +209,8 @@ class _Parser:
         kind, count = PLACEMENTS[found[1]] if found else (Padded, 0)
         numbers = tuple(map(int, found[2].split(", "))) if found else ()
         if len(numbers) != count or not found:
-            self.fail(f"rows lie as pad(elements) or xor(chunk, period, every), not as {word!r}", at)
+            known = "pad(elements), xor(chunk, period, every) or panels(width, chunk, period, every)"
+            self.fail(f"rows lie as {known}, not as {word!r}", at)
         return kind(*numbers)
 
     def dtype(self, word: str, at: int) -> DType:

@@ -164,7 +164,23 @@ class Swizzled:
         return f"xor({self.chunk}, {self.period}, {self.every})"
 
 
-Placement = Padded | Swizzled
+@dataclass(frozen=True)
+class Panels:
+    """Columns in panels of `width`, each with its part of all rows, one panel behind the other: `panels(64, 8, 8, 1)`.
+
+    Within a panel chunks change places as in `xor(chunk, period, every)`.
+    """
+
+    width: int
+    chunk: int
+    period: int
+    every: int
+
+    def __str__(self) -> str:
+        return f"panels({self.width}, {self.chunk}, {self.period}, {self.every})"
+
+
+Placement = Padded | Swizzled | Panels
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,19 @@ from tilewave.machine.matrix import WISHES
 
 M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
+LAYOUTS = {
+    "nt": ((M, K), (N, K)),
+    "nn": ((M, K), (K, N)),
+    "tt": ((K, M), (N, K)),
+    "tn": ((K, M), (K, N)),
+}
+"""How A and B lie in memory; the last dimension's elements are neighbours."""
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """C[M, N] = A[M, K] · B[N, K]ᵀ: a kernel and the sizes to compile it with."""
+    """C[M, N] = A · B, both as the kernel's layout says: a kernel and the sizes to compile it with."""
 
     m: int
     n: int
@@ -56,9 +63,14 @@ def gemm(
     mapping: str = "linear()",
     workgroups: int | None = None,
     mma_type: MMAType | None = None,
+    layout: str = "nt",
 ) -> GemmKernel:
-    """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent."""
+    """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent.
+
+    `layout`: "n" or "t" for A, which is [M, K] or [K, M], and for B, [K, N] or [N, K].
+    """
     acc = accumulator(dtype)
+    a_dims, b_dims = LAYOUTS[layout]
     written = out or acc
 
     def gemm(a: Any, b: Any, c: Any) -> None:
@@ -71,8 +83,8 @@ def gemm(
         write(cast(total, written), c)
 
     gemm.__annotations__ = {
-        "a": MemoryType((M, K), SHARED_ADDRESS_SPACE, dtype),
-        "b": MemoryType((N, K), SHARED_ADDRESS_SPACE, dtype),
+        "a": MemoryType(a_dims, SHARED_ADDRESS_SPACE, dtype),
+        "b": MemoryType(b_dims, SHARED_ADDRESS_SPACE, dtype),
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, written),
     }
     return GemmKernel(*shape, tile, wave(_constraints(mapping, workgroups, mma_type))(gemm))

@@ -91,6 +91,8 @@ class GroupInstruction(MatrixInstruction):
 
     columns: int = 8
     """The tile has a multiple of these."""
+    turns: bool = False
+    """Whether it also takes operands that lie along their rows' axis, in panels."""
 
     waves_together: ClassVar[int] = 4
     most_columns: ClassVar[int] = 256
@@ -116,6 +118,10 @@ class GroupInstruction(MatrixInstruction):
     def swizzle(self, row_bytes: int) -> tuple[int, int, int]:
         """Bytes of a chunk, period and rows between changes: chunk c of row r stands at c ^ (r // every % period)."""
         return CHUNK_BYTES, row_bytes // CHUNK_BYTES, max(self.row_bytes) // row_bytes
+
+    def panel_bytes(self, rows_bytes: int) -> int:
+        """How wide panels are of an operand that lies along its rows, so many bytes of them; 0 where it cannot."""
+        return next((n for n in self.row_bytes if self.turns and rows_bytes % n == 0), 0)
 
 
 INSTRUCTIONS = (
@@ -152,8 +158,8 @@ def _eight_bit(a: str, b: str) -> GroupInstruction:
 
 
 GROUP_INSTRUCTIONS = (
-    GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,)),
-    GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,)),
+    GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,), turns=True),
+    GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,), turns=True),
     *(_eight_bit(a, b) for a in ("f8e4m3fn", "f8e5m2") for b in ("f8e4m3fn", "f8e5m2")),
     GroupInstruction("i32_64xNx32_i8", 64, 32, "i8", "i8", "i32", (HOPPER,), columns=16),
     GroupInstruction("f32_64xNx8_tf32", 64, 8, "f32", "f32", "f32", (HOPPER,), ignored_bits=13),

@@ -281,22 +281,26 @@ class _Lanes:
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""
         waves = self.spreads.waves
-        (a, a_at), (b, b_at) = self.staged(op, op.a), self.staged(op, op.b)
+        factors = [self.staged(op, x) for x in (op.a, op.b)]
+        turned = tuple(side for side, read in enumerate(factors) if read.axes[-1] < read.axes[-2])
         fragment, (rows, cols) = GroupFragment(op.depth), op.acc.type.shape[-2:]
+        a_at = list(factors[0].at)
         if group := fragment.group(rows, waves):
-            first = self.out.emit(Add, a_at[-2], self.place(group), type=INDEX_SCALAR)
-            a_at = (*a_at[:-2], first, a_at[-1])
+            along = factors[0].axes[-2]
+            a_at[along] = self.out.emit(Add, a_at[along], self.place(group), type=INDEX_SCALAR)
         shape = (fragment.group_rows(rows, waves), cols, op.depth)
-        parts = (a, a_at, b, b_at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
+        places = (factors[0].memory, tuple(a_at), factors[1].memory, factors[1].at)
+        parts = (*places, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits, turned)
         return self.out.emit(MatrixShared, *parts, type=acc.type, name=op.result.name)
 
-    def staged(self, op: Mma, operand: Value) -> tuple[Value, tuple[Value, ...]]:
-        """The shared memory of an operand, and where in it the operand begins."""
+    def staged(self, op: Mma, operand: Value) -> Read:
+        """How an operand is read from shared memory."""
         read = self.spreads.maker(operand)
         if not isinstance(read, Read) or not lies_in(read.memory, "shared"):
             raise lacking("stage_shared", "an operand of this product does not lie in shared memory", op.loc)
-        assert tuple(sorted(read.axes)) == read.axes, f"{op.loc}: {operand} is not read along its rows"
-        return read.memory, read.at
+        *batch, _, _ = read.axes
+        assert batch == list(range(len(batch))), f"{op.loc}: batches of {operand} do not come first"
+        return read
 
     def held(self, tile: Value) -> list[tuple[Value, Layout]]:
         spread = self.spreads.held(tile)

@@ -33,7 +33,7 @@ from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Placement, Swizzled, Tile
+from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Panels, Placement, Swizzled, Tile
 from tilewave.layouts.formulas import linear
 from tilewave.layouts.fragments import Fragment
 from tilewave.machine.banks import ports
@@ -60,6 +60,8 @@ class _Staging:
         self.builder = Builder(names(kernel))
         self.makers = {v: op for op in walk(kernel.body) for v in op.results}
         self.memories: dict[Value, Value] = {}
+        self.turned: set[Value] = set()
+        """Operands that lie along their rows in shared memory, as they do in global memory."""
         self.allocations: list[Op] = []
         self.reads: dict[Value, Read] = {}
         """What becomes of reads, by their results."""
@@ -110,12 +112,21 @@ class _Staging:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
         x, instruction = (op.a, op.b)[side], instruction_of(op)
         assert isinstance(instruction, GroupInstruction)
-        for read in self.reads_of(x):
+        reads = list(self.reads_of(x))
+        for read in reads:
             self.reads[read.result] = replace(read, through="", per_lane=0)
-        if x not in self.memories:
-            size = x.type.dtype.bytes
-            chunk_bytes, period, every = instruction.swizzle(x.type.shape[-1] * size)
-            self.allocate(x, op, Swizzled(chunk_bytes // size, period, every))
+        if x in self.memories:
+            return
+        size, (rows, depth) = x.type.dtype.bytes, x.type.shape[-2:]
+        panel = instruction.panel_bytes(rows * size)
+        turned = panel > 0 and reads != [] and all(_lies_along_rows(read) for read in reads)
+        chunk_bytes, period, every = instruction.swizzle(panel if turned else depth * size)
+        chunk = chunk_bytes // size
+        if turned:
+            self.turned.add(x)
+            self.allocate(x, op, Panels(panel // size, chunk, period, every))
+        else:
+            self.allocate(x, op, Swizzled(chunk, period, every))
 
     def reads_of(self, v: Value) -> Iterator[Read]:
         """Those whose elements v is computed from one by one, so that lanes hold them as they hold v."""
@@ -152,7 +163,7 @@ class _Staging:
                 yield None
 
     def allocate(self, x: Value, op: Mma, rows: Placement | None) -> None:
-        kind = Memory(x.type.shape, x.type.dtype, "shared", rows)
+        kind = Memory(tuple(x.type.shape[axis] for axis in self.axes(x)), x.type.dtype, "shared", rows)
         memory = self.builder.fresh(f"{x.name}_shared", kind)
         maker = self.makers.get(x)
         self.memories[x] = memory
@@ -190,10 +201,15 @@ class _Staging:
 
     def read(self, part: ProductSide, result: Value, loc: Loc) -> Read:
         memory, per_lane = self.memories[part.of], part.fragment.per_lane if part.fragment else 0
-        return Read(memory, self.start(part.of), _axes(part.of), per_lane=per_lane, results=(result,), loc=loc)
+        return Read(memory, self.start(part.of), self.axes(part.of), per_lane=per_lane, results=(result,), loc=loc)
 
     def write(self, v: Value, loc: Loc) -> Write:
-        return Write(v, self.memories[v], self.start(v), _axes(v), loc=loc)
+        return Write(v, self.memories[v], self.start(v), self.axes(v), loc=loc)
+
+    def axes(self, v: Value) -> tuple[int, ...]:
+        """Which axis of its memory each of a tile's axes runs along."""
+        *batch, rows, depth = _axes(v)
+        return (*batch, depth, rows) if v in self.turned else _axes(v)
 
     def start(self, v: Value) -> tuple[Value, ...]:
         return (self.zero,) * len(v.type.shape)
@@ -215,6 +231,11 @@ def _axes(v: Value) -> tuple[int, ...]:
 def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
     return None if isinstance(instruction_of(op), GroupInstruction) else fragment_of(op)
+
+
+def _lies_along_rows(read: Read) -> bool:
+    """Whether it is neighbouring rows, the last axis but one, that are neighbours in memory."""
+    return len(read.axes) > 1 and read.axes[-2] == read.memory.type.rank - 1
 
 
 def _is_in_shared(source: Read | Gather | None) -> bool:

@@ -15,10 +15,10 @@ from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
-from tilewave.ir.placements import lies_in, row_pitch
+from tilewave.ir.placements import lies_in, row_elements, row_pitch
 from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.ir.types import dims
+from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip, CopyEngine
 
 ACROSS_ROWS = Reason(
@@ -114,14 +114,16 @@ class CopiedTile:
     write: Write
 
     def check(self, engine: CopyEngine, positions: BlockScalars) -> None:
-        memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
+        memory, to, grain = self.read.memory.type, self.write.memory.type, engine.grain_bytes
+        assert isinstance(to, Memory)
+        box = (*to.shape[:-1], row_elements(to))
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
-        shapes = {"tile": dims(self.read.within), "padded": dims(box)}
+        shapes = {"tile": dims(self.read.within), "padded": dims(to.shape)}
         want(not self.read.within, PADDED, loc, **facts, **shapes)
-        rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == memory.rank - 1
+        rows = self.axes == tuple(sorted(self.axes)) and self.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, loc, **facts)
-        row_bytes, row = box[-1] * size, row_pitch(self.read.memory)
+        row_bytes, row = row_elements(to) * size, row_pitch(self.read.memory)
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
@@ -133,7 +135,12 @@ class CopiedTile:
         want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
 
     def copy(self) -> Copy:
-        return Copy(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
+        return Copy(self.read.memory, self.read.at, self.write.memory, (), self.axes, loc=self.read.loc)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Which axis of global memory each of the shared memory's runs along."""
+        return tuple(self.read.axes[axis] for axis in self.write.axes)
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -162,7 +169,7 @@ class _Finder:
             raise Left(COMPUTED.at(op.loc))
         name = read.memory.name
         want(read.memory not in self.written and lies_in(read.memory, "global"), WRITTEN, read.loc, memory=name)
-        whole = op.memory.type.shape == op.tile.type.shape and op.axes == tuple(range(len(op.axes)))
+        whole = op.memory.type.shape == tuple(op.tile.type.shape[axis] for axis in op.axes)
         factors = {v for o in block.ops if isinstance(o, Mma) for v in (o.a, o.b)}
         others = [user for user in self.users[op.memory] if user != op]
         own = all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others)

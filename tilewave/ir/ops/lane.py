@@ -323,6 +323,9 @@ class MatrixShared(Computed):
     adds: tuple[Value, ...] = ()
     ignored_bits: int = 0
     """The last bits of each operand's mantissa, which count as 0."""
+    turned: tuple[int, ...] = ()
+    """Operands, 0 for `a` and 1 for `b`, whose rows run along their memory's last axis, and the depth along the last
+    but one; that of others runs along the last."""
 
     def check(self, want: Want) -> None:
         acc = self.acc.type
@@ -333,17 +336,25 @@ class MatrixShared(Computed):
         want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
         truths = len(self.adds) <= 1 and all(v.type == Scalar(BOOL) for v in self.adds)
         want(truths, "adds where one truth value says so")
-        self._check_operand(self.a, self.a_at, rows, want)
-        self._check_operand(self.b, self.b_at, cols, want)
+        want(self.turned in ((), (0,), (1,), (0, 1)), f"has no operands {list(self.turned)}")
+        self._check_operand(0, rows, want)
+        self._check_operand(1, cols, want)
         want_results(self, want, acc)
 
-    def _check_operand(self, operand: Value, at: tuple[Value, ...], rows: int, want: Want) -> None:
+    @property
+    def factors(self) -> tuple[tuple[Value, tuple[Value, ...]], tuple[Value, tuple[Value, ...]]]:
+        """Both memories, and where their operands begin."""
+        return (self.a, self.a_at), (self.b, self.b_at)
+
+    def _check_operand(self, side: int, rows: int, want: Want) -> None:
+        operand, at = self.factors[side]
         memory, acc, depth = operand.type, self.acc.type, self.shape[-1]
         shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == memory.rank
         want(shared and are_indices(at), f"reads shared memory at an index for each axis, not {memory}")
         want(len(at) >= 2, f"{memory} has no rows and columns")
         want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
-        want(memory.shape[-2] >= rows and memory.shape[-1] >= depth, f"{memory} holds no {rows}x{depth}")
+        high, wide = (depth, rows) if side in self.turned else (rows, depth)
+        want(memory.shape[-2] >= high and memory.shape[-1] >= wide, f"{memory} holds no {high}x{wide}")
         fewer = self.ignored_bits == 0 or (memory.dtype == F32 and 0 < self.ignored_bits <= F32_MANTISSA)
         want(fewer, f"cannot ignore {self.ignored_bits} bits of {memory.dtype}")
 

@@ -5,7 +5,7 @@ Addresses in shared memory are numbers of 32 bits here. Whatever one wave asks f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,11 +14,16 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class SharedRows:
-    """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`."""
+    """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`.
+
+    They run along the depth; or, where it lies in panels of `panel_bytes`, along what a product has rows of, and each
+    panel has one for every step of the depth.
+    """
 
     address: str
     row_bytes: int
     dtype: str
+    panel_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class AsynchronousTarget(Protocol):
 
     def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None: ...
 
-    def copy_now(self, f: LlvmFunction, box: Box, signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
         """Wave 0 copies, and goes on when it is done; nothing is known of the signal."""
         ...
 

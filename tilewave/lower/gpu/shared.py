@@ -13,7 +13,7 @@ from math import gcd
 
 from tilewave.ir.ops import Load, LoadEach, Store, StoreEach
 from tilewave.ir.placements import offset, row_elements
-from tilewave.ir.types import Memory, Swizzled
+from tilewave.ir.types import Memory, Panels, Swizzled
 from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
@@ -135,7 +135,7 @@ class SharedAccess:
     def _alignment(self, op: Load | Store, place: SharedPlace) -> int:
         """What the address of each chunk is surely a multiple of, in bytes, up to the widest access."""
         placement = place.memory.placement
-        chunk = placement.chunk if isinstance(placement, Swizzled) else 0
+        chunk = placement.chunk if isinstance(placement, (Swizzled, Panels)) else 0
         column = self.n.positions.of(op.at[-1]).divisor()
         steps = (step[-1] for step in op.steps if step[-1] != 1)
         row = row_elements(place.memory) if len(op.at) > 1 else 0
