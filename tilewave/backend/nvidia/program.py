@@ -45,6 +45,10 @@ LONGEST, FARTHEST = 1 << 32, 1 << 40
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
+REPACKED = Reason(
+    "{array} {problem}, so it {moved} rows of {pitch} bytes {when} each launch",
+    "let it begin, and its rows lie, at multiples of {grain} bytes",
+)
 ONE_BY_ONE = Reason(
     "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
     "copy it into rows without gaps",
@@ -290,7 +294,7 @@ class NvidiaProgram:
         named, plan = self._named(views), self.plan_for(views)
         variant = plan.variant if plan.repacked else self._variant_for(views)
         copied = self._not_copied(named) if variant.is_plain else {}
-        found = [r.told for r in plan.repacked]
+        found = [_repacking_of(r) for r in plan.repacked]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
@@ -333,6 +337,13 @@ class NvidiaProgram:
             assert self.make is not None, f"variant_for gives what the file has, not {variant}"
             self._codes[variant] = self.make(variant, self.kernel_of)
         return self._codes[variant]
+
+
+def _repacking_of(r: RepackedArray) -> Declined:
+    """What is done with it, for people."""
+    moved, when = ("comes back from", "behind") if r.is_written else ("is copied into", "in front of")
+    facts = {"moved": moved, "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
+    return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
 
 
 @dataclass

@@ -17,10 +17,8 @@ from math import prod
 import numpy as np
 
 from tilewave.backend.protocol import LaneLaunch
-from tilewave.errors import NOWHERE
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import numbers_of
-from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.repack import CHUNK_BYTES, MOST_CHUNKS, pack_rows, unpack_rows
 from tilewave.ir.types import DTYPES, DType
 from tilewave.machine.chips import NVIDIA_LANES
@@ -32,11 +30,6 @@ ALLOCATED_BYTES = 256
 """Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
 CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"]}
 """What elements of so many bytes are copied as: copies ask for bits alone."""
-
-REPACKED = Reason(
-    "{array} {problem}, so it {moved} rows of {pitch} bytes {when} each launch",
-    "let it begin, and its rows lie, at multiples of {grain} bytes",
-)
 
 
 @dataclass(frozen=True)
@@ -50,13 +43,6 @@ class RepackedArray:
     is_written: bool
     offset_bytes: int
     pitch_bytes: int
-
-    @property
-    def told(self) -> Declined:
-        """What is done about it, for people."""
-        moved, when = ("comes back from", "behind") if self.is_written else ("is copied into", "in front of")
-        facts = {"moved": moved, "when": when, "grain": CHUNK_BYTES, "pitch": self.pitch_bytes}
-        return REPACKED.at(NOWHERE, array=self.name, problem=self.problem, **facts)
 
     def bytes(self, shape: Sequence[int]) -> int:
         return prod(shape[:-1]) * self.pitch_bytes
