@@ -41,6 +41,7 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
+from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
@@ -211,6 +212,18 @@ class Compiled:
         for launch in self.build.lane_launches(views, sized.values):
             kernel = bind(launch.kernel, launch.values)
             interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
+
+    def prepack(self, array: Any) -> Any:
+        """An operand as its launches had best find it, in memory of its own: for weights that many calls take.
+
+        Where each launch would copy it first, that copy is made here, once, and calls take it in the array's place; it
+        does not follow what is written to the array later. An array that lies well is given back as it is.
+        """
+        try:
+            return self.build.prepacked(array)
+        except Refused as refused:
+            remedy = refused.remedy.replace("{name}", "it")
+            raise CallError(f"{self.name}: prepack: the array {refused.what}", loc=here(), remedy=remedy) from None
 
     def emulate(
         self,

@@ -72,6 +72,36 @@ def test_sizes_that_are_known_are_multiplied_alike(shape, order):
     np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
 
 
+@pytest.mark.parametrize("layout", ["nn", "tt", "tn"])
+def test_the_other_layouts_are_repacked_alike(layout):
+    compiled = opened(gemm((0, 0, 0), F16, F16, tile=TILE, layout=layout))
+    rng = np.random.default_rng(9)
+    m, n, k = 97, 83, 71
+    a = operand(rng, (m, k) if layout[0] == "n" else (k, m), F16)
+    b = operand(rng, (n, k) if layout[1] == "t" else (k, n), F16)
+    c = poisoned((m, n), F16)
+    assert [r.name for r in plan(compiled, (a, b, c)).repacked] == ["a", "b", "c"]
+    compiled.interpret(a, b, c, level="lane")
+    left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+    np.testing.assert_array_equal(c, left.astype(np.float64) @ right.astype(np.float64))
+
+
+def test_what_is_prepacked_is_copied_no_more():
+    compiled = opened(gemm((0, 0, 0), F16, F16, tile=TILE))
+    rng = np.random.default_rng(10)
+    a, b, c = operand(rng, (64, 67), F16), operand(rng, (72, 67), F16), poisoned((64, 72), F16)
+    packed = compiled.prepack(b)
+    np.testing.assert_array_equal(packed, b)
+    assert [r.name for r in plan(compiled, (a, packed, c)).repacked] == ["a"]
+    compiled.interpret(a, packed, c, level="lane")
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
+    assert compiled.prepack(packed) is packed
+    on_a_cpu = wave_compile(
+        WaveCompileOptions(subs=gemm((64, 72, 67), F16).subs, target="numpy"), gemm((1, 1, 1), F16).kernel
+    )
+    assert on_a_cpu.prepack(b) is b
+
+
 def test_arrays_that_begin_within_a_chunk():
     compiled = opened(gemm((0, 0, 0), F16, F16, tile=TILE))
     rng = np.random.default_rng(3)

@@ -118,6 +118,10 @@ class Build(Protocol):
         """What these arrays keep its code from, and why."""
         return ()
 
+    def prepacked(self, array: Any) -> Any:
+        """An operand as launches had best find it, to be kept for many calls; itself where it lies well."""
+        return array
+
     @property
     def figures(self) -> Mapping[str, Any]:
         """What it takes of the machine, for tables and JSON."""

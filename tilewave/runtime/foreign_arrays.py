@@ -218,6 +218,23 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
         raise Refused(f"does not tell where its memory is: {error}", "pass a dense copy of {name}") from error
 
 
+# copies -------------------------------------------------------------------------------------------------------------
+
+
+def in_padded_rows(array: Any, row: int) -> Any:
+    """A copy of the same kind whose rows begin `row` elements apart: torch's, cupy's, and for interpreters numpy's."""
+    *outer, cols = array.shape
+    package = library(array) or type(array).__module__.partition(".")[0]
+    if package == "torch":
+        plain = array.detach()
+        return plain.new_empty((*outer, row))[..., :cols].copy_(plain)
+    if package not in ("cupy", "numpy"):
+        raise Refused(f"is an array of {package}, which is not known to make another", "copy it to torch or cupy")
+    made = sys.modules[package].empty((*outer, row), array.dtype)[..., :cols]
+    made[...] = array
+    return made
+
+
 # keys ---------------------------------------------------------------------------------------------------------------
 
 

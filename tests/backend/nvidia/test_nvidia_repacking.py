@@ -172,3 +172,37 @@ def test_why_tells_what_is_copied(gemm, fake, torch):
         f"b {apart}, so it is copied into rows of 4224 bytes in front of each launch",
         f"c {stored}, so it comes back from rows of 4224 bytes behind each launch",
     ]
+
+
+def test_weights_are_prepacked_once(gemm, fake, torch, monkeypatch):
+    a, b, c = tensors(torch, (2047, 2056, 2051))
+    made = []
+
+    def new_empty(tensor, shape):
+        made.append(shape)
+        return Rows(torch.Tensor(0xC0000000, shape, dtype=tensor.dtype))
+
+    class Rows:
+        """What torch calls a view, and copies into."""
+
+        def __init__(self, whole):
+            self.whole = whole
+
+        def __getitem__(self, where):
+            assert where[0] is Ellipsis
+            rows, _ = self.whole.shape
+            return Rows(torch.Tensor(0xC0000000, (rows, where[1].stop), dtype=b.dtype, strides=self.whole.strides))
+
+        def copy_(self, tensor):
+            assert tensor is b
+            return self.whole
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty, raising=False)
+    monkeypatch.setattr(torch.Tensor, "detach", lambda tensor: tensor, raising=False)
+    packed = gemm.prepack(b)
+    assert made == [(2056, 2112)] and packed.strides == (2112, 1)
+    gemm(a, packed, c)
+    assert functions(fake) == [COPY, "gemm"]
+    assert AT[0] in fake.launches[0].words and AT[1] not in fake.launches[0].words
+    well = tensors(torch, (2048, 2048, 2048))[1]
+    assert gemm.prepack(packed) is packed and gemm.prepack(well) is well

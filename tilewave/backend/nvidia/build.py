@@ -141,6 +141,9 @@ class NvidiaBuild(Build):
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)
 
+    def prepacked(self, array: Any) -> Any:
+        return self.program.prepacked(array)
+
     def stored(self) -> Stored:
         with IMPORTING:
             from tilewave.backend.nvidia.saved import stored_nvidia  # noqa: PLC0415  few save

@@ -15,7 +15,7 @@ from tilewave.analysis.repacking import is_worth_it
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.backend.nvidia.repacking import Misfit, RepackedArray, RowCopy, can_repack, repacked
+from tilewave.backend.nvidia.repacking import Misfit, RepackedArray, RowCopy, can_repack, padded_row, repacked
 from tilewave.backend.nvidia.row_copies import RowCopies
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
 from tilewave.forks import cached_property
@@ -29,10 +29,10 @@ from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
 from tilewave.runtime.cuda import CudaCode, CudaProgram, Launch, Nothing
 from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.foreign_arrays import LINE
+from tilewave.runtime.foreign_arrays import LINE, in_padded_rows
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory, TiledArray
 from tilewave.runtime.launch_numbers import InOrder
 from tilewave.runtime.launch_sequence import PrivateMemory
@@ -241,6 +241,13 @@ class NvidiaProgram:
         arrays = repacked(views, misfits)
         variant = self.variant_for(Plan(Variant(), arrays).views(views))
         return plain if variant.is_plain else Plan(variant, arrays)
+
+    def prepacked(self, array: Any) -> Any:
+        """A copy in rows on cache lines; the array itself where copies take it, or would never be made of it."""
+        v, grain = view(array, f"{self.name}: array"), TENSOR_MAPS.grain_bytes
+        if not self.repacks or not can_repack(v) or alignment(v, grain) == grain:
+            return array
+        return in_padded_rows(array, padded_row(v))
 
     def _misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
         """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""

@@ -76,10 +76,15 @@ def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[Rep
     offset = 0
     for x in misfits:
         v = views[x.array]
-        pitch = _up(v.shape[-1] * v.dtype.bytes, PITCH_BYTES)
-        found.append(RepackedArray(x.array, x.name, x.problem, x.is_written, offset, pitch))
+        pitch_bytes = padded_row(v) * v.dtype.bytes
+        found.append(RepackedArray(x.array, x.name, x.problem, x.is_written, offset, pitch_bytes))
         offset += _up(found[-1].bytes(v.shape), ALLOCATED_BYTES)
     return tuple(found)
+
+
+def padded_row(v: ArrayView) -> int:
+    """Elements from one row to the next, where each begins on a cache line."""
+    return _up(v.shape[-1], PITCH_BYTES // v.dtype.bytes)
 
 
 def private_bytes(arrays: Sequence[RepackedArray], views: Sequence[ArrayView]) -> int:
