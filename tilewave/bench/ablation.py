@@ -82,6 +82,7 @@ def ablation_named(name: str) -> Ablation:
 
 
 NEEDED = (
+    "repack_rows",
     "take_a_step",
     "choose_instructions",
     "pad_products",

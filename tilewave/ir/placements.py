@@ -95,6 +95,11 @@ def lies_in(v: Value, space: str) -> bool:
     return isinstance(v.type, Memory) and v.type.space == space
 
 
+def lies_padded(v: Value) -> bool:
+    """Whether there are unused elements behind each row of a memory."""
+    return isinstance(v.type, Memory) and isinstance(v.type.placement, Padded)
+
+
 def row_pitch(v: Value) -> Extent:
     """From the first element of a memory's row to that of the next, if it has no gaps but those that are known."""
     assert isinstance(v.type, Memory)

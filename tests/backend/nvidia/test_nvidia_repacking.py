@@ -7,7 +7,10 @@ import pytest
 from ptx_code import half_gemm
 
 from tilewave import *
+from tilewave.backend.nvidia.build import build_with, copying_passes
 from tilewave.backend.nvidia.code import Variant
+from tilewave.ir.places import Places
+from tilewave.machine.chips import SM_90A
 
 OPEN = (kernels.M, kernels.N, kernels.K)
 ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
@@ -206,3 +209,12 @@ def test_weights_are_prepacked_once(gemm, fake, torch, monkeypatch):
     assert AT[0] in fake.launches[0].words and AT[1] not in fake.launches[0].words
     well = tensors(torch, (2048, 2048, 2048))[1]
     assert gemm.prepack(packed) is packed and gemm.prepack(well) is well
+
+
+def test_passes_of_ones_own_repack_too(fake, torch):
+    shape = (2047, 2049, 2051)
+    made = compiled(shape)
+    passes = copying_passes(SM_90A, Places())
+    own = build_with(made.kernel, SM_90A, passes)
+    own.run(tensors(torch, shape), (), made.parameters)
+    assert functions(fake) == [COPY, "gemm"]

@@ -17,7 +17,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
 from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
-from tilewave.ir.placements import elements
+from tilewave.ir.placements import elements, lies_padded
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import unnamed, walk
@@ -284,7 +284,8 @@ def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
-    return NvidiaBuild(tiles, chip, key or compile_key(chip.name, repr(chip), unnamed(passed[0])), lambda: passed)
+    key = key or compile_key(chip.name, repr(chip), unnamed(passed[0]))
+    return NvidiaBuild(tiles, chip, key, lambda: passed, repacks=any(map(lies_padded, passed[0].body.args)))
 
 
 def _pipelines() -> ModuleType:

@@ -232,7 +232,7 @@ class NvidiaProgram:
     def plan_for(self, views: Sequence[ArrayView]) -> Plan:
         """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
         plain = Plan(self.variant_for(views))
-        misfits = self._misfits(views) if plain.variant.is_plain and self.repacks else []
+        misfits = self._misfits(views) if self.repacks else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
         if not misfits or not all(can_repack(views[x.array]) for x in misfits):
             return plain
