@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from functools import cache
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -69,6 +70,16 @@ def host_text(kernel):
     return text + HERE + UPPER
 
 
+@cache
+def engine_of(kernel):
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    to = llvm.Target.from_default_triple().create_target_machine(opt=1)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(host_text(kernel)), to)
+    engine.finalize_object()
+    return engine
+
+
 def run_on_host(kernel, arrays, numbers):
     """Every lane of every workgroup in turn; the addresses that were loaded from."""
     host = HostLaunch(kernel)(numbers)
@@ -78,11 +89,7 @@ def run_on_host(kernel, arrays, numbers):
     passed = dict(zip(HostLaunch(kernel).names, host.numbers, strict=True))
     words += passed.values()
     assert list(passed)[: len(numbers)] == [v.name for v in numbers_of(kernel)]
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    to = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(host_text(kernel)), to)
-    engine.finalize_object()
+    engine = engine_of(kernel)
     threads = kernel.lanes * np.prod(kernel.waves)
     log = np.zeros(host.workgroups * threads * 8, np.int64)
 
@@ -90,6 +97,7 @@ def run_on_host(kernel, arrays, numbers):
         return kind.from_address(engine.get_global_value_address(name))
 
     cell("here.log", ctypes.c_uint64).value = log.ctypes.data
+    cell("here.looked", ctypes.c_int64).value = 0
     run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(words))(engine.get_function_address(kernel.name))
     for workgroup in range(host.workgroups):
         cell("here.workgroup", ctypes.c_int32).value = workgroup

@@ -54,6 +54,21 @@ def test_the_code_of_a_copy_moves_every_element_and_touches_own_blocks_only(shap
         assert set(np.unique(looked // 16)) <= own_blocks(rows)
 
 
+@pytest.mark.parametrize("is_back", [False, True])
+def test_one_launch_copies_several_arrays(is_back):
+    both = [placed(shape, 2, begin, 1)[1] for shape, begin in (((9, 63), 6), ((17, 130), 10))]
+    copy = RowCopy(is_back, 2, 2, 2)
+    padded = [padded_of(rows, copy)[1] for rows in both]
+    if is_back:
+        for i, x in enumerate(padded):
+            x[...] = i + 1
+    numbers = [n for rows in both for n in copy.numbers(view(rows))]
+    run_on_host(copy.kernel, [x for pair in zip(both, padded, strict=True) for x in pair], numbers)
+    for rows, x in zip(both, padded, strict=True):
+        np.testing.assert_array_equal(rows, x[:, : rows.shape[1]])
+    verify(copy.kernel)
+
+
 def own_blocks(rows):
     """The aligned 16 bytes that hold an element."""
     offsets = np.zeros(rows.shape, np.int64)
