@@ -7,6 +7,7 @@ import pytest
 from ptx_code import half_gemm
 
 from tilewave import *
+from tilewave.backend.nvidia import make
 from tilewave.backend.nvidia.build import build_with, copying_passes
 from tilewave.backend.nvidia.code import Variant
 from tilewave.ir.places import Places
@@ -218,3 +219,16 @@ def test_passes_of_ones_own_repack_too(fake, torch):
     own = build_with(made.kernel, SM_90A, passes)
     own.run(tensors(torch, shape), (), made.parameters)
     assert functions(fake) == [COPY, "gemm"]
+
+
+@pytest.mark.parametrize("sizes", [None, (2047, 2049, 2051)])
+def test_a_saved_kernel_brings_its_copies(fake, torch, tmp_path, monkeypatch, sizes):
+    made, shape = compiled(sizes), (2047, 2049, 2051)
+    made.save(tmp_path / "gemm.tw")
+    made(*tensors(torch, shape))
+    wanted = [(x.function, x.grid, len(x.arguments)) for x in fake.launches]
+    fake.launches.clear()
+    monkeypatch.setattr(make, "compiler", None)
+    loaded = load(tmp_path / "gemm.tw")
+    loaded(*tensors(torch, shape))
+    assert [(x.function, x.grid, len(x.arguments)) for x in fake.launches] == wanted
