@@ -7,6 +7,7 @@ import pytest
 
 from tilewave import *
 from tilewave.analysis import repacking
+from tilewave.backend.nvidia.code import Variant
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.kernels.products import K, M, N, error_bound, gemm
 from tilewave.runtime.arrays import view
@@ -84,6 +85,63 @@ def test_the_other_layouts_are_repacked_alike(layout):
     compiled.interpret(a, b, c, level="lane")
     left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
     np.testing.assert_array_equal(c, left.astype(np.float64) @ right.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtypes", ["i8", "f8"])
+@pytest.mark.parametrize("layout", ["nn", "tt", "tn"])
+def test_operands_that_are_taken_along_the_depth_only_are_transposed(layout, dtypes):
+    dtype, out = DTYPES[dtypes]
+    compiled = opened(gemm((0, 0, 0), dtype, out, tile=(64, 64, 128), layout=layout))
+    rng = np.random.default_rng(11)
+    for m, n, k in ((97, 83, 71), (64, 80, 160), (65, 16, 129)):
+        a = operand(rng, (m, k) if layout[0] == "n" else (k, m), dtype)
+        b = operand(rng, (n, k) if layout[1] == "t" else (k, n), dtype)
+        c = poisoned((m, n), out)
+        turned = {r.name for r in plan(compiled, (a, b, c)).repacked if r.order == (1, 0)}
+        assert turned == {x for x, letter in zip("ab", layout, strict=True) if letter != {"a": "n", "b": "t"}[x]}
+        compiled.interpret(a, b, c, level="lane")
+        left, right = (a if layout[0] == "n" else a.T), (b if layout[1] == "n" else b.T)
+        np.testing.assert_array_equal(c.astype(np.float64), left.astype(np.float64) @ right.astype(np.float64))
+
+
+def test_sizes_that_are_known_are_transposed_alike():
+    made = gemm((97, 83, 71), I8, I32, tile=(64, 64, 128), layout="nn")
+    compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="sm_90a"), made.kernel)
+    assert "%b: memory<71x83xi8, global, columns(57)>" in str(compiled.ir("repack_rows"))
+    rng = np.random.default_rng(12)
+    a, b, c = operand(rng, (97, 71), I8), operand(rng, (71, 83), I8), poisoned((97, 83), I32)
+    compiled.interpret(a, b, c, level="lane", order="random", seed=3)
+    np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
+
+
+def test_what_lies_along_the_depth_already_is_taken_as_it_is():
+    """A transposed view of weights that were kept along the depth."""
+    compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
+    rng = np.random.default_rng(13)
+    a, b, c = operand(rng, (64, 128), I8), operand(rng, (72, 128), I8).T, poisoned((64, 72), I32)
+    assert not plan(compiled, (a, b, c)).repacked and not plan(compiled, (a, b, c)).variant.is_plain
+    compiled.interpret(a, b, c, level="lane")
+    np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
+
+
+def test_small_operands_across_the_depth_are_loaded_in_whole_chunks(monkeypatch):
+    monkeypatch.setattr(repacking, "LEAST_BYTES", 1 << 40)
+    compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
+    rng = np.random.default_rng(14)
+    for n, lanes in ((80, Variant(is_plain=True)), (83, Variant(True, ("a", "b", "c")))):
+        a, b, c = operand(rng, (64, 128), I8), operand(rng, (128, n), I8), poisoned((64, n), I32)
+        assert plan(compiled, (a, b, c)) == (lanes, ())
+        compiled.interpret(a, b, c, level="lane")
+        np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
+
+
+def test_any_array_whose_columns_lie_well_is_transposed():
+    compiled = opened(gemm((0, 0, 0), F16, F16, tile=TILE))
+    rng = np.random.default_rng(15)
+    a, b, c = operand(rng, (67, 65), F16).T, operand(rng, (72, 67), F16), poisoned((65, 72), F16)
+    assert [r.name for r in plan(compiled, (a, b, c)).repacked] == ["a", "b"]
+    compiled.interpret(a, b, c, level="lane")
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T)
 
 
 def test_what_is_prepacked_is_copied_no_more():

@@ -433,6 +433,7 @@ CASES = {
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "repack_rows.REPACKED": checked("repack_rows", "odd_rows"),
+    "repack_rows.TRANSPOSED": checked("repack_rows", "across_the_depth"),
     "split_last_round.NOT_ONE_LOOP": by(SplitLastRound(2), in_two_loops),
     "split_last_round.DOES_MORE": by(SplitLastRound(2), capped),
     "split_last_round.UNKNOWN_STEPS": steps_at_the_call,

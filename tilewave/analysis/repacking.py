@@ -6,11 +6,11 @@ bytes that all workgroups load together. Copying each array once costs little mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 
-from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Read, Write
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Mma, Read, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
@@ -37,12 +37,46 @@ def is_worth_it(kernel: Kernel, shapes: Mapping[str, Sequence[int]]) -> bool:
 
 def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
     """The arrays of known sizes that are worth repacking: they are read in tiles, and their rows lie on no grain."""
-    memories = {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
+    memories = _arrays(kernel)
     if any(kind.is_open for kind in memories.values()):
         return ()
     read = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and op.result.type.rank > 1}
     odd = [name for name, m in memories.items() if name in read and m.shape[-1] * m.dtype.bytes % grain_bytes]
-    return tuple(odd) if odd and is_worth_it(kernel, {name: m.shape for name, m in memories.items()}) else ()
+    return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
+
+
+def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:
+    """The operands of products that are worth transposing: their dtypes are taken along the depth, their rows are not.
+
+    Those of open sizes are: calls decide whether they do so, or leave all to lanes.
+    """
+    memories, users = _arrays(kernel), _users(kernel)
+    reads: dict[str, list[bool]] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Read) and op.memory.name in memories:
+            last = memories[op.memory.name].rank
+            turned = len(op.axes) > 1 and op.axes[-2:] == (last - 1, last - 2)
+            reads.setdefault(op.memory.name, []).append(turned and users.get(op.result, set()) == {Mma})
+    found = tuple(name for name, m in memories.items() if m.dtype.name in along_depth and all(reads.get(name, [False])))
+    is_open = any(kind.is_open for kind in memories.values())
+    return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+
+
+def _arrays(kernel: Kernel) -> dict[str, Memory]:
+    return {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
+
+
+def _users(kernel: Kernel) -> dict[Value, set[type[Op]]]:
+    """What kinds of ops take each value."""
+    found: dict[Value, set[type[Op]]] = {}
+    for op in walk(kernel.body):
+        for v in op.operands:
+            found.setdefault(v, set()).add(type(op))
+    return found
+
+
+def _known_to_be_worth_it(kernel: Kernel) -> bool:
+    return is_worth_it(kernel, {name: m.shape for name, m in _arrays(kernel).items()})
 
 
 def _tiles(shape: Sequence[int], axes: Sequence[int], tile: Sequence[int]) -> int:

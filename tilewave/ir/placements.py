@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from tilewave.ir.core import Value
-from tilewave.ir.types import Extent, Memory, Padded, Panels, Swizzled
+from tilewave.ir.types import Columns, Extent, Memory, Padded, Panels, Swizzled
 
 
 def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
@@ -95,16 +95,22 @@ def lies_in(v: Value, space: str) -> bool:
     return isinstance(v.type, Memory) and v.type.space == space
 
 
-def lies_padded(v: Value) -> bool:
-    """Whether there are unused elements behind each row of a memory."""
-    return isinstance(v.type, Memory) and isinstance(v.type.placement, Padded)
+def is_repacked(v: Value) -> bool:
+    """Whether a launch copies a memory to where it lies as its type says."""
+    return lies_in(v, "global") and isinstance(v.type, Memory) and v.type.placement is not None
+
+
+def stored_axes(memory: Memory) -> tuple[int, ...]:
+    """From the slowest to the fastest."""
+    axes = tuple(range(memory.rank))
+    return (*axes[:-2], axes[-1], axes[-2]) if isinstance(memory.placement, Columns) else axes
 
 
 def row_pitch(v: Value) -> Extent:
     """From the first element of a memory's row to that of the next, if it has no gaps but those that are known."""
     assert isinstance(v.type, Memory)
-    row = v.type.extents[-1]
-    unused = v.type.placement.elements if isinstance(v.type.placement, Padded) else 0
+    row = v.type.extents[stored_axes(v.type)[-1]]
+    unused = v.type.placement.elements if isinstance(v.type.placement, Padded | Columns) else 0
     return row + unused if isinstance(row, int) else row
 
 

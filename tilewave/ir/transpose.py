@@ -82,7 +82,9 @@ class _Transpose:
         self.builder.effect(Barrier)
         self.leave(outer, first, thread)
         body = self.builder.block((self.rows, self.columns, *self.numbers))
-        return at_launch(Kernel("transpose_rows", body, workgroups.value.name, "lane", (WAVES, 1), self.lanes, resident=RESIDENT))
+        return at_launch(
+            Kernel("transpose_rows", body, workgroups.value.name, "lane", (WAVES, 1), self.lanes, resident=RESIDENT)
+        )
 
     def place(self, number: Number, sizes: tuple[Number, ...]) -> list[Number]:
         """Of the block with that number: the last of the sizes first."""

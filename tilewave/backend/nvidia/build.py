@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
-from tilewave.analysis.repacking import odd_rows
+from tilewave.analysis.repacking import across_depth, odd_rows
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
 from tilewave.backend.nvidia.repacking import in_numpy
@@ -17,12 +17,13 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
 from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
-from tilewave.ir.placements import elements, lies_padded
+from tilewave.ir.placements import elements, is_repacked
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.machine.matrix import ALONG_DEPTH
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import compile_key, key_of
@@ -196,9 +197,9 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    odd = odd_rows(tiles, TENSOR_MAPS.grain_bytes)
-    repacks = is_open(tiles) or bool(odd)
-    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *odd)
+    misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
+    repacks = is_open(tiles) or bool(misfits)
+    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits)
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
@@ -285,7 +286,7 @@ def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "")
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
     key = key or compile_key(chip.name, repr(chip), unnamed(passed[0]))
-    return NvidiaBuild(tiles, chip, key, lambda: passed, repacks=any(map(lies_padded, passed[0].body.args)))
+    return NvidiaBuild(tiles, chip, key, lambda: passed, repacks=any(map(is_repacked, passed[0].body.args)))
 
 
 def _pipelines() -> ModuleType:

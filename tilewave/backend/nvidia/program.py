@@ -15,7 +15,17 @@ from tilewave.analysis.repacking import is_worth_it
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
-from tilewave.backend.nvidia.repacking import Misfit, RepackedArray, RowCopy, can_repack, padded_row, repacked
+from tilewave.backend.nvidia.repacking import (
+    PACK,
+    TRANSPOSE,
+    UNPACK,
+    WIDEST_TRANSPOSED,
+    Misfit,
+    RepackedArray,
+    RowCopy,
+    padded_row,
+    repacked,
+)
 from tilewave.backend.nvidia.row_copies import RowCopies
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
 from tilewave.forks import cached_property
@@ -126,8 +136,10 @@ class NvidiaProgram:
     def copies_needed(self) -> tuple[RowCopy, ...]:
         """All that calls may take."""
         memories = self.memories if self.repacks else []
-        kinds = Counter((v.name in self.written, v.type.dtype.bytes, v.type.rank) for v in memories)
-        return tuple(RowCopy(*kind, count + 1) for kind, most in kinds.items() for count in range(most))
+        kinds = Counter((UNPACK if v.name in self.written else PACK, v.type.dtype.bytes, v.type.rank) for v in memories)
+        copies = [RowCopy(*kind, count + 1) for kind, most in kinds.items() for count in range(most)]
+        turned = [RowCopy(TRANSPOSE, size, rank) for kind, size, rank in kinds if kind == PACK and rank > 1]
+        return (*copies, *(copy for copy in turned if copy.element_bytes <= WIDEST_TRANSPOSED))
 
     @property
     def llvm_ir(self) -> str | None:
@@ -234,7 +246,7 @@ class NvidiaProgram:
         plain = Plan(self.variant_for(views))
         misfits = self._misfits(views) if self.repacks else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
-        if not misfits or not all(can_repack(views[x.array]) for x in misfits):
+        if not misfits or not all(x.copied_by(views[x.array]) for x in misfits):
             return plain
         if not is_worth_it(self.tiles, shapes):
             return plain
@@ -245,7 +257,8 @@ class NvidiaProgram:
     def prepacked(self, array: Any) -> Any:
         """A copy in rows on cache lines; the array itself where copies take it, or would never be made of it."""
         v, grain = view(array, f"{self.name}: array"), TENSOR_MAPS.grain_bytes
-        if not self.repacks or not can_repack(v) or alignment(v, grain) == grain:
+        rows = v.strides[-1] == v.dtype.bytes and min(v.shape) > 0
+        if not self.repacks or not rows or alignment(v, grain) == grain:
             return array
         return in_padded_rows(array, padded_row(v))
 
@@ -256,8 +269,12 @@ class NvidiaProgram:
         if self.is_open:  # code for open sizes loads whole chunks, or single elements
             narrow = {name: size for name, size in self._fitting(views).narrow if name not in self.written}
             problems = {name: NARROW_ROWS.format(bytes=size, widest=widest) for name, size in narrow.items()} | problems
-        order = list(named)
-        return [Misfit(order.index(name), name, why, name in self.written) for name, why in problems.items()]
+        return [self._misfit(name, problems[name], views) for name in named if name in problems]
+
+    def _misfit(self, name: str, problem: str, views: Sequence[ArrayView]) -> Misfit:
+        array = [v.name for v in self.memories].index(name)
+        order = dict(self.copied).get(name) or tuple(range(len(views[array].shape)))
+        return Misfit(array, name, problem, name in self.written, order)
 
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
         return self._class_of(views) if self.is_open else self._fitting(views)
@@ -274,10 +291,12 @@ class NvidiaProgram:
 
     def _look_at(self, views: Sequence[ArrayView]) -> Variant:
         fitting, named = self._fitting(views), self._named(views)
+        if self.turned and fitting == Variant(is_plain=True) and not self._has_odd_rows(named):
+            return fitting  # lanes load whole chunks of what would have to be transposed for copies
         if fitting != Variant() or (not self.copied and self._has_odd_rows(named)):
             return self.for_any
-        brought = [named[name] for name, _ in self.copied if name not in self.written]
-        rows = [v.strides[-2] for v in brought if len(v.shape) > 1 and v.shape[-2] > 1]
+        brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
+        rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
         return Variant(off_lines=self.off_lines is not None and not on_lines)
 
@@ -287,11 +306,22 @@ class NvidiaProgram:
         return any(row % self.chip.widest_load_bytes for row in rows)
 
     def _fitting(self, views: Sequence[ArrayView]) -> Variant:
-        named, widest = self._named(views), self.chip.widest_load_bytes
+        named, widest, plain = self._named(views), self.chip.widest_load_bytes, self._is_left_to_lanes(views)
+        if not plain:
+            named = {name: v for name, v in named.items() if name not in self.turned}
         any_strides = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
         narrow = tuple((name, found) for name, found in narrow if name not in any_strides)
-        return Variant(bool(self._not_copied(named)) and self.otherwise is not None, any_strides, narrow)
+        return Variant(plain, any_strides, narrow)
+
+    def _is_left_to_lanes(self, views: Sequence[ArrayView]) -> bool:
+        """Whether the copy engine cannot take some array, and lanes can."""
+        return self.otherwise is not None and bool(self._not_copied(self._named(views)))
+
+    @cached_property
+    def turned(self) -> frozenset[str]:
+        """Arrays whose columns are copied, and that lanes leave alone."""
+        return frozenset(name for name, axes in self.copied if axes != tuple(range(len(axes))))
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         """What these arrays keep its code from, and why."""
@@ -301,7 +331,7 @@ class NvidiaProgram:
         named, plan = self._named(views), self.plan_for(views)
         variant = plan.variant if plan.repacked else self._variant_for(views)
         copied = self._not_copied(named) if variant.is_plain else {}
-        found = [_repacking_of(r) for r in plan.repacked]
+        found = [_repacking_of(r, r.copied_by(views[r.array])) for r in plan.repacked]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
@@ -346,10 +376,13 @@ class NvidiaProgram:
         return self._codes[variant]
 
 
-def _repacking_of(r: RepackedArray) -> Declined:
+MOVED = {PACK: "is copied into", TRANSPOSE: "is transposed into", UNPACK: "comes back from"}
+
+
+def _repacking_of(r: RepackedArray, kind: str) -> Declined:
     """What is done with it, for people."""
-    moved, when = ("comes back from", "behind") if r.is_written else ("is copied into", "in front of")
-    facts = {"moved": moved, "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
+    when = "behind" if r.is_written else "in front of"
+    facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
     return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
 
 

@@ -1,7 +1,8 @@
 """Arrays that the copy engine cannot take, copied into memory of the launch where it can.
 
-Rows that begin anywhere are copied, once per call, into rows that begin on cache lines (`ir/repack.py`); the product is
-then computed by the very code that arrays take which lie so from the beginning. What is written comes back by a copy of
+Rows that begin anywhere are copied, once per call, into rows that begin on cache lines (`ir/repack.py`), columns that
+the matrix unit takes along the depth only are transposed on their way (`ir/transpose.py`); the product is then computed
+by the very code that arrays take which lie so from the beginning. What is written comes back by a copy of
 the other kind. An array's sizes stay what they are, so nothing is multiplied that the caller did not give: where a tile
 hangs over the end of a row, the engine brings zeros, whatever the private memory holds there.
 
@@ -10,9 +11,10 @@ Whether that pays is decided in one place, `analysis/repacking.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from tilewave.backend.protocol import LaneLaunch
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import numbers_of
 from tilewave.ir.repack import CHUNK_BYTES, MOST_CHUNKS, pack_rows, unpack_rows
+from tilewave.ir.transpose import transpose_rows
 from tilewave.ir.types import DTYPES, DType
 from tilewave.machine.chips import NVIDIA_LANES
 from tilewave.runtime.arrays import ArrayView
@@ -32,42 +35,72 @@ CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"
 """What elements of so many bytes are copied as: copies ask for bits alone."""
 
 
-@dataclass(frozen=True)
-class RepackedArray:
-    """An array that a launch finds in rows on cache lines, `offset_bytes` into its private memory."""
-
-    array: int
-    name: str
-    problem: str
-    """Why, as said behind its name."""
-    is_written: bool
-    offset_bytes: int
-    pitch_bytes: int
-
-    def bytes(self, shape: Sequence[int]) -> int:
-        return prod(shape[:-1]) * self.pitch_bytes
-
-    def strides(self, v: ArrayView) -> tuple[int, ...]:
-        found = [v.dtype.bytes]
-        for step in (self.pitch_bytes, *v.shape[-2:0:-1])[: len(v.shape) - 1]:
-            found.insert(0, step if len(found) == 1 else step * found[0])
-        return tuple(found)
-
-    def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
-        """The array in private memory; rows that are written end with the last chunk, since stores are cut there."""
-        cols = _up(v.shape[-1], CHUNK_BYTES // v.dtype.bytes) if self.is_written else v.shape[-1]
-        at = memory + self.offset_bytes
-        return replace(v, pointer=at, shape=(*v.shape[:-1], cols), strides=self.strides(v), readonly=False)
+PACK, UNPACK, TRANSPOSE = "pack_rows", "unpack_rows", "transpose_rows"
+KERNELS: dict[str, Callable[[DType, int, int, int], Kernel]] = {
+    PACK: pack_rows,
+    UNPACK: unpack_rows,
+    TRANSPOSE: lambda dtype, rank, lanes, count: transpose_rows(dtype, rank, lanes),
+}
+WIDEST_TRANSPOSED = 4
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """An array that keeps a launch from copies."""
+    """An array that keeps a launch from copies, and its axes as the copy engine would have them."""
 
     array: int
     name: str
     problem: str
     is_written: bool
+    order: tuple[int, ...]
+
+    def seen(self, v: ArrayView) -> ArrayView:
+        """With its axes in that order."""
+        return _permuted(v, self.order)
+
+    def copied_by(self, v: ArrayView) -> str:
+        """What brings the array to where it lies well, or back; nothing where that cannot be."""
+        seen, size = self.seen(v), v.dtype.bytes
+        chunks = prod(seen.shape[:-1]) * (seen.shape[-1] * size // CHUNK_BYTES + 2)
+        if not 0 < chunks < MOST_CHUNKS or min(v.shape) < 1 or size not in CARRIERS:
+            return ""
+        if seen.strides[-1] == size:
+            return UNPACK if self.is_written else PACK
+        turns = len(seen.shape) > 1 and seen.strides[-2] == size <= WIDEST_TRANSPOSED and not self.is_written
+        return TRANSPOSE if turns else ""
+
+
+@dataclass(frozen=True)
+class RepackedArray(Misfit):
+    """The same, which a launch finds in rows on cache lines, `offset_bytes` into its private memory."""
+
+    offset_bytes: int
+    pitch_bytes: int
+
+    def bytes(self, v: ArrayView) -> int:
+        return prod(self.seen(v).shape[:-1]) * self.pitch_bytes
+
+    def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
+        """The array in private memory; rows that are written end with the last chunk, since stores are cut there."""
+        *outer, cols = self.seen(v).shape
+        if self.is_written:
+            cols = _up(cols, CHUNK_BYTES // v.dtype.bytes)
+        rows = self.in_rows(v, (*outer, cols), memory)
+        back = tuple(self.order.index(axis) for axis in range(len(self.order)))
+        return _permuted(rows, back)
+
+    def in_rows(self, v: ArrayView, shape: Sequence[int], memory: int) -> ArrayView:
+        """Private memory, with its axes as they lie there."""
+        strides = [v.dtype.bytes]
+        for axis in range(len(shape) - 2, -1, -1):
+            step = self.pitch_bytes if len(strides) == 1 else shape[axis + 1] * strides[0]
+            strides.insert(0, step)
+        at = memory + self.offset_bytes
+        return replace(v, pointer=at, shape=tuple(shape), strides=tuple(strides), readonly=False)
+
+
+def _permuted(v: ArrayView, order: Sequence[int]) -> ArrayView:
+    return replace(v, shape=tuple(v.shape[a] for a in order), strides=tuple(v.strides[a] for a in order))
 
 
 def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[RepackedArray, ...]:
@@ -76,9 +109,9 @@ def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[Rep
     offset = 0
     for x in misfits:
         v = views[x.array]
-        pitch_bytes = padded_row(v) * v.dtype.bytes
-        found.append(RepackedArray(x.array, x.name, x.problem, x.is_written, offset, pitch_bytes))
-        offset += _up(found[-1].bytes(v.shape), ALLOCATED_BYTES)
+        pitch_bytes = padded_row(x.seen(v)) * v.dtype.bytes
+        found.append(RepackedArray(x.array, x.name, x.problem, x.is_written, x.order, offset, pitch_bytes))
+        offset += _up(found[-1].bytes(v), ALLOCATED_BYTES)
     return tuple(found)
 
 
@@ -90,13 +123,7 @@ def padded_row(v: ArrayView) -> int:
 def private_bytes(arrays: Sequence[RepackedArray], views: Sequence[ArrayView]) -> int:
     """All that they take."""
     last = arrays[-1]
-    return last.offset_bytes + last.bytes(views[last.array].shape)
-
-
-def can_repack(v: ArrayView) -> bool:
-    """Whether its rows can be copied: neighbours lie side by side, and a copy has few enough chunks."""
-    chunks = prod(v.shape[:-1]) * (v.shape[-1] * v.dtype.bytes // CHUNK_BYTES + 2)
-    return v.strides[-1] == v.dtype.bytes and 0 < chunks < MOST_CHUNKS and v.dtype.bytes in CARRIERS
+    return last.offset_bytes + last.bytes(views[last.array])
 
 
 def _up(n: int, multiple: int) -> int:
@@ -108,9 +135,9 @@ def _up(n: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class RowCopy:
-    """One of the two kernels, for elements of so many bytes in arrays of so many axes, several at once."""
+    """One of the kernels, for elements of so many bytes in arrays of so many axes, several at once."""
 
-    is_back: bool
+    kind: str
     element_bytes: int
     rank: int
     count: int = 1
@@ -118,7 +145,11 @@ class RowCopy:
     @property
     def member(self) -> str:
         """What a file calls its code."""
-        return f"{self.kernel.name}_{self.count}_{self.rank}_{self.element_bytes}"
+        return f"{self.kind}_{self.count}_{self.rank}_{self.element_bytes}"
+
+    @property
+    def is_back(self) -> bool:
+        return self.kind == UNPACK
 
     @property
     def dtype(self) -> DType:
@@ -126,23 +157,20 @@ class RowCopy:
 
     @property
     def kernel(self) -> Kernel:
-        make = unpack_rows if self.is_back else pack_rows
-        return make(self.dtype, self.rank, NVIDIA_LANES, self.count)
+        return KERNELS[self.kind](self.dtype, self.rank, NVIDIA_LANES, self.count)
 
-    def numbers(self, v: ArrayView) -> tuple[int, ...]:
-        """Those that a launch is given for one array."""
-        width = CHUNK_BYTES // self.element_bytes
-        if not self.is_back:
-            return (*v.shape, _up(v.shape[-1], width))
-        begin = v.pointer // self.element_bytes % width
-        return (*v.shape, begin, *(s // self.element_bytes % width for s in v.strides[:-1]))
-
-    def arrays(self, v: ArrayView, r: RepackedArray, memory: int) -> tuple[ArrayView, ArrayView]:
-        """The rows, and what they are copied to or from."""
-        rows = replace(v, dtype=self.dtype)
-        padded = r.padded(rows, memory)
-        cols = v.shape[-1] if self.is_back else _up(v.shape[-1], CHUNK_BYTES // self.element_bytes)
-        return rows, replace(padded, shape=(*v.shape[:-1], cols))
+    def bound(self, v: ArrayView, r: RepackedArray, memory: int) -> tuple[tuple[ArrayView, ArrayView], tuple[int, ...]]:
+        """What a launch is given for one array: it, what it is copied to or from, and numbers."""
+        seen, width = replace(r.seen(v), dtype=self.dtype), CHUNK_BYTES // self.element_bytes
+        *outer, cols = seen.shape
+        if self.is_back:
+            apart = (s // self.element_bytes % width for s in seen.strides[:-1])
+            numbers = (*seen.shape, v.pointer // self.element_bytes % width, *apart)
+            return (seen, r.in_rows(seen, seen.shape, memory)), numbers
+        padded = r.in_rows(seen, (*outer, _up(cols, width)), memory)
+        rank = len(seen.shape)
+        rows = _permuted(seen, (*range(rank - 2), rank - 1, rank - 2)) if self.kind == TRANSPOSE else seen
+        return (rows, padded), (*rows.shape, padded.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -154,7 +182,7 @@ class CopyGroup:
 
     def bound(self, views: Sequence[ArrayView], memory: int) -> tuple[list[ArrayView], list[int]]:
         """What it is launched with: arrays and numbers."""
-        found = [(self.copy.arrays(views[r.array], r, memory), self.copy.numbers(views[r.array])) for r in self.arrays]
+        found = [self.copy.bound(views[r.array], r, memory) for r in self.arrays]
         return [v for pair, _ in found for v in pair], [n for _, numbers in found for n in numbers]
 
 
@@ -162,11 +190,15 @@ def copy_groups(
     arrays: Sequence[RepackedArray], views: Sequence[ArrayView]
 ) -> tuple[tuple[CopyGroup, ...], tuple[CopyGroup, ...]]:
     """Those in front of a launch, and those behind it: arrays of equal dtypes and axes go together."""
-    alike: dict[tuple[bool, int, int], list[RepackedArray]] = {}
+    alike: dict[tuple[Any, ...], list[RepackedArray]] = {}
     for r in arrays:
         v = views[r.array]
-        alike.setdefault((r.is_written, v.dtype.bytes, len(v.shape)), []).append(r)
-    groups = [CopyGroup(RowCopy(*kind, len(some)), tuple(some)) for kind, some in alike.items()]
+        kind = r.copied_by(v)
+        alone = r.array if kind == TRANSPOSE else None
+        alike.setdefault((kind, v.dtype.bytes, len(v.shape), alone), []).append(r)
+    groups = [
+        CopyGroup(RowCopy(kind, size, rank, len(some)), tuple(some)) for (kind, size, rank, _), some in alike.items()
+    ]
     before, after = (tuple(g for g in groups if g.copy.is_back is is_back) for is_back in (False, True))
     return before, after
 

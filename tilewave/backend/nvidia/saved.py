@@ -29,6 +29,8 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     codes: list[dict[str, Any]] = []
     in_rows = Variant(off_lines=build.off_lines is not None) if program.is_open else _in_rows(program)
     variants = {program.for_any: "code_any_strides", in_rows: "code_rows", Variant(): "code"}
+    if program.is_open and program.turned:
+        variants[Variant(is_plain=True)] = "code_whole_rows"
     for variant, name in reversed(variants.items()):
         code = program.code_for(variant)
         members[f"{name}.ptx"] = code.ptx.encode()
