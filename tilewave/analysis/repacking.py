@@ -7,6 +7,7 @@ bytes that all workgroups load together. Copying each array once costs little mo
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Kernel, Op, Value
@@ -19,20 +20,34 @@ LEAST_BYTES = 8 << 20
 launches of two copies take 6 µs more than none (`benchmarks/unaligned_h200.py`)."""
 
 
-def is_worth_it(kernel: Kernel, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether workgroups load enough of arrays of these shapes: for each tile that one of them writes, it goes along
-    whole rows of its operands."""
-    tiles = loaded = 0
-    for op in walk(kernel.body):
-        match op:
-            case Write(tile, memory) if memory.name in shapes:
-                tiles = max(tiles, _tiles(shapes[memory.name], op.axes, tile.type.shape))
-            case Read(memory) if memory.name in shapes and op.result.type.rank > 1:
-                *rows, _ = op.result.type.shape
-                loaded += prod(rows) * shapes[memory.name][op.axes[-1]] * memory.type.dtype.bytes
-            case _:
-                pass  # it moves no tile of an array
-    return loaded * tiles >= LEAST_BYTES
+@dataclass(frozen=True)
+class TileLoads:
+    """What workgroups load of the arrays of a kernel: for each tile that one writes, whole rows of its operands."""
+
+    reads: tuple[tuple[str, int, int, int], ...]
+    """Of each array how many rows a tile has, along which axis these go, and the bytes of an element."""
+    writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    """Of each array along which axes a tile goes, and how far."""
+
+    @staticmethod
+    def of(kernel: Kernel) -> TileLoads:
+        reads, writes = [], []
+        for op in walk(kernel.body):
+            match op:
+                case Write(tile, memory):
+                    writes.append((memory.name, tuple(zip(op.axes, tile.type.shape, strict=True))))
+                case Read(memory) if op.result.type.rank > 1:
+                    rows = prod(op.result.type.shape[:-1])
+                    reads.append((memory.name, rows, op.axes[-1], memory.type.dtype.bytes))
+                case _:
+                    pass  # it moves no tile of an array
+        return TileLoads(tuple(reads), tuple(writes))
+
+    def are_worth_it(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether they are many enough for arrays of these shapes."""
+        tiles = max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
+        reads = [(rows * size, shapes[name][axis]) for name, rows, axis, size in self.reads if name in shapes]
+        return tiles * sum(column * length for column, length in reads) >= LEAST_BYTES
 
 
 def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
@@ -76,10 +91,9 @@ def _users(kernel: Kernel) -> dict[Value, set[type[Op]]]:
 
 
 def _known_to_be_worth_it(kernel: Kernel) -> bool:
-    return is_worth_it(kernel, {name: m.shape for name, m in _arrays(kernel).items()})
+    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()})
 
 
-def _tiles(shape: Sequence[int], axes: Sequence[int], tile: Sequence[int]) -> int:
+def _tiles(shape: Sequence[int], tile: Mapping[int, int]) -> int:
     """How many of them an array has."""
-    across = dict(zip(axes, tile, strict=True))
-    return prod(-(-n // across.get(axis, 1)) for axis, n in enumerate(shape))
+    return prod(-(-n // tile.get(axis, 1)) for axis, n in enumerate(shape))

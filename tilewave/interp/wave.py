@@ -41,6 +41,7 @@ from tilewave.ir.ops import (
     CopyAsyncOut,
     CopyAsyncSignal,
     Elementwise,
+    GroupProduct,
     HandOver,
     Lane,
     LetNextStart,
@@ -50,6 +51,7 @@ from tilewave.ir.ops import (
     MakeExchange,
     MakeSignals,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Meet,
     Overlay,
@@ -57,6 +59,7 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Renew,
@@ -186,6 +189,13 @@ class WaveRun(AsynchronousMeaning):
             x = combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
         return x
 
+    def reduce_halves(self, op: ReduceHalves) -> Array:
+        x, lane, bit = self.every_lane(op.x), np.arange(self.state.lanes), 1 << op.bit
+        both = combined(op.how, x[lane & ~bit], x[lane | bit])
+        first, second = np.split(both, 2, op.axis + 1)
+        has_bit = (lane & bit != 0).reshape(-1, *[1] * (x.ndim - 1))
+        return np.where(has_bit, second, first)
+
     def all_of(self, op: AllOf) -> Any:
         held = self.every_lane(op.x).reshape(-1)
         assert held.tobytes() == held[:1].tobytes() * len(held), f"{op.loc}: lanes hold different numbers"
@@ -247,21 +257,25 @@ class WaveRun(AsynchronousMeaning):
         """How instructions are laid out means nothing here."""
 
     def matrix_shared(self, op: MatrixShared) -> Array:
-        rows, cols, depth = op.shape
-        own = np.arange(0, rows, GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
-        batch = op.acc.type.shape[:-4]
-        a = self.take_operand(op, 0, batch, own.reshape(-1))
-        b = self.take_operand(op, 1, batch, np.arange(cols))
+        own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
+        return self.group_product(op, self.take_operand(op, 0, own.reshape(-1)))
+
+    def matrix_held(self, op: MatrixHeld) -> Array:
+        return self.group_product(op, GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
+
+    def group_product(self, op: GroupProduct, a: Array) -> Array:
+        """With the rows of `a` that are this wave's own."""
+        b = self.take_operand(op, 1, np.arange(op.shape[1]))
         a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
-        fragment = GroupFragment(depth)
+        fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
         return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
 
-    def take_operand(self, op: MatrixShared, side: int, batch: tuple[int, ...], rows: Array) -> Array:
+    def take_operand(self, op: GroupProduct, side: int, rows: Array) -> Array:
         """The rows of a factor, each along its depth."""
-        (memory, at), depth = op.factors[side], op.shape[-1]
+        (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
         if side not in op.turned:
             return self.take_rows(op, memory, at, (*batch, rows, depth))
         return np.swapaxes(self.take_rows(op, memory, at, (*batch, depth, rows)), -1, -2)
@@ -314,7 +328,8 @@ class WaveRun(AsynchronousMeaning):
     def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
         if id(op) not in self.registers:
             self.registers[id(op)] = RegisterOffsets.of(shape, op.steps, memory.shape)
-        at = [self.env[v] for v in op.at]
+        begin = (0,) * len(op.at) if isinstance(op, CopyAsyncChunks) or not op.begin else op.begin
+        at = [self.env[v] + far for v, far in zip(op.at, begin, strict=True)]
         try:
             return self.registers[id(op)].elements(at, memory.shape, op.guard, self.touching(op, len(shape)))
         except OutsideMemory as outside:
@@ -419,6 +434,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Renew: WaveRun.renew,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
+    ReduceHalves: WaveRun.reduce_halves,
     AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
     Below: WaveRun.below,
@@ -428,6 +444,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
+    MatrixHeld: WaveRun.matrix_held,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
     Load: WaveRun.load,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewave.ir.types import F32, F64, I8, I32, DType
+from tilewave.kernels.activations import gelu
 from tilewave.lang.constraints import (
     GridConstraint,
     HardwareConstraint,
@@ -22,7 +23,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, erf, mma, read, write
+from tilewave.lang.ops import cast, mma, read, write
 from tilewave.lang.symbols import Symbol, ceiling, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.machine.matrix import WISHES
@@ -115,11 +116,6 @@ def gemm_bias_gelu(
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, out),
     }
     return GemmKernel(*shape, tile, wave(_constraints(mapping))(gemm_bias_gelu))
-
-
-def gelu(x: Any) -> Any:
-    """x · Φ(x), by the error function."""
-    return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
 
 
 def _constraints(mapping: str, workgroups: int | None = None, mma_type: MMAType | None = None) -> list[Any]:

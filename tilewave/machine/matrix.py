@@ -94,6 +94,11 @@ class GroupInstruction(MatrixInstruction):
     turns: bool = False
     """Whether it also takes operands that lie along their rows' axis, in panels."""
 
+    @property
+    def takes_sums(self) -> bool:
+        """Whether waves may hold its first operand as they hold sums: so of 16 bits, whose 32 bytes of depth are 16."""
+        return self.depth == 16
+
     waves_together: ClassVar[int] = 4
     most_columns: ClassVar[int] = 256
     most_sums: ClassVar[int] = 192
@@ -119,9 +124,10 @@ class GroupInstruction(MatrixInstruction):
         """Bytes of a chunk, period and rows between changes: chunk c of row r stands at c ^ (r // every % period)."""
         return CHUNK_BYTES, row_bytes // CHUNK_BYTES, max(self.row_bytes) // row_bytes
 
-    def panel_bytes(self, rows_bytes: int) -> int:
-        """How wide panels are of an operand that lies along its rows, so many bytes of them; 0 where it cannot."""
-        return next((n for n in self.row_bytes if self.turns and rows_bytes % n == 0), 0)
+    def panel_bytes(self, side_bytes: int) -> int:
+        """How long rows in shared memory are, of an operand that has so many bytes along them; 0 where it cannot lie
+        so."""
+        return next((n for n in self.row_bytes if side_bytes % n == 0), 0)
 
 
 INSTRUCTIONS = (

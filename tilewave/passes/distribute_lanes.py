@@ -43,6 +43,7 @@ from tilewave.ir.ops import (
     LoadEach,
     Loop,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Mma,
     Part,
@@ -51,6 +52,7 @@ from tilewave.ir.ops import (
     Read,
     Rearrange,
     Reduce,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Role,
@@ -245,10 +247,17 @@ class _Lanes:
         for step in steps:
             if step.of == "lane":
                 x = self.out.emit(ReduceLanes, x, step.which, op.how, type=x.type, name=op.result.name)
+            elif step.of == "halves":
+                x = self.halved(op, x, axes.index(step.which[0]), step.which[1])
             else:
                 x = self.without_registers(op, x, tuple(axes.index(i) for i in step.which))
                 axes = [i for i in axes if i not in step.which]
         return x
+
+    def halved(self, op: Reduce, x: Value, axis: int, bit: int) -> Value:
+        shape = tuple(n // 2 if i == axis else n for i, n in enumerate(x.type.shape))
+        kind = Vector(shape, x.type.dtype)
+        return self.out.emit(ReduceHalves, x, axis, bit, op.how, type=kind, name=op.result.name)
 
     def first_register(self, x: Value) -> Value:
         """One of those that hold the same."""
@@ -281,17 +290,21 @@ class _Lanes:
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""
         waves = self.spreads.waves
-        factors = [self.staged(op, x) for x in (op.a, op.b)]
-        turned = tuple(side for side, read in enumerate(factors) if read.axes[-1] < read.axes[-2])
         fragment, (rows, cols) = GroupFragment(op.depth), op.acc.type.shape[-2:]
-        a_at = list(factors[0].at)
-        if group := fragment.group(rows, waves):
-            along = factors[0].axes[-2]
-            a_at[along] = self.out.emit(Add, a_at[along], self.place(group), type=INDEX_SCALAR)
         shape = (fragment.group_rows(rows, waves), cols, op.depth)
-        places = (factors[0].memory, tuple(a_at), factors[1].memory, factors[1].at)
-        parts = (*places, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits, turned)
-        return self.out.emit(MatrixShared, *parts, type=acc.type, name=op.result.name)
+        b = self.staged(op, op.b)
+        turned = (1,) if _is_turned(b) else ()
+        rest = (b.memory, b.at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
+        if self.spreads.is_held(op.a):
+            ((a, _),) = self.held(op.a)
+            return self.out.emit(MatrixHeld, a, *rest, turned, type=acc.type, name=op.result.name)
+        read = self.staged(op, op.a)
+        at = list(read.at)
+        if group := fragment.group(rows, waves):
+            along = read.axes[-2]
+            at[along] = self.out.emit(Add, at[along], self.place(group), type=INDEX_SCALAR)
+        turned = (0, *turned) if _is_turned(read) else turned
+        return self.out.emit(MatrixShared, read.memory, tuple(at), *rest, turned, type=acc.type, name=op.result.name)
 
     def staged(self, op: Mma, operand: Value) -> Read:
         """How an operand is read from shared memory."""
@@ -568,3 +581,8 @@ class _Lanes:
 def _tiles_of(op: Op) -> list[Value]:
     made = [*op.results, *(v for block in op.blocks for v in block.args)]
     return [v for v in made if isinstance(v.type, Tile)]
+
+
+def _is_turned(read: Read) -> bool:
+    """Whether the rows of a tile, and not its depth, run along the memory's last axis."""
+    return read.axes[-1] < read.axes[-2]

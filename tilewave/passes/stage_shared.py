@@ -112,21 +112,25 @@ class _Staging:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
         x, instruction = (op.a, op.b)[side], instruction_of(op)
         assert isinstance(instruction, GroupInstruction)
+        if side == 0 and instruction.takes_sums and None in self.sources(x):
+            return  # lanes hold it, and the instruction takes it from them
         reads = list(self.reads_of(x))
         for read in reads:
             self.reads[read.result] = replace(read, through="", per_lane=0)
         if x in self.memories:
             return
         size, (rows, depth) = x.type.dtype.bytes, x.type.shape[-2:]
-        panel = instruction.panel_bytes(rows * size)
-        turned = panel > 0 and reads != [] and all(_lies_along_rows(read) for read in reads)
-        chunk_bytes, period, every = instruction.swizzle(panel if turned else depth * size)
-        chunk = chunk_bytes // size
-        if turned:
+        along_rows = reads != [] and all(_lies_along_rows(read) for read in reads)
+        if instruction.turns and along_rows and instruction.panel_bytes(rows * size):
             self.turned.add(x)
-            self.allocate(x, op, Panels(panel // size, chunk, period, every))
+        side = (rows if x in self.turned else depth) * size
+        panel = instruction.panel_bytes(side)
+        chunk_bytes, *swizzle = instruction.swizzle(panel)
+        chunk = chunk_bytes // size
+        if panel == side and x not in self.turned:
+            self.allocate(x, op, Swizzled(chunk, *swizzle))
         else:
-            self.allocate(x, op, Swizzled(chunk, period, every))
+            self.allocate(x, op, Panels(panel // size, chunk, *swizzle))
 
     def reads_of(self, v: Value) -> Iterator[Read]:
         """Those whose elements v is computed from one by one, so that lanes hold them as they hold v."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
@@ -92,17 +93,17 @@ class UseCopyEngine:
         return rewrite(kernel, copy)
 
     def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[CopiedTile]:
-        """Everything that is staged, in one block; raises `Left` where the engine cannot bring it."""
+        """Everything that is staged, in one block or in blocks inside each other; raises `Left` where the engine cannot
+        bring it."""
         finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
         homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
-        if not homes:
-            return []
-        found = [finder.move(op, homes[0]) for op in homes[0].ops if isinstance(op, Write) and finder.stages(op)]
+        found = [finder.move(op, home) for home in homes for op in home.ops if finder.stages(op)]
         for move in found:
             move.check(engine, positions)
-        if len(homes) > 1:
-            other = next(op for op in homes[1].ops if finder.stages(op))
-            raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
+        for outer, inner in pairwise(homes):
+            if not any(block is inner for block in _blocks(outer)):
+                other = next(op for op in inner.ops if finder.stages(op))
+                raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
         return found
 
 
@@ -163,16 +164,18 @@ class _Finder:
     def stages(self, op: Op) -> bool:
         return isinstance(op, Write) and op.memory in self.staged
 
-    def move(self, op: Write, block: Block) -> CopiedTile:
-        """A tile that this block moves for its own products."""
+    def move(self, op: Op, block: Block) -> CopiedTile:
+        """A tile that this block moves for its own products, or for those of blocks inside it."""
+        assert isinstance(op, Write)
         read = next((r for r in block.ops if isinstance(r, Read) and r.result == op.tile), None)
         if read is None:
             raise Left(COMPUTED.at(op.loc))
         name = read.memory.name
         want(read.memory not in self.written and lies_in(read.memory, "global"), WRITTEN, read.loc, memory=name)
         whole = op.memory.type.shape == tuple(op.tile.type.shape[axis] for axis in op.axes)
-        factors = {v for o in block.ops if isinstance(o, Mma) for v in (o.a, o.b)}
+        inside = list(walk(block))
+        factors = {v for o in inside if isinstance(o, Mma) for v in (o.a, o.b)}
         others = [user for user in self.users[op.memory] if user != op]
-        own = all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others)
+        own = all(isinstance(o, Read) and o in inside and o.result in factors for o in others)
         want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
         return CopiedTile(read, op)

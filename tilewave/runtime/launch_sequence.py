@@ -1,13 +1,13 @@
-"""Several launches that a call makes one behind the other, in place of one."""
+"""Several launches that a call makes one behind the other, in place of one; and memory that is theirs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tilewave.runtime.cuda_driver import CudaDriver, DeviceMemory
-from tilewave.runtime.cuda_launch import RECORDED, Launcher, LaunchFrame, LaunchTemplate
+from tilewave.runtime.cuda_launch import Launcher, LaunchFrame
+from tilewave.runtime.graph_memory import GraphMemory
 
 
 class SequencedLaunch(NamedTuple):
@@ -17,58 +17,70 @@ class SequencedLaunch(NamedTuple):
     frame: LaunchFrame
 
 
-Part = Callable[[Sequence[int]], SequencedLaunch]
-"""A launch for arrays at these addresses."""
+class SequenceFrames(NamedTuple):
+    """All of them in order; the one of the kernel itself is number `main`."""
+
+    launches: tuple[SequencedLaunch, ...]
+    main: int
+
+    def give_back(self) -> None:
+        for launch in self.launches:
+            launch.frame.give_back()
 
 
-@dataclass(frozen=True, eq=False)
 class LaunchSequence:
-    """A launch with others around it: `before` copies some arrays to memory of its own, and `after` copies back."""
+    """Makes launches in order."""
 
-    before: tuple[Part, ...]
-    main: LaunchTemplate
-    after: tuple[Part, ...]
-    instead: Mapping[int, int]
-    """Which arrays the launch finds elsewhere, and where."""
-
-    @property
-    def launcher(self) -> LaunchSequence:
-        return self
-
-    def at(self, pointers: Sequence[int]) -> tuple[SequencedLaunch, ...]:
-        """The launches with arrays at these addresses."""
-        own = [self.instead.get(array, pointer) for array, pointer in enumerate(pointers)]
-        main = SequencedLaunch(self.main.launcher, self.main.at(own))
-        return (*(part(pointers) for part in self.before), main, *(part(pointers) for part in self.after))
-
-    def launch(self, launches: Sequence[SequencedLaunch]) -> None:
-        for launcher, frame in launches:
+    def launch(self, frames: SequenceFrames) -> None:
+        for launcher, frame in frames.launches:
             launcher.launch(frame)
 
-    def renumbered(self, launches: Sequence[SequencedLaunch], numbers: Sequence[int]) -> tuple[SequencedLaunch, ...]:
+    def renumbered(self, frames: SequenceFrames, numbers: Mapping[int, int]) -> SequenceFrames:
         """The same with other numbers for the kernel's arithmetic, of which copies know nothing."""
-        at = len(self.before)
-        launcher, frame = launches[at]
-        main = SequencedLaunch(launcher, launcher.renumbered(frame, numbers))
-        return (*launches[:at], main, *launches[at + 1 :])
+        launches, main = frames
+        launcher, frame = launches[main]
+        changed = SequencedLaunch(launcher, launcher.renumbered(frame, numbers))
+        return SequenceFrames((*launches[:main], changed, *launches[main + 1 :]), main)
+
+
+PARTS_OF_OCTAVE = 8
+"""Sizes of memory between one power of two and the next: few serve all calls, and little is wasted."""
 
 
 class PrivateMemory:
-    """Memory of a kernel's own, which the launches on one stream share; it grows, and holds anything at first.
+    """Memory of a kernel's own, which the launches on one stream share; it grows, and holds anything between them.
 
-    Launches that a graph records share theirs with all graphs of the kernel, as with `ScratchMemory`. What became too
-    small is kept, for launches that were prepared with it; each is larger by half at least, so that all of them
-    together are no more than three times the last.
+    Launches that a graph records have their graph's, as with `ScratchMemory`. What became too small for a stream is
+    kept, for launches that were prepared with it; each is larger by half at least, so that all of them together are no
+    more than three times the last.
     """
 
     def __init__(self, kernel: str) -> None:
         self._kernel = kernel
-        self._kept: dict[tuple[int, int], list[DeviceMemory]] = {}
+        self._of_streams: dict[tuple[int, int], list[DeviceMemory]] = {}
+        self._of_graphs: dict[tuple[int, int], GraphMemory] = {}
+        """By device and size."""
 
-    def at_least(self, size: int, driver: CudaDriver, number: int, stream: int) -> DeviceMemory:
-        recorded = driver.capturing(number, stream)
-        kept = self._kept.setdefault((number, RECORDED if recorded else stream), [])
+    def at_least(self, size: int, driver: CudaDriver, number: int, stream: int) -> int:
+        """The address of so many bytes."""
+        recording = driver.recording(number, stream)
+        if recording is not None:
+            return self._recorded(_rounded(size), driver, number).address(recording, stream)
+        kept = self._of_streams.setdefault((number, stream), [])
         if not kept or kept[-1].bytes < size:
             wanted = max(size, kept[-1].bytes * 3 // 2 if kept else 0)
-            kept.append(DeviceMemory.unfilled(driver, number, wanted, self._kernel))
-        return kept[-1]
+            kept.append(DeviceMemory.zeroed(driver, number, wanted, self._kernel))
+        return kept[-1].address
+
+    def _recorded(self, size: int, driver: CudaDriver, number: int) -> GraphMemory:
+        found = self._of_graphs.get((number, size))
+        if found is None:
+            with driver.beside_recordings():
+                found = self._of_graphs[number, size] = GraphMemory(driver, number, size, self._kernel)
+        return found
+
+
+def _rounded(size: int) -> int:
+    """Up to the next of a few sizes."""
+    part = max(1, (1 << size.bit_length() - 1) // PARTS_OF_OCTAVE)
+    return -(-size // part) * part

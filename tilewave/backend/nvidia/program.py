@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tilewave.analysis.repacking import is_worth_it
+from tilewave.analysis.repacking import TileLoads
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
 from tilewave.backend.nvidia.repacking import (
+    ALLOCATED_BYTES,
     PACK,
     TRANSPOSE,
     UNPACK,
@@ -26,32 +27,30 @@ from tilewave.backend.nvidia.repacking import (
     padded_row,
     repacked,
 )
-from tilewave.backend.nvidia.row_copies import RowCopies
+from tilewave.backend.nvidia.row_copies import LaunchPlace, RowCopies
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
 from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, is_open, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, LaunchCode, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.runtime.array_places import ArrayPlaces, lie_code
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
-from tilewave.runtime.cuda import CudaCode, CudaProgram, Launch, Nothing
-from tilewave.runtime.cuda_launch import tensor_map
-from tilewave.runtime.foreign_arrays import LINE, in_padded_rows
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
+from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
+from tilewave.runtime.foreign_arrays import in_padded_rows
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory, TiledArray
-from tilewave.runtime.launch_numbers import InOrder
 from tilewave.runtime.launch_sequence import PrivateMemory
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
 KEPT_CLASSES = 1024
-LONGEST, FARTHEST = 1 << 32, 1 << 40
-"""Of an axis, and of its step in bytes, that the copy engine takes."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
@@ -76,11 +75,11 @@ class Plan(NamedTuple):
     variant: Variant
     repacked: tuple[RepackedArray, ...] = ()
 
-    def views(self, views: Sequence[ArrayView]) -> list[ArrayView]:
-        """The arrays as that code finds them."""
+    def views(self, views: Sequence[ArrayView], memory: int = ALLOCATED_BYTES) -> list[ArrayView]:
+        """The arrays as that code finds them, where private memory is at an address."""
         found = list(views)
         for r in self.repacked:
-            found[r.array] = r.padded(found[r.array])
+            found[r.array] = r.padded(found[r.array], memory)
         return found
 
 
@@ -89,7 +88,7 @@ class Chosen(NamedTuple):
 
     program: CudaProgram
     code: NvidiaCode
-    launched: InOrder
+    launched: LaunchCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,28 +161,28 @@ class NvidiaProgram:
 
     # -- running it
 
-    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: Parameters) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
-        if not self._chooser:
-            of_any = self.is_open or self.repacks
-            code = self._any_code(parameters) if of_any else self._cuda_code(Variant(), parameters)
-            self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
-        self._chooser[0](arrays, numbers, parameters)
+        self._choosing(parameters)(arrays, numbers, parameters)
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
         """The same for a call that may be known."""
-        if self._chooser:
-            self._chooser[0].call(arrays, given, sized)
-        else:
-            found = sized(arrays, given)
-            self.run(arrays, found.numbers, found.parameters)
+        chooser = self._chooser[0] if self._chooser else self._choosing(sized(arrays, given).parameters)
+        chooser.call(arrays, given, sized)
+
+    def _choosing(self, parameters: Parameters) -> Chooser:
+        if not self._chooser:
+            of_any = self.is_open or self.repacks
+            code = self._any_code(parameters) if of_any else self._cuda_code(Variant(), parameters)
+            self._chooser.append(Chooser(code, owner=self, given=self._given))
+        return self._chooser[0]
 
     @property
-    def _deciding(self) -> tuple[tuple[int, str], ...]:
-        """The symbols of a call that its arrays do not tell."""
-        told, numbers = open_sizes(self.tiles), numbers_of(self.tiles)
-        indices = [(i, v.name) for i, v in enumerate(numbers) if v.type == INDEX_SCALAR]
-        return tuple((i, name) for i, name in indices if name not in told)
+    def _given(self) -> tuple[GivenNumber, ...]:
+        """The numbers of a call that its arrays do not tell."""
+        told = open_sizes(self.tiles)
+        numbers = enumerate(numbers_of(self.tiles))
+        return tuple(GivenNumber(i, v.name, v.type.dtype) for i, v in numbers if v.name not in told)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -196,7 +195,11 @@ class NvidiaProgram:
     def tile_count(self, numbers: Sequence[int]) -> int:
         """How many tiles a launch computes."""
         known = self.tiles.workgroups
-        return known if isinstance(known, int) else HostLaunch.of(self.tiles)(numbers).workgroups
+        return known if isinstance(known, int) else self._tile_launch(numbers).workgroups
+
+    @cached_property
+    def _tile_launch(self) -> HostLaunch:
+        return HostLaunch.of(self.tiles)
 
     def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
         found = self.programs.get(variant)
@@ -205,6 +208,14 @@ class NvidiaProgram:
             launched = code.launches.in_order([v.name for v in numbers_of(self.tiles)], code.symbols)
             found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), code, launched)
         return found
+
+    def tile_launch(
+        self, variant: Variant, views: Sequence[ArrayView], on: LaunchPlace, parameters: Parameters
+    ) -> TileLaunch:
+        """How that code is launched with arrays that lie as these."""
+        chosen = self.chosen(variant, parameters)
+        self.warn_of_slow_code(chosen.program, on.number)
+        return TileLaunch(self, chosen.launched, chosen.code.cluster, chosen.program.template(views, *on))
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
@@ -244,15 +255,19 @@ class NvidiaProgram:
     def plan_for(self, views: Sequence[ArrayView]) -> Plan:
         """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
         plain = Plan(self.variant_for(views))
-        misfits = self._misfits(views) if self.repacks else []
+        misfits = self.misfits(views) if self.repacks else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
         if not misfits or not all(x.copied_by(views[x.array]) for x in misfits):
             return plain
-        if not is_worth_it(self.tiles, shapes):
+        if not self._loads.are_worth_it(shapes):
             return plain
         arrays = repacked(views, misfits)
         variant = self.variant_for(Plan(Variant(), arrays).views(views))
         return plain if variant.is_plain else Plan(variant, arrays)
+
+    @cached_property
+    def _loads(self) -> TileLoads:
+        return TileLoads.of(self.tiles)
 
     def prepacked(self, array: Any) -> Any:
         """A copy in rows on cache lines; the array itself where copies take it, or would never be made of it."""
@@ -262,7 +277,7 @@ class NvidiaProgram:
             return array
         return in_padded_rows(array, padded_row(v))
 
-    def _misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
+    def misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
         """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""
         named, widest = self._named(views), self.chip.widest_load_bytes
         problems = self._not_copied(named)
@@ -281,7 +296,7 @@ class NvidiaProgram:
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = tuple([_lie(v) for v in views])
+        key = lie_code(tuple([len(v.shape) for v in views]))(*ArrayPlaces.of_views(views))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -392,35 +407,71 @@ class Chooser(CudaProgram):
 
     owner: NvidiaProgram = field(kw_only=True, repr=False)
 
-    def prepare(
+    def launch_kind(
         self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
-    ) -> Launch:
+    ) -> LaunchKind:
         owner = self.owner
         tiles = owner.tile_count(numbers)
         if not tiles:
-            return Nothing()
+            return NoTiles(owner)
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
-        plan = owner.plan_for(views)
-        program, code, launched = owner.chosen(plan.variant, parameters)
-        owner.warn_of_slow_code(program, number)
+        on = LaunchPlace(number, stream)
+        if owner.repacks and owner.misfits(views):
+            return EitherLaunch(owner, tuple(views), on, parameters)
+        return owner.tile_launch(owner.variant_for(views), views, on, parameters)
+
+
+class TileLaunch(NamedTuple):
+    """With code for arrays that lie alike; what their sizes decide is computed at each call."""
+
+    owner: NvidiaProgram
+    launched: LaunchCode
+    cluster: int
+    template: LaunchTemplate
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+        owner, launched, cluster, template = self
+        tiles = owner.tile_count(numbers)
+        if not 0 < tiles <= MOST_TILES:
+            return None
         workgroups, passed = launched(numbers)
-        one_round = workgroups == -(-tiles // code.cluster) * code.cluster
-        shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
-        main = program.template(plan.views(views), passed, number, stream, shape)
-        return owner.copies.around(plan.repacked, views, (number, stream), main) if plan.repacked else main
+        one_round = workgroups == -(-tiles // cluster) * cluster
+        shape = LaunchShape((workgroups, 1, 1), one_round) if owner.is_open else None
+        return Prepared(template.launcher, template.at(places, passed, shape), numbers)
 
 
-def _lie(v: ArrayView) -> tuple[Any, ...]:
-    """All of an array that decides how its tiles are moved: by which powers of two address, steps and rows divide.
+class EitherLaunch:
+    """Of arrays that copies cannot take as they lie: each call repacks them, or leaves all to lanes."""
 
-    The step of neighbours, and what is beyond the engine's reach, is told as it is.
-    """
-    item, row = v.dtype.bytes, v.shape[-1] * v.dtype.bytes
-    steps = [s if s == item or not 0 <= s < FARTHEST else -min(s & -s, LINE) for s in v.strides]
-    lengths = [n if n < 2 else 2 if n <= LONGEST else 3 for n in v.shape]
-    return min(v.pointer & -v.pointer, LINE), min(row & -row, LINE), item, *steps, *lengths
+    def __init__(
+        self, owner: NvidiaProgram, views: tuple[ArrayView, ...], on: LaunchPlace, parameters: Parameters
+    ) -> None:
+        self._owner, self._views, self._on, self._parameters = owner, views, on, parameters
+        self._launches: dict[Variant, TileLaunch] = {}
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+        owner, views = self._owner, places.views(self._views)
+        plan = owner.plan_for(views)
+        own = plan.views(views)
+        if plan.variant not in self._launches:
+            self._launches[plan.variant] = owner.tile_launch(plan.variant, own, self._on, self._parameters)
+        main = self._launches[plan.variant]
+        if not plan.repacked:
+            return main.at(places, numbers)
+        memory = owner.copies.memory(plan.repacked, views, self._on)
+        prepared = main.at(ArrayPlaces.of_views(plan.views(views, memory)), numbers)
+        return prepared and owner.copies.around(plan.repacked, views, memory, self._on, prepared)
+
+
+class NoTiles(NamedTuple):
+    """Where there is nothing to compute, nothing is launched."""
+
+    owner: NvidiaProgram
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+        return None if self.owner.tile_count(numbers) else Prepared(Nothing(), None, numbers)
 
 
 def _rank(memory: Value) -> int:

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import launch_of_code, maker
 from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
-from tilewave.ir.launch import numbers_of
+from tilewave.ir.launch import LaunchCode, numbers_of
 from tilewave.machine.chips import Chip
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import compile_key
-from tilewave.runtime.cuda import CudaCode, CudaProgram
+from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
 from tilewave.runtime.cuda_driver import cuda_driver
-from tilewave.runtime.cuda_launch import LaunchTemplate
+from tilewave.runtime.cuda_launch import Launcher
 from tilewave.runtime.gpu_launch import LaunchShape
-from tilewave.runtime.launch_numbers import InOrder
-from tilewave.runtime.launch_sequence import LaunchSequence, Part, PrivateMemory, SequencedLaunch
+from tilewave.runtime.launch_sequence import LaunchSequence, PrivateMemory, SequencedLaunch, SequenceFrames
+
+
+class LaunchPlace(NamedTuple):
+    """A device by its number, and one of its streams."""
+
+    number: int
+    stream: int
 
 
 class LaunchedCopy(NamedTuple):
     """Code of a copy, and what its launches compute."""
 
     program: CudaProgram
-    launched: InOrder
+    launched: LaunchCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,33 +50,33 @@ class RowCopies:
             self.codes[copy] = make(Variant(), lambda _: copy.kernel)
         return self.codes[copy]
 
+    def memory(self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
+        """The address of private memory for them."""
+        return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
+
     def around(
         self,
         arrays: Sequence[RepackedArray],
         views: Sequence[ArrayView],
-        on: tuple[int, int],
-        main: LaunchTemplate,
-    ) -> LaunchSequence:
-        """A launch that finds these arrays repacked, `on` a device and one of its streams."""
-        size = private_bytes(arrays, views)
-        at = self.private.at_least(size, cuda_driver(main.launcher.function.name), *on).address
+        memory: int,
+        on: LaunchPlace,
+        main: Prepared,
+    ) -> Prepared:
+        """A launch that finds these arrays in private memory, with the copies in front of it and behind it."""
         before, after = (
-            tuple(self._part(group, views, at, on) for group in groups) for groups in copy_groups(arrays, views)
+            [self._launch(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
         )
-        return LaunchSequence(before, main, after, {r.array: at + r.offset_bytes for r in arrays})
+        assert isinstance(main.launcher, Launcher)
+        launches = (*before, SequencedLaunch(main.launcher, main.frame), *after)
+        return Prepared(LaunchSequence(), SequenceFrames(launches, len(before)), main.numbers)
 
-    def _part(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: tuple[int, int]) -> Part:
+    def _launch(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> SequencedLaunch:
         program, launched = self._on_card(group.copy)
-
-        def part(pointers: Sequence[int]) -> SequencedLaunch:
-            here = [replace(v, pointer=pointer) for v, pointer in zip(views, pointers, strict=True)]
-            arrays, numbers = group.bound(here, memory)
-            workgroups, passed = launched(numbers)
-            shape = LaunchShape((workgroups, 1, 1), starts_early=False)
-            template = program.template(arrays, passed, *on, shape)
-            return SequencedLaunch(template.launcher, template.at([x.pointer for x in arrays]))
-
-        return part
+        arrays, numbers = group.bound(views, memory)
+        workgroups, passed = launched(numbers)
+        shape = LaunchShape((workgroups, 1, 1), starts_early=False)
+        template = program.template(arrays, *on)
+        return SequencedLaunch(template.launcher, template.at(ArrayPlaces.of_views(arrays), passed, shape))
 
     def _on_card(self, copy: RowCopy) -> LaunchedCopy:
         if copy not in self._launched:

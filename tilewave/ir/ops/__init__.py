@@ -41,8 +41,10 @@ from tilewave.ir.ops.arith import (
     Erf,
     Exp,
     Exp2,
+    Exp2Flushed,
     Floor,
     FloorDiv,
+    Fma,
     Function,
     Less,
     LessEqual,
@@ -93,11 +95,13 @@ from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
+    GroupProduct,
     Lane,
     Load,
     LoadEach,
     LoadUnaligned,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Ramp,
     Rearrange,
@@ -122,7 +126,7 @@ from tilewave.ir.ops.product import (
     ReadPanel,
     ZeroAccumulator,
 )
-from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
+from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
@@ -171,10 +175,13 @@ __all__ = [
     "Erf",
     "Exp",
     "Exp2",
+    "Exp2Flushed",
     "Floor",
     "FloorDiv",
+    "Fma",
     "Function",
     "Gather",
+    "GroupProduct",
     "HandOver",
     "InstructionGroup",
     "Iota",
@@ -198,6 +205,7 @@ __all__ = [
     "MakeExchange",
     "MakeSignals",
     "Matrix",
+    "MatrixHeld",
     "MatrixShared",
     "MatrixUnitOp",
     "Max",
@@ -225,6 +233,7 @@ __all__ = [
     "Reciprocal",
     "ReciprocalShift",
     "Reduce",
+    "ReduceHalves",
     "ReduceLanes",
     "ReduceRegisters",
     "Reduction",

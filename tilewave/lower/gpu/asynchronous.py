@@ -51,7 +51,7 @@ class AsynchronousOps:
         self.waves = prod(kernel.waves)
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
-        self.reads_later = any(isinstance(op, (ir.MatrixShared, ir.CopyAsyncOut)) for op in ops)
+        self.reads_later = any(isinstance(op, (ir.GroupProduct, ir.CopyAsyncOut)) for op in ops)
         self.sends = any(isinstance(op, ir.CopyAsyncOut) for op in ops)
         self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
         self.signals: dict[Value, str] = {}
@@ -62,7 +62,7 @@ class AsynchronousOps:
     def op(self, op: Op, leader: int) -> None:
         """`leader` is the first wave of those that come here."""
         match op:
-            case ir.MatrixShared():
+            case ir.GroupProduct():
                 self.n.vectors[op.result] = self.multiply(op)
             case ir.MakeSignals(arrivals):
                 self.make_signals(op, arrivals, leader)
@@ -129,36 +129,45 @@ class AsynchronousOps:
 
     # -- products
 
-    def multiply(self, op: ir.MatrixShared) -> Held:
+    def multiply(self, op: ir.GroupProduct) -> Held:
         """Batch after batch; each adds to its own sums."""
         *batch, _, _, _, _ = op.acc.type.shape
         rows, columns, depth = op.shape
         acc = regrouped(self.f, self.n.vector(op.acc), 1)
         per_batch = len(acc.parts) // prod(batch)
+        held = self.held_operand(op)
         adds = "".join(self.f.value(f"zext i1 {self.n.truth(v)} to i32") for v in op.adds)
         found: list[str] = []
         for i, which in enumerate(combinations(*map(range, batch))):
             sums = acc.parts[i * per_batch : (i + 1) * per_batch]
-            a, b = (self.rows(op, side, which) for side in (0, 1))
+            a = held[i * len(held) // prod(batch) : (i + 1) * len(held) // prod(batch)] or self.rows(op, 0, which)
+            b = self.rows(op, 1, which)
             found += self.target.multiply(
                 self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds)
             )
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
         return regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 
-    def rows(self, op: ir.MatrixShared, side: int, batch: tuple[int, ...]) -> SharedRows:
+    def held_operand(self, op: ir.GroupProduct) -> tuple[str, ...]:
+        """The registers of what lanes hold of it themselves, each with two neighbours."""
+        if not isinstance(op, ir.MatrixHeld):
+            return ()
+        pairs = regrouped(self.f, self.n.vector(op.a), 2)
+        return tuple(self.f.value(f"bitcast {pairs.type} {part} to i32") for part in pairs.parts)
+
+    def rows(self, op: ir.GroupProduct, side: int, batch: tuple[int, ...]) -> SharedRows:
         """An operand, as many positions further along its batch axes."""
-        shared, at = op.factors[side]
+        shared, at = op.factor(side)
         place = self.shared(shared)
         memory, swizzle = place.memory, swizzle_bytes(op, place.memory)
-        if swizzle == 0 or isinstance(memory.placement, Panels) != (side in op.turned):
+        if swizzle == 0:
             raise TargetError(f"{op.name}: rows of {memory} cannot be multiplied where they stand", loc=op.loc)
         steps = (*(0,) * (len(at) - len(batch) - 2), *batch, 0, 0)
         # A product reads chunks in the places that they changed to, so its address is that of plain rows.
         where = offset(without_swizzle(memory), *numbers_of(self.n, at, steps)) * place.bytes
         base = self.target_address(place.pointer)
-        panel = memory.shape[-2] * swizzle if side in op.turned else 0
-        return SharedRows(self.f.value(f"add i32 {base}, {where.whole()}"), swizzle, memory.dtype.name, panel)
+        address = self.f.value(f"add i32 {base}, {where.whole()}")
+        return SharedRows(address, swizzle, memory.dtype.name, memory.shape[-2] * swizzle, side in op.turned)
 
     def shared(self, v: Value) -> SharedPlace:
         place = self.places[v]

@@ -16,21 +16,23 @@ from tilewave.lower.llvm import LlvmFunction
 class SharedRows:
     """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`.
 
-    They run along the depth; or, where it lies in panels of `panel_bytes`, along what a product has rows of, and each
-    panel has one for every step of the depth.
+    They run along the depth; those of one that `is_turned`, along what a product has rows of, with one for every step
+    of the depth. Where they are longer than `row_bytes`, they go on in the next panel, `panel_bytes` later.
     """
 
     address: str
     row_bytes: int
     dtype: str
-    panel_bytes: int = 0
+    panel_bytes: int
+    is_turned: bool
 
 
 @dataclass(frozen=True)
 class SharedProduct:
     """Sums + a · bᵀ; `sums` are one register each, 64 rows of all columns after the other."""
 
-    a: SharedRows
+    a: SharedRows | tuple[str, ...]
+    """In shared memory; or held by lanes as they hold sums, 64 rows after the other, two neighbours in a register."""
     b: SharedRows
     rows: int
     columns: int
