@@ -220,14 +220,15 @@ class Compiled:
             kernel = bind(launch.kernel, launch.values)
             interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
 
-    def prepack(self, array: Any) -> Any:
+    def prepack(self, array: Any, name: str = "") -> Any:
         """An operand as its launches had best find it, in memory of its own: for weights that many calls take.
 
+        `name` says which operand, where they are not all treated alike.
         Where each launch would copy it first, that copy is made here, once, and calls take it in the array's place; it
         does not follow what is written to the array later. An array that lies well is given back as it is.
         """
         try:
-            return self.build.prepacked(array)
+            return self.build.prepacked(array, name)
         except Refused as refused:
             remedy = refused.remedy.replace("{name}", "it")
             raise CallError(f"{self.name}: prepack: the array {refused.what}", loc=here(), remedy=remedy) from None

@@ -8,6 +8,7 @@ import pytest
 from tilewave import *
 from tilewave.analysis import repacking
 from tilewave.backend.nvidia.code import Variant
+from tilewave.errors import CallError
 from tilewave.ir.types import BF16, F8E4M3FN, F16, F32, I8, I32
 from tilewave.kernels.products import K, M, N, error_bound, gemm
 from tilewave.runtime.arrays import view
@@ -158,6 +159,20 @@ def test_what_is_prepacked_is_copied_no_more():
         WaveCompileOptions(subs=gemm((64, 72, 67), F16).subs, target="numpy"), gemm((1, 1, 1), F16).kernel
     )
     assert on_a_cpu.prepack(b) is b
+
+
+def test_weights_that_are_transposed_are_prepacked_by_their_name():
+    compiled = opened(gemm((0, 0, 0), I8, I32, tile=(64, 64, 128), layout="nn"))
+    rng = np.random.default_rng(16)
+    a, b, c = operand(rng, (64, 80), I8), operand(rng, (80, 72), I8), poisoned((64, 72), I32)
+    with pytest.raises(CallError, match="a and b are prepacked in different ways"):
+        compiled.prepack(b)
+    packed = compiled.prepack(b, "b")
+    np.testing.assert_array_equal(packed, b)
+    assert packed.strides == (1, 128) and compiled.prepack(packed, "b") is packed
+    assert not plan(compiled, (a, packed, c)).repacked
+    compiled.interpret(a, packed, c, level="lane")
+    np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
 
 
 def test_arrays_that_begin_within_a_chunk():

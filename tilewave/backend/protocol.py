@@ -118,8 +118,8 @@ class Build(Protocol):
         """What these arrays keep its code from, and why."""
         return ()
 
-    def prepacked(self, array: Any) -> Any:
-        """An operand as launches had best find it, to be kept for many calls; itself where it lies well."""
+    def prepacked(self, array: Any, name: str) -> Any:
+        """The operand of that name as launches had best find it, to be kept for many calls; itself where it is so."""
         return array
 
     @property

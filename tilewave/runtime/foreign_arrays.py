@@ -242,18 +242,22 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
 # copies -------------------------------------------------------------------------------------------------------------
 
 
-def in_padded_rows(array: Any, row: int) -> Any:
-    """A copy of the same kind whose rows begin `row` elements apart: torch's, cupy's, and for interpreters numpy's."""
-    *outer, cols = array.shape
+def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
+    """A copy of the same kind, whose axes lie in another order and whose rows begin `row` elements apart: torch's,
+    cupy's, and for interpreters numpy's."""
+    back = [order.index(axis) for axis in range(len(order))]
     package = library(array) or type(array).__module__.partition(".")[0]
     if package == "torch":
-        plain = array.detach()
-        return plain.new_empty((*outer, row))[..., :cols].copy_(plain)
+        seen = array.detach().permute(*order)
+        *outer, cols = seen.shape
+        return seen.new_empty((*outer, row))[..., :cols].copy_(seen).permute(*back)
     if package not in ("cupy", "numpy"):
         raise Refused(f"is an array of {package}, which is not known to make another", "copy it to torch or cupy")
+    seen = array.transpose(*order)
+    *outer, cols = seen.shape
     made = sys.modules[package].empty((*outer, row), array.dtype)[..., :cols]
-    made[...] = array
-    return made
+    made[...] = seen
+    return made.transpose(*back)
 
 
 # keys ---------------------------------------------------------------------------------------------------------------

@@ -202,10 +202,15 @@ def test_weights_are_prepacked_once(gemm, fake, torch, monkeypatch):
 
         def copy_(self, tensor):
             assert tensor is b
+            return self
+
+        def permute(self, *order):
+            assert order == (0, 1)
             return self.whole
 
     monkeypatch.setattr(torch.Tensor, "new_empty", new_empty, raising=False)
     monkeypatch.setattr(torch.Tensor, "detach", lambda tensor: tensor, raising=False)
+    monkeypatch.setattr(torch.Tensor, "permute", lambda tensor, *order: tensor, raising=False)
     packed = gemm.prepack(b)
     assert made == [(2056, 2112)] and packed.strides == (2112, 1)
     gemm(a, packed, c)

@@ -142,8 +142,8 @@ class NvidiaBuild(Build):
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)
 
-    def prepacked(self, array: Any) -> Any:
-        return self.program.prepacked(array)
+    def prepacked(self, array: Any, name: str) -> Any:
+        return self.program.prepacked(array, name)
 
     def stored(self) -> Stored:
         with IMPORTING:

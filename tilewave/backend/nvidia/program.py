@@ -269,13 +269,23 @@ class NvidiaProgram:
     def _loads(self) -> TileLoads:
         return TileLoads.of(self.tiles)
 
-    def prepacked(self, array: Any) -> Any:
-        """A copy in rows on cache lines; the array itself where copies take it, or would never be made of it."""
-        v, grain = view(array, f"{self.name}: array"), TENSOR_MAPS.grain_bytes
-        rows = v.strides[-1] == v.dtype.bytes and min(v.shape) > 0
-        if not self.repacks or not rows or alignment(v, grain) == grain:
+    def prepacked(self, array: Any, name: str) -> Any:
+        """A copy of the operand of that name as copies take it; the array itself where they do, or never would."""
+        v = view(array, f"{self.name}: array")
+        order = self._order_of(name, len(v.shape))
+        misfit = Misfit(0, name, self._problem(order, v, is_written=False), False, order) if order else None
+        if misfit is None or not self.repacks or not misfit.problem or not misfit.copied_by(v):
             return array
-        return in_padded_rows(array, padded_row(v))
+        return in_padded_rows(array, order, padded_row(misfit.seen(v)))
+
+    def _order_of(self, name: str, rank: int) -> tuple[int, ...]:
+        """The axes of the operand of that name, or of all, as the copy engine has them; nothing where it has none."""
+        brought = {n: axes for n, axes in self.copied if n not in self.written and len(axes) == rank}
+        orders = {axes for n, axes in brought.items() if name in ("", n)}
+        if len(orders) > 1:
+            what = f"{self.name}: {' and '.join(brought)} are prepacked in different ways"
+            raise CallError(what, loc=here(), remedy=f'say which it is: prepack(array, "{next(iter(brought))}")')
+        return orders.pop() if orders else ()
 
     def misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
         """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""
