@@ -8,6 +8,9 @@ results by lanes. `lies well` is `open` on copies of the arrays whose rows begin
 takes. Every result is held against float64 in a poisoned output first. Bursts of CUDA graphs, ours between two of
 cuBLAS; printed are µs of a call, and the median of the quotients (above 1: faster than cuBLAS) with half the distance
 of their quartiles. `--quick` takes a minute.
+
+`--eight i8 f8e4m3fn`: B as [K, N], which each call transposes (`nn`), or which was prepacked (`kept`), beside B as
+[N, K], all ours.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from tilewave import WaveCompileOptions, bf16, f16, wave_compile
+from tilewave import WaveCompileOptions, bf16, f8e4m3fn, f16, f32, i8, i32, wave_compile
 from tilewave import kernels as shipped
 from tilewave.bench.contestant import Launch
 from tilewave.bench.gpu import Arena, Bursts, Launching, error_bound, torch_on_the_gpu
@@ -33,11 +36,15 @@ TILES = {"1000x1000x1000": (128, 128, 64), "1001x3001x2001": (128, 128, 64)}
 TILE = (128, 256, 64)
 DTYPES = {"f16": f16, "bf16": bf16}
 LINE_BYTES = 128
+EIGHT = {"i8": (i8, i32), "f8e4m3fn": (f8e4m3fn, f32)}
+EIGHT_TILE = (128, 256, 128)
+EIGHT_SHAPES = ("4096x4096x4096", "8192x8192x8192", "4097x4097x4097")
+NT, NN, KEPT = "nt", "nn", "kept"
 
 
 @cache
-def compiled_open(dtype: Any, layout: str, tile: tuple[int, int, int]) -> Any:
-    made = shipped.gemm((1, 1, 1), dtype, dtype, tile=tile, mapping=BEST_MAPPING, layout=layout)
+def compiled_open(dtype: Any, layout: str, tile: tuple[int, int, int], out: Any = None) -> Any:
+    made = shipped.gemm((1, 1, 1), dtype, out or dtype, tile=tile, mapping=BEST_MAPPING, layout=layout)
     subs = {name: value for name, value in made.subs.items() if name not in (M, N, K)}
     return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
 
@@ -81,33 +88,51 @@ def contestants(torch: Any, arena: Arena, shape: tuple[int, int, int], layout: s
     return found
 
 
+def eight_bits(torch: Any, arena: Arena, out: Any) -> dict[str, Any]:
+    """The same product of 8-bit operands with B along the depth, across it, and prepacked."""
+    nt, nn = (compiled_open(arena.dtype, layout, EIGHT_TILE, out) for layout in (NT, NN))
+    c, b = arena.output(out), arena.b.T.contiguous()
+    return {
+        NT: (partial(nt, arena.a, arena.b, c), c),
+        NN: (partial(nn, arena.a, b, c), c),
+        KEPT: (partial(nn, arena.a, nn.prepack(b, "b"), c), c),
+    }
+
+
 def measured(
     torch: Any, shape: tuple[int, int, int], dtype: Any, layout: str, which: list[str], rounds: int
 ) -> dict[str, Any]:
     arena = Arena.of(torch, shape, dtype, seed=17)
-    taking_part = contestants(torch, arena, shape, layout, which)
+    return raced(torch, arena, contestants(torch, arena, shape, layout, which), CUBLAS, layout, dtype, rounds)
+
+
+def raced(
+    torch: Any, arena: Arena, taking_part: dict[str, Any], first: str, layout: str, out: Any, rounds: int
+) -> dict[str, Any]:
+    """Each checked, then timed beside the first."""
+    shape, dtype = arena.shape, arena.dtype
     for name, (launch, c) in taking_part.items():
-        c.fill_(float("nan"))
+        c.fill_(float("nan") if c.is_floating_point() else -(1 << 31))
         launch()
         torch.cuda.synchronize()
         off = arena.relative_error(c)
-        assert off <= error_bound(shape[2], dtype, dtype), f"{name} at {shape}, {layout}: off by {off}"
+        assert off <= error_bound(shape[2], dtype, out), f"{name} at {shape}, {layout}: off by {off}"
     launches: dict[str, Launch] = {name: launch for name, (launch, _) in taking_part.items()}
     bursts = Bursts.of(Launching.of(torch, launches), launches, SHORT)
-    taken = Rounds(SHORT, bursts.launches, play(list(launches), CUBLAS, rounds, 17, bursts.take, lambda: None), CUBLAS)
+    taken = Rounds(SHORT, bursts.launches, play(list(launches), first, rounds, 17, bursts.take, lambda: None), first)
     operations = 2 * shape[0] * shape[1] * shape[2]
     tflops = {name: taken.tflops(name, operations).to_json() for name in launches}
-    ratios = {name: ratio.to_json() for name in launches if name != CUBLAS and (ratio := taken.ratio(name))}
-    return {"shape": shape, "dtype": str(dtype), "layout": layout, "tflops": tflops, "ratios": ratios}
+    ratios = {name: ratio.to_json() for name in launches if name != first and (ratio := taken.ratio(name))}
+    return {"shape": shape, "dtype": str(dtype), "layout": layout, "beside": first, "tflops": tflops, "ratios": ratios}
 
 
-def told(row: dict[str, Any], wanted: float) -> str:
-    operations = 2 * row["shape"][0] * row["shape"][1] * row["shape"][2]
-    cells = [f"cublas {operations / row['tflops'][CUBLAS]['median'] / 1e6:7.1f} µs"]
+def told(row: dict[str, Any], wanted: str) -> str:
+    operations, first = 2 * row["shape"][0] * row["shape"][1] * row["shape"][2], row["beside"]
+    cells = [f"{first} {operations / row['tflops'][first]['median'] / 1e6:7.1f} µs"]
     for name, ratio in row["ratios"].items():
         micros = operations / row["tflops"][name]["median"] / 1e6
         cells.append(f"{name} {micros:7.1f} µs {ratio['median']:.3f} ±{ratio['spread']:.3f}")
-    return f"{row['dtype']:5} {'x'.join(map(str, row['shape'])):>16} {row['layout']} (≥ {wanted})  " + "  ".join(cells)
+    return f"{row['dtype']:5} {'x'.join(map(str, row['shape'])):>16} {row['layout']} {wanted:8}" + "  ".join(cells)
 
 
 def main() -> None:
@@ -116,19 +141,27 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", choices=sorted(DTYPES), default=["f16"])
     parser.add_argument("--layouts", nargs="+", choices=("nt", "nn"), default=["nt", "nn"])
     parser.add_argument("--shapes", nargs="+", default=[*WANTED, *OTHERS])
+    parser.add_argument("--eight", nargs="+", choices=sorted(EIGHT), default=[])
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch, rows, wanted = torch_on_the_gpu(), [], WANTED | OTHERS
-    for dtype in options.dtype:
+    rounds = options.rounds or (3 if options.quick else 7)
+    for name in options.eight:
+        dtype, out = EIGHT[name]
+        for text in EIGHT_SHAPES:
+            m, n, k = map(int, text.split("x"))
+            arena = Arena.of(torch, (m, n, k), dtype, seed=17)
+            rows.append(raced(torch, arena, eight_bits(torch, arena, out), NT, NN, out, rounds))
+            print(told(rows[-1], ""), flush=True)
+    for dtype in [] if options.eight else options.dtype:
         for text in options.shapes:
             m, n, k = map(int, text.split("x"))
             for layout in options.layouts:
                 fewer = options.quick and (layout == "nn" or text not in WANTED)
                 which = [OPEN, WELL] if fewer else [OPEN, FIXED, WELL]
-                rounds = options.rounds or (3 if options.quick else 7)
                 rows.append(measured(torch, (m, n, k), DTYPES[dtype], layout, which, rounds))
-                print(told(rows[-1], wanted.get(text, 1.0)), flush=True)
+                print(told(rows[-1], f"(≥ {wanted.get(text, 1.0)})"), flush=True)
     if options.json:
         options.json.write_text(json.dumps({"rows": rows}, indent=1))
 
