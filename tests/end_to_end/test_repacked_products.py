@@ -268,3 +268,14 @@ def test_what_may_stay_as_it_was_does_not_come_back_from_elsewhere():
     assert not plan(compiled, (a, b, c)).repacked
     compiled.interpret(a, b, c, 0, level="lane")
     np.testing.assert_array_equal(c, before)
+
+
+def test_of_known_sizes_only_operands_are_repacked():
+    compiled = wave_compile(WaveCompileOptions(subs={M: 65, N: 67, K: 69}, target="sm_90a"), with_residual)
+    told = [row.what for row in compiled.why() if row.step == "repack_rows"]
+    assert len(told) == 2 and told[0].startswith("rows of a") and told[1].startswith("rows of b")
+    rng = np.random.default_rng(17)
+    a, b = operand(rng, (65, 69), F16), operand(rng, (67, 69), F16)
+    bias, residual, c = operand(rng, (67,), F16), operand(rng, (65, 67), F16), poisoned((65, 67), F16)
+    compiled.interpret(a, b, bias, residual, c, level="lane")
+    np.testing.assert_array_equal(c, a.astype(np.float64) @ b.astype(np.float64).T + bias + residual)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.ops import Mma, Read, Write
+from tilewave.ir.ops import Elementwise, Mma, Read, Write
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Memory
 
@@ -51,12 +51,13 @@ class TileLoads:
 
 
 def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
-    """The arrays of known sizes that are worth repacking: they are read in tiles, and their rows lie on no grain."""
+    """The operands of known sizes that are worth repacking: their rows lie on no grain."""
     memories = _arrays(kernel)
     if any(kind.is_open for kind in memories.values()):
         return ()
-    read = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and op.result.type.rank > 1}
-    odd = [name for name, m in memories.items() if name in read and m.shape[-1] * m.dtype.bytes % grain_bytes]
+    users = _users(kernel)
+    taken = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)}
+    odd = [name for name, m in memories.items() if name in taken and m.shape[-1] * m.dtype.bytes % grain_bytes]
     return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
 
 
@@ -71,7 +72,8 @@ def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]
         if isinstance(op, Read) and op.memory.name in memories:
             last = memories[op.memory.name].rank
             turned = len(op.axes) > 1 and op.axes[-2:] == (last - 1, last - 2)
-            reads.setdefault(op.memory.name, []).append(turned and users.get(op.result, set()) == {Mma})
+            alone = all(isinstance(user, Mma) for user in users.get(op.result, ()))
+            reads.setdefault(op.memory.name, []).append(turned and alone)
     found = tuple(name for name, m in memories.items() if m.dtype.name in along_depth and all(reads.get(name, [False])))
     is_open = any(kind.is_open for kind in memories.values())
     return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
@@ -81,13 +83,23 @@ def _arrays(kernel: Kernel) -> dict[str, Memory]:
     return {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
 
 
-def _users(kernel: Kernel) -> dict[Value, set[type[Op]]]:
-    """What kinds of ops take each value."""
-    found: dict[Value, set[type[Op]]] = {}
+def _users(kernel: Kernel) -> dict[Value, list[Op]]:
+    """What takes each value."""
+    found: dict[Value, list[Op]] = {}
     for op in walk(kernel.body):
         for v in op.operands:
-            found.setdefault(v, set()).add(type(op))
+            found.setdefault(v, []).append(op)
     return found
+
+
+def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
+    """Whether it is an operand of a product, or what is computed from it element by element is."""
+    for user in users.get(v, ()):
+        if isinstance(user, Mma) and v in (user.a, user.b):
+            return True
+        if isinstance(user, Elementwise) and _feeds_product(user.result, users):
+            return True
+    return False
 
 
 def _known_to_be_worth_it(kernel: Kernel) -> bool:
