@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from tilewave.runtime.cuda_driver import CudaDriver, DeviceMemory
-from tilewave.runtime.cuda_launch import Launcher, LaunchFrame
 from tilewave.runtime.graph_memory import GraphMemory
-
-
-class SequencedLaunch(NamedTuple):
-    """One of them, ready to be made."""
-
-    launcher: Launcher
-    frame: LaunchFrame
+from tilewave.runtime.launch_template import Prepared
 
 
 class SequenceFrames(NamedTuple):
-    """All of them in order; the one of the kernel itself is number `main`."""
+    """Launches that were prepared, in order."""
 
-    launches: tuple[SequencedLaunch, ...]
-    main: int
+    launches: tuple[Prepared, ...]
 
     def give_back(self) -> None:
         for launch in self.launches:
-            launch.frame.give_back()
+            launch.give_back()
 
 
 class LaunchSequence:
     """Makes launches in order."""
 
     def launch(self, frames: SequenceFrames) -> None:
-        for launcher, frame in frames.launches:
+        for launcher, frame, _ in frames.launches:
             launcher.launch(frame)
-
-    def renumbered(self, frames: SequenceFrames, numbers: Mapping[int, int]) -> SequenceFrames:
-        """The same with other numbers for the kernel's arithmetic, of which copies know nothing."""
-        launches, main = frames
-        launcher, frame = launches[main]
-        changed = SequencedLaunch(launcher, launcher.renumbered(frame, numbers))
-        return SequenceFrames((*launches[:main], changed, *launches[main + 1 :]), main)
 
 
 PARTS_OF_OCTAVE = 8

@@ -33,20 +33,20 @@ from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, LaunchCode, is_open, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, is_open, launch_lines, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.array_places import ArrayPlaces, lie_code
+from tilewave.runtime.array_places import ArrayPlaces, lie_code, places_of, views_at
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
-from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing
 from tilewave.runtime.foreign_arrays import in_padded_rows
-from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory, TiledArray
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchText, ScalarSlot, ScratchMemory, TiledArray
 from tilewave.runtime.launch_sequence import PrivateMemory
+from tilewave.runtime.launch_template import LaunchTemplate, Prepared, tensor_map
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
@@ -87,8 +87,7 @@ class Chosen(NamedTuple):
     """Code for arrays that lie alike, and what its launches compute."""
 
     program: CudaProgram
-    code: NvidiaCode
-    launched: LaunchCode
+    text: LaunchText
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,18 +203,28 @@ class NvidiaProgram:
     def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
         found = self.programs.get(variant)
         if found is None:
-            code = self.code_for(variant)
-            launched = code.launches.in_order([v.name for v in numbers_of(self.tiles)], code.symbols)
-            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), code, launched)
+            text = self._launch_text(self.code_for(variant))
+            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), text)
         return found
 
-    def tile_launch(
+    def template(
         self, variant: Variant, views: Sequence[ArrayView], on: LaunchPlace, parameters: Parameters
-    ) -> TileLaunch:
+    ) -> LaunchTemplate:
         """How that code is launched with arrays that lie as these."""
         chosen = self.chosen(variant, parameters)
         self.warn_of_slow_code(chosen.program, on.number)
-        return TileLaunch(self, chosen.launched, chosen.code.cluster, chosen.program.template(views, *on))
+        return chosen.program.by_template(views, chosen.text, *on)
+
+    def _launch_text(self, code: NvidiaCode) -> LaunchText:
+        """What a launch computes: tiles that can be counted, and then what the code itself asks for."""
+        given = [v.name for v in numbers_of(self.tiles)]
+        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
+        if not self.is_open:
+            return LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "True")
+        counting, tiles, _ = launch_lines(self.tiles, given, (), "t")
+        counted = f"if not 0 < {tiles} <= {MOST_TILES}: return None"
+        one_round = f"{workgroups} == -(-{tiles} // {code.cluster}) * {code.cluster}"
+        return LaunchText(len(given), (*counting, counted, *lines), tuple(passed), (workgroups, "1", "1"), one_round)
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
@@ -306,7 +315,7 @@ class NvidiaProgram:
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = lie_code(tuple([len(v.shape) for v in views]))(*ArrayPlaces.of_views(views))
+        key = lie_code(tuple([len(v.shape) for v in views]))(*places_of(views))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -430,26 +439,7 @@ class Chooser(CudaProgram):
         on = LaunchPlace(number, stream)
         if owner.repacks and owner.misfits(views):
             return EitherLaunch(owner, tuple(views), on, parameters)
-        return owner.tile_launch(owner.variant_for(views), views, on, parameters)
-
-
-class TileLaunch(NamedTuple):
-    """With code for arrays that lie alike; what their sizes decide is computed at each call."""
-
-    owner: NvidiaProgram
-    launched: LaunchCode
-    cluster: int
-    template: LaunchTemplate
-
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        owner, launched, cluster, template = self
-        tiles = owner.tile_count(numbers)
-        if not 0 < tiles <= MOST_TILES:
-            return None
-        workgroups, passed = launched(numbers)
-        one_round = workgroups == -(-tiles // cluster) * cluster
-        shape = LaunchShape((workgroups, 1, 1), one_round) if owner.is_open else None
-        return Prepared(template.launcher, template.at(places, passed, shape), numbers)
+        return owner.template(owner.variant_for(views), views, on, parameters)
 
 
 class EitherLaunch:
@@ -459,19 +449,19 @@ class EitherLaunch:
         self, owner: NvidiaProgram, views: tuple[ArrayView, ...], on: LaunchPlace, parameters: Parameters
     ) -> None:
         self._owner, self._views, self._on, self._parameters = owner, views, on, parameters
-        self._launches: dict[Variant, TileLaunch] = {}
+        self._templates: dict[Variant, LaunchTemplate] = {}
 
     def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        owner, views = self._owner, places.views(self._views)
+        owner, views = self._owner, views_at(places, self._views)
         plan = owner.plan_for(views)
-        own = plan.views(views)
-        if plan.variant not in self._launches:
-            self._launches[plan.variant] = owner.tile_launch(plan.variant, own, self._on, self._parameters)
-        main = self._launches[plan.variant]
+        if plan.variant not in self._templates:
+            own = plan.views(views)
+            self._templates[plan.variant] = owner.template(plan.variant, own, self._on, self._parameters)
+        main = self._templates[plan.variant]
         if not plan.repacked:
             return main.at(places, numbers)
         memory = owner.copies.memory(plan.repacked, views, self._on)
-        prepared = main.at(ArrayPlaces.of_views(plan.views(views, memory)), numbers)
+        prepared = main.at(places_of(plan.views(views, memory)), numbers)
         return prepared and owner.copies.around(plan.repacked, views, memory, self._on, prepared)
 
 

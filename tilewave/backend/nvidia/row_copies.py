@@ -9,16 +9,16 @@ from typing import NamedTuple
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import launch_of_code, maker
 from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
-from tilewave.ir.launch import LaunchCode, numbers_of
+from tilewave.ir.launch import numbers_of
 from tilewave.machine.chips import Chip
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_places import places_of
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import compile_key
-from tilewave.runtime.cuda import CudaCode, CudaProgram, Prepared
+from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import cuda_driver
-from tilewave.runtime.cuda_launch import Launcher
-from tilewave.runtime.gpu_launch import LaunchShape
-from tilewave.runtime.launch_sequence import LaunchSequence, PrivateMemory, SequencedLaunch, SequenceFrames
+from tilewave.runtime.gpu_launch import LaunchText
+from tilewave.runtime.launch_sequence import LaunchSequence, PrivateMemory, SequenceFrames
+from tilewave.runtime.launch_template import LaunchTemplate, Prepared
 
 
 class LaunchPlace(NamedTuple):
@@ -28,13 +28,6 @@ class LaunchPlace(NamedTuple):
     stream: int
 
 
-class LaunchedCopy(NamedTuple):
-    """Code of a copy, and what its launches compute."""
-
-    program: CudaProgram
-    launched: LaunchCode
-
-
 @dataclass(frozen=True, eq=False)
 class RowCopies:
     """Those of one kernel; a file brings the code of all that it may need."""
@@ -42,7 +35,8 @@ class RowCopies:
     chip: Chip
     private: PrivateMemory
     codes: dict[RowCopy, NvidiaCode] = field(default_factory=dict)
-    _launched: dict[RowCopy, LaunchedCopy] = field(default_factory=dict)
+    _programs: dict[RowCopy, CudaProgram] = field(default_factory=dict)
+    _templates: dict[tuple[RowCopy, LaunchPlace], LaunchTemplate] = field(default_factory=dict)
 
     def code(self, copy: RowCopy) -> NvidiaCode:
         if copy not in self.codes:
@@ -64,24 +58,24 @@ class RowCopies:
     ) -> Prepared:
         """A launch that finds these arrays in private memory, with the copies in front of it and behind it."""
         before, after = (
-            [self._launch(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
+            [self._prepared(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
         )
-        assert isinstance(main.launcher, Launcher)
-        launches = (*before, SequencedLaunch(main.launcher, main.frame), *after)
-        return Prepared(LaunchSequence(), SequenceFrames(launches, len(before)), main.numbers)
+        return Prepared(LaunchSequence(), SequenceFrames((*before, main, *after)), main.numbers)
 
-    def _launch(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> SequencedLaunch:
-        program, launched = self._on_card(group.copy)
+    def _prepared(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> Prepared:
         arrays, numbers = group.bound(views, memory)
-        workgroups, passed = launched(numbers)
-        shape = LaunchShape((workgroups, 1, 1), starts_early=False)
-        template = program.template(arrays, *on)
-        return SequencedLaunch(template.launcher, template.at(ArrayPlaces.of_views(arrays), passed, shape))
+        if (group.copy, on) not in self._templates:
+            self._templates[group.copy, on] = self._template(group.copy, arrays, on)
+        found = self._templates[group.copy, on].at(places_of(arrays), numbers)
+        assert found is not None, "copies take all numbers"
+        return found
 
-    def _on_card(self, copy: RowCopy) -> LaunchedCopy:
-        if copy not in self._launched:
-            code, kernel = self.code(copy), copy.kernel
-            launched = code.launches.in_order([v.name for v in numbers_of(kernel)], code.symbols)
+    def _template(self, copy: RowCopy, arrays: Sequence[ArrayView], on: LaunchPlace) -> LaunchTemplate:
+        code, kernel = self.code(copy), copy.kernel
+        if copy not in self._programs:
             made = CudaCode(kernel.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, kernel), ())
-            self._launched[copy] = LaunchedCopy(CudaProgram(made), launched)
-        return self._launched[copy]
+            self._programs[copy] = CudaProgram(made)
+        given = [v.name for v in numbers_of(kernel)]
+        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
+        text = LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "False")
+        return self._programs[copy].by_template(arrays, text, *on)
