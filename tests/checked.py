@@ -31,6 +31,7 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
 from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
@@ -85,6 +86,7 @@ PASSES = {
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "recompute_rows": lambda text: RecomputeRows(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
+    "repack_rows": lambda text: RepackRows(CHIPS[text]),
     "separate_edges": lambda text: separate_edges,
     "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),

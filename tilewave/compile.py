@@ -45,6 +45,7 @@ from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
 from tilewave.runtime.array_places import ArrayPlaces, Lie
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
+from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
 from tilewave.trace import TileRoom
@@ -233,8 +234,7 @@ class Compiled:
         with IMPORTING:
             from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
-        lanes = self.build.lanes
-        if lanes is None:
+        if self.build.lanes is None:
             first = next(target for target in TARGETS.values() if target.has_lanes)
             raise TargetError(
                 f"{self.name}: lanes exist on GPUs, and it was compiled for {self.target}",
@@ -244,8 +244,22 @@ class Compiled:
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized)
-        lanes = self.build.lanes_for(views) or lanes
-        interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
+        for launch in self.build.lane_launches(views, sized.values):
+            kernel = bind(launch.kernel, launch.values)
+            interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
+
+    def prepack(self, array: Any, name: str = "") -> Any:
+        """An operand as its launches had best find it, in memory of its own: for weights that many calls take.
+
+        `name` says which operand, where they are not all treated alike.
+        Where each launch would copy it first, that copy is made here, once, and calls take it in the array's place; it
+        does not follow what is written to the array later. An array that lies well is given back as it is.
+        """
+        try:
+            return self.build.prepacked(array, name)
+        except Refused as refused:
+            remedy = refused.remedy.replace("{name}", "it")
+            raise CallError(f"{self.name}: prepack: the array {refused.what}", loc=here(), remedy=remedy) from None
 
     def emulate(
         self,

@@ -16,6 +16,7 @@ from tilewave.ir.types import (
     INDEX_SCALAR,
     INTERNAL,
     Accumulator,
+    Columns,
     Exchange,
     Memory,
     Padded,
@@ -213,6 +214,10 @@ def _type_fault(kind: Type) -> str:
 
 
 def _rows_can_lie_so(memory: Memory) -> bool:
+    if isinstance(memory.placement, Padded) and memory.space == "global":
+        return memory.placement.elements > 0 and isinstance(memory.extents[-1], int)
+    if isinstance(memory.placement, Columns):
+        return memory.space == "global" and memory.placement.elements >= 0 and memory.rank > 1
     if memory.space != "shared":
         return False
     if isinstance(memory.placement, Padded):

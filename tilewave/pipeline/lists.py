@@ -33,6 +33,7 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
@@ -179,6 +180,7 @@ def hopper(
     `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
     return (
+        RepackRows(machine),  # first: whoever asks where rows begin must know that they are copied
         TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
         take_a_step,  # before: whoever makes parts of a depth must know that there is one
         ShareParts(machine.processors),  # before: what its author cuts is not cut again
