@@ -19,7 +19,7 @@ from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Broadcast, Loop, Not, Or, Select, Yield
 from tilewave.ir.rewrite import map_blocks, names
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
-from tilewave.passes.simplify import drop_unused
+from tilewave.ir.unused import drop_unused
 
 LEAST_REGISTERS = 16
 """Of what is masked: with fewer, to ask costs as much as to select."""

@@ -1,0 +1,76 @@
+"""Programs without what nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import compress
+
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Loop, While, Yield
+from tilewave.ir.rewrite import rewrite, uses, walk
+
+
+def drop_unused(kernel: Kernel) -> Kernel:
+    """Without the ops that have no effect and whose results nobody uses, nor what loops carry for nobody."""
+    used = uses(kernel)
+    idle = any(not used[v] for op in walk(kernel.body) if isinstance(op, (Loop, While)) for v in op.results)
+    needed = _needed(kernel) if idle else None
+
+    def drop(op: Op) -> list[Op] | None:
+        keeps = op.has_effect or any(used[v] for v in op.results) or _has_effect(op)
+        if keeps and needed is not None and isinstance(op, (Loop, While)):
+            return [_carrying_only(op, needed)]
+        return None if keeps else []
+
+    smaller = rewrite(kernel, drop)
+    return smaller if smaller == kernel else drop_unused(smaller)
+
+
+def _needed(kernel: Kernel) -> set[Value]:
+    """What decides an effect; a value that a loop carries decides none if it serves only to compute itself."""
+    ops = list(reversed(list(walk(kernel.body))))
+    ends = {id(op.body.ops[-1]) for op in ops if isinstance(op, (Loop, While))}
+    needed: set[Value] = set()
+    size = -1
+    while size != len(needed):
+        size = len(needed)
+        for op in ops:
+            if isinstance(op, (Loop, While)):
+                needed.update(v for same in _carried(op) if not needed.isdisjoint(same[:-2]) for v in same)
+                needed.update((op.trips,) if isinstance(op, Loop) else ())
+            elif id(op) not in ends and (op.has_effect or not needed.isdisjoint(op.results)):
+                needed.update(op.operands)
+    return needed
+
+
+def _carried(op: Loop | While) -> list[tuple[Value, ...]]:
+    """For each value that a loop carries: the result, its names inside, what a round yields, what it begins with."""
+    inside = [op.body.args[1:]] if isinstance(op, Loop) else [op.condition.args, op.body.args]
+    return list(zip(op.results, *inside, op.body.ops[-1].operands, op.init, strict=True))
+
+
+def _carrying_only(op: Loop | While, needed: set[Value]) -> Op:
+    kept = [result in needed for result in op.results]
+
+    def some(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(compress(values, kept))
+
+    if all(kept):
+        return op
+    *ops, end = op.body.ops
+    ends = Yield(some(end.operands), loc=end.loc)
+    own = () if isinstance(op, While) else op.body.args[:1]
+    body = Block((*own, *some(op.body.args[len(own) :])), (*ops, ends))
+    smaller = replace(op, init=some(op.init), body=body, results=some(op.results))
+    if isinstance(smaller, While):
+        return replace(smaller, condition=replace(smaller.condition, args=some(smaller.condition.args)))
+    return smaller
+
+
+def _has_effect(op: Op) -> bool:
+    return isinstance(op, (Loop, While)) and any(_effect_inside(b) for b in op.blocks)
+
+
+def _effect_inside(block: Block) -> bool:
+    from_here = (o for o in block.ops[:-1])
+    return any(o.has_effect or _has_effect(o) for o in from_here)
