@@ -27,7 +27,7 @@ from tilewave.analysis.rounds import SharedRounds, TileProgram, Turn, hands_over
 from tilewave.analysis.scattered import ScatteredParts, slices_of
 from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.ir.build import Number
-from tilewave.ir.core import Kernel, Value
+from tilewave.ir.core import ONE_ORDER, Kernel, Value
 from tilewave.ir.last_round import HAND_OVER_BYTES, LARGEST, parts_that_pay
 from tilewave.ir.ops import (
     EqualShares,
@@ -49,6 +49,7 @@ BEYOND = Reason(
     "last round are not shared",
     "let the depth have an even number of steps",
 )
+ONE_SUM = Reason("sums are to be added in one order, so tiles of the last round are not shared")
 OFF_LINES = Reason(
     "rows may begin off cache lines, where neighbours share copies, so each small tile is one workgroup's",
     "give the depth a value in subs",
@@ -81,6 +82,8 @@ class SplitLastRound:
         left = kernel.workgroups % self.workgroups if isinstance(kernel.workgroups, int) else None
         if left == 0 or (self.only_few and left != kernel.workgroups and left is not None):
             return kernel
+        if kernel.sums == ONE_ORDER:
+            return kernel.declining(ONE_SUM.at(next(op.loc for op in walk(kernel.body) if isinstance(op, Mma))))
         try:
             found = TileProgram.of(kernel)
             if left is None or not isinstance(found.steps, int):
