@@ -98,8 +98,9 @@ def configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configu
 
 def deep_configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configuration]:
     m, n, _ = shape
-    tiles_tried = ((128, 256), (128, 128)) if quick else ((128, 256), (128, 128), (64, 128), (64, 256), (64, 64))
-    for rows, columns in tiles_tried:
+    every = ((128, 256), (128, 128), (64, 64), (64, 128), (64, 256))
+    some = every[:2] if m * n >= 512 * 512 else every[1:3]
+    for rows, columns in some if quick else every:
         tiles = -(-m // rows) * -(-n // columns)
         yield Configuration(rows, columns)
         yield Configuration(rows, columns, 132 // tiles)

@@ -1,5 +1,6 @@
 """Many parts of large tiles: slices of their columns are added up by workgroups that start behind all others."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -257,5 +258,10 @@ def test_ptx_raises_all_flags_behind_one_fence_and_awaits_them_at_once():
     wait = made.asm.index("ld.acquire.gpu")
     assert "ld.global.v4" not in made.asm[:wait]
     assert made.asm[wait:].count("ld.global.v4") == 16 * 2
+    stored = re.findall(r"st\.global\.v4\.b32\s+\[%rd\d+(?:\+(\d+))?\], \{([^}]*)\}", made.asm)
+    slot_bytes, row_bytes = 128 * 16 * 4, 32 * 16
+    places = [slice_ * slot_bytes + i * row_bytes for slice_ in range(16) for i in range(2)]
+    assert [int(far or 0) for far, _ in stored] == places
+    assert len({register for _, held in stored for register in held.split(", ")}) == 128
     (write,) = (op for op in walk(made.ir("share_parts").body) if isinstance(op, Write))
     assert write.tile.type.shape == (128, 16)

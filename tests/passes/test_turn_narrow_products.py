@@ -65,6 +65,20 @@ def test_ragged_sizes(shape):
     check_lanes(hopper(shape, (24, 64, 64)), shape)
 
 
+@pytest.mark.parametrize("a_dims", [(M, K), (K, M)], ids=str)
+@pytest.mark.parametrize("b_dims", [(N, K), (K, N)], ids=str)
+def test_every_storage_order(a_dims, b_dims):
+    shape = (16, 128, 128)
+    made = hopper(shape, (16, 64, 64), gemm(a_dims=a_dims, b_dims=b_dims))
+    assert products(made.build.lanes) == [(64, 16, 64)]
+    assert made.build.lanes.waves == (8, 1)
+    a, b = operands(shape)
+    c = poisoned(shape[:2], f32)
+    arrays = (x if dims[1] is K else x.T.copy() for x, dims in ((a, a_dims), (b, b_dims)))
+    made.interpret(*arrays, c, level="lane", order="random")
+    check_product(c, a, b)
+
+
 def test_an_epilogue_is_computed_on_what_lanes_hold():
     made = hopper((16, 136, 96), (16, 64, 32), biased)
     assert products(made.build.lanes) == [(64, 16, 32)]

@@ -19,8 +19,9 @@ from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
 from tilewave.interp.tiles import touched
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.last_round import SCATTERED_BYTES
 from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
-from tilewave.ir.ops import Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, While, Workgroup
+from tilewave.ir.ops import Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, TakeOverAll, While, Workgroup
 from tilewave.ir.reasons import Reason, want
 from tilewave.ir.rewrite import names, substitute, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
@@ -191,6 +192,22 @@ class Sharing(ABC):
         whole = b.fresh("whole", sums.type)
         b.effect(Loop, others.value, (sums,), body, results=(whole,))
         return whole
+
+    def take_all(self, sums: Value, times: Number, slot: Number, apart: int, count: int) -> Value:
+        """The same, once or not at all, where it is known how many there are: all are waited for together."""
+        b = self.builder
+        once, before = b.fresh("once", INDEX_SCALAR), b.fresh("sums", sums.type)
+        with b.region():
+            far = b.const(apart)
+            after = b.emit(TakeOverAll, before, self.exchange, slot.value, far, count, type=sums.type, name="sums")
+            body = b.block((once, before), (after,))
+        whole = b.fresh("whole", sums.type)
+        b.effect(Loop, times.value, (sums,), body, results=(whole,))
+        return whole
+
+    def takes_all(self, others: int) -> bool:
+        """Whether so many are few enough to be on their way together."""
+        return others > 1 and others * self.tile.sums_bytes <= SCATTERED_BYTES
 
     def when(self, times: Number, write: Any) -> None:
         """A loop that goes round once or not at all."""

@@ -124,7 +124,11 @@ class _Parts(Sharing):
     def one_item(self, item: _Item) -> None:
         self.item = item
         sums = self.add_up(self.of_part(item))
-        whole = self.take_over(sums, item.takes)
+        at_once = self.shares is True and self.tiles * self.parts <= self.at_once  # loads under way take registers
+        if at_once and self.takes_all(self.parts - 1):
+            whole = self.take_all(sums, item.ends.choose(1, 0), item.tile, self.tiles, self.parts - 1)
+        else:
+            whole = self.take_over(sums, item.takes)
         self.hand_over(whole, item.ends.choose(0, 1))
         self.end(item.tile.value, whole, item.ends.choose(1, 0))
 

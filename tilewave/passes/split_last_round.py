@@ -27,7 +27,7 @@ from tilewave.analysis.rounds import SharedRounds, TileProgram, Turn, hands_over
 from tilewave.analysis.scattered import ScatteredParts, slices_of
 from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.ir.build import Number
-from tilewave.ir.core import ONE_ORDER, Kernel
+from tilewave.ir.core import ONE_ORDER, Kernel, Value
 from tilewave.ir.last_round import HAND_OVER_BYTES, LARGEST, parts_that_pay
 from tilewave.ir.ops import (
     EqualShares,
@@ -165,7 +165,7 @@ class _Ranges(SharedRounds):
 
     def start(self) -> Any:
         split = self.split
-        across = split.tiles if not self.rounds and split.workgroups % split.tiles == 0 else 1
+        across = split.tiles if self.has_equal_parts else 1
         self.range = self.own % across * (split.workgroups // across) + self.own // across if across > 1 else self.own
         first, last = split.first(self.range), split.first(self.range + 1) - 1
         self.first_tile, self.first_step = first // split.steps, first % split.steps
@@ -187,6 +187,17 @@ class _Ranges(SharedRounds):
     def stride(self) -> Any:
         """From one whole tile of a workgroup to its next."""
         return self.workgroups
+
+    @property
+    def has_equal_parts(self) -> bool:
+        """Whether no round is full, and each tile has as many ranges, all of which lie in it."""
+        return not self.rounds and self.split.workgroups % self.split.tiles == 0
+
+    def take_over(self, sums: Value, others: Number) -> Value:
+        count = self.split.workgroups // self.split.tiles - 1 if self.has_equal_parts else 0
+        if not self.takes_all(count):
+            return super().take_over(sums, others)
+        return self.take_all(sums, others.differs(0).choose(1, 0), self.source, 1, count)
 
     @property
     def own_slot(self) -> Number:
@@ -241,6 +252,10 @@ class _OpenRanges(_Ranges):
     @property
     def stride(self) -> int:
         return self.at_once
+
+    @property
+    def has_equal_parts(self) -> bool:
+        return False  # or nobody knows
 
     def start(self) -> Any:
         plan = _Plan.of(self, RangeSharers)
