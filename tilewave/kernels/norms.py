@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 from tilewave.errors import CallError, here
-from tilewave.ir.types import DType
+from tilewave.ir.types import F32, DType
 from tilewave.kernels.rows import N, RowNumbers, Rows, a_number_a_column, arithmetic_of, kernel_for, matrix
 from tilewave.lang.kernel import WaveKernel
-from tilewave.lang.ops import cast, read, rsqrt, scalar, write
+from tilewave.lang.ops import cast, fma, read, rsqrt, scalar, write
 from tilewave.lang.types import MemoryType
 
 
@@ -57,8 +57,9 @@ def layer_norm_kernel(
         @numbers.each
         def one(v: Any) -> None:
             found = (v - mean) * scale
-            found = found if weight is None else found * cast(read(weight), of)
-            write(cast(found if bias is None else found + cast(read(bias), of), y_dtype), y)
+            if weight is not None:
+                found = _weighted(found, cast(read(weight), of), None if bias is None else cast(read(bias), of))
+            write(cast(found, y_dtype), y)
 
     def plain(x: Any, y: Any, eps: Any) -> None:
         norm(x, None, None, y, eps)
@@ -118,6 +119,12 @@ def rms_norm_kernel(
     before = {"x": matrix(x_dtype), **({} if residual_dtype is None else {"residual": matrix(residual_dtype)})}
     behind = {**({} if total_dtype is None else {"total": matrix(total_dtype)}), "y": matrix(y_dtype)}
     return rows.kernel(_named("rms_norm", function), **before, **_columns(weight=weight_dtype), **behind, eps=of)
+
+
+def _weighted(x: Any, weight: Any, bias: Any) -> Any:
+    if bias is None:
+        return x * weight
+    return fma(x, weight, bias) if x.dtype == F32 else x * weight + bias
 
 
 def _columns(**dtypes: DType | None) -> dict[str, MemoryType]:

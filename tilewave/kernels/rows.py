@@ -21,9 +21,9 @@ M, N = sym.M, sym.N
 
 TILE_BYTES, MOST_ROWS = 8192, 64
 """Of short rows a CPU takes so much at a time, and so many at most."""
-SHORT_BYTES, SHORT_ROWS = 2048, 4
-"""Of a row that one wave of a GPU reads in four loads of 16 bytes for each of 32 lanes; a workgroup takes a row for
-each of four waves, or, of shorter ones, as many as fill those with one load. Measured on an H200."""
+SHORT_BYTES, SHORT_ROWS, FILLED_BYTES = 1024, 4, 2048
+"""Of a row that one wave of a GPU reads in two loads of 16 bytes for each of 32 lanes: a workgroup takes a row for each
+of four waves, or, of still shorter ones, as many as fill those with one load. Measured on an H200."""
 HELD_BYTES = 131072
 """Of the longest row that a GPU holds whole: eight loads of 16 bytes for each of a workgroup's 1024 lanes."""
 STEP_BYTES = 16384
@@ -57,7 +57,7 @@ def rows_for(target: str, columns: int, dtype: DType) -> Rows:
         return Rows(max(1, min(MOST_ROWS, TILE_BYTES // held_bytes)))
     if held_bytes > min(HELD_BYTES, most_bytes // 2):
         return Rows(1, STEP_BYTES // dtype.bytes)
-    return Rows(1 if held_bytes > SHORT_BYTES else max(SHORT_ROWS, SHORT_BYTES // held_bytes))
+    return Rows(1 if held_bytes > SHORT_BYTES else max(SHORT_ROWS, FILLED_BYTES // held_bytes))
 
 
 def matrix(dtype: DType) -> MemoryType:

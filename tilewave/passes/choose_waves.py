@@ -1,9 +1,10 @@
 """How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
 
-Each lane takes four chunks of 16 bytes, but up to four waves have a row each, if a chunk is left for every lane. Where
-that makes more than 512 lanes, each takes twice as much, and only beyond that there are more lanes; where waves meet
-more than once, 256 are many, since it is other workgroups that work while one waits. Measured on an H200 for rows of
-256 to 65,536 columns.
+Each lane takes four chunks of 16 bytes; but up to four waves have a row each, if a chunk is left for every lane, and a
+single row of more than two chunks a lane has two waves, since a wave is done sooner with less. Where that makes more
+than 512 lanes, each takes twice as much, and only beyond that there are more lanes; where waves meet more than once,
+256 are many, since it is other workgroups that work while one waits. Measured on an H200 for rows of 256 to 65,536
+columns.
 """
 
 from __future__ import annotations
@@ -51,15 +52,16 @@ class ChooseWaves:
         if lanes > many:
             lanes = max(many, lanes // 2)
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
-        apart = self.apart(largest) if largest and all(map(_is_of_rows, ops)) else 1
-        waves = self.sharing(largest, max(1, wanted, apart)) if largest else 1
+        fewest = self.fewest(largest) if largest and all(map(_is_of_rows, ops)) else 1
+        waves = self.sharing(largest, max(1, wanted, fewest)) if largest else 1
         return replace(kernel, waves=(waves, 1), resident=max(1, LANES_AT_ONCE // (waves * self.machine.lanes)))
 
-    def apart(self, op: Read) -> int:
-        """As many waves as have rows to themselves, up to four, and a chunk for each of their lanes."""
-        shape = op.result.type.shape
+    def fewest(self, op: Read) -> int:
+        """As many waves as have rows to themselves, up to four, and a chunk for each of their lanes; or two of one row,
+        where a wave would take more than two chunks a lane."""
+        shape, chunks = op.result.type.shape, _bytes(op) // (CHUNK_BYTES * self.machine.lanes)
         rows = prod(shape) // shape[memory_order(op)[-1]]
-        return min(rows, ROWS_APART, _bytes(op) // (CHUNK_BYTES * self.machine.lanes))
+        return min(rows, ROWS_APART, chunks) if rows > 1 else min(2, -(-chunks // 2))
 
     def sharing(self, op: Read, wanted: int) -> int:
         """About so many waves, which share a row's chunks evenly: it may be an odd number of powers of two long."""
