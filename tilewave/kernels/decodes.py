@@ -97,8 +97,10 @@ def part_length(target: str, heads: int, keys: int) -> int:
 
 
 def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
-    """Few rows go to one wave, or as many as they fill."""
-    tile, few = attention_tile_for(target, heads, dtype), min(64, -(-rows // 16) * 16)
+    """As few rows as a product has at least, or some times as many; a copy engine brings no less than these."""
+    tile = attention_tile_for(target, heads, dtype)
+    least = 64 if target in CHIPS and CHIPS[target].copy_engine else 16
+    few = min(64, -(-rows // least) * least)
     return AttentionTile(few, tile.keys, min(tile.waves, few // 16))
 
 
