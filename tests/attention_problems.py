@@ -4,7 +4,8 @@ The bound counts roundings in f32, u each. With w the exact weights, x the exact
 
     product    head + 1 products and additions
     x          a factor, and its product; or, capped, tanh besides; a bias adds its own product and an addition
-    weight     exp2 of x - m, which is rounded, and of what every step and every part changes of m
+    weight     exp2 of x - m, which is rounded, as m may be before that, and of what every step and part changes of m;
+               below 2⁻¹²⁶ it is nothing
     p          rounded to the dtype of v; what is smaller than its least number is lost
     y          a sum over keys in f32, rescaled once a step, divided by a sum over keys
     lse        m + log2(sum of weights), times log(2)
@@ -28,6 +29,7 @@ TANH_ULPS, LOG2_ULPS = (
     max(column[name] for column in bounds().values() if name in column) for name in ("tanh", "log2")
 )
 LOG2_E = math.log2(math.e)
+FLUSHED = 2.0**-126
 
 
 @dataclass
@@ -103,17 +105,20 @@ class Problem:
         w = np.where(gone, 0, np.exp2(-below))
         total = w.sum(axis=3, keepdims=True)
         seen = total > 0
-        off_w = np.log(2) * (off_x + UNIT * below) + gamma((steps + 1) * (2 * EXP2_ULPS + 1))
+        largest = np.where(gone, 0, np.abs(x)).max(axis=3, keepdims=True, initial=0)
+        off_w = np.log(2) * (off_x + UNIT * (below + 2 * largest)) + gamma((steps + 1) * (2 * EXP2_ULPS + 1))
         p_unit = 0 if self.dtype == f32 else 2.0 ** -(MANTISSA[self.dtype.name] + 1)
-        off_sum = (w * (off_w + p_unit + gamma(keys + steps)) + ~gone * SMALLEST[self.dtype.name]) @ np.abs(v)
+        off_sum = (
+            w * (off_w + p_unit + gamma(keys + steps)) + ~gone * max(SMALLEST[self.dtype.name], FLUSHED)
+        ) @ np.abs(v)
         safe = np.where(seen, total, 1)
-        off_total = (w * off_w).sum(axis=3, keepdims=True) / safe + gamma(keys + steps + 3)
+        off_total = ((w * off_w).sum(axis=3, keepdims=True) + keys * FLUSHED) / safe + gamma(keys + steps + 3)
         assert off_total.max(initial=0) < 1, "anything would do"
         y, lse = w @ v / safe, np.where(seen, m + np.log2(safe), -np.inf)
         off = seen * (off_sum / safe + np.abs(y) * off_total) / (1 - off_total)
         if self.out != f32:
             off = off + seen * ((np.abs(y) + off) * 2.0 ** -(MANTISSA[self.out.name] + 1) + SMALLEST[self.out.name])
-        roundings = UNIT * (2 * LOG2_ULPS + 3) * (np.abs(np.where(seen, m, 0)) + np.log2(safe))
+        roundings = UNIT * (2 * LOG2_ULPS + 4) * (np.abs(np.where(seen, m, 0)) + np.log2(safe))
         off_lse = off_x.max(axis=3, keepdims=True, initial=0) + off_total * LOG2_E / (1 - off_total)
         return y, off, (lse * np.log(2))[..., 0], ((off_lse + roundings) * np.log(2))[..., 0]
 

@@ -9,7 +9,7 @@ from tilewave import *
 from tilewave import kernels as shipped
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import AttentionTile
-from tilewave.kernels.decodes import part_length
+from tilewave.kernels.decodes import part_length, rows_tile_for
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 SMALL = AttentionTile(32, 16)
@@ -150,6 +150,15 @@ def test_parts_are_as_many_as_keep_all_processors_busy():
     assert part_length("sm_90a", 10_000, 32768) == 32768
     assert part_length("sm_90a", 1, 4096) == 256
     assert part_length("cpu", 1, 100) == 128 and part_length("cpu", 1, 0) == 64 and part_length("cpu", 0, 64) == 64
+
+
+def test_few_rows_are_brought_by_the_copy_engine():
+    """Tiles of 16 rows would grow to the 64 of a product, and lanes would load them."""
+    heads = shipped.Heads(128, 128, 4)
+    tile = rows_tile_for("sm_90a", heads, f16, 4)
+    kernel = shipped.attention_parts_kernel(tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
+    assert "cp.async.bulk" in kernel.compile(target="sm_90a").asm
+    assert rows_tile_for("gfx942", heads, f16, 4).queries == 16
 
 
 # -- laws ------------------------------------------------------------------------------------------------------------

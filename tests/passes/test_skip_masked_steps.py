@@ -71,7 +71,7 @@ def run(way, kernel, *arrays, **subs):
 def check(way, name, m, k, dtype=index, block_m=32, fixed=False):
     """Blocks that no row of a tile sees hold NaN, which 0 times is NaN: whoever takes one shows it.
 
-    Tiles count whole, also where they hang over the edge.
+    Tiles count whole, also where they hang over the edge; one that sees nothing takes some step.
     """
     condition = CONDITIONS[name]
     v = np.random.default_rng(7).integers(-9, 9, (k, 16)).astype(np.float16)
@@ -84,7 +84,7 @@ def check(way, name, m, k, dtype=index, block_m=32, fixed=False):
         taken = np.flatnonzero(blocks)
         holding = v.copy()
         for b in range(len(blocks)):
-            if not all_steps and not (taken.size and taken[0] <= b <= taken[-1]):
+            if not all_steps and taken.size and not taken[0] <= b <= taken[-1]:
                 holding[b * BLOCK : (b + 1) * BLOCK] = np.nan
         y = poisoned((m, 16), f32)
         run(way, weighted(condition, dtype, block_m), holding, y, **sizes)

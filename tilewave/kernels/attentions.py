@@ -17,13 +17,13 @@ import numpy as np
 
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
-from tilewave.ir.types import I32, DType
+from tilewave.ir.types import F32, I32, DType
 from tilewave.kernels.rows import arithmetic_of, looked_at
 from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
 from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, exp2, mma, read, scalar, select, self_index, tanh, write
+from tilewave.lang.ops import cast, exp2, fma, mma, read, scalar, select, self_index, tanh, write
 from tilewave.lang.ops import log2 as log2_of
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
@@ -111,6 +111,12 @@ class Scores:
             raise CallError(what, loc=here(), remedy="pass a number above 0, or None")
         return Scores(1 / sqrt(max(heads.size, 1)) if scale is None else scale, causal, window, soft_cap)
 
+    def late_unit(self, of: DType, has_bias: bool) -> float:
+        """What differences of products are multiplied by to be powers of 2, together with their subtraction; 1 where
+        that is done before. It is below 1, so that the least number does not become infinite."""
+        unit = self.scale * LOG2_E
+        return unit if 0 < unit < 1 and self.soft_cap is None and not has_bias and of == F32 else 1.0
+
     def powers(self, products: Any) -> Any:
         """As powers of 2."""
         if self.soft_cap is None:
@@ -190,13 +196,17 @@ def attention_kernel(
     def attend(q: Any, k: Any, v: Any, bias: Any, y: Any, lse: Any) -> None:
         place = self_index(M, I32) + scalar(K2 - M, I32)  # the last query stands at the last key
 
+        unit = scores.late_unit(of, bias is not None)
+
         def score() -> Any:
             keys = read(k, mapping=shared_heads(heads, K2, K1))
-            powers = scores.powers(mma(read(q), keys, RegisterType((B, H, M, K2), of)(0.0)))
+            products = mma(read(q), keys, RegisterType((B, H, M, K2), of)(0.0))
+            powers = scores.powers(products) if unit == 1 else products
             powers = powers if bias is None else powers + cast(read(bias), of) * LOG2_E
             return scores.seen_only(powers, place)
 
-        found = walked((B, H, M), of, score, lambda: read(v, mapping=shared_heads(heads, K2, N)), v_dtype)
+        values = shared_heads(heads, K2, N)
+        found = walked((B, H, M), of, score, lambda: read(v, mapping=values), v_dtype, unit)
         write(cast(found.mean, y_dtype), y)
         if lse is not None:
             write(cast(found.log2_sum * log(2), lse_dtype or of), lse)
@@ -215,6 +225,8 @@ class Weighted:
     largest: Any
     total: Any
     values: Any
+    unit: float = 1.0
+    """What scores are multiplied by to be powers of 2."""
 
     @property
     def mean(self) -> Any:
@@ -223,7 +235,7 @@ class Weighted:
 
     @property
     def log2_sum(self) -> Any:
-        return self.largest + log2_of(self.total)
+        return self.largest * self.unit + log2_of(self.total)
 
 
 def walked(
@@ -232,6 +244,7 @@ def walked(
     score: Callable[[], Any],
     values: Callable[[], Any],
     v_dtype: DType,
+    unit: float,
     **part: Any,
 ) -> Weighted:
     """What is found along the keys, or a part of them; `score` and `values` give those of a step."""
@@ -241,10 +254,17 @@ def walked(
     def found(largest: Any, total: Any, weighted: Any) -> Any:
         x = score()
         larger = x.max(dim=K2, acc=largest)
-        shrink, p = exp2(largest - larger), exp2(x - larger)
+        shrink = power((largest - larger) * unit)
+        p = power(x - larger if unit == 1 else fma(x, unit, -larger * unit))
         return larger, total * shrink + p.sum(dim=K2), mma(cast(p, v_dtype), values(), weighted * shrink)
 
-    return Weighted(*found)
+    largest, total, weighted = found
+    return Weighted(largest, total, weighted, unit)
+
+
+def power(x: Any) -> Any:
+    """2 to the power of a difference; what is less than 2⁻¹²⁶ of the largest is nothing."""
+    return exp2(x, flush=x.dtype == F32)
 
 
 def lowest(of: DType) -> float:

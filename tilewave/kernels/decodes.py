@@ -32,6 +32,7 @@ from tilewave.kernels.attentions import (
     attention_tile_for,
     looked_at_all,
     lowest,
+    power,
     taking,
     walked,
 )
@@ -39,7 +40,7 @@ from tilewave.kernels.rows import arithmetic_of
 from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, exp2, first_index, mma, read, scalar, self_index, write
+from tilewave.lang.ops import cast, first_index, mma, read, scalar, self_index, write
 from tilewave.lang.shapes import broadcast
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import RegisterType
@@ -96,8 +97,10 @@ def part_length(target: str, heads: int, keys: int) -> int:
 
 
 def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
-    """Few rows go to one wave, or as many as they fill."""
-    tile, few = attention_tile_for(target, heads, dtype), min(64, -(-rows // 16) * 16)
+    """As few rows as a product has at least, or some times as many; a copy engine brings no less than these."""
+    tile = attention_tile_for(target, heads, dtype)
+    least = 64 if target in CHIPS and CHIPS[target].copy_engine else 16
+    few = min(64, -(-rows // least) * least)
     return AttentionTile(few, tile.keys, min(tile.waves, few // 16))
 
 
@@ -131,13 +134,13 @@ def attention_parts_kernel(
 
     def find(q: Any, k: Any, v: Any, means: Any, sums: Any, length: Any) -> None:
         place = self_index(R, I32) % queries + scalar(K2 - queries, I32)
-        start = first_index(U) * length
+        start, unit = first_index(U) * length, scores.late_unit(of, has_bias=False)
 
         def score() -> Any:
             products = mma(read(q), read(k), RegisterType((B, H_KV, R, K2), of)(0.0))
-            return scores.seen_only(scores.powers(products), place)
+            return scores.seen_only(scores.powers(products) if unit == 1 else products, place)
 
-        found = walked((B, H_KV, R), of, score, lambda: read(v), v_dtype, start=start, stop=start + length)
+        found = walked((B, H_KV, R), of, score, lambda: read(v), v_dtype, unit, start=start, stop=start + length)
         write(broadcast(found.mean, (U, B, H_KV, R, N)), means)
         write(broadcast(found.log2_sum, (U, B, H_KV, R)), sums)
 
@@ -160,7 +163,7 @@ def join_parts_kernel(size_v: int, of: DType, y_dtype: DType, lse_dtype: DType |
         def found(largest: Any, total: Any, weighted: Any) -> Any:
             x = read(sums)
             larger = x.max(dim=U, acc=largest)
-            shrink, weight = exp2(largest - larger), exp2(x - larger)
+            shrink, weight = power(largest - larger), power(x - larger)
             total = total * shrink + weight.sum(dim=U)
             return larger, total, weighted * shrink + (read(means) * weight).sum(dim=U)
 

@@ -8,7 +8,7 @@
 
 Which steps have something for a condition on positions follows from where their tiles begin (`analysis/masked_rounds`),
 and that a step without anything changes nothing from what the loop does with it (`analysis/idle_steps`). Neither reads
-nor products of the others are left, on any target.
+nor products of the others are left, on any target. Where a mask leaves no step at all, one is taken.
 """
 
 from __future__ import annotations
@@ -96,18 +96,21 @@ class _Skipping:
             case _:
                 return []
 
-    def narrowed(self, loop: Loop, rounds: StepBounds) -> list[Op]:
+    def narrowed(self, loop: Loop, bounds: StepBounds) -> list[Op]:
+        """One step is taken at least, if there is any: whoever brings something for the loop can rely on its use."""
         builder = Builder(self.taken, locate=lambda: loop.loc)
-        stop = Number(builder, loop.trips)
-        for q in rounds.stops:
+        every = Number(builder, loop.trips)
+        stop, first = every, None
+        for q in bounds.stops:
             stop = stop.smaller(q.number(builder))
-        if not rounds.starts:
-            trips = stop.larger(0)
+        for q in bounds.starts:
+            start = q.number(builder)
+            first = start if first is None else first.larger(start)
+        if first is None:
+            trips = stop.larger(1).smaller(every)
             return [*builder.ops, replace(loop, trips=trips.value)]
-        first = Number(builder, builder.const(0))
-        for q in rounds.starts:
-            first = first.larger(q.number(builder))
-        trips = (stop - first).larger(0)
+        first = first.smaller(every - 1).larger(0)
+        trips = (stop.larger(first + 1).smaller(every) - first).larger(0)
         return [*builder.ops, replace(loop, trips=trips.value, body=self.begun_at(first, loop.body))]
 
     def begun_at(self, first: Number, body: Block) -> Block:
