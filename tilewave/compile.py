@@ -31,7 +31,7 @@ from tilewave.errors import (
 )
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
-from tilewave.ir.core import Kernel, Value
+from tilewave.ir.core import ONE_ORDER, Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
@@ -40,12 +40,13 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
+from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_places import ArrayPlaces, Lie
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import SizedCall, Sizes
+from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
 from tilewave.trace import TileRoom
 from tilewave.tune.space import undecided
 from tilewave.tune.tune import Tune
@@ -112,6 +113,8 @@ class WaveCompileOptions:
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
     tune: Tune | None = None
     """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
+    batch_invariant: bool = False
+    """Whether every sum is added in an order that follows from its depth, the tile and the dtype alone."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -141,6 +144,8 @@ class Compiled:
     """What its author takes for granted of the numbers of a call."""
     not_taken: tuple[Declined, ...] = ()
     """Of its options, what was taken as something else."""
+    proved: tuple[Declined, ...] = ()
+    """Of a batch invariant kernel, in which order each of its sums is added."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
     """The same for the device of arrays that are not where this one runs, if its author named no target."""
     choice: TileChoice | None = None
@@ -193,10 +198,10 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        if self.by_size is not None:
-            self.by_size.of(_shapes(arrays)).launch(arrays, values)
-            return
         try:
+            if self.by_size is not None:
+                self.by_size.of(_shapes(arrays)).launch(arrays, values)
+                return
             self.build.call(arrays, values, self._sized)
         except WrongDevice as error:
             if self.elsewhere is None:
@@ -336,10 +341,21 @@ class Compiled:
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
+        names = self.signature.names
+        if named.keys() == self._symbol_names and len(given) == len(names) and not self.signature.dtypes:
+            for value in named.values():
+                if type(value) is not int or value < 1:
+                    break
+            else:  # most calls need not be looked at more closely
+                return tuple(given), dict(named)
         call = self.signature.bind(given, named)
         if call.symbols or self.dynamic_symbols:
             return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
         return tuple(call.arrays), dict(call.scalars)
+
+    @cached_property
+    def _symbol_names(self) -> frozenset[str]:
+        return frozenset(self.dynamic_symbols)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
@@ -430,6 +446,7 @@ class Compiled:
         With arrays, also what these keep the machine code of a GPU from.
         """
         found = Why.of(self.steps).of_options(self.not_taken)
+        found = found.of_sums(self.proved)
         if self.choice is not None:
             found = found.of_choice(self.choice.declined())
         if not arrays:
@@ -510,6 +527,7 @@ class _JudgedSizes:
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
+        self._is_proved = self.verdicts.proof.holds
 
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         compiled = self.compiled
@@ -521,18 +539,26 @@ class _JudgedSizes:
                 sized.note_right()
         return sized
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
-        found = self.sizes.quick(places.shapes, given)
-        if found is None:
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
+        words = self.sizes.words(given) if given else ()
+        try:
+            found = self._look(*places, words)
+        except ValueError:  # an array has other axes
             return None
-        numbers, launched = found
-        if not numbers:
-            return numbers
-        if self.compiled.assumed:
-            values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
-            if not all(condition.holds(values) for condition in self.compiled.assumed):
-                return None
-        return numbers if self.verdicts.knows(launched, places.shapes) else None
+        if found is None or (self.compiled.assumed and not self._is_assumed(found[1])):
+            return None
+        lie, numbers, workgroups, passed = found
+        if self._is_proved or not numbers or self.verdicts.knows(workgroups, passed, places[1]):
+            return lie, numbers
+        return None
+
+    @cached_property
+    def _look(self) -> Callable[..., QuickLook | None]:
+        return self.sizes.look_code(self.verdicts.surely if self._is_proved else None)
+
+    def _is_assumed(self, numbers: Sequence[int]) -> bool:
+        values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
+        return all(condition.holds(values) for condition in self.compiled.assumed)
 
 
 def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -600,6 +626,7 @@ def _choosing(
     tune: Tune | None = options.tune or kernel.tune
     facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
     tiles = UndecidedKernel.of(kernel, *facts)
+    tiles = tiles.for_all_batches() if options.batch_invariant else tiles
     known: dict[str, Compiled] = {}
 
     def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
@@ -635,10 +662,13 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     verdicts = Verdicts(final, proof, remedy)
     if not is_open(final) and not order_depends_on(final):
         verdicts.first({s.name: 1 for s in given})
+    if options.batch_invariant:
+        final = replace(final, sums=ONE_ORDER)
     built = build(final, traced.places)
+    proved = want_one_order(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
-    return replace(made, assumed=traced.assumed, not_taken=options.schedule.declined)
+    return replace(made, assumed=traced.assumed, not_taken=options.schedule.declined, proved=proved)
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:
