@@ -249,3 +249,8 @@ def test_products_of_f32_lose_digits_on_a_chip_only_where_that_is_allowed():
 def test_small_products_get_small_tiles(target):
     large, small = (blocks_for(target, (size, size), f16, Digits.ALL) for size in (8192, 100))
     assert (large.m, large.n) == (128, 256) and small.m * small.n < large.m * large.n
+
+
+def test_an_array_beside_a_product_leaves_a_gpu_room_for_a_smaller_tile():
+    assert blocks_for("sm_90a", (8192, 8192), f16, Digits.ALL, beside=1).n == 128
+    assert blocks_for("cpu", (8192, 8192), f16, Digits.ALL, beside=1).n == 256
