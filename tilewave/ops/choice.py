@@ -39,8 +39,8 @@ class Digits(Enum):
 def blocks_for(target: str, shape: tuple[int, ...], dtype: DType, digits: Digits, beside: int = 0) -> ProductBlocks:
     """The tile for products of this shape: the largest that gives everybody one.
 
-    `beside` counts the arrays of the same shape that are read or written on the way: with one, the registers that a GPU's
-    largest tile leaves are too few.
+    `beside` counts the arrays of the same shape that are read or written on the way: with one, a GPU's largest tile
+    leaves too few registers.
     """
     chip = CHIPS.get(target)
     tiles, wanted = (ON_A_GPU[1 if beside else 0 :], chip.processors) if chip else (ON_A_CPU, CPU_TILES)

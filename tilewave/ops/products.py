@@ -164,8 +164,8 @@ def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tu
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
     product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
     target = target_of(product.name, lib.device(to.c))
-    beside = sum(name in ("residual", "sums") for name in others)
-    blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits(), beside)
+    as_large = sum(name in ("residual", "sums") for name in others)
+    blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits(), as_large)
     return product_kernel(product, blocks), [a, b, *others.values(), to.c]
 
 
