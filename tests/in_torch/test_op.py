@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="these operators are torch's; it is 
 testing = pytest.importorskip("torch._dynamo.testing")
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by opcheck
 
-M, N, K, BLOCK = sym.M, sym.N, sym.K, sym.BLOCK
+M, N, K, BLOCK, FACTOR = sym.M, sym.N, sym.K, sym.BLOCK, sym.FACTOR
 GLOBAL = GLOBAL_ADDRESS_SPACE
 elements = [WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1)]
 
@@ -117,13 +117,22 @@ def test_whole_dimensions_are_taken_as_calls_take_them():
 
 
 def test_a_kernel_s_symbols_are_given_once():
+    @wave([WorkgroupConstraint(M, 8, 0)])
+    def times(x: Memory[M, GLOBAL, f32], y: Memory[M, GLOBAL, f32]):
+        write(read(x) * cast(scalar(FACTOR, i32), f32), y)
+
+    with pytest.raises(SymbolError, match="FACTOR"):
+        op(times)
+    assert op(times, subs={FACTOR: 2})(torch.ones(11)).sum() == 22
+    assert op(times, subs={FACTOR: 3})(torch.ones(11)).sum() == 33
+
+
+def test_tiles_that_nobody_gives_are_chosen_as_for_any_call():
     @wave([WorkgroupConstraint(M, BLOCK, 0)])
     def twice(x: Memory[M, GLOBAL, f32], y: Memory[M, GLOBAL, f32]):
         write(read(x) * 2.0, y)
 
-    with pytest.raises(SymbolError, match="BLOCK"):
-        op(twice)
-    assert op(twice, subs={BLOCK: 8})(torch.ones(11)).sum() == 22
+    assert op(twice)(torch.ones(11)).sum() == op(twice, subs={BLOCK: 8})(torch.ones(11)).sum() == 22
 
 
 def test_one_kernel_makes_one_operator_and_another_of_that_name_a_second():

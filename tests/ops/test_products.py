@@ -54,8 +54,30 @@ def check_product(found, a, b, out=None):
 
 @pytest.mark.parametrize("a, b", SHAPES, ids=str)
 def test_shapes_are_those_of_matmul(a, b):
-    a, b = numbers(a), numbers(b, seed=1)
-    check_product(ops.matmul(a, b), a, b)
+    """A second call is served by what the first one found out."""
+    for seed in (0, 2):
+        x, y = numbers(a, seed=seed), numbers(b, seed=seed + 1)
+        check_product(ops.matmul(x, y), x, y)
+
+
+def test_what_one_call_found_out_serves_others_whose_arrays_lie_alike():
+    a, b = numbers((2, 19, 33)), numbers((2, 33, 19), seed=1)
+    square = numbers((33, 33))
+    for _ in range(2):
+        assert np.array_equal(ops.matmul(square, square.T), ops.matmul(square, square.T.copy()))
+        other = numbers((33, 33), seed=3)
+        assert np.array_equal(ops.matmul(square, other.T), ops.matmul(square, other.T.copy()))
+        out = np.zeros((2, 19, 38), np.float32)[:, :, ::2]
+        assert ops.matmul(a, b, out=out) is out and np.array_equal(out, ops.matmul(a, b))
+        assert np.array_equal(ops.matmul(a[::-1], b), ops.matmul(a[::-1].copy(), b))
+
+
+def test_a_layer_s_second_call_reads_its_own_arrays():
+    for seed in range(3):
+        x, weight, bias = numbers((4, 5, 7), seed=seed), numbers((3, 7), seed=seed), numbers((3,), seed=seed)
+        residual = numbers((5, 1), seed=seed)
+        plain = ops.linear(x.reshape(20, 7), weight, bias).reshape(4, 5, 3)
+        assert np.array_equal(ops.linear(x, weight, bias, residual=residual), plain + residual)
 
 
 @pytest.mark.parametrize("dtype", [f64, f16, bf16, f8e4m3fn, f8e5m2, i8], ids=str)
@@ -227,3 +249,8 @@ def test_products_of_f32_lose_digits_on_a_chip_only_where_that_is_allowed():
 def test_small_products_get_small_tiles(target):
     large, small = (blocks_for(target, (size, size), f16, Digits.ALL) for size in (8192, 100))
     assert (large.m, large.n) == (128, 256) and small.m * small.n < large.m * large.n
+
+
+def test_an_array_beside_a_product_leaves_a_gpu_room_for_a_smaller_tile():
+    assert blocks_for("sm_90a", (8192, 8192), f16, Digits.ALL, beside=1).n == 128
+    assert blocks_for("cpu", (8192, 8192), f16, Digits.ALL, beside=1).n == 256

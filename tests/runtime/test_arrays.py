@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, dataclass, field
@@ -1076,11 +1077,11 @@ def test_torch_memory_outlives_the_tensor():
 def test_torch_views_do_not_leak():
     torch = pytest.importorskip("torch", reason=TORCH)
     tensor = torch.zeros(1000)
-    before = tensor._use_count()
+    before = sys.getrefcount(tensor)
     views = [view(tensor) for _ in range(10)]
-    assert tensor._use_count() == before + 10
+    assert sys.getrefcount(tensor) == before + 10
     del views
-    assert tensor._use_count() == before
+    assert sys.getrefcount(tensor) == before
 
 
 def test_torch_tensors_that_export_nothing():
@@ -1090,9 +1091,9 @@ def test_torch_tensors_that_export_nothing():
         "view: array requires grad, which a kernel does not compute\n  pass array.detach()"
     )
     assert view(trained.detach()).pointer == trained.data_ptr()
-    text = refusal(lambda: view(torch.ones(2, 2).to_sparse()))
-    assert text.startswith("view: array does not export its memory: ")
-    assert text.endswith("\n  pass a dense copy of array")
+    assert refusal(lambda: view(torch.ones(2, 2).to_sparse())) == (
+        "view: array is laid out as torch.sparse_coo, not as rows and columns\n  pass array.to_dense()"
+    )
     assert refusal(lambda: view(torch.ones(2, dtype=torch.complex64))).startswith("view: array is complex64, which")
 
 

@@ -15,7 +15,7 @@ from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops import products, rows
 from tilewave.ops.arrays import Array, ArrayLibrary, are_torchs, taken, torch_operators
-from tilewave.ops.attending import Asked, attention_kernel_of
+from tilewave.ops.attending import AttentionAsked, attention_kernel_of
 from tilewave.ops.attending import attention as attend
 from tilewave.ops.operation import Operation
 
@@ -103,7 +103,7 @@ def _attention(
     if are_torchs(q):
         return torch_operators().attention(q, k, v, bias, causal, window, scale, soft_cap, out)
     lib, (q, k, v, bias, out) = taken("attention", q=q, k=k, v=v, bias=bias, out=out)
-    return attend(lib, q, k, v, bias, Asked(causal, window, scale, soft_cap), out)
+    return attend(lib, q, k, v, bias, AttentionAsked(causal, window, scale, soft_cap), out)
 
 
 # the kernel of a call -----------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def _layer_norm_kernel(x: Array, weight: Array | None = None, bias: Array | None
 
 def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
     lib, (q, k, v) = _library("attention", q=q, k=k, v=v)
-    return attention_kernel_of(lib, q, k, v, Asked(causal))
+    return attention_kernel_of(lib, q, k, v, AttentionAsked(causal))
 
 
 attention = Operation("attention", _attention, _attention_kernel)

@@ -45,6 +45,15 @@ class ArrayLibrary(Protocol):
     def broadcast(self, array: Array, shape: Shape) -> Array:
         """A view of it in which axes of one element are as long as wanted."""
 
+    def strided(self, array: Array, shape: Shape, steps: Shape) -> Array:
+        """A view that begins where the array does, with strides in elements."""
+
+    def address(self, array: Array) -> int:
+        """Where its first element is."""
+
+    def facts(self, array: Array | None) -> Any:
+        """What decides how an array is taken: shape, strides, dtype, device."""
+
     def digits(self) -> Digits:
         """What products may do with those of their factors."""
 
@@ -73,6 +82,16 @@ class NumpyLike:
 
     def broadcast(self, array: Array, shape: Shape) -> Array:
         return self.module.broadcast_to(array, shape)
+
+    def strided(self, array: Array, shape: Shape, steps: Shape) -> Array:
+        strides = [step * array.itemsize for step in steps]
+        return self.module.lib.stride_tricks.as_strided(array, shape, strides)
+
+    def address(self, array: Array) -> int:
+        return view(array).pointer
+
+    def facts(self, array: Array | None) -> Any:
+        return None if array is None else (array.shape, array.strides, array.dtype, getattr(array, "device", HOST))
 
     def digits(self) -> Digits:
         return Digits.ALL

@@ -15,7 +15,7 @@ from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
 
 
 @dataclass(frozen=True)
-class Asked:
+class AttentionAsked:
     """What is made of scores, and which keys a query sees."""
 
     causal: bool = False
@@ -30,7 +30,7 @@ def attention(
     k: Array,
     v: Array,
     bias: Array | None,
-    asked: Asked,
+    asked: AttentionAsked,
     out: Array | None = None,
     lse: Array | None = None,
 ) -> Array:
@@ -46,7 +46,7 @@ def attention(
     return found
 
 
-def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: Asked) -> WaveKernel:
+def attention_kernel_of(lib: ArrayLibrary, q: Array, k: Array, v: Array, asked: AttentionAsked) -> WaveKernel:
     """The kernel of such a call, without a bias."""
     _check_axes(q, k, v)
     views = looked_at_all("attention", q=_stacked(q), k=_stacked(k), v=_stacked(v))

@@ -36,10 +36,14 @@ class Digits(Enum):
     """Ignore some of them, where a chip cannot do better."""
 
 
-def blocks_for(target: str, shape: tuple[int, ...], dtype: DType, digits: Digits) -> ProductBlocks:
-    """The tile for products of this shape: the largest that gives everybody one."""
+def blocks_for(target: str, shape: tuple[int, ...], dtype: DType, digits: Digits, beside: int = 0) -> ProductBlocks:
+    """The tile for products of this shape: the largest that gives everybody one.
+
+    `beside` counts the arrays of the same shape that are read or written on the way: with one, a GPU's largest tile
+    leaves too few registers.
+    """
     chip = CHIPS.get(target)
-    tiles, wanted = (ON_A_GPU, chip.processors) if chip else (ON_A_CPU, CPU_TILES)
+    tiles, wanted = (ON_A_GPU[1 if beside else 0 :], chip.processors) if chip else (ON_A_CPU, CPU_TILES)
     m, n = next((tile for tile in tiles if _count(shape, tile) >= wanted), tiles[-1])
     if chip is None:
         return ProductBlocks(m, n, CPU_STEP)

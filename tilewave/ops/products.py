@@ -22,6 +22,7 @@ from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
 from tilewave.ops.choice import blocks_for
+from tilewave.ops.plans import Plan, Plans
 
 
 def result_dtype(dtype: DType) -> DType:
@@ -116,32 +117,41 @@ def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[A
 
 def matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None = None) -> Array:
     """The product of a and b, in `out` or in a new array."""
+    key = lib.facts(a), lib.facts(b), lib.facts(out), lib.digits()
+    plan = _PRODUCTS.kept.get(key)
+    if plan is not None:
+        return plan.run(lib, (a, b), out)
     x, y, batch = _matrices("matmul", lib, a, b)
     held = _common_dtype("matmul", lib, a=a, b=b)
-    shape = product_shape(a.shape, b.shape, batch)
-    found = prepared("matmul", lib, out, shape, result_dtype(held), a)
-    c = found[..., None, :] if len(a.shape) == 1 and len(b.shape) > 1 else found
-    c = c[..., None] if len(b.shape) == 1 else c
-    c = c[None] if len(a.shape) == len(b.shape) == 1 else c
-    if prod(shape):
-        _multiply(lib, x, y, c, batch)
+    found = prepared("matmul", lib, out, product_shape(a.shape, b.shape, batch), result_dtype(held), a)
+    if prod(found.shape):
+        to = _operands(lib, x, y, _as_matrices(found, a, b), batch)
+        if to.batches > len(BATCH):
+            _multiply_copies(lib, to)
+        else:
+            kernel, arrays = _chosen(lib, to)
+            kernel(*arrays)
+            _PRODUCTS.note(key, Plan.of(lib, kernel, (a, b, found), arrays))
     return found
 
 
-def _multiply(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> None:
-    to = _operands(lib, a, b, c, batch)
-    if to.batches > len(BATCH):  # more axes than a grid has: one stack of copies
-        stacked = lib.empty((prod(batch), *c.shape[-2:]), lib.dtype("matmul", "out", c), c)
-        a, b = (x.reshape(prod(batch), *x.shape[-2:]) for x in (to.a, to.b))
-        _launch(lib, Operands(a, b, stacked))
-        c[...] = stacked.reshape(c.shape)
-        return
-    _launch(lib, to)
+_PRODUCTS, _LAYERS = Plans(), Plans()
 
 
-def _launch(lib: ArrayLibrary, to: Operands) -> None:
-    kernel, arrays = _chosen(lib, to)
+def _as_matrices(c: Array, a: Array, b: Array) -> Array:
+    """A result with the axes that single vectors leave out."""
+    c = c[..., None] if len(b.shape) == 1 else c
+    return c[..., None, :] if len(a.shape) == 1 else c
+
+
+def _multiply_copies(lib: ArrayLibrary, to: Operands) -> None:
+    """More batches than a grid has axes: one stack of copies."""
+    count = prod(to.c.shape[:-2])
+    stacked = lib.empty((count, *to.c.shape[-2:]), lib.dtype("matmul", "out", to.c), to.c)
+    a, b = (x.reshape(count, *x.shape[-2:]) for x in (to.a, to.b))
+    kernel, arrays = _chosen(lib, Operands(a, b, stacked))
     kernel(*arrays)
+    to.c[...] = stacked.reshape(to.c.shape)
 
 
 def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tuple[WaveKernel, list[Array]]:
@@ -154,7 +164,8 @@ def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tu
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
     product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
     target = target_of(product.name, lib.device(to.c))
-    blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits())
+    as_large = sum(name in ("residual", "sums") for name in others)
+    blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits(), as_large)
     return product_kernel(product, blocks), [a, b, *others.values(), to.c]
 
 
@@ -167,7 +178,7 @@ def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:
 
 def _common_dtype(caller: str, lib: ArrayLibrary, **arrays: Array) -> DType:
     (first, one), (second, other) = ((name, lib.dtype(caller, name, array)) for name, array in arrays.items())
-    if one != other and not (one.bytes == other.bytes == 1 and one.is_float and other.is_float):
+    if one != other:
         what = f"{caller}: {first} is {one}, but {second} is {other}"
         raise DTypeError(what, loc=here(), remedy="both have one dtype; cast one of them")
     if one.is_int and one != I8:
@@ -190,10 +201,16 @@ def linear(
     sums: Array | None = None,
 ) -> Array:
     """activation(x · weightᵀ + bias) + residual; what the activation gets is left in `sums`, if there is one."""
+    given = [x, weight, *(array for array in (bias, residual, sums) if array is not None)]
+    key = *map(lib.facts, (x, weight, bias, residual, sums, out)), activation, lib.digits()
+    plan = _LAYERS.kept.get(key)
+    if plan is not None:
+        return plan.run(lib, given, out)
     found = _layer_result(lib, x, weight, bias, activation, out)
     if prod(found.shape):
         kernel, arrays = _layer(lib, x, weight, bias, activation, residual, found, sums)
         kernel(*arrays)
+        _LAYERS.note(key, Plan.of(lib, kernel, (*given, found), arrays))
     return found
 
 

@@ -20,14 +20,13 @@ from tilewave.errors import NOWHERE, CallError, Loc, WrongDevice, here
 from tilewave.forks import cached_property
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
+from tilewave.runtime.foreign_arrays import HOST as HOST
 from tilewave.runtime.foreign_arrays import cuda_interface, device_name, devices_of, look, place
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
 Shape = tuple[int, ...]
 
-HOST = "cpu"
-"""The device of arrays in this machine's own memory."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 
 

@@ -1,4 +1,4 @@
-"""Arrays of torch and cupy on a GPU, read by their own attributes, and the streams that their libraries work on.
+"""Arrays of torch and cupy, read by their own attributes, and the streams that their libraries work on.
 
 DLPack would do, but costs several microseconds an array. Neither library is imported: an array of it is here only if
 somebody else has.
@@ -17,6 +17,8 @@ from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import DTYPES, INTERNAL, DType
 from tilewave.runtime.dlpack import Refused, UnknownDType
 
+HOST = "cpu"
+"""The device of arrays in this machine's own memory."""
 DEFAULT_STREAM = 0
 Facts = tuple[Any, ...]
 DEVICES = 3
@@ -79,7 +81,7 @@ def _reader(kind: type) -> _Reader | None:
 
 
 def look(array: object) -> Guest | None:
-    """A torch tensor or cupy array on a GPU; None for everything else."""
+    """A torch tensor, or a cupy array; None for everything else."""
     kind: Any = type(array)
     reader = _reader(kind)
     return None if reader is None else reader.look(array)
@@ -112,7 +114,8 @@ def devices_of(kinds: tuple[Any, ...]) -> Callable[[Sequence[Any]], tuple[int, .
 
 
 def _from_torch(tensor: Any) -> Guest | None:
-    if not tensor.is_cuda:
+    on_cpu = getattr(tensor, "is_cpu", False)
+    if not tensor.is_cuda and not on_cpu:
         return None
     torch = sys.modules["torch"]
     if tensor.requires_grad:
@@ -125,7 +128,8 @@ def _from_torch(tensor: Any) -> Guest | None:
     if dtype is None:
         raise UnknownDType(str(tensor.dtype).removeprefix("torch."))
     strides = _in_bytes(tensor.stride(), dtype.bytes)
-    return Guest(tensor.data_ptr(), tensor.shape, strides, dtype, _torch_device(torch, tensor.get_device()))
+    device = HOST if on_cpu else _torch_device(torch, tensor.get_device())
+    return Guest(tensor.data_ptr(), tensor.shape, strides, dtype, device)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewave.ops.attending import Asked
+from tilewave.ops.attending import AttentionAsked
 from tilewave.ops.attending import attention as attend
 from tilewave.torch.product_operators import matmul
 from tilewave.torch.registry import define, to_autocast_dtype
@@ -34,7 +34,7 @@ def attention(
     want_tensors("attention", ("q", "k", "v", "bias", "out"), (q, k, v, bias, out))
     if (ready := plain(q, k, v, bias, out)) is not None:
         found = attend(
-            LIBRARY, ready[0], ready[1], ready[2], ready[3], Asked(causal, window, scale, soft_cap), ready[4]
+            LIBRARY, ready[0], ready[1], ready[2], ready[3], AttentionAsked(causal, window, scale, soft_cap), ready[4]
         )
         return noted(found, out)
     found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)
@@ -52,7 +52,7 @@ def _run(
     soft_cap: float | None,
 ) -> tuple[Tensor, Tensor]:
     lse = _sums_of(q)
-    return attend(LIBRARY, q, k, v, bias, Asked(causal, window, scale, soft_cap), None, lse), lse
+    return attend(LIBRARY, q, k, v, bias, AttentionAsked(causal, window, scale, soft_cap), None, lse), lse
 
 
 def _sums_of(q: Tensor) -> Tensor:

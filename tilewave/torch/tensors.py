@@ -43,6 +43,15 @@ class TorchLibrary:
     def broadcast(self, array: Tensor, shape: Shape) -> Tensor:
         return array.expand(shape)
 
+    def strided(self, array: Tensor, shape: Shape, steps: Shape) -> Tensor:
+        return array.as_strided(shape, steps)
+
+    def address(self, array: Tensor) -> int:
+        return int(array.data_ptr())
+
+    def facts(self, array: Tensor | None) -> Any:
+        return None if array is None else (array.shape, array.stride(), array.dtype, array.device)
+
     def digits(self) -> Digits:
         """As torch is told by `torch.set_float32_matmul_precision`."""
         return Digits.ALL if torch.get_float32_matmul_precision() == "highest" else Digits.FEWER
