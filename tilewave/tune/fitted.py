@@ -19,12 +19,15 @@ class LaunchTiming:
     """Of a task: to fill its pipeline."""
     start_per_sum: float
     """And for each element of its tile: to write it."""
+    start_per_byte: float
+    """And for each byte of its first step: to have it there."""
     start_hidden: float
     """Of these, what is left where a workgroup goes on from tile to tile."""
     together: float
     """How much longer products of several workgroups on a unit take than those of one."""
     hand_over: float
     """To give the sums of a part to the next workgroup, which adds them."""
+    hand_over_per_sum: float
     outside_line: float
     """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
     l2_bytes_per_second: float
@@ -38,7 +41,7 @@ class LaunchTiming:
     sharpness: float
     """How sharply the longest of products, L2 and memory decides: their sum at 1, their maximum at infinity."""
     stages: tuple[float, ...]
-    """How much longer a step takes with one stage of shared memory, two, three, …"""
+    """How much longer a step takes with 128 bytes of depth in shared memory, with twice as many, three times, …"""
     error: float
     """One standard deviation of predicted times, as a share."""
     fitted_on: str
@@ -50,9 +53,11 @@ HOPPER = LaunchTiming(
     launch=0.19e-6,
     start=0.86e-6,
     start_per_sum=30.4e-12,
+    start_per_byte=2e-12,
     start_hidden=0.48,
     together=1.25,
-    hand_over=2.9e-6,
+    hand_over=1.0e-6,
+    hand_over_per_sum=60e-12,
     outside_line=7.2e-9,
     l2_bytes_per_second=13.8e12,
     l2_kept_bytes=73.5e6,
@@ -69,9 +74,11 @@ CDNA = LaunchTiming(
     launch=2.0e-6,
     start=1.5e-6,
     start_per_sum=30.4e-12,
+    start_per_byte=2e-12,
     start_hidden=1.0,
     together=1.1,
     hand_over=6e-6,
+    hand_over_per_sum=0.0,
     outside_line=0.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
