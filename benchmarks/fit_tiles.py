@@ -23,6 +23,8 @@ ROWS = [DATA / "h200_tiles.csv", DATA / "h200_spaces.csv"]
 TARGET = "sm_90a"
 FITTED = (
     "matrix_share",
+    "group_gap",
+    "step_gap",
     "launch",
     "start",
     "start_per_sum",
@@ -36,6 +38,7 @@ FITTED = (
     "l2_kept_bytes",
     "hbm_share",
     "off_lines",
+    "many_sums",
     "sharpness",
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0}
@@ -66,12 +69,7 @@ def error(machine, rows):
 
 
 def changed(timing, draw):
-    name = draw.choice([*FITTED, "gap 0", "gap 1"])
-    factor = math.exp(draw.gauss(0, 0.1))
-    if name.startswith("gap"):
-        at, gaps = int(name[-1]), list(timing.step_gaps)
-        gaps[at] *= factor
-        return replace(timing, step_gaps=tuple(gaps))
+    name, factor = draw.choice(FITTED), math.exp(draw.gauss(0, 0.1))
     return replace(timing, **{name: min(MOST.get(name, math.inf), getattr(timing, name) * factor)})
 
 

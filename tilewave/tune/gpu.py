@@ -27,6 +27,10 @@ LINE_OF_DEPTH = 128
 """Bytes of depth that the figures for stages are for."""
 HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
+MOSTLY = 0.75
+"""Of a step: where products take so much, its time goes into them."""
+MANY_SUMS = 128
+"""Of a lane; more leave few registers for the rest."""
 MOST_RESIDENT = 8
 STAGED_WRITE_BYTES = 2 * 64 * 128
 """Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
@@ -228,7 +232,7 @@ class GpuTiles:
             serial, busy = start, sum(cut.steps * step.of(many) for many in turns) + (len(turns) - 1) * start
         else:
             serial, busy = self._persistent(cut, step.of(1), start)
-        name = "products" if step.products * resident > step.of(1) else "gaps between steps"
+        name = "products" if step.products * resident > MOSTLY * step.of(1) else "gaps between steps"
         return serial, {name if cut.tasks >= units else "too few tiles": busy, **self._bytes(cut)}
 
     def _step(self, cut: CutWork) -> StepTime:
@@ -238,12 +242,19 @@ class GpuTiles:
             padded = taken.padded if taken else (p.rows, p.cols, p.depth)
             rate = self.card.flops(p.dtype.name) or self.card.rates[0].flops / 16
             products += 2.0 * p.batch * prod(padded) * p.times / cut.steps * self.card.units / (rate * t.matrix_share)
-        gap = t.step_gaps[1 if self.groups(cut) > 1 else 0]
         depth = sum(p.depth * p.dtype.bytes for p in cut.products[:1])
-        ahead = self.stages(cut) * max(1, depth // LINE_OF_DEPTH)
+        lines = max(1, depth // LINE_OF_DEPTH)
+        ahead = (self.stages(cut) - 1) * lines + 1  # what is being multiplied is not yet free
         slower = t.stages[min(len(t.stages), ahead) - 1] * (1.0 if self._on_lines(cut) else t.off_lines)
         outside = cut.outside_bytes / self.chip.line_bytes * t.outside_line
-        return StepTime(products * t.together, (products + gap) * slower, outside)
+        alone = max(products + t.step_gap, products / self.groups(cut) + t.group_gap)
+        slower *= t.many_sums if self._sums_per_lane(cut) > MANY_SUMS else 1.0
+        return StepTime(products * t.together, alone * slower, outside)
+
+    def _sums_per_lane(self, cut: CutWork) -> float:
+        found = ((p, self.taken(p, cut.waves)) for p in cut.products)
+        lanes = self.chip.lanes
+        return max((p.batch * prod(t.padded[:2]) / (prod(t.waves) * lanes) for p, t in found if t), default=0.0)
 
     def _sums(self, cut: CutWork) -> int:
         return max((p.batch * p.rows * p.cols for p in cut.products), default=0)
