@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -42,10 +43,10 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_places import ArrayPlaces, Lie
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import SizedCall, Sizes
+from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
 from tilewave.trace import TileRoom
 from tilewave.tune.space import undecided
 from tilewave.tune.tune import Tune
@@ -163,6 +164,28 @@ class Compiled:
             return f"<compiled {self.name} for {self.target}: any {sizes}, {self.proof.verdict}>"
         tiles = "x".join(map(str, grid_of(self.kernel)))
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        """What rich prints, and a notebook shows as a table."""
+        yield "name", self.name
+        yield "target", self.target
+        if self.open_sizes:
+            most = {name: f"up to {most:,}" for name, _, most in self.kernel.limits}
+            yield "sizes", {name: most.get(name, "any") for name in self.open_sizes}
+        else:
+            yield "workgroups", self.kernel.workgroups
+            yield "tiles", grid_of(self.kernel)
+        yield "proof", self.proof.verdict
+        for name, figure in ({} if self.file else self.build.figures).items():
+            if figure not in ((), []):
+                yield name, figure
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_in_words(value))}</td></tr>"
+            for name, value in self.__rich_repr__()
+        )
+        return f"<table>{cells}</table>"
 
     # -- running it
 
@@ -318,10 +341,21 @@ class Compiled:
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
+        names = self.signature.names
+        if named.keys() == self._symbol_names and len(given) == len(names) and not self.signature.dtypes:
+            for value in named.values():
+                if type(value) is not int or value < 1:
+                    break
+            else:  # most calls need not be looked at more closely
+                return tuple(given), dict(named)
         call = self.signature.bind(given, named)
         if call.symbols or self.dynamic_symbols:
             return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
         return tuple(call.arrays), dict(call.scalars)
+
+    @cached_property
+    def _symbol_names(self) -> frozenset[str]:
+        return frozenset(self.dynamic_symbols)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
@@ -481,11 +515,19 @@ class Compiled:
         )
 
 
+def _in_words(value: object) -> str:
+    """A value in a cell of a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {size}" for name, size in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
 class _JudgedSizes:
     """The sizes of a kernel's calls; it is found right for them before anything runs."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
+        self._is_proved = self.verdicts.proof.holds
 
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         compiled = self.compiled
@@ -497,18 +539,26 @@ class _JudgedSizes:
                 sized.note_right()
         return sized
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
-        found = self.sizes.quick(places.shapes, given)
-        if found is None:
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
+        words = self.sizes.words(given) if given else ()
+        try:
+            found = self._look(*places, words)
+        except ValueError:  # an array has other axes
             return None
-        numbers, launched = found
-        if not numbers:
-            return numbers
-        if self.compiled.assumed:
-            values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
-            if not all(condition.holds(values) for condition in self.compiled.assumed):
-                return None
-        return numbers if self.verdicts.knows(launched, places.shapes) else None
+        if found is None or (self.compiled.assumed and not self._is_assumed(found[1])):
+            return None
+        lie, numbers, workgroups, passed = found
+        if self._is_proved or not numbers or self.verdicts.knows(workgroups, passed, places[1]):
+            return lie, numbers
+        return None
+
+    @cached_property
+    def _look(self) -> Callable[..., QuickLook | None]:
+        return self.sizes.look_code(self.verdicts.surely if self._is_proved else None)
+
+    def _is_assumed(self, numbers: Sequence[int]) -> bool:
+        values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
+        return all(condition.holds(values) for condition in self.compiled.assumed)
 
 
 def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:

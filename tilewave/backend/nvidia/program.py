@@ -18,7 +18,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, LaunchCode, is_open, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, is_open, launch_lines, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
@@ -26,16 +26,15 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.array_places import ArrayPlaces, lie_code
+from tilewave.runtime.array_places import ArrayPlaces, lie_code, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
-from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
     EarlyStart,
     GpuLaunch,
-    LaunchShape,
+    LaunchText,
     ScalarSlot,
     ScratchMemory,
     Slot,
@@ -43,6 +42,7 @@ from tilewave.runtime.gpu_launch import (
     SymbolArgument,
     TiledArray,
 )
+from tilewave.runtime.launch_template import Prepared, tensor_map
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
@@ -67,8 +67,7 @@ class Chosen(NamedTuple):
     """Code for arrays that lie alike, and what its launches compute."""
 
     program: CudaProgram
-    code: NvidiaCode
-    launched: LaunchCode
+    text: LaunchText
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,10 +164,20 @@ class NvidiaProgram:
     def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
         found = self.programs.get(variant)
         if found is None:
-            code = self.code_for(variant)
-            launched = code.launches.in_order([v.name for v in numbers_of(self.tiles)], code.symbols)
-            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), code, launched)
+            text = self._launch_text(self.code_for(variant))
+            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), text)
         return found
+
+    def _launch_text(self, code: NvidiaCode) -> LaunchText:
+        """What a launch computes: tiles that can be counted, and then what the code itself asks for."""
+        given = [v.name for v in numbers_of(self.tiles)]
+        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
+        if not self.is_open:
+            return LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "True")
+        counting, tiles, _ = launch_lines(self.tiles, given, (), "t")
+        counted = f"if not 0 < {tiles} <= {MOST_TILES}: return None"
+        one_round = f"{workgroups} == -(-{tiles} // {code.cluster}) * {code.cluster}"
+        return LaunchText(len(given), (*counting, counted, *lines), tuple(passed), (workgroups, "1", "1"), one_round)
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
@@ -210,7 +219,7 @@ class NvidiaProgram:
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = lie_code(tuple([len(v.shape) for v in views]))(*ArrayPlaces.of_views(views))
+        key = lie_code(tuple([len(v.shape) for v in views]))(*places_of(views))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -308,27 +317,7 @@ class Chooser(CudaProgram):
             raise CallError(what, remedy="call it with parts of the arrays")
         chosen = owner.chosen(owner.variant_for(views), parameters)
         owner.warn_of_slow_code(chosen.program, number)
-        template = chosen.program.template(views, number, stream)
-        return TileLaunch(owner, chosen.launched, chosen.code.cluster, template)
-
-
-class TileLaunch(NamedTuple):
-    """With code for arrays that lie alike; what their sizes decide is computed at each call."""
-
-    owner: NvidiaProgram
-    launched: LaunchCode
-    cluster: int
-    template: LaunchTemplate
-
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        owner, launched, cluster, template = self
-        tiles = owner.tile_count(numbers)
-        if not 0 < tiles <= MOST_TILES:
-            return None
-        workgroups, passed = launched(numbers)
-        one_round = workgroups == -(-tiles // cluster) * cluster
-        shape = LaunchShape((workgroups, 1, 1), one_round) if owner.is_open else None
-        return Prepared(template.launcher, template.at(places, passed, shape), numbers)
+        return chosen.program.by_template(views, chosen.text, number, stream)
 
 
 class NoTiles(NamedTuple):

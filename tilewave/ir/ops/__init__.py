@@ -91,7 +91,7 @@ from tilewave.ir.ops.asynchronous import (
     MakeSignals,
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
-from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
+from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -251,6 +251,7 @@ __all__ = [
     "StoreEach",
     "Sub",
     "TakeOver",
+    "TakeOverAll",
     "Tanh",
     "TileOf",
     "Unary",

@@ -453,7 +453,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Overlay: _Body.overlay,
     **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),
     **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.GroupProduct), _Body.asynchronous),
-    **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver), _Body.exchange),
+    **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver, ir.TakeOverAll), _Body.exchange),
     **dict.fromkeys((ir.Barrier, ir.Scheduling), _Body.order),
     ir.Loop: _Body.repeat,
     ir.While: _Body.repeat_while,
