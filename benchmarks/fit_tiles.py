@@ -1,4 +1,4 @@
-"""Fit the time of launches on measured rows: `tilewave/tune/data/h200_tiles.csv`, or another file of such rows.
+"""Fit the time of launches on measured rows: those of `tilewave/tune/data`, or of other files of such rows.
 
     python benchmarks/fit_tiles.py [--rows FILE.csv …] [--rounds 4000] [--keep]
 
@@ -18,21 +18,27 @@ from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
 from tilewave.tune.default import UndecidedKernel, machine_of
 
-ROWS = Path(tilewave.__file__).parent / "tune" / "data" / "h200_tiles.csv"
+DATA = Path(tilewave.__file__).parent / "tune" / "data"
+ROWS = [DATA / "h200_tiles.csv", DATA / "h200_spaces.csv"]
 TARGET = "sm_90a"
 FITTED = (
     "matrix_share",
+    "group_gap",
+    "step_gap",
     "launch",
     "start",
     "start_per_sum",
+    "start_per_byte",
     "start_hidden",
     "together",
     "hand_over",
+    "hand_over_per_sum",
     "outside_line",
     "l2_bytes_per_second",
     "l2_kept_bytes",
     "hbm_share",
     "off_lines",
+    "many_sums",
     "sharpness",
 )
 MOST = {"matrix_share": 1.0, "hbm_share": 0.95, "start_hidden": 1.0}
@@ -63,12 +69,7 @@ def error(machine, rows):
 
 
 def changed(timing, draw):
-    name = draw.choice([*FITTED, "gap 0", "gap 1"])
-    factor = math.exp(draw.gauss(0, 0.1))
-    if name.startswith("gap"):
-        at, gaps = int(name[-1]), list(timing.step_gaps)
-        gaps[at] *= factor
-        return replace(timing, step_gaps=tuple(gaps))
+    name, factor = draw.choice(FITTED), math.exp(draw.gauss(0, 0.1))
     return replace(timing, **{name: min(MOST.get(name, math.inf), getattr(timing, name) * factor)})
 
 
@@ -96,7 +97,7 @@ def losses(machine, measured, cuts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, nargs="*", default=[ROWS])
+    parser.add_argument("--rows", type=Path, nargs="*", default=ROWS)
     parser.add_argument("--rounds", type=int, default=4000)
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()

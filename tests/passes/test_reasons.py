@@ -16,8 +16,10 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, compiled, gemm, sizes
 import tilewave.analysis
 import tilewave.passes
 from tilewave import *
+from tilewave.analysis.sum_orders import sum_orders
 from tilewave.backend.amd import program as amd_program
 from tilewave.backend.nvidia import build, program
+from tilewave.ir.core import ONE_ORDER
 from tilewave.ir.parse import parse
 from tilewave.ir.reasons import Reason
 from tilewave.machine.chips import SM_90A
@@ -88,6 +90,55 @@ def by(p, kernel, **subs):
         return [(d, source(d.loc)) for d in p(tiles).declined]
 
     return declined
+
+
+def in_one_order(p, kernel, **subs):
+    """By one pass alone, where sums are to be added in one order."""
+
+    def declined():
+        tiles = replace(compiled(kernel(), target="numpy", subs=subs_of(subs)).kernel, sums=ONE_ORDER)
+        return [(d, source(d.loc)) for d in p(tiles).declined]
+
+    return declined
+
+
+def of_sums(text):
+    """What keeps sums of a kernel from one order."""
+    lines = text.splitlines()
+    return lambda: [(d, lines[d.loc.line - 1].strip()) for d in sum_orders(parse(text))[1]]
+
+
+SUM_OF_TILES = """kernel @sums {workgroups = 4} (%a: memory<4x8xf32, global>, %c: memory<4x1xf32, global>) {
+  %w = workgroup() : index
+  %zero = const() {value = 0.0} : tile<1x1xf32>
+  %first = const() {value = 0} : index
+  %steps = const() {value = 8} : index
+  %sum = loop(STEPS, [%zero]) : tile<1x1xf32> do (%i: index, %acc: tile<1x1xf32>) {
+    %k = COLUMN
+    %x = read(%a, [%w, %k]) {axes = [0, 1]} : tile<1x1xf32>
+    %next = add(%acc, %x) : tile<1x1xf32>
+    yield([%next])
+  }
+  write(%sum, %c, [%w, %first]) {axes = [0, 1]}
+}
+"""
+SUM_WHILE = """kernel @sums {workgroups = 1} (%c: memory<1x1xf32, global>) {
+  %first = const() {value = 0} : index
+  %one = const() {value = 1.0} : tile<1x1xf32>
+  %sum, %end = while([%one, %first]) : tile<1x1xf32>, index do (%acc: tile<1x1xf32>, %i: index) {
+    %more = less(%i, %first) : bool
+    yield([%more])
+  } do (%acc_1: tile<1x1xf32>, %i_1: index) {
+    %next = add(%acc_1, %one) : tile<1x1xf32>
+    yield([%next, %i_1])
+  }
+  write(%sum, %c, [%first, %first]) {axes = [0, 1]}
+}
+"""
+
+
+def sum_of(steps, column):
+    return of_sums(SUM_OF_TILES.replace("STEPS", steps).replace("COLUMN", column))
 
 
 def in_rows(p):
@@ -352,6 +403,9 @@ def fewer_stages():
 
 CASES = {
     "alternate_depth.DOES_MORE": checked("alternate_depth", "order_matters"),
+    "alternate_depth.ONE_WAY": checked(
+        "alternate_depth", "tile_after_tile", ("{workgroups = 1}", "{workgroups = 1, sums = one_order}")
+    ),
     "interleave_products.OTHER_WAVES": on("gfx942", lambda: narrow(WaveConstraint(M, BLOCK_M)), tile=(64, 64, 32)),
     "interleave_products.SEVERAL": on("gfx942", two_products, AHEAD, tile=(64, 64, 32)),
     "interleave_products.SEVERAL_BUFFERS": on("gfx942", narrow, AHEAD, buffers=2, tile=(64, 64, 32)),
@@ -455,6 +509,10 @@ CASES = {
     "rounds.WRITES_BEFORE": by(SplitLastRound(2), written_first),
     "rounds.READS_WRITTEN": by(SplitLastRound(2), added_to),
     "split_last_round.AS_QUICK": by(SplitLastRound(2), gemm),
+    "split_last_round.ONE_SUM": in_one_order(SplitLastRound(2), gemm),
+    "sum_orders.ROUNDS": sum_of("%w", "add(%i, %first) : index"),
+    "sum_orders.WALK": sum_of("%steps", "sub(%w, %i) : index"),
+    "sum_orders.CONDITION": of_sums(SUM_WHILE),
     "split_last_round.BEYOND": by(SplitLastRound(2, 0, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
     "split_last_round.OFF_LINES": open_off_lines,
     "split_tiles.CANNOT_BE_CUT": checked("split_tiles", "a_product", ("    yield([", "    barrier()\n    yield([")),

@@ -16,7 +16,8 @@ from tilewave.tune.fitted import HOST
 from tilewave.tune.host import HostTiles
 
 BLOCKS = (BLOCK_M, BLOCK_N, BLOCK_K)
-ROWS = Path(tilewave.tune.__file__).parent / "data" / "h200_tiles.csv"
+DATA = Path(tilewave.tune.__file__).parent / "data"
+ROWS = [DATA / "h200_tiles.csv", DATA / "h200_spaces.csv"]
 
 
 def undecided(shape, target="sm_90a", kernel=None):
@@ -33,7 +34,7 @@ def cut(shape, tile, target="sm_90a"):
 
 def measured():
     """(shape, tile, seconds) of the rows that the model is fitted on."""
-    for row in csv.DictReader(ROWS.read_text().splitlines()):
+    for row in (row for path in ROWS for row in csv.DictReader(path.read_text().splitlines())):
         shape, tile = tuple(int(row[x]) for x in "mnk"), tuple(map(int, row["tile"].split("x")))
         if row["layout"] == "NT" and shape[2] % 8 == 0 and shape[1] % 8 == 0:
             yield shape, tile, float(row["microseconds"]) * 1e-6
@@ -47,7 +48,7 @@ def rows():
 def test_the_error_that_is_said_is_the_one_that_is_left(rows):
     machine = machine_of("sm_90a")
     logs = [math.log(machine.predict(work).seconds / seconds) for _, _, seconds, work in rows]
-    assert len(logs) > 70
+    assert len(logs) > 200
     assert math.sqrt(sum(x * x for x in logs) / len(logs)) <= machine.timing.error
 
 
@@ -57,7 +58,7 @@ def test_the_tile_predicted_best_loses_little(rows):
         by_shape.setdefault(shape, []).append((machine.predict(work).seconds, seconds))
     shares = [min(s for _, s in tiles) / min(tiles)[1] for tiles in by_shape.values() if len(tiles) > 2]
     assert len(shares) >= 10
-    assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.98 and min(shares) >= 0.95
+    assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.97 and min(shares) >= 0.9
 
 
 def test_shared_memory_and_stages_are_those_that_the_compiler_takes():
@@ -102,7 +103,7 @@ def test_illegal_points_are_counted_by_what_there_is_too_little_of():
 def test_tiles_longer_than_a_dim_are_left_out():
     open_tiles = undecided((40, 5000, 64))
     values = {d.symbol: d.values for d in open_tiles.space.within(open_tiles.problem.values).decisions}
-    assert values[BLOCK_M] == (64,) and max(values[BLOCK_N]) == 256
+    assert values[BLOCK_M] == (16, 32, 64) and max(values[BLOCK_N]) == 256
 
 
 def test_more_work_never_takes_less_time():

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewave.analysis.sum_orders import SumOrder, sum_orders
+from tilewave.analysis.sum_orders import sum_orders
 from tilewave.errors import NOWHERE, ConstraintError
 from tilewave.ir.core import Kernel
 from tilewave.ir.ops import Loop, MakeExchange
-from tilewave.ir.reasons import Declined
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.pipeline.runner import Step, last_on_tiles
 
+PROVED = Reason(
+    "proved: every element of every tile is summed in {order}, one after the other, whatever the other sizes"
+)
+NO_SUM = Reason("it adds nothing up over several steps")
 STAGING = ("stage_shared", "prepack_operands")
 """Passes from here on move tiles to where they are multiplied, step by step, and leave the steps as they are."""
 
@@ -21,14 +25,7 @@ def want_one_order(name: str, start: Kernel, steps: Sequence[Step]) -> tuple[Dec
     found, broken = sum_orders(judged(start, steps))
     for why in broken:
         raise ConstraintError(f"{name} is not batch invariant: {why.what}", loc=why.loc, remedy=why.remedy)
-    return tuple(_told(one) for one in found) or (Declined("it adds nothing up over several steps", NOWHERE),)
-
-
-def _told(one: SumOrder) -> Declined:
-    return Declined(
-        f"proved: every element of every tile is summed in {one}, one after the other, whatever the other sizes",
-        one.loc,
-    )
+    return tuple(PROVED.at(one.loc, order=one) for one in found) or (NO_SUM.at(NOWHERE),)
 
 
 def judged(start: Kernel, steps: Sequence[Step]) -> Kernel:

@@ -9,12 +9,13 @@ from itertools import product
 from typing import Protocol
 
 from tilewave.errors import NOWHERE, Loc
-from tilewave.ir.reasons import Declined
+from tilewave.ir.reasons import Declined, Reason
 from tilewave.lang.symbols import Symbol
 from tilewave.tune.gpu import Prediction
 from tilewave.tune.problem import CutWork, TiledProblem
 from tilewave.tune.space import Space, TileValues
 
+CHOSEN = Reason("{reason}", "write subs={{{names}}} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
 """Points that a reason names beside the one that was chosen."""
 
@@ -90,7 +91,7 @@ class TileChoice:
     def declined(self, loc: Loc = NOWHERE) -> Declined:
         """As `why()` shows it."""
         names = ", ".join(f"{s}: {v}" for s, v in self.point.items())
-        return Declined(self.reason, loc, f"write subs={{{names}}} to keep it, or other values; fitted on {self.fit}")
+        return CHOSEN.at(loc, reason=self.reason, names=names, fit=self.fit)
 
     @property
     def fit(self) -> str:

@@ -11,20 +11,25 @@ class LaunchTiming:
 
     matrix_share: float
     """Of the data sheet's matrix rate, what a unit reaches within one step."""
-    step_gaps: tuple[float, float]
-    """Between the products of two steps of a task, where one group of waves computes them, and where several do."""
+    group_gap: float
+    """Between the products of two steps of one group of waves; others of its workgroup multiply meanwhile."""
+    step_gap: float
+    """Between those of all groups."""
     launch: float
     """Of the launch itself."""
     start: float
     """Of a task: to fill its pipeline."""
     start_per_sum: float
     """And for each element of its tile: to write it."""
+    start_per_byte: float
+    """And for each byte of its first step: to have it there."""
     start_hidden: float
     """Of these, what is left where a workgroup goes on from tile to tile."""
     together: float
     """How much longer products of several workgroups on a unit take than those of one."""
     hand_over: float
     """To give the sums of a part to the next workgroup, which adds them."""
+    hand_over_per_sum: float
     outside_line: float
     """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
     l2_bytes_per_second: float
@@ -35,48 +40,58 @@ class LaunchTiming:
     """Of the data sheet's bandwidth, what a launch gets."""
     off_lines: float
     """How much longer steps take where rows do not begin on cache lines."""
+    many_sums: float
+    """How much longer they take where a lane holds more than 128 sums."""
     sharpness: float
     """How sharply the longest of products, L2 and memory decides: their sum at 1, their maximum at infinity."""
     stages: tuple[float, ...]
-    """How much longer a step takes with one stage of shared memory, two, three, …"""
+    """How much longer a step takes with 128 bytes of depth in shared memory, with twice as many, three times, …"""
     error: float
     """One standard deviation of predicted times, as a share."""
     fitted_on: str
 
 
 HOPPER = LaunchTiming(
-    matrix_share=0.973,
-    step_gaps=(0.123e-6, 0.079e-6),
-    launch=0.19e-6,
-    start=0.86e-6,
-    start_per_sum=30.4e-12,
-    start_hidden=0.48,
-    together=1.25,
-    hand_over=2.9e-6,
-    outside_line=7.2e-9,
-    l2_bytes_per_second=13.8e12,
-    l2_kept_bytes=73.5e6,
-    hbm_share=0.737,
-    off_lines=1.12,
-    sharpness=3.4,
-    stages=(2.0, 1.33, 1.01, 1.0),
-    error=0.08,
-    fitted_on="h200_tiles.csv, rows of A[M, K] and B[N, K] (benchmarks/fit_tiles.py); stages: docs/nvidia.md",
+    matrix_share=0.945,
+    group_gap=67e-9,
+    step_gap=20e-9,
+    launch=0.165e-6,
+    start=0.99e-6,
+    start_per_sum=15.6e-12,
+    start_per_byte=7.9e-12,
+    start_hidden=1.0,
+    together=0.91,
+    hand_over=0.2e-6,
+    hand_over_per_sum=51.5e-12,
+    outside_line=5.1e-9,
+    l2_bytes_per_second=15.8e12,
+    l2_kept_bytes=64.2e6,
+    hbm_share=0.78,
+    off_lines=1.23,
+    many_sums=1.235,
+    sharpness=2.77,
+    stages=(2.0, 1.33, 1.02, 1.0),
+    error=0.09,
+    fitted_on="h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
 )
 CDNA = LaunchTiming(
     matrix_share=0.78,
-    step_gaps=(0.20e-6, 0.10e-6),
+    group_gap=0.20e-6,
+    step_gap=0.05e-6,
     launch=2.0e-6,
     start=1.5e-6,
     start_per_sum=30.4e-12,
+    start_per_byte=2e-12,
     start_hidden=1.0,
     together=1.1,
     hand_over=6e-6,
+    hand_over_per_sum=0.0,
     outside_line=0.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
     hbm_share=0.75,
     off_lines=1.1,
+    many_sums=1.0,
     sharpness=3.4,
     stages=(1.0,),
     error=0.4,
