@@ -113,6 +113,8 @@ OPS = {
     "%b = allocate() : memory<8x8xf32, global>": "makes a shared memory, not memory<8x8xf32, global>",
     "%b = allocate() : memory<8x8xf32, shared, xor(3, 2, 1)>": "rows cannot lie so",
     "%b = allocate() : memory<8x8xf32, shared, xor(0, 2, 1)>": "rows cannot lie so",
+    "%b = allocate() : memory<8x8xf32, shared, bits(2, 0, 4)>": "rows cannot lie so",
+    "%b = allocate() : memory<8x8xf32, shared, bits(0, 1)>": "rows cannot lie so",
     "%b = allocate() : memory<8x8xf32, shared, pad(99999999)>": "rows cannot lie so",
     "%b = mma(%x, %x, %x) {instruction = 3} : tile<8x8xf32>": "instruction is a word, not 3",
     "%b = mma(%x, %x, %x) {depth = -1} : tile<8x8xf32>": "depth is from 0 to 65536, not -1",

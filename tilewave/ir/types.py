@@ -164,7 +164,26 @@ class Swizzled:
         return f"xor({self.chunk}, {self.period}, {self.every})"
 
 
-Placement = Padded | Swizzled
+@dataclass(frozen=True)
+class SwizzledByBits:
+    """The same, where each bit of a row's number says by itself how far it moves chunks: `bits(8, 2, 4, 0, 1)`.
+
+    Chunk c of row r stands at c ^ (the moves of those bits that are 1 in r, XORed); bits behind the last move none.
+    """
+
+    chunk: int
+    moves: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return 1 << len(self.moves)
+
+    def __str__(self) -> str:
+        return f"bits({', '.join(map(str, (self.chunk, *self.moves)))})"
+
+
+Swizzle = Swizzled | SwizzledByBits
+Placement = Padded | Swizzle
 
 
 @dataclass(frozen=True)

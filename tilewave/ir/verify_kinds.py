@@ -22,6 +22,7 @@ from tilewave.ir.types import (
     Scalar,
     Signals,
     Swizzled,
+    SwizzledByBits,
     Tile,
     Type,
     Vector,
@@ -63,7 +64,7 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 """The types of attributes, as ops spell them."""
 KNOWN = frozenset((*KINDS, *OPERANDS, "Block"))
 
-WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear")}
+WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear", "blocks")}
 """What attributes of these names may say."""
 COUNTS: dict[str, tuple[int, int]] = {
     "per_lane": (0, 1 << 10),
@@ -215,6 +216,9 @@ def _rows_can_lie_so(memory: Memory) -> bool:
         return False
     if isinstance(memory.placement, Padded):
         return memory.placement.elements > 0 and prod(memory.shape[:-1]) * row_elements(memory) <= MOST_SHARED
+    if isinstance(memory.placement, SwizzledByBits):
+        chunk, most = memory.placement.chunk, max(memory.placement.moves)
+        return chunk > 0 and memory.shape[-1] % (chunk << most.bit_length()) == 0
     assert isinstance(memory.placement, Swizzled)
     chunk, period, every = memory.placement.chunk, memory.placement.period, memory.placement.every
     is_power = period > 0 and period & (period - 1) == 0
