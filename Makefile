@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The tests of one file run in one process, which compiles and simulates once for all of them.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
-.PHONY: setup demo test test-slow test-gpu fuzz check format bench validate clean
+.PHONY: setup demo test test-slow test-torch test-gpu fuzz check format bench validate clean
 
 setup: $(READY)
 
@@ -23,6 +23,15 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(PYTEST)
+
+# torch is several gigabytes, so neither `setup` nor the CI installs it; without it these tests are skipped.
+TORCH := .venv/.torch
+test-torch: $(TORCH)
+	$(PYTEST) -m "not slow" tests/in_torch tests/ops tests/test_documents.py -k "in_torch or ops or torch"
+
+$(TORCH): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[torch]"
+	touch $(TORCH)
 
 test-gpu: $(READY)
 	$(BIN)/pytest -n 0 -m gpu tests/gpu

@@ -1,9 +1,11 @@
 """softmax, rms_norm and layer_norm on an NVIDIA GPU beside a copy and torch: share of the copy's bandwidth.
 
-    python benchmarks/rows_h200.py [--shapes 32768x1024,…] [--ops softmax,…] [--rounds 15] [--rows 1,4] [--json FILE]
+    python benchmarks/rows_h200.py [--shapes 32768x1024,…] [--ops softmax,…] [--rounds 15] [--rows 1,4]
+                                   [--beside torch,torch.compile] [--json FILE]
 
 All is f16, weights included. `fixed` is our kernel compiled for the row's length, `open` the one that calls use, which
-serves every length up to the next power of two; `--rows` adds fixed ones with other numbers of rows to a workgroup.
+serves every length up to a power of two or, if it is long, to the next quarter between two powers; `--rows` adds fixed
+ones with other numbers of rows to a workgroup. torch.compile takes minutes for all shapes, and takes part if asked.
 Every contestant is a CUDA graph over the same buffers in turn, more than 600 MB of them together, so that L2 holds
 nothing. Contestants take turns in every round; printed are medians over the rounds, ± half of the middle half's width.
 A copy of 512 MiB or more is slow as a node of a graph, so there it is an eager clone between two events. Results are
@@ -28,7 +30,7 @@ from tilewave._version import __version__
 from tilewave.bench.measured_on import commit
 from tilewave.kernels import Rows
 
-SHAPES = "65536x256,32768x768,32768x1024,32768x4096,16384x5120,8192x16384,4096x65536"
+SHAPES = "65536x256,32768x768,32768x1024,32768x4096,16384x5000,16384x5120,8192x16384,4096x65536"
 BUFFER_BYTES = 600_000_000
 BURST_SECONDS, IDLE_SECONDS = 0.002, 0.004
 LARGE_COPY_BYTES, CLONES = 2**29, 4
@@ -76,15 +78,17 @@ class Contestant:
 # -- who takes part ---------------------------------------------------------------------------------------------------
 
 
-def contestants(op: str, b: Buffers, more_rows: list[int]) -> Iterator[Contestant]:
+def contestants(op: str, b: Buffers, more_rows: list[int], beside: list[str]) -> Iterator[Contestant]:
     make, ours, theirs = OPS[op](b)
     chosen = kernels.rows_for(TARGET, b.n, f16)
     for name, rows in [("fixed", chosen), *((f"fixed, {r} rows", Rows(r, chosen.step)) for r in more_rows)]:
         yield Contestant(name, ours(make(rows).compile(target=TARGET, subs={sym.N: b.n})))
     yield Contestant("open", ours(getattr(kernels, op)))
-    yield Contestant("torch", lambda x, y: theirs(x), writes_y=False)
-    compiled = torch.compile(theirs, fullgraph=True, dynamic=False)
-    yield Contestant("torch.compile", lambda x, y: compiled(x), writes_y=False)
+    if "torch" in beside:
+        yield Contestant("torch", lambda x, y: theirs(x), writes_y=False)
+    if "torch.compile" in beside:
+        compiled = torch.compile(theirs, fullgraph=True, dynamic=False)
+        yield Contestant("torch.compile", lambda x, y: compiled(x), writes_y=False)
 
 
 def softmax(b: Buffers) -> Any:
@@ -213,13 +217,13 @@ def record(op: str, c: Contestant, b: Buffers, copied: Contestant) -> dict[str, 
     }
 
 
-def measure(op: str, m: int, n: int, rounds: int, more_rows: list[int]) -> list[dict[str, Any]]:
+def measure(op: str, m: int, n: int, rounds: int, more_rows: list[int], beside: list[str]) -> list[dict[str, Any]]:
     torch.compiler.reset()  # it compiles a function for few shapes only
     torch.cuda.empty_cache()
     b = Buffers.of(m, n)
     copied = Contestant("copy", lambda x, y: y.copy_(x))
     taking_part = [copied]
-    for c in contestants(op, b, more_rows):
+    for c in contestants(op, b, more_rows, beside):
         try:
             c.error = check(op, c, b)
         except Exception as error:
@@ -238,6 +242,7 @@ def main() -> None:
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rows", default="", help="other numbers of rows to a workgroup, such as 1,4")
+    parser.add_argument("--beside", default="torch", help="torch, torch.compile")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     more_rows = [int(r) for r in given.rows.split(",") if r]
@@ -248,7 +253,7 @@ def main() -> None:
     for shape in given.shapes.split(","):
         m, n = map(int, shape.split("x"))
         for op in given.ops.split(","):
-            for r in measure(op, m, n, given.rounds, more_rows):
+            for r in measure(op, m, n, given.rounds, more_rows, given.beside.split(",")):
                 found.append(r)
                 error = "" if r["share_of_allowed_error"] is None else f"{r['share_of_allowed_error']:6.3f}"
                 print(

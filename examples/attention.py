@@ -13,7 +13,6 @@ from tilewave import (
     exp2,
     f16,
     f32,
-    first_index,
     i32,
     iterate,
     maximum,
@@ -29,10 +28,11 @@ from tilewave import (
 B, M, N, K1, K2 = sym.B, sym.M, sym.N, sym.K1, sym.K2  # heads, queries, elements of v, of q and k, keys
 BLOCK_M, BLOCK_K2 = sym.BLOCK_M, sym.BLOCK_K2
 G = GLOBAL_ADDRESS_SPACE
+LOWEST = -3.4028234e38  # of f32: no score is below it, and what is hidden, -inf, is
 
 
 def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
-    """The kernel for heads of so many elements; blocks that a causal mask empties are not walked."""
+    """The kernel for heads of so many elements; blocks that the causal mask empties are not walked."""
     scale = math.log2(math.e) / math.sqrt(head)
 
     @wave(
@@ -50,15 +50,15 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
         v: Memory[(B, *v_dims, G, f16)],
         c: Memory[B, M, N, G, f16],
     ):
-        begin = Register[B, M, f32](-1e6), Register[B, M, f32](0.0), Register[B, M, N, f32](0.0)
+        begin = Register[B, M, f32](LOWEST), Register[B, M, f32](0.0), Register[B, M, N, f32](0.0)
 
-        @iterate(K2, init_args=begin, stop=first_index(M) + BLOCK_M if is_causal else None)
+        @iterate(K2, init_args=begin)
         def blocks(old_max, old_sum, acc):
             x = mma(read(q), read(k), Register[B, M, K2, f32](0.0)) * scale
             if is_causal:
-                x = select(self_index(M, i32) >= self_index(K2, i32), x, -1e6)
+                x = select(self_index(M, i32) >= self_index(K2, i32), x, -math.inf)
             new_max = maximum(x.max(dim=K2), old_max)
-            shrink, p = exp2(old_max - new_max), exp2(x - new_max)
+            shrink, p = (exp2(change, flush=True) for change in (old_max - new_max, x - new_max))
             new_sum = p.sum(dim=K2) + old_sum * shrink
             return new_max, new_sum, mma(cast(p, f16), read(v), acc * shrink)
 

@@ -27,7 +27,7 @@ i, j, k = (tkw.IndexMapping.iterator(n) for n in range(3))
 
 EXP2_ULPS = 3
 """The most that exp2 of any target is off, in units of the last place."""
-SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133}
+SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149}
 """The least number above 0."""
 
 

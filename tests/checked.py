@@ -5,6 +5,7 @@ from kernels import FORMATS
 from tilewave.ir.places import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
+from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -19,6 +20,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
@@ -30,18 +32,21 @@ from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_masked_steps import skip_masked_steps
 from tilewave.passes.skip_zeros import skip_zeros
-from tilewave.passes.slice_depth import slice_depth
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
 from tilewave.passes.start_early import start_early
+from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
@@ -51,6 +56,7 @@ from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
+    "add_up_parts": lambda text: add_up_parts,
     "alternate_depth": lambda text: alternate_depth,
     "chain_products": lambda text: chain_products,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
@@ -65,6 +71,7 @@ PASSES = {
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
     "pad_products": lambda text: pad_products,
@@ -74,21 +81,24 @@ PASSES = {
     "recompute_rows": lambda text: RecomputeRows(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
     "separate_edges": lambda text: separate_edges,
+    "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
-    "slice_depth": lambda text: slice_depth,
     "specialize_waves": lambda text: SpecializeWaves(SM_90A, int(text)),
     "use_matrix_unit": lambda text: use_matrix_unit,
     "split_last_round": lambda text: SplitLastRound(int(text), 0),
     "split_tiles": lambda text: SplitTiles(*map(int, text.split("x"))),
     "stage_shared": lambda text: StageShared(CHIPS[text]),
     "stage_writes": lambda text: StageWrites(CHIPS[text]),
+    "store_in_parts": lambda text: StoreInParts(int(text)),
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
+    "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
+    "turn_narrow_products": lambda text: TurnNarrowProducts(CHIPS[text]),
     "turn_products": lambda text: turn_products,
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),

@@ -17,7 +17,8 @@ from tilewave.runtime.dlpack import row_major
 
 def forget_guests() -> None:
     """What is remembered of a library is true only while that library is there."""
-    for known in (guests._library, guests._reader, guests._torch_dtypes, guests._torch_device, guests._cupy_device):
+    of_torch = guests._torch_reader, guests._torch_dtypes, guests._torch_device
+    for known in (guests._library, guests._reader, guests._reader_of, *of_torch, guests._cupy_device):
         known.cache_clear()
 
 

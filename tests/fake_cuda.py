@@ -131,9 +131,14 @@ class FakeCuda(FakeLibrary):
         "cuMemAlloc_v2": (c_int, POINTER(c_ulonglong), c_size_t),
         "cuMemFree_v2": (c_int, c_ulonglong),
         "cuMemcpyHtoD_v2": (c_int, c_ulonglong, c_void_p, c_size_t),
-        "cuMemsetD8_v2": (c_int, c_ulonglong, c_ubyte, c_size_t),
+        "cuMemsetD8Async": (c_int, c_ulonglong, c_ubyte, c_size_t, c_void_p),
+        "cuStreamCreate": (c_int, OUT_POINTER, c_uint),
+        "cuStreamDestroy_v2": (c_int, c_void_p),
         "cuStreamSynchronize": (c_int, c_void_p),
-        "cuStreamIsCapturing": (c_int, c_void_p, OUT_INT),
+        "cuStreamGetCaptureInfo_v2": (c_int, c_void_p, OUT_INT, c_void_p, OUT_POINTER, c_void_p, c_void_p),
+        "cuThreadExchangeStreamCaptureMode": (c_int, OUT_INT),
+        "cuUserObjectCreate": (c_int, OUT_POINTER, c_void_p, c_void_p, c_uint, c_uint),
+        "cuGraphRetainUserObject": (c_int, c_void_p, c_void_p, c_uint, c_uint),
     }
 
     def __init__(self, *gpus: Gpu) -> None:
@@ -147,8 +152,14 @@ class FakeCuda(FakeLibrary):
         self.memory: dict[int, Memory] = {}
         self.places: dict[range, int] = {}
         """Addresses of arrays that somebody else allocated, and their devices."""
-        self.capturing: set[int] = set()
-        """Streams whose launches are recorded into a graph."""
+        self.capturing: dict[int, int] = {}
+        """Streams whose launches are recorded into a graph, and the number of the recording."""
+        self.capture_mode = 0
+        self.own_streams: set[int] = set()
+        self.user_objects: dict[int, Any] = {}
+        """What each tells, and whom, when the last that holds it is gone."""
+        self.graphs: dict[int, list[int]] = {}
+        """By the number of their recording, the objects that they hold."""
         self.registers, self.local_bytes, self.static_shared_bytes = 40, 0, 0
         self.info_log = "ptxas info    : Used 40 registers"
         self._stacks = threading.local()
@@ -354,7 +365,7 @@ class FakeCuda(FakeLibrary):
 
     def do_cuMemAlloc_v2(self, out: Any, size: int) -> int:
         must(size > 0, "memory has a size")
-        must(not self.capturing, "no memory while a graph is recorded")
+        must(not self.capturing or self.capture_mode == 2, "no memory while a graph is recorded")
         out[0] = address = 0x7F00_0000_0000 + (len(self.memory) << 32)
         self.memory[address] = Memory(self.current() - self.context_of(0), bytearray(b"\xaa" * size))
         return 0
@@ -366,17 +377,55 @@ class FakeCuda(FakeLibrary):
         must(size <= len(self.memory[address].content), "the copy fits")
         self.memory[address].content[:size] = ctypes.string_at(source, size)
 
-    def do_cuMemsetD8_v2(self, address: int, value: int, size: int) -> None:
+    def do_cuStreamCreate(self, out: Any, flags: int) -> None:
+        must(flags == 1, "a stream that waits for the default one would have a part in recordings")
+        out[0] = stream = next(self._handles)
+        self.own_streams.add(stream)
+
+    def do_cuStreamDestroy_v2(self, stream: int) -> None:
+        self.own_streams.remove(stream)
+
+    def do_cuMemsetD8Async(self, address: int, value: int, size: int, stream: int) -> None:
+        must(stream in self.own_streams, "memory is cleared beside all other work")
         must(size <= len(self.memory[address].content), "the fill fits")
         self.memory[address].content[:size] = bytes([value]) * size
 
     def do_cuStreamSynchronize(self, stream: int | None) -> None:
         self.current()
-        must(not self.capturing, "no waiting while a graph is recorded")
+        must(stream in self.own_streams or not self.capturing, "no waiting while a graph is recorded")
 
-    def do_cuStreamIsCapturing(self, stream: int | None, out: Any) -> None:
+    # -- graphs
+
+    def do_cuStreamGetCaptureInfo_v2(
+        self, stream: int | None, status: Any, number: int, graph: Any, edges: int | None, count: int | None
+    ) -> None:
         self.current()
-        out[0] = int((stream or 0) in self.capturing)
+        recording = self.capturing.get(stream or 0)
+        status[0] = int(recording is not None)
+        if recording is not None:
+            c_uint64.from_address(number).value = recording
+            graph[0] = self.GRAPHS + recording
+
+    GRAPHS: ClassVar[int] = 0x6000_0000
+
+    def do_cuThreadExchangeStreamCaptureMode(self, mode: Any) -> None:
+        mode[0], self.capture_mode = self.capture_mode, mode[0]
+
+    def do_cuUserObjectCreate(self, out: Any, told: int, function: int, references: int, flags: int) -> None:
+        must(function and references == 1 and flags == 1, "one reference, and nobody waits for its end")
+        out[0] = handle = next(self._handles)
+        self.user_objects[handle] = (function, told)
+
+    def do_cuGraphRetainUserObject(self, graph: int, handle: int, count: int, flags: int) -> None:
+        must(graph - self.GRAPHS in self.capturing.values(), "a graph that is recorded")
+        must(handle in self.user_objects and count == 1 and flags == 1, "the graph takes the reference over")
+        self.graphs.setdefault(graph - self.GRAPHS, []).append(handle)
+
+    def destroy_graph(self, recording: int) -> None:
+        """What the driver does when a graph and all that was made of it are gone."""
+        for handle in self.graphs.pop(recording):
+            function, told = self.user_objects.pop(handle)
+            ctypes.CFUNCTYPE(None, c_void_p)(function)(told)
 
 
 def _parameter_bytes(declared: str) -> int:

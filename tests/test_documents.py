@@ -5,6 +5,7 @@ there under the name in its info string (```python gemm.py), so that errors and 
 
     ```python              run; what it prints is compared with a ```text block right behind it
     ```python error        must raise a TilewaveError whose text is the ```text block behind it
+    ```python torch        run where torch is installed
     ```sh                  run where it begins with `tilewave`; in a ```text block behind it … stands for anything
 
 `pytest tests/test_documents.py --update-golden` puts what Python printed into the documents; read the diff.
@@ -103,6 +104,8 @@ def test_what_a_document_shows_happens(document, workplace, request):
         where = f"{name_of(document)}:{block.line}"
         if block.kind == "python" and "gpu" in block.info and not cuda_is_here():
             continue  # tests/gpu runs it on a card
+        if "torch" in block.info:
+            pytest.importorskip("torch", reason="this page is about torch, which is not installed")
         if block.kind == "python":
             said = run_python(block, names, workplace, where)
             assert shown or not said or "error" not in block.info, (

@@ -37,8 +37,10 @@ __all__ = [  # noqa: F405
     "Register",
     "ReorderingConstraint",
     "SchedulingType",
+    "SplitConstraint",
     "TilewaveError",
     "TilingConstraint",
+    "Tune",
     "WaveCompileOptions",
     "WaveConstraint",
     "WorkgroupConstraint",
@@ -107,7 +109,7 @@ __all__ = [  # noqa: F405
 PYTHONS_OWN = ("abs", "all", "any", "bool", "max", "min", "round", "sum")
 """Names of Python's that are ours as attributes of the module only: a star import leaves Python's alone."""
 
-MODULES = ("kernels",)
+MODULES = ("kernels", "ops", "torch")
 """What is imported when it is asked for, beside the names."""
 
 if not TYPE_CHECKING:  # who checks types knows the names from above, and which are none

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from tilewave.backend.targets import target_on
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
 from tilewave.errors import CallError, SymbolError, TraceError, here
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
@@ -19,11 +19,10 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import HOST, Parameter, place_of, quick_device
+from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_device
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import Shape
 from tilewave.trace import is_tracing
 
 KEPT_KERNELS = 64
@@ -47,19 +46,29 @@ def compile_kernel(
 
 
 def compiled_for(
-    kernel: WaveKernel, target: str, subs: Mapping[Symbol, Any], longest: Mapping[Symbol, int]
+    kernel: WaveKernel,
+    target: str,
+    subs: Mapping[Symbol, Any],
+    longest: Mapping[Symbol, int],
+    sizes: Mapping[Symbol, int],
 ) -> Compiled:
-    """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are."""
-    return wave_compile(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel)
+    """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are.
+
+    `sizes` are those of the call that it is compiled for.
+    """
+    return compile_near(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel, sizes)
 
 
-LEAST_WHOLE = 16
-"""Rows that are shorter are not worth a kernel of their own."""
+LEAST_WHOLE, LONG = 16, 2048
+"""Rows that are shorter are not worth a kernel of their own, and longer ones are worth more than one for each power."""
 
 
 def room_for(length: int) -> int:
-    """How long a kernel takes a dimension at most that is so long at a call: a power of two, so that few serve all."""
-    return max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
+    """How long a kernel takes a dimension at most that is so long at a call, so that few kernels serve all: a power of
+    two, or beyond `LONG` what is a quarter of a power longer, two quarters, three."""
+    power = max(LEAST_WHOLE, 1 << max(length - 1, 0).bit_length())
+    step = max(LONG // 2, power // 8)
+    return power if power <= LONG else -(-length // step) * step
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ class KernelCalls:
                 what = f"{kernel.name}: {name} is a parameter and a symbol"
                 raise SymbolError(what, loc=kernel.loc, remedy="rename one of them")
         self.whole = _whole_sizes(kernel, self.memories)
-        """Those that every workgroup may take whole: there is a kernel for each power of two."""
+        """Those that every workgroup may take whole: there is a kernel for each `room_for` them."""
         self._kernels: dict[Any, Compiled] = {}
         self._without_symbols: dict[tuple[Any, ...] | None, Compiled] = {}
         """For calls that give arrays and numbers and nothing else, by the device of each array, and by whole sizes."""
@@ -108,7 +117,7 @@ class KernelCalls:
             return
         symbols = self._given(call.symbols)
         places = self._places(call.arrays)
-        compiled = self._compiled(self._device(call.arrays, places), symbols, self._longest(places, symbols))
+        compiled = self._compiled(self._device(call.arrays, places), symbols, places)
         if where is not None and "" not in where:
             if len(self._without_symbols) >= KEPT_KERNELS:
                 self._without_symbols.clear()
@@ -171,8 +180,9 @@ class KernelCalls:
 
     # -- compiling
 
-    def _compiled(self, device: str, symbols: Mapping[Symbol, Any], longest: Mapping[Symbol, int]) -> Compiled:
+    def _compiled(self, device: str, symbols: Mapping[Symbol, Any], places: Places) -> Compiled:
         """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
+        longest = self._longest(places, symbols)
         subs = {s: value for s, value in symbols.items() if not self._is_told(s, value)}
         target = target_on(self.kernel.name, device).name
         said = target, *sorted((s.name, str(value)) for s, value in subs.items())
@@ -181,9 +191,17 @@ class KernelCalls:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
             with _missing_told(self.kernel.name):
-                found = compiled_for(self.kernel, target, subs, longest)
+                found = compiled_for(self.kernel, target, subs, longest, self._sizes(places))
             key = said, *self._taken(found, longest).items()
             self._kernels[key] = found
+        return found
+
+    def _sizes(self, places: Places) -> dict[Symbol, int]:
+        """Those that the arrays of this call tell."""
+        found: dict[Symbol, int] = {}
+        for (_, kind), (_, shape) in zip(self.memories, places, strict=True):
+            pairs = zip(kind.dims, shape, strict=False)
+            found.update({dim: length for dim, length in pairs if isinstance(dim, Symbol)})
         return found
 
     def _taken(self, compiled: Compiled, longest: Mapping[Symbol, int]) -> Mapping[Symbol, int]:

@@ -20,6 +20,7 @@ from tilewave.backend.targets import TARGETS, quoted, target_here, target_named,
 from tilewave.errors import (
     NOWHERE,
     CallError,
+    ConstraintError,
     SavedKernelError,
     SymbolError,
     TargetError,
@@ -40,17 +41,21 @@ from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
-from tilewave.runtime.scalars import word_of
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileRoom
+from tilewave.tune.space import undecided
+from tilewave.tune.tune import Tune
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.passes.map_workgroups import TileOrder
+    from tilewave.tune.choose import TileChoice
+    from tilewave.tune.default import BySize
 
 T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
@@ -104,6 +109,8 @@ class WaveCompileOptions:
     many of these as fit, where it is not said."""
     longest: Mapping[Symbol, int] = field(default_factory=dict)
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
+    tune: Tune | None = None
+    """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -135,6 +142,10 @@ class Compiled:
     """Of its options, what was taken as something else."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
     """The same for the device of arrays that are not where this one runs, if its author named no target."""
+    choice: TileChoice | None = None
+    """The tile that was taken, where the author gave none, and why."""
+    by_size: BySize[Compiled] | None = field(default=None, repr=False)
+    """Where tiles are chosen by the sizes of each call: who serves which."""
 
     @property
     def name(self) -> str:
@@ -159,6 +170,9 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
+        if self.by_size is not None:
+            self.by_size.of(_shapes(arrays)).launch(arrays, values)
+            return
         try:
             self.build.call(arrays, values, self._sized)
         except WrongDevice as error:
@@ -166,16 +180,9 @@ class Compiled:
                 raise _with_targets(error) from None
             self.elsewhere(place_of(arrays[0])[0]).launch(arrays, values)
 
-    def _sized(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> SizedCall:
-        """What the sizes of a call come to; the kernel is right for them."""
-        sized = self.sizes.of_call(arrays, values)
-        if not sized.is_right and self.numbers:
-            self._want_assumed(sized.values)
-            key = tuple([sized.numbers[i] for i in self._deciding_at])
-            self.verdicts.want(key, sized.values, sized.parameters)
-            if self._sizes_decide:
-                sized.note_right()
-        return sized
+    @cached_property
+    def _sized(self) -> _JudgedSizes:
+        return _JudgedSizes(self)
 
     def interpret(self, /, *arrays: Any, level: str = "tile", order: str = "", seed: int = 0, **named: Any) -> None:
         """Run its IR in numpy, on whole tiles or lane by lane, and report races and memory that nobody wrote.
@@ -208,7 +215,7 @@ class Compiled:
             )
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
-        self._judged(sized.values)
+        self._judged(sized)
         lanes = self.build.lanes_for(views) or lanes
         interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
 
@@ -232,7 +239,7 @@ class Compiled:
         arrays, values = self._bound(arrays, named)
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
-        self._judged(sized.values)
+        self._judged(sized)
         return emulated.emulate(views, sized.numbers, order, seed, check, limit)
 
     def _emulated(self, what: str) -> Emulated:
@@ -246,7 +253,7 @@ class Compiled:
     def _interpret(self, arrays: Sequence[Any], values: Mapping[str, Any], shuffled_by: int | None) -> None:
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
-        self._judged(sized.values)
+        self._judged(sized)
         kernel = bind(self.kernel, sized.values)
         workgroups = list(range(kernel.workgroup_count))
         if shuffled_by is not None:
@@ -357,7 +364,7 @@ class Compiled:
         wanted = {v.name for v in self._deciding} & own.keys()
         scalars = self.signature.of_numbers(wanted | (own.keys() & symbols)).bind((), symbols)
         told = self._symbols(scalars.symbols, (*self.dynamic_symbols, *self.open_sizes))
-        return self._judged(self._of_names({**scalars.scalars, **told}).values)
+        return self._judged(self._of_names({**scalars.scalars, **told}))
 
     @cached_property
     def _deciding(self) -> tuple[Value, ...]:
@@ -365,23 +372,18 @@ class Compiled:
         return deciding(self.kernel) if self.numbers else ()
 
     @cached_property
-    def _deciding_at(self) -> tuple[int, ...]:
-        """Where those stand among the numbers of a call."""
-        return tuple(self.numbers.index(v) for v in self._deciding)
-
-    @cached_property
-    def _sizes_decide(self) -> bool:
+    def sizes_decide(self) -> bool:
         """Whether sizes and symbols alone decide, and no parameter such as `n: i32`."""
         return all(v.type == INDEX_SCALAR for v in self._deciding)
 
-    def _want_assumed(self, values: Mapping[str, Any]) -> None:
+    def want_assumed(self, values: Mapping[str, Any]) -> None:
         for condition in self.assumed:
             condition.want(self.name, values)
 
-    def _judged(self, values: Mapping[str, Any]) -> Schedule:
-        """The schedule for these numbers; each that decides something is judged once."""
-        self._want_assumed(values)
-        return self.verdicts.schedule(tuple([word_of(values[v.name], v.type.dtype) for v in self._deciding]), values)
+    def _judged(self, sized: SizedCall) -> Schedule:
+        """The schedule for these numbers; all that look alike to the kernel are judged once."""
+        self.want_assumed(sized.values)
+        return self.verdicts.schedule(sized.numbers, sized.values)
 
     def bound(self, /, **symbols: int) -> Kernel:
         """The kernel on whole tiles of a call with these sizes and symbols."""
@@ -405,6 +407,8 @@ class Compiled:
         With arrays, also what these keep the machine code of a GPU from.
         """
         found = Why.of(self.steps).of_options(self.not_taken)
+        if self.choice is not None:
+            found = found.of_choice(self.choice.declined())
         if not arrays:
             return found
         return found.of_a_call(self.build.declined_for(arrays, self.sizes.of_call(arrays, {}).parameters))
@@ -471,6 +475,44 @@ class Compiled:
         )
 
 
+class _JudgedSizes:
+    """The sizes of a kernel's calls; it is found right for them before anything runs."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
+
+    def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
+        compiled = self.compiled
+        sized = self.sizes.of_call(arrays, given)
+        if not sized.is_right and compiled.numbers:
+            compiled.want_assumed(sized.values)
+            self.verdicts.want(sized.numbers, sized.values, [p.shape for p in sized.parameters])
+            if compiled.sizes_decide:
+                sized.note_right()
+        return sized
+
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
+        found = self.sizes.quick(places.shapes, given)
+        if found is None:
+            return None
+        numbers, launched = found
+        if not numbers:
+            return numbers
+        if self.compiled.assumed:
+            values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
+            if not all(condition.holds(values) for condition in self.compiled.assumed):
+                return None
+        return numbers if self.verdicts.knows(launched, places.shapes) else None
+
+
+def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Of the arrays of a call; of those that do not say it as numpy's do, as DLPack has them."""
+    try:
+        return [array.shape for array in arrays]
+    except AttributeError:
+        return [place_of(array)[1] for array in arrays]
+
+
 def _with_targets(error: WrongDevice) -> WrongDevice:
     """With the targets that would take the array where it lies."""
     fitting = targets_on(error.device)
@@ -485,17 +527,68 @@ EXAMPLES = {
 
 
 def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
-    """Compile a kernel; it is left as it was, and may be compiled again with other options."""
+    """Compile a kernel; it is left as it was, and may be compiled again with other options.
+
+    Where symbols that stand for tiles have no value, they are chosen: for the sizes in `subs`, or those of each call.
+    """
+    return compile_near(options, kernel, {})
+
+
+def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
+    """The same, where a call with these sizes is expected first; it serves all that the options leave open."""
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
-    wanted = _checked_options(options, target)
-    compiled = compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+    _check_tune(options.tune or kernel.tune)
+    if undecided(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
+        compiled = _choosing(options, kernel, target, sizes)
+    else:
+        compiled = _compiled(options, kernel, target)
 
     @cache
     def there(device: str) -> Compiled:
         return wave_compile(replace(options, target=target_on(kernel.name, device).name), kernel)
 
     return compiled if options.target else replace(compiled, elsewhere=there)
+
+
+def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) -> Compiled:
+    wanted = _checked_options(options, target)
+    return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+
+
+MOST_TRIED = 8
+"""Tiles that are compiled, the best first, until one is not refused: the model does not know all that passes do."""
+
+
+def _choosing(
+    options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
+) -> Compiled:
+    """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
+    with IMPORTING:
+        from tilewave.tune.default import BySize, UndecidedKernel  # noqa: PLC0415  most give their tiles
+
+    tune: Tune | None = options.tune or kernel.tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
+    tiles = UndecidedKernel.of(kernel, *facts)
+    known: dict[str, Compiled] = {}
+
+    def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
+        refused: TilewaveError | None = None
+        for choice in tiles.choices(buckets)[:MOST_TRIED]:
+            try:
+                if choice.text not in known:
+                    told = replace(options, subs={**options.subs, **choice.point})
+                    known[choice.text] = _compiled(told, tiles.decided(choice), target)
+            except ConstraintError as error:
+                refused = refused or error
+            else:
+                return replace(known[choice.text], choice=choice)
+        raise refused or tiles.nothing_fits()
+
+    if not tiles.left_open:
+        return for_buckets(None)
+    serving = BySize(tiles.told, for_buckets)
+    return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
@@ -544,6 +637,11 @@ def _check_schedule(schedule: object) -> None:
     named = next((s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None)
     remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
     raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
+
+
+def _check_tune(tune: object) -> None:
+    if tune is not None and not isinstance(tune, Tune):
+        raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
 
 
 def _check_kinds(options: object, kernel: object) -> None:

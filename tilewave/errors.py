@@ -13,8 +13,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import TypeVar
 
 PACKAGE = str(Path(__file__).parent) + os.sep
-BETWEEN = ("tilewave", "functools", "contextlib")
-"""Modules that stand between an author's line and ours: a cached property is called by functools."""
+BETWEEN = ("tilewave", "functools", "contextlib", "torch")
+"""Modules that stand between an author's line and ours: functools calls a cached property, torch an operator."""
 COMMANDS = ("typer", "click")
 """Modules that call our commands: behind them stands no author."""
 

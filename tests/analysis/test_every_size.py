@@ -13,8 +13,9 @@ from tilewave import *
 from tilewave.analysis import verdicts
 from tilewave.analysis.every_size import every_size
 from tilewave.analysis.reads import judged_schedule
+from tilewave.analysis.seen_sizes import SeenSizes
 from tilewave.errors import AccessError, CallError, CoverageError
-from tilewave.ir.launch import bind
+from tilewave.ir.launch import HostLaunch, bind, numbers_of
 from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.mapping import as_mapping, from_function, grouped
@@ -122,13 +123,15 @@ def test_the_symbols_of_a_named_mapping_and_of_the_launch_may_be_anything_from_1
     for p, group in ((1, 1), (3, 5), (1000, 70)):
         runs(kernel, (65, 33, 9), P=p, WGM=group)
     assert kernel.verdicts.looked_at == 0
-    shapes = {"a": (65, 9), "b": (33, 9), "c": (65, 33)}
-    assert kernel.proof.holds_at(shapes, {"WGM": 1}, 4)
-    assert not kernel.proof.holds_at(shapes, {"WGM": 0}, 4)
-    assert not kernel.proof.holds_at(shapes, {"WGM": 1}, 0), "there are tiles, and nobody computes them"
-    assert kernel.proof.holds_at({**shapes, "c": (0, 33)}, {"WGM": 1}, 0)
-    assert not kernel.proof.holds_at({**shapes, "c": (1 << 30, 1 << 30)}, {"WGM": 1}, 4), "no tile has such a number"
-    assert not kernel.proof.holds_at(shapes, {"WGM": 1}, 1 << 31)
+    (written,) = kernel.proof.windows
+    assert written.array == "c"
+    holds_at = kernel.proof.holds_at
+    assert holds_at([(65, 33)], [1], 4)
+    assert not holds_at([(65, 33)], [0], 4)
+    assert not holds_at([(65, 33)], [1], 0), "there are tiles, and nobody computes them"
+    assert holds_at([(0, 33)], [1], 0)
+    assert not holds_at([(1 << 30, 1 << 30)], [1], 4), "no tile has such a number"
+    assert not holds_at([(65, 33)], [1], 1 << 31)
 
 
 def test_a_kernel_whose_sizes_are_fixed_was_checked_when_it_was_compiled():
@@ -376,16 +379,60 @@ def test_a_formula_is_refused_on_exactly_the_sizes_on_which_it_is_wrong(target, 
 def test_what_was_looked_at_is_kept():
     kernel = compiled(gemm(FOURS))
     for _ in range(3):
-        for m in (64, 128, 60):
+        for m in (64, 128, 192):
             runs(kernel, (m, 9, 5))
     assert kernel.verdicts.looked_at == 3
+
+
+def test_what_looks_alike_is_looked_at_once():
+    """Tiles are 16 x 8, and steps 4: the formula sees rows and columns of tiles, and of K whether it is 0."""
+    kernel = compiled(gemm(FOURS))
+    for m, n, k in ((64, 9, 5), (63, 16, 5), (49, 10, 8), (50, 15, 64), (64, 9, 1)):
+        runs(kernel, (m, n, k))
+    assert kernel.verdicts.looked_at == 1
+    runs(kernel, (64, 8, 5))
+    assert kernel.verdicts.looked_at == 2, "a column less"
+    runs(kernel, (64, 9, 0))
+    assert kernel.verdicts.looked_at == 3, "a loop that does not run reads nothing"
+    with pytest.raises(CoverageError):
+        runs(kernel, (48, 9, 5))
+
+
+def outcome(kernel, values):
+    """What judging a kernel comes to, but for the numbers in its message."""
+    try:
+        found = judged_schedule(bind(kernel, values), values)
+    except TilewaveError as error:
+        return type(error)
+    return found
+
+
+@pytest.mark.parametrize("text", [PLAIN, PERSISTENT, ROWS, OWN_LOOP], ids=["plain", "persistent", "rows", "own loop"])
+def test_whatever_looks_alike_is_judged_alike(text):
+    """Of kernels that were spoiled in all ways, most of which are wrong for some sizes."""
+    rng, alike, wrong = random.Random(text), 0, 0
+    for _ in range(40):
+        try:
+            final, _ = run(verify(parse(spoiled(rng, text))), tile_level(as_mapping("linear()")))
+        except TilewaveError:
+            continue
+        names = [v.name for v in numbers_of(final)]
+        seen, found = SeenSizes(final), {}
+        for _ in range(30):
+            values = {name: rng.choice((0, 1, 3, 4, 5, 8, 15, 16, 17, 31, 33, rng.randrange(70))) for name in names}
+            key = seen.key(HostLaunch(final)([values[name] for name in names]))
+            came_to = outcome(final, values)
+            alike += key in found
+            wrong += isinstance(came_to, type)
+            assert found.setdefault(key, came_to) == came_to, (values, str(final))
+    assert alike > 40 and wrong > 40
 
 
 def test_what_is_kept_does_not_grow(monkeypatch):
     monkeypatch.setattr(verdicts, "KEPT_VERDICTS", 4)
     kernel = compiled(gemm(FOURS))
-    for k in range(40):
-        runs(kernel, (64, 9, k))
+    for n in range(1, 200, 5):
+        runs(kernel, (64, n, 5))
         assert len(kernel.verdicts._right) <= 4
         assert len(kernel.verdicts._schedules) <= verdicts.KEPT_SCHEDULES
     with pytest.raises(CoverageError):
@@ -517,7 +564,13 @@ def test_what_needs_sizes_asks_for_them_by_name():
 
 def test_an_open_kernel_shows_every_step():
     kernel = compiled(gemm())
-    assert [step.name for step in kernel.steps] == ["map_workgroups", "orient_reads", "simplify", "compute_at_launch"]
+    assert [step.name for step in kernel.steps] == [
+        "map_workgroups",
+        "orient_reads",
+        "simplify",
+        "skip_masked_steps",
+        "compute_at_launch",
+    ]
     assert kernel.ir() == kernel.kernel and "{M}x{N}xf32" in str(kernel.ir("trace"))
     assert str(kernel.why()) == str(compiled(gemm(), {M: 40, N: 20, K: 5}).why())
     bound = kernel.bound(M=40, N=20, K=5)

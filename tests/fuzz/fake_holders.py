@@ -42,10 +42,17 @@ class Place:
 
 def fake_torch() -> Any:
     torch = _module("torch")
-    torch.from_numpy = Tensor
-    for name in ("float32", "float16", "bool"):
+    torch.from_numpy, torch.frombuffer = Tensor, _frombuffer
+    torch.cuda.synchronize = lambda: None
+    for name in ("float32", "float16", "bool", "uint8"):
         setattr(torch, name, name)
     return torch
+
+
+def _frombuffer(buffer: bytearray, dtype: str) -> Tensor:
+    if not buffer:
+        raise ValueError("both buffer length (0) and count (-1) must not be 0")
+    return Tensor(np.frombuffer(buffer, dtype))
 
 
 def fake_cupy() -> Any:

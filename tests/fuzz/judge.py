@@ -221,7 +221,7 @@ class OnCard:
 
         self.arrays, self.buffers, self.tensors = arrays, [], []
         for g in arrays.values():
-            buffer = torch.frombuffer(bytearray(g.before), dtype=torch.uint8).cuda()
+            buffer = torch.from_numpy(np.array(bytearray(g.before), np.uint8)).cuda()  # its frombuffer takes no 0 bytes
             item = g.view.itemsize
             first = (g.view.__array_interface__["data"][0] - g.memory.__array_interface__["data"][0]) // item
             kind = torch.bool if g.view.dtype == np.bool_ else getattr(torch, g.view.dtype.name)
@@ -234,8 +234,7 @@ class OnCard:
 
         torch.cuda.synchronize()
         for g, buffer in zip(self.arrays.values(), self.buffers, strict=True):
-            back = np.frombuffer(buffer.cpu().numpy().tobytes(), g.memory.dtype).reshape(g.memory.shape)
-            g.memory[...] = back
+            g.memory[...] = buffer.cpu().numpy().view(g.memory.dtype).reshape(g.memory.shape)
 
 
 def compare(program: Program, way: Way, arrays: dict[str, Given], wanted: dict[str, Held]) -> Outcome:

@@ -61,7 +61,7 @@ def on_card(compiled, *arrays, **symbols):
     if library is None:
         return compiled(*arrays, **symbols)  # it says what this machine lacks
     wholes = [x if x.base is None else x.base for x in arrays]
-    plain = [np.frombuffer(w.tobytes(), np.uint8).copy() for w in wholes]
+    plain = [np.array(bytearray(w.tobytes()), np.uint8) for w in wholes]
     is_torch = library.__name__ == "torch"
     buffers = [library.from_numpy(p).cuda() if is_torch else library.asarray(p) for p in plain]
     held = []
@@ -75,7 +75,7 @@ def on_card(compiled, *arrays, **symbols):
     compiled(*held, **symbols)
     for w, b in zip(wholes, buffers):
         back = b.cpu().numpy() if is_torch else b.get()
-        w[...] = np.frombuffer(back.tobytes(), w.dtype).reshape(w.shape)
+        w[...] = back.view(w.dtype).reshape(w.shape)
 
 
 def library_named(name):

@@ -12,7 +12,7 @@ import pytest
 from tilewave.errors import InterpreterError
 
 from . import exact, judge
-from .data import given
+from .data import between_changed, given, laid_out
 from .exact import FORMATS, NUMPY, Value
 from .fake_holders import fake_cupy, fake_torch
 from .generate import generate
@@ -291,6 +291,24 @@ def test_a_reproduction_for_a_card_brings_its_arrays_there_and_back(held, layout
     names["wave_compile"] = lambda options, kernel: lambda a, c: None
     with pytest.raises(AssertionError):
         names["check"]()
+
+
+@pytest.mark.parametrize("shape", [(5,), (0,), (3, 0), (3, 4)])
+@pytest.mark.parametrize("is_spaced", [False, True], ids=["dense", "spaced"])
+def test_arrays_of_a_card_come_back_as_they_were_left_there(shape, is_spaced, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", fake_torch())
+    ones = (1,) * len(shape)
+    layout = Layout(tuple(range(len(shape))), tuple(2 * n for n in ones), ones, ones) if is_spaced else None
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    arrays = {"a": laid_out(x, layout)}
+    card = judge.OnCard(arrays)
+    (tensor,) = card.tensors
+    np.testing.assert_array_equal(tensor, x)
+    tensor[...] = x + 1
+    np.testing.assert_array_equal(arrays["a"].view, x)
+    card.bring_back()
+    np.testing.assert_array_equal(arrays["a"].view, x + 1)
+    assert not between_changed(arrays["a"])
 
 
 # -- the runner

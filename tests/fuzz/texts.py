@@ -46,7 +46,15 @@ WORDS = (
     *("memory<8x8xf32, shared>", "memory<8x8xf32, global>", "memory<1x1x8x4x2xf32, packed>", "tile<0x4xf32>"),
     *("memory<{M}x{N}xf32, global>", "{M}", "{}", "{K}x{K}", "tile<{M}x8xf32>", "memory<{M}xf32, shared>", "launch"),
     *("workgroups = M", "workgroups = mul", "%M", "%M_tiles", "%K_steps"),
-    *("memory<8x8xf16, shared, xor(2, 4, 1)>", "memory<8x8xf32, shared, pad(0)>", "rows", "linear", "lane", "tile"),
+    *(
+        "memory<8x8xf16, shared, xor(2, 4, 1)>",
+        "memory<8x8xf32, shared, pad(0)>",
+        "memory<8x8xf16, shared, panels(4, 2, 2, 1)>",
+        "rows",
+        "linear",
+        "lane",
+        "tile",
+    ),
     *("true", "false", "inf", "-inf", "[]", "[0, 1]", "[1, 0, 2]", '"', "//", "do", "{", "}", "(", ")", "\0", "\u202e"),
     *("٣", "1e999", "level = lane", "waves = [2, 2]", "lanes = 64", "cluster = 2", "guard = [0]", "axes = [0, 0]"),
 )

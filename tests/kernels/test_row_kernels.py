@@ -269,16 +269,26 @@ def test_rows_are_held_as_long_as_a_workgroup_s_registers_have_room_for_them():
         assert shipped.rows_for(target, 32769, f32) == Rows(1, 4096)
         assert shipped.rows_for(target, 65537, f8e5m2) == Rows(1, 16384)
     assert shipped.rows_for("cpu", 10**7, f64).step is None
-    assert shipped.rows_for("sm_90a", 256, f16) == Rows(16)
-    assert shipped.rows_for("sm_90a", 1, f16) == Rows(64)
+    assert [shipped.rows_for("sm_90a", n, f16).together for n in (1, 128, 256, 1024, 1025)] == [64, 8, 4, 4, 1]
+    assert [shipped.rows_for("cpu", n, f16).together for n in (1, 256, 4096)] == [64, 16, 1]
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm"])
-@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
 @pytest.mark.share(3)
-def test_the_longest_rows_that_are_held_compile(name, target):
+def test_the_longest_rows_that_are_held_compile_without_spills(name, target):
     kernel = PROBLEMS[name](1, 1, f16).kernel(shipped.rows_for(target, 65536, f16))
-    wave_compile(WaveCompileOptions(target=target, longest={kernels.N: 65536}), kernel)
+    for length in ({"longest": {kernels.N: 65536}}, {"subs": {kernels.N: 65536}}):
+        assert wave_compile(WaveCompileOptions(target=target, **length), kernel).resources.spills == 0
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "rms_norm"])
+@pytest.mark.parametrize("way", ["gfx942", "lanes of sm_90a"])
+@pytest.mark.parametrize("columns", [16384, 13000, 12999])
+@pytest.mark.share(3)
+def test_rows_that_lanes_cannot_hold_in_f32(name, way, columns):
+    """As long as their kernel takes them; shorter by whole loads of 16 bytes; and by a part of one."""
+    check_compiled(PROBLEMS[name](2, columns, f16), way)
 
 
 def test_kernels_are_there_when_they_are_asked_for():

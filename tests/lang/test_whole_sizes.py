@@ -51,8 +51,14 @@ def rooms(monkeypatch):
     return seen
 
 
-def test_room_is_the_next_power_of_two():
+def test_room_is_the_next_power_of_two_and_later_the_next_quarter():
     assert [room_for(n) for n in (0, 1, 16, 17, 32, 33, 1000, 1024, 1025)] == [16, 16, 16, 32, 32, 64, 1024, 1024, 2048]
+    assert sorted({room_for(n) for n in range(2049, 16385)}) == [
+        *(3072, 4096, 5120, 6144, 7168, 8192),
+        *(10240, 12288, 14336, 16384),
+    ]
+    assert all(n <= room_for(n) < 1.5 * n for n in range(2049, 20000))
+    assert room_for(65537) == 81920 and room_for(1 << 40) == 1 << 40
 
 
 def test_a_call_takes_rows_of_any_length_with_one_kernel_for_each_power_of_two(rooms):

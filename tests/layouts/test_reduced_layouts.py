@@ -44,11 +44,22 @@ def combined(layout, steps, x):
         if step.of == "lane":
             for bit in step.which:
                 x = x + x[np.arange(len(x)) ^ (1 << bit)]
+        elif step.of == "halves":
+            i, bit = step.which
+            x = halved(x, 1 + axes.index(i), bit)
         else:
             for i in sorted(step.which, key=axes.index, reverse=True):
                 x = tree("sum", x, (1 + axes.index(i),))
                 axes.remove(i)
     return x
+
+
+def halved(x, axis, bit):
+    """Of both lanes that differ in a bit, one half of the registers each."""
+    lane = np.arange(len(x))
+    both = x + x[lane ^ (1 << bit)]
+    halves = np.array(np.split(both, 2, axis))
+    return halves[lane >> bit & 1, lane]
 
 
 def of_each_wave(layout, waves, lanes):

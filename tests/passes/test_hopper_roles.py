@@ -189,14 +189,6 @@ def test_rows_that_begin_off_16_bytes_are_loaded_by_lanes():
     check_plain(wave_compile(WaveCompileOptions(subs=sizes(70, 70, 65), target="sm_90a"), gemm()), [a, b], (a, b))
 
 
-@pytest.mark.parametrize(("a_dims", "b_dims"), [((K, M), (N, K)), ((M, K), (K, N))], ids=str)
-def test_turned_operands_are_loaded_by_lanes(a_dims, b_dims):
-    a, b = operands((72, 80, 64))
-    given = [np.ascontiguousarray(x if dims[1] is K else x.T) for x, dims in ((a, a_dims), (b, b_dims))]
-    kernel = gemm(a_dims=a_dims, b_dims=b_dims)
-    check_plain(wave_compile(WaveCompileOptions(subs=sizes(72, 80, 64), target="sm_90a"), kernel), given, (a, b))
-
-
 def test_two_loops_that_stage_are_left_to_lanes():
     @wave(tiling())
     def twice(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):

@@ -21,6 +21,7 @@ from tilewave.errors import CallError, TargetError, TilewaveError
 from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory, cuda_driver
@@ -30,6 +31,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
+    LaunchShape,
     ScalarSlot,
     ScratchMemory,
     Stride,
@@ -377,7 +379,8 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
 def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
     frames = [
-        gemm.prepare([a, B, C], [4], 0).at([a.pointer, B.pointer, C.pointer]) for a in (A, array(0x50000, (300, 512)))
+        gemm.template(views, 0).at(ArrayPlaces.of_views(views), [4])
+        for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
     ]
     for frame in (*frames, frames[0]):
         gemm.launch(frame)
@@ -385,16 +388,29 @@ def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     assert [fake.map_of(seen.arguments[0]).pointer for seen in fake.launches] == [0x10000, 0x50000, 0x10000]
 
 
-def test_one_preparation_serves_arrays_at_all_addresses(driver, fake):
+def test_one_template_serves_arrays_at_all_addresses(driver, fake):
     gemm = tiled(driver)
-    prepared = gemm.prepare([A, B, C], [4], 0)
+    places = ArrayPlaces.of_views([A, B, C])
+    template = gemm.template([A, B, C], 0)
     for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
-        gemm.launch(prepared.at(at))
+        gemm.launch(template.at(places._replace(pointers=at), [4]))
         seen = fake.launches[-1]
         assert [fake.map_of(argument).pointer for argument in seen.arguments[:2]] == list(at[:2])
         assert seen.words[2] == at[2]
     first, second = fake.launches
     assert first.words[3:] == second.words[3:] and first.attributes == second.attributes
+
+
+def test_one_template_serves_arrays_of_all_sizes(driver, fake):
+    gemm = tiled(driver)
+    template = gemm.template([A, B, C], 0)
+    others = [array(0x50000, (1, 512)), array(0x60000, (512, 64), strides=(2, 2048)), array(0x70000, (1, 64), F32)]
+    gemm.launch(template.at(ArrayPlaces.of_views(others), [5], LaunchShape((7, 1, 1), starts_early=False)))
+    (seen,) = fake.launches
+    a, b = (fake.map_of(argument) for argument in seen.arguments[:2])
+    assert (a.sizes, a.strides, b.sizes, b.strides) == ((512, 1), (1024,), (512, 64), (2048,))
+    assert seen.words[2:5] == (0x70000, 64, 5)
+    assert seen.grid == (7, 1, 1) and not seen.attributes
 
 
 def test_an_array_of_other_strides_at_the_same_address_is_encoded_again(driver, fake):
@@ -415,14 +431,37 @@ def test_scratch_is_one_per_stream_and_tables_one_per_kernel(driver, fake):
 
 def test_a_graph_that_is_recorded_has_scratch_of_its_own(driver, fake):
     gemm = tiled(driver)
-    fake.capturing = {0x2}
+    fake.capturing = {0x2: 1}
     gemm([A, B, C], [4], 0x2)
     gemm([A, B, C], [4], 0x2)
-    fake.capturing = set()
+    fake.capturing = {}
     gemm([A, B, C], [4], 0x2)
     recorded, again, run = (seen.words[-1] for seen in fake.launches)
     assert recorded == again != run
     assert fake.memory[recorded].content == bytes(256)
+
+
+def test_two_graphs_of_one_kernel_may_run_side_by_side(driver, fake):
+    """As may two branches of one graph: what they have in common is nothing."""
+    gemm = tiled(driver)
+    for stream, recording in ((0x2, 1), (0x2, 2), (0x3, 2), (0x2, 2)):
+        fake.capturing = {stream: recording}
+        gemm([A, B, C], [4], stream)
+    first, second, branch, again = (seen.words[-1] for seen in fake.launches)
+    assert second == again and len({first, second, branch}) == 3
+    assert all(fake.memory[at].content == bytes(256) for at in (first, second, branch))
+    assert not fake.own_streams and fake.capture_mode == 0
+
+
+def test_the_memory_of_a_graph_that_is_gone_is_taken_by_the_next(driver, fake):
+    gemm = tiled(driver)
+    for recording in range(1, 5):
+        fake.capturing = {0x2: recording}
+        gemm([A, B, C], [4], 0x2)
+        if recording == 2:
+            fake.destroy_graph(1)
+    first, second, third, fourth = (seen.words[-1] for seen in fake.launches)
+    assert third == first and len({first, second, fourth}) == 3
 
 
 def test_strides_are_written_again_when_they_change(driver, fake):
@@ -842,9 +881,9 @@ def test_arrays_elsewhere_in_a_graph_have_scratch_memory_of_their_own(torch, fak
     add = adding(ScratchMemory(256))
     torch.streams[0] = 7
     add(tensors(torch, 0x1000, 0x2000, 0x3000))
-    fake.capturing = {7}
+    fake.capturing = {7: 1}
     add(tensors(torch, *ELSEWHERE))
-    fake.capturing = set()
+    fake.capturing = {}
     add(tensors(torch, 0x21000, 0x22000, 0x23000))
     run, recorded, again = (seen.words[3] for seen in fake.launches)
     assert run == again != recorded
@@ -875,6 +914,36 @@ def test_a_program_forgets_before_its_calls_pile_up(torch, fake, monkeypatch):
     assert [seen.words[0] // 0x10000 for seen in fake.launches] == [1, 2, 3, 3]
 
 
+def test_a_launch_is_kept_when_its_arrays_come_again_and_its_memory_is_its_own(torch, fake):
+    add, given, others = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000), tensors(torch, *ELSEWHERE)
+    for arrays in (given, given, others, given, others, others, given):
+        add(arrays, [64])
+    first, second = (0x1000, 0x2000, 0x3000, 64), (*ELSEWHERE, 64)
+    assert [seen.words for seen in fake.launches] == [first, first, second, first, second, second, first]
+    kept = [prepared.frame.memory for prepared in add._prepared.values()]
+    (loaded,) = add._loaded.values()
+    assert len({id(memory) for memory in kept}) == 2 and not loaded.launcher.early._free, "the first was taken twice"
+
+
+def test_calls_with_arrays_that_never_come_again_share_one_memory(torch, fake):
+    add = CudaProgram(ADD_CODE)
+    for at in range(1, 20):
+        add(tensors(torch, 0x10000 * at, 0x10000 * at + 0x1000, 0x10000 * at + 0x2000), [64])
+    (loaded,) = add._loaded.values()
+    assert len(loaded.launcher.early._free) == 1
+    assert [seen.words[0] // 0x10000 for seen in fake.launches] == [*range(1, 20)]
+
+
+def test_a_launch_that_fails_leaves_nothing_that_another_could_take(torch, fake):
+    add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add(given, [64])
+    fake.failing["cuLaunchKernelEx"] = 700
+    with pytest.raises(TargetError, match="cuLaunchKernelEx failed"):
+        add(tensors(torch, *ELSEWHERE), [64])
+    add(given, [64])
+    assert [seen.words for seen in fake.launches] == [(0x1000, 0x2000, 0x3000, 64)] * 2
+
+
 def compiled(text: str, name: str, arguments: int) -> Any:
     """A C function, as a driver would have it."""
     llvm.initialize_native_target()
@@ -899,7 +968,8 @@ def with_a_driver_in_c(add: CudaProgram, context: int) -> CudaProgram:
 def test_a_call_that_was_made_before_costs_few_calls_of_python(torch, fake):
     """Calls are counted and not timed, so that a busy machine changes nothing."""
     add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
-    add(given, [64])
+    for _ in range(2):
+        add(given, [64])
     with_a_driver_in_c(add, fake.context_of(0))
     counted: list[str] = []
 

@@ -14,11 +14,12 @@ does not look like this may be right as well: it is looked at tile by tile, once
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.forms import Form, Forms, add, number, number_of, without
+from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import MOST_OPEN, limits_of
 from tilewave.ir.ops import Gather, Launch, Loop, Read, Scatter, TileOf, While, Workgroup, Write, Yield
@@ -48,16 +49,25 @@ class EverySize:
     positive: tuple[str, ...] = ()
     """Symbols of the call that the order of tiles needs to be at least 1."""
 
-    @property
+    @cached_property
     def holds(self) -> bool:
         return not self.doubts and self.because != FIXED
 
-    def holds_at(self, shapes: Mapping[str, Sequence[int]], symbols: Mapping[str, int], workgroups: int) -> bool:
-        """Whether it is right for these: what can be numbered is, and somebody is there to compute it."""
-        cuts = [zip(shapes[w.array], w.window, strict=True) for w in self.windows]
-        tiles = [prod(-(-n // t) for n, t in cut) for cut in cuts]
-        counted = max((*tiles, workgroups)) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
-        return self.holds and counted and all(symbols[name] >= 1 for name in self.positive)
+    def holds_at(self, shapes: Sequence[Sequence[int]], symbols: Sequence[int], workgroups: int) -> bool:
+        """Whether it is right for these: what can be numbered is, and somebody is there to compute it.
+
+        `shapes` are those of the arrays of its windows, `symbols` are those that must be positive.
+        """
+        if not self.holds or (symbols and min(symbols) < 1):
+            return False
+        for shape in shapes:
+            if prod(shape) > MOST_WORKGROUPS:
+                break
+        else:  # there are no more tiles than elements
+            if 1 <= workgroups <= MOST_WORKGROUPS:
+                return True
+        tiles = [_tiles(shape, written.window) for shape, written in zip(shapes, self.windows, strict=True)]
+        return max(workgroups, *tiles) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
 
     @property
     def verdict(self) -> str:
@@ -67,6 +77,10 @@ class EverySize:
 
     def __str__(self) -> str:
         return f"{self.verdict}, because {' and '.join(self.doubts) or self.because}"
+
+
+def _tiles(shape: Sequence[int], window: Window) -> int:
+    return prod([-(-length // size) for length, size in zip(shape, window, strict=True)])
 
 
 def every_size(traced: Kernel, order: str, doubt: str, positive: Sequence[str]) -> EverySize:

@@ -42,7 +42,7 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import blocks, linear
 from tilewave.layouts.fragments import Fragment, GroupFragment
-from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_in_registers
+from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
 
 WIDEST_BYTES = 16
@@ -66,7 +66,7 @@ class LayoutsNeeded:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         self._reading = next((BY_NAME[op.instruction] for op in products), None)
         self._reduced = {op.x: op.axes for op in walk(kernel.body) if isinstance(op, Reduce)}
-        self._tied = Ties(kernel, self.sums, self._operands, self._wish, self.left_over).spread
+        self._tied = Ties(kernel, self.sums, self._operands, self._wish, self.left_over, self.met).spread
         self._walk_back(kernel.body)
 
     # -- how a tile is held where it is made
@@ -85,9 +85,10 @@ class LayoutsNeeded:
     def _rows(self, v: Value, reduced: tuple[int, ...]) -> TileLayouts:
         waves, shape = prod(self.waves), v.type.shape
         if self._is_met(v):  # each lane combines what all waves left
-            others = tuple(n for axis, n in enumerate(shape) if axis not in reduced)
-            rest = rows_in_lanes(others, range(len(others))[::-1], 1, self.lanes // waves, waves, ())
-            return (with_axis_in_registers(rest, *reduced, *(shape[axis] for axis in reduced)),)
+            (axis,), lanes = reduced, self.lanes // waves
+            others = tuple(n for i, n in enumerate(shape) if i != axis)
+            rest = rows_in_lanes(others, range(len(others))[::-1], 1, lanes, waves, ())
+            return (with_axis_met(rest, axis, shape[axis], lanes),)
         order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
         near = order[::-1]
         width = chunk_width(shape, near[0], max(1, WIDEST_BYTES // element_bytes), self.lanes)
@@ -121,11 +122,16 @@ class LayoutsNeeded:
         assert found is not None, f"{op.loc}: {op.x.type} cannot be reduced as it is held"
         return (runs(layout, op.axes[0], op.run, found),)
 
+    def met(self, op: Reduce, spread: TileLayouts) -> TileLayouts:
+        """How a reduction takes what waves left in shared memory, where its result is held so."""
+        (axis,), lanes = op.axes, self.lanes // prod(self.waves)
+        return tuple(with_axis_met(layout, axis, op.x.type.shape[axis], lanes) for layout in spread)
+
     def maker(self, v: Value) -> Op | None:
         return self._makers.get(v)
 
     def is_group(self, op: Mma) -> bool:
-        """Whether groups of waves compute it together, from operands that no lane holds."""
+        """Whether groups of waves compute it together, from operands in shared memory, or the first in registers."""
         return isinstance(BY_NAME[op.instruction], GroupInstruction)
 
     def fragment(self, op: Mma) -> Fragment:
@@ -146,8 +152,15 @@ class LayoutsNeeded:
         return (self.fragment(op).operand((op.a, op.b)[side].type.shape, self.waves, side),)
 
     def _operands(self, op: Mma) -> list[tuple[Value, TileLayouts]]:
-        """Both, and how lanes hold them; none where they lie in shared memory."""
-        return [] if self.is_group(op) else [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
+        """Both, and how lanes hold them; not those that lie in shared memory."""
+        if not self.is_group(op):
+            return [(v, self.operand(op, side)) for side, v in enumerate((op.a, op.b))]
+        return [(op.a, (GroupFragment(op.depth).sums(op.a.type.shape, self.waves),))] if self.is_held(op.a) else []
+
+    def is_held(self, operand: Value) -> bool:
+        """Whether lanes hold an operand of a group's product; else the product takes it from shared memory."""
+        maker = self._makers.get(operand)
+        return not (isinstance(maker, Read) and lies_in(maker.memory, "shared"))
 
     def _as_read(self, v: Value) -> TileLayouts | None:
         op = self._makers.get(v)

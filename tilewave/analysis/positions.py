@@ -46,6 +46,14 @@ class BlockScalars:
         maker = self._makers.get(self._inside(v))
         return int(maker.value) if isinstance(maker, Const) and v.type.dtype.is_int else None
 
+    def multiple(self, v: Value, of: Value) -> int | None:
+        """n, where v is n times the other; None where that is not seen."""
+        match self._makers.get(v):
+            case Mul(a, b) if of in (a, b):
+                return self.constant(b if a == of else a)
+            case _:
+                return 1 if v == of else None
+
     def rounded_up(self, v: Value) -> tuple[Value, int]:
         """x and n, where v is x / n, rounded up."""
         quotient = self._makers.get(self._inside(v))

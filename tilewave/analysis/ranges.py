@@ -151,6 +151,18 @@ def last_turn(op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value],
             return ANY
 
 
+def counted_on(
+    op: Add, makers: Mapping[Value, Op], trips: Mapping[Value, Value], of: Callable[[Value], Range]
+) -> Range:
+    """Bounds of i + first, where i counts to end - first, or not at all: it stays below the end."""
+    for i, first in ((op.a, op.b), (op.b, op.a)):
+        rounds = makers.get(trips[i]) if i in trips else None
+        left = makers.get(rounds.a) if isinstance(rounds, Max) and of(rounds.b) == (0, 0) else rounds
+        if isinstance(left, Sub) and left.b == first:
+            return of(first)[0], max(of(first)[0], of(left.a)[1] - 1)
+    return ANY
+
+
 def within_both(a: Range, b: Range) -> Range:
     return max(a[0], b[0]), min(a[1], b[1])
 
@@ -229,6 +241,7 @@ class Ranges:
             case Mul() if op.result.type == INDEX_SCALAR:
                 return within_both(range_of(op, self.of), multiple_below(op, self._makers, self.of))
             case Add():
-                return within_both(range_of(op, self.of), last_turn(op, self._makers, self._trips, self.of))
+                far = within_both(*(find(op, self._makers, self._trips, self.of) for find in (last_turn, counted_on)))
+                return within_both(range_of(op, self.of), far)
             case _:
                 return range_of(op, self.of)

@@ -39,7 +39,6 @@ from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
 from tilewave.layouts.formulas import Layout
-from tilewave.layouts.reductions import with_axis_in_registers
 
 TileLayouts = tuple[Layout, ...]
 """Layouts that cover a tile together; one, unless its lanes do not divide it."""
@@ -52,7 +51,8 @@ class Ties:
     """`spread[v]` is how v is held, for every tile that cannot be had in any layout.
 
     `sums` says how a product gives its sums, `operands` how it takes what it multiplies, `wish` how a tile that nothing
-    else binds had best be held, `left_over` how the result of a reduction is held, given how it takes its tile.
+    else binds had best be held, `left_over` how the result of a reduction is held, given how it takes its tile, and
+    `met` how it takes what waves left in shared memory, given how its result is held.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Ties:
         operands: Callable[[Mma], list[tuple[Value, TileLayouts]]],
         wish: Callable[[Value], TileLayouts],
         left_over: Callable[[Reduce, TileLayouts], TileLayouts],
+        met: Callable[[Reduce, TileLayouts], TileLayouts],
     ) -> None:
         self.spread: dict[Value, TileLayouts] = {}
         self.ties: dict[Value, list[tuple[Value, Passed]]] = {}
@@ -70,7 +71,7 @@ class Ties:
         """What a loop carries: its names inside the loop and behind it, which are held alike."""
         self.made_of: dict[Value, Reduce] = {}
         """What is left of a reduced tile, which decides how it is held."""
-        self.left_over = left_over
+        self.left_over, self.met = left_over, met
         ops = list(walk(kernel.body))
         self.makers = {v: op for op in ops for v in op.results}
         self.bound = _bound(ops)
@@ -147,10 +148,9 @@ class Ties:
                 self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
             case Elementwise():
                 self.tie_all((*op.results, *op.operands))
-            case Reduce(x, axes) if isinstance(op.result.type, Tile):
+            case Reduce(x) if isinstance(op.result.type, Tile):
                 if self.is_met(op):
-                    ((axis, extent),) = ((axis, x.type.shape[axis]) for axis in axes)
-                    self.one_way(op.result, x, lambda s: tuple(with_axis_in_registers(i, axis, extent) for i in s))
+                    self.one_way(op.result, x, lambda s: self.met(op, s))
                     self.one_way(x, op.result, lambda s: self.left_over(op, s))
                 else:
                     self.made_of[op.result] = op

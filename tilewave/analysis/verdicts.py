@@ -3,59 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tilewave.analysis.every_size import EverySize
 from tilewave.analysis.reads import judged_schedule, reads_depend_on
 from tilewave.analysis.schedule import Schedule, checked_schedule
+from tilewave.analysis.seen_sizes import Key, SeenSizes
 from tilewave.errors import AccessError, CoverageError
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
-from tilewave.ir.launch import HostLaunch, bind, numbers_of, open_sizes
-from tilewave.ir.types import INDEX_SCALAR
+from tilewave.ir.launch import HostLaunch, LaunchNumbers, Picked, bind, numbers_of, open_sizes, picked
+from tilewave.ir.types import INDEX_SCALAR, Memory
 
 KEPT_VERDICTS = 4096
 """Sets of sizes that were found right; more than that in turn, and it starts afresh."""
 KEPT_SCHEDULES = 16
 """A schedule holds 8 bytes a tile, so few are kept; the oldest is forgotten first."""
 
-Key = tuple[int, ...]
-"""The numbers of a call that decide who computes what, and what is read, as words."""
 Values = Mapping[str, Any]
-
-
-class Shaped(Protocol):
-    """An array of a call."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+Shapes = Sequence[Sequence[int]]
 
 
 class Verdicts:
-    """A kernel is looked at once for each set of sizes, or never, where it is right for all of them."""
+    """A kernel is looked at once for all sizes that look alike to it, or never, where it is right for every size."""
 
     def __init__(self, kernel: Kernel, proof: EverySize, remedy: str) -> None:
         self.kernel, self.proof, self.remedy = kernel, proof, remedy
+        self._holds = proof.holds
         self._right: set[Key] = set()
         self._schedules: dict[Key, Schedule] = {}
         self.looked_at = 0
         """How often a schedule was made and judged."""
 
-    def want(self, key: Key, values: Values, arrays: Sequence[Shaped]) -> None:
-        """Raise unless the kernel is right for these sizes and symbols."""
-        if key in self._right:
+    def knows(self, launched: LaunchNumbers, shapes: Shapes) -> bool:
+        """Whether the kernel is right for what a launch computes with arrays of these shapes; nothing is looked at."""
+        return self._is_proved(launched, shapes) if self._holds else self._seen.key(launched) in self._right
+
+    def want(self, numbers: Sequence[Any], values: Values, shapes: Shapes) -> None:
+        """Raise unless the kernel is right for the numbers of a call, which are `values` by their names."""
+        launched = HostLaunch.of(self.kernel)(numbers)
+        if self.knows(launched, shapes):
             return
-        shapes = {array.name: array.shape for array in arrays}
-        if not self.proof.holds or not self.proof.holds_at(shapes, values, self._workgroups(values)):
-            self.schedule(key, values)
+        self.schedule(numbers, values)
         if len(self._right) >= KEPT_VERDICTS:
             self._right.clear()
-        self._right.add(key)
+        self._right.add(self._seen.key(launched))
 
-    def schedule(self, key: Key, values: Values) -> Schedule:
+    def _is_proved(self, launched: LaunchNumbers, shapes: Shapes) -> bool:
+        written, positive = self._looked_for
+        symbols = positive(launched.numbers) if positive else ()
+        return self.proof.holds_at([shapes[at] for at in written], symbols, launched.workgroups)
+
+    @cached_property
+    def _looked_for(self) -> tuple[list[int], Picked | None]:
+        """The arrays that the proof speaks of among all, and its symbols among the numbers of a call."""
+        arrays = [v.name for v in self.kernel.body.args if isinstance(v.type, Memory)]
+        written = [arrays.index(w.array) for w in self.proof.windows]
+        positive = [self._names.index(name) for name in self.proof.positive]
+        return written, picked(positive) if positive else None
+
+    @cached_property
+    def _seen(self) -> SeenSizes:
+        return SeenSizes(self.kernel)
+
+    def schedule(self, numbers: Sequence[Any], values: Values) -> Schedule:
         """Who computes what for these, judged."""
+        key = self._seen.key(HostLaunch.of(self.kernel)(numbers))
         found = self._schedules.get(key)
         if found is None:
             found = self._judged(values)
@@ -68,7 +81,7 @@ class Verdicts:
         """That of a kernel whose order no symbol decides; what one decides to read is judged at the call."""
         if reads_depend_on(self.kernel):
             return checked_schedule(self.kernel, values, self.remedy)
-        return self.schedule((), values)
+        return self.schedule([values.get(name, 0) for name in self._names], values)
 
     def _judged(self, values: Values) -> Schedule:
         self.looked_at += 1
@@ -79,9 +92,6 @@ class Verdicts:
                 raise
             what = f"with {self._said(values)}, {error.what}"
             raise type(error)(what, loc=error.loc, remedy=error.remedy) from None
-
-    def _workgroups(self, values: Values) -> int:
-        return HostLaunch.of(self.kernel)([values[name] for name in self._names]).workgroups
 
     @cached_property
     def _names(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from tilewave.ir.ops import (
     CopyAsyncOut,
     CopyAsyncSignal,
     Elementwise,
+    GroupProduct,
     HandOver,
     Lane,
     LetNextStart,
@@ -51,6 +52,7 @@ from tilewave.ir.ops import (
     MakeExchange,
     MakeSignals,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Meet,
     Overlay,
@@ -58,6 +60,7 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Renew,
@@ -187,6 +190,13 @@ class WaveRun(AsynchronousMeaning):
             x = combined(op.how, x[lane & ~(1 << bit)], x[lane | 1 << bit])
         return x
 
+    def reduce_halves(self, op: ReduceHalves) -> Array:
+        x, lane, bit = self.every_lane(op.x), np.arange(self.state.lanes), 1 << op.bit
+        both = combined(op.how, x[lane & ~bit], x[lane | bit])
+        first, second = np.split(both, 2, op.axis + 1)
+        has_bit = (lane & bit != 0).reshape(-1, *[1] * (x.ndim - 1))
+        return np.where(has_bit, second, first)
+
     def all_of(self, op: AllOf) -> Any:
         held = self.every_lane(op.x).reshape(-1)
         assert held.tobytes() == held[:1].tobytes() * len(held), f"{op.loc}: lanes hold different numbers"
@@ -248,17 +258,28 @@ class WaveRun(AsynchronousMeaning):
         """How instructions are laid out means nothing here."""
 
     def matrix_shared(self, op: MatrixShared) -> Array:
-        rows, cols, depth = op.shape
-        own = np.arange(0, rows, GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
-        batch = op.acc.type.shape[:-4]
-        a = self.take_rows(op, op.a, op.a_at, (*batch, own.reshape(-1), depth))
-        b = self.take_rows(op, op.b, op.b_at, (*batch, np.arange(cols), depth))
+        own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
+        return self.group_product(op, self.take_operand(op, 0, own.reshape(-1)))
+
+    def matrix_held(self, op: MatrixHeld) -> Array:
+        return self.group_product(op, GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
+
+    def group_product(self, op: GroupProduct, a: Array) -> Array:
+        """With the rows of `a` that are this wave's own."""
+        b = self.take_operand(op, 1, np.arange(op.shape[1]))
         a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
-        fragment = GroupFragment(depth)
+        fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
         if not all(self.uniform(op, v) for v in op.adds):
             acc = np.zeros_like(acc)
         return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
+
+    def take_operand(self, op: GroupProduct, side: int, rows: Array) -> Array:
+        """The rows of a factor, each along its depth."""
+        (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
+        if side not in op.turned:
+            return self.take_rows(op, memory, at, (*batch, rows, depth))
+        return np.swapaxes(self.take_rows(op, memory, at, (*batch, depth, rows)), -1, -2)
 
     def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
         """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
@@ -319,7 +340,8 @@ class WaveRun(AsynchronousMeaning):
         if id(op) not in self.registers:
             steps = op.read_steps if isinstance(op, LoadTransposed) else op.steps
             self.registers[id(op)] = RegisterOffsets.of(shape, steps, memory.shape)
-        at = [self.env[v] for v in op.at]
+        begin = op.begin if isinstance(op, (Load, Store)) and op.begin else (0,) * len(op.at)
+        at = [self.env[v] + far for v, far in zip(op.at, begin, strict=True)]
         if isinstance(op, CopyAsyncChunks) and op.columns:
             columns = np.stack(np.broadcast_arrays(*(by_lane(self.env[v], 1) for v in op.columns)), axis=1)
             at = [*(by_lane(a, 2) for a in at[:-1]), columns]
@@ -429,6 +451,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Renew: WaveRun.renew,
     ReduceRegisters: WaveRun.reduce_registers,
     ReduceLanes: WaveRun.reduce_lanes,
+    ReduceHalves: WaveRun.reduce_halves,
     AllOf: WaveRun.all_of,
     Ramp: WaveRun.ramp,
     Below: WaveRun.below,
@@ -438,6 +461,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Lane: WaveRun.lane,
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
+    MatrixHeld: WaveRun.matrix_held,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
     Load: WaveRun.load,

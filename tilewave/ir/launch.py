@@ -53,6 +53,7 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.launch import LastRound, is_launched
+from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
@@ -192,47 +193,51 @@ def _pruned(block: Block) -> Block:
 # what it is at a call ------------------------------------------------------------------------------------------------
 
 
-def _quotient(a: int, b: int) -> int:
-    return a // b if b else 0
-
-
-def _rest(a: int, b: int) -> int:
-    return a % b if b else 0
-
-
-MEANINGS: dict[type[Op], Callable[..., Any]] = {
-    Add: operator.add,
-    Sub: operator.sub,
-    Mul: operator.mul,
-    FloorDiv: _quotient,
-    Mod: _rest,
-    Xor: operator.xor,
-    Min: min,
-    Max: max,
-    Less: operator.lt,
-    LessEqual: operator.le,
-    Equal: operator.eq,
-    NotEqual: operator.ne,
-    And: operator.and_,
-    Or: operator.or_,
-    Not: operator.not_,
-    Neg: operator.neg,
-    Abs: abs,
-    Cast: int,
-    Select: lambda condition, a, b: a if condition else b,
-    Reciprocal: reciprocal,
-    ReciprocalShift: reciprocal_shift,
-    RangeSharers: range_sharers,
-    EqualShares: equal_parts,
+SPELLED: dict[type[Op], str] = {
+    Add: "{} + {}",
+    Sub: "{} - {}",
+    Mul: "{} * {}",
+    FloorDiv: "{0} // {1} if {1} else 0",
+    Mod: "{0} % {1} if {1} else 0",
+    Xor: "{} ^ {}",
+    Min: "{0} if {0} <= {1} else {1}",
+    Max: "{0} if {0} >= {1} else {1}",
+    Less: "{} < {}",
+    LessEqual: "{} <= {}",
+    Equal: "{} == {}",
+    NotEqual: "{} != {}",
+    And: "{} & {}",
+    Or: "{} | {}",
+    Not: "not {}",
+    Neg: "-{}",
+    Abs: "abs({})",
+    Cast: "int({})",
+    Select: "{1} if {0} else {2}",
+    Reciprocal: "reciprocal({})",
+    ReciprocalShift: "reciprocal_shift({})",
+    RangeSharers: "range_sharers({}, {}, {}, {}, {})",
+    EqualShares: "equal_parts({}, {}, {}, {}, {})",
 }
-"""What each op means for Python's own integers, which is what a host computes with."""
+"""What each op means for Python's own integers, which is what a host computes with; its own numbers stand behind its
+operands."""
+
+_CALLED: dict[str, Any] = {
+    "abs": abs,
+    "int": int,
+    "reciprocal": reciprocal,
+    "reciprocal_shift": reciprocal_shift,
+    "range_sharers": range_sharers,
+    "equal_parts": equal_parts,
+}
 
 
-def _meaning(op: Op) -> Callable[..., Any]:
-    found = MEANINGS[type(op)]
-    if not isinstance(op, LastRound):
-        return found
-    return lambda left, steps: found(left, steps, op.workgroups, op.step_bytes, op.hand_over_bytes)
+def _function(spelled: str) -> Callable[..., Any]:
+    x = [f"x{i}" for i in range(5)]
+    return code_of(", ".join(f"{name}=0" for name in x), [f"return {spelled.format(*x)}"], _CALLED)
+
+
+MEANINGS: dict[type[Op], Callable[..., Any]] = {op: _function(spelled) for op, spelled in SPELLED.items()}
+"""The same, to be called."""
 
 
 class LaunchNumbers(NamedTuple):
@@ -246,35 +251,65 @@ class LaunchNumbers(NamedTuple):
 LAUNCH = "host_launch"
 """What a kernel remembers once somebody asked how it is launched."""
 
+LaunchCode = Callable[[Sequence[Any]], tuple[int, tuple[Any, ...]]]
+"""The numbers of a call → workgroups, and the numbers that are wanted."""
+
+
+def launch_code(kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> LaunchCode:
+    """A kernel's launch as one function of Python: it runs for every new set of sizes, and looks nothing up.
+
+    `given` are the names of the numbers that it is called with, in order, `wanted` of those that it returns.
+    """
+    called = {v: f"g{given.index(v.name)}" for v in numbers_of(kernel) if v.name in given}
+    known = {**{v.name: v for v in called}, **_results(kernel)}
+    counted = kernel.workgroups if isinstance(kernel.workgroups, int) else known[kernel.workgroups]
+    returned: tuple[Value | int, ...] = counted, *(known[name] for name in wanted)
+    launch = launch_of(kernel)
+    ends = Yield(tuple(v for v in returned if isinstance(v, Value)))
+    ops = _pruned(Block((), (*launch.body.ops[:-1], ends))).ops if launch else (ends,)
+    lines = [line for op in ops[:-1] for line in _lines(op, called)]
+    first, *others = [called[v] if isinstance(v, Value) else _literal(v) for v in returned]
+    given_names = pattern([f"g{i}" for i in range(len(given))])
+    found: LaunchCode = code_of(
+        "numbers", [f"{given_names} = numbers", *lines, f"return {first}, {pattern(others)}"], _CALLED
+    )
+    return found
+
+
+def _results(kernel: Kernel) -> dict[str, Value]:
+    """What a launch gives, by its names outside."""
+    launch = launch_of(kernel)
+    if launch is None:
+        return {}
+    ends = launch.body.ops[-1]
+    assert isinstance(ends, Yield)
+    return {r.name: v for r, v in zip(launch.results, ends.values, strict=True)}
+
+
+def _lines(op: Op, called: dict[Value, str]) -> Iterator[str]:
+    """An op as a line of Python, if it takes one, and what its result is called from here on."""
+    if isinstance(op, Const):
+        called[op.result] = _literal(int(op.value))
+        return
+    own = (op.workgroups, op.step_bytes, op.hand_over_bytes) if isinstance(op, LastRound) else ()
+    operands = *(called[v] for v in op.operands), *map(_literal, own)
+    called[op.result] = f"v{len(called)}"
+    yield f"{called[op.result]} = {SPELLED[type(op)].format(*operands)}"
+
+
+def _literal(number: int) -> str:
+    return f"({number:#x})"  # in tens, Python writes numbers of up to 4,300 digits only
+
 
 class HostLaunch:
-    """A kernel's launch as steps on a list of numbers; nothing is looked up by name at a call."""
+    """A kernel's launch, as whoever launches it computes it."""
 
     def __init__(self, kernel: Kernel) -> None:
-        given, launch = numbers_of(kernel), launch_of(kernel)
-        ops = launch.body.ops if launch else ()
-        constants = {op.result: int(op.value) for op in ops if isinstance(op, Const)}
-        at = {v: i for i, v in enumerate((*given, *constants))}
-        self._constants = tuple(constants.values())
-        self._steps: list[tuple[int, list[Any]]] = []
-        """Those of equally many operands in a row; each puts its result behind all that is known before it."""
-        for op in ops:
-            if not isinstance(op, Const | Yield):
-                if not self._steps or self._steps[-1][0] != len(op.operands):
-                    self._steps.append((len(op.operands), []))
-                self._steps[-1][1].append((_meaning(op), *[at[v] for v in op.operands]))
-                at[op.result] = len(at)
-        places = {v.name: at[v] for v in given}
-        if launch is not None:
-            ends = ops[-1]
-            assert isinstance(ends, Yield)
-            places |= {r.name: at[v] for r, v in zip(launch.results, ends.values, strict=True)}
-        self.names = tuple(places)
+        given, launch = tuple(v.name for v in numbers_of(kernel)), launch_of(kernel)
+        self.names = (*given, *(v.name for v in (launch.results if launch else ())))
         """Of all numbers that a launch passes on, in order."""
-        self._passed = picked(tuple(places.values()))
-        self._workgroups = kernel.workgroups if isinstance(kernel.workgroups, int) else -1
+        self._code = launch_code(kernel, given, self.names)
         self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
-        self._counted = places[kernel.workgroups] if isinstance(kernel.workgroups, str) else -1
 
     @classmethod
     def of(cls, kernel: Kernel) -> HostLaunch:
@@ -289,33 +324,23 @@ class HostLaunch:
         key = tuple(numbers)
         asked, answer = self._last
         if asked is None or asked != key:
-            answer = self._computed(key)
+            answer = LaunchNumbers(*self._code(key))
             self._last = key, answer
         return answer
 
-    def _computed(self, numbers: tuple[Any, ...]) -> LaunchNumbers:
-        values = [*numbers, *self._constants]
-        know = values.append
-        for operands, steps in self._steps:
-            match operands:
-                case 1:
-                    for meaning, a in steps:
-                        know(meaning(values[a]))
-                case 2:
-                    for meaning, a, b in steps:
-                        know(meaning(values[a], values[b]))
-                case _:
-                    for meaning, *places in steps:
-                        know(meaning(*[values[i] for i in places]))
-        workgroups = self._workgroups if self._counted < 0 else values[self._counted]
-        return LaunchNumbers(workgroups, self._passed(values))
+
+Picked = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
-def picked(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What gives the numbers at these places of a list."""
-    if len(places) > 1:
-        return operator.itemgetter(*places)
-    return lambda values: tuple([values[i] for i in places])
+def picked(places: Sequence[int]) -> Picked:
+    """What gives the values at these places of a list."""
+    match places:
+        case []:
+            return lambda values: ()
+        case [place]:
+            return lambda values: (values[place],)
+        case _:
+            return operator.itemgetter(*places)
 
 
 def skeleton(kernel: Kernel) -> Kernel:

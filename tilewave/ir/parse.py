@@ -19,6 +19,7 @@ from tilewave.ir.types import (
     Exchange,
     Memory,
     Padded,
+    Panels,
     Placement,
     Scalar,
     Signals,
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 SHAPED = re.compile(r"([0-9]+|\{\w+\})((?:x[0-9]+|x\{\w+\})*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
 EXTENT = re.compile(r"[0-9]+|\{(\w+)\}", re.ASCII)
-PLACED = re.compile(r"(pad|xor|bits)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
+PLACED = re.compile(r"(pad|xor|bits|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
@@ -46,6 +47,7 @@ PLACEMENTS: dict[str, tuple[Callable[..., Placement], Container[int]]] = {
     "pad": (Padded, (1,)),
     "xor": (Swizzled, (3,)),
     "bits": (lambda chunk, *moves: SwizzledByBits(chunk, moves), range(2, 32)),
+    "panels": (Panels, (4,)),
 }
 """Each with how many numbers it takes."""
 
@@ -213,9 +215,10 @@ class _Parser:
         kind, counts = PLACEMENTS[found[1]] if found else (Padded, ())
         numbers = tuple(map(int, found[2].split(", "))) if found else ()
         if len(numbers) not in counts or not found:
-            self.fail(
-                f"rows lie as pad(elements), xor(chunk, period, every) or bits(chunk, moves…), not as {word!r}", at
+            known = (
+                "pad(elements), xor(chunk, period, every), bits(chunk, moves…) or panels(width, chunk, period, every)"
             )
+            self.fail(f"rows lie as {known}, not as {word!r}", at)
         return kind(*numbers)
 
     def dtype(self, word: str, at: int) -> DType:

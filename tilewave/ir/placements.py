@@ -1,4 +1,5 @@
-"""Where the elements of a shared memory stand: rows behind each other, padded, or with their chunks changing places.
+"""Where the elements of a shared memory stand: rows behind each other, padded, with their chunks changing places, or in
+panels of some columns each.
 
 8 rows of 8 chunks, xor(…, 8, 1): a column of chunks, which lanes read together, lies in 8 different places.
 
@@ -9,18 +10,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from tilewave.ir.core import Value
-from tilewave.ir.types import Memory, Padded, Swizzled, SwizzledByBits
+from tilewave.ir.types import Memory, Padded, Panels, Swizzled, SwizzledByBits
 
 
 def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
     """Where in its row a column stands; twice changes nothing, so it is also which column stands at a place."""
     match memory.placement:
-        case Swizzled(chunk, period, every):
+        case Swizzled(chunk, period, every) | Panels(_, chunk, period, every):
             return (column // chunk ^ row // every % period) * chunk + column % chunk
         case SwizzledByBits(chunk, moves):
             there = column // chunk
@@ -48,21 +50,57 @@ def _runs(moves: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
 def offset(memory: Memory, *position: Any) -> Any:
     """How many elements stand before the one at `position`: ints, arrays, or whatever has + * // % and ^."""
     *front, column = position
-    row: Any = 0
-    for extent, at in zip(memory.shape[:-1], front, strict=True):
-        row = row * extent + at
-    column = in_its_place(memory, front[-1] if front else 0, column)
-    return row * row_elements(memory) + column
+    row = front[-1] if front else 0
+    if isinstance(memory.placement, Panels):
+        place, width = in_its_place(memory, row, column), memory.placement.width
+        return _number(_rows(memory), (*front[:-1], place // width, row)) * width + place % width
+    number, place = _number(_rows(memory), front), in_its_place(memory, row, column)
+    return number * row_elements(memory) + place
+
+
+def _rows(memory: Memory) -> tuple[int, ...]:
+    """How many there are along each axis, from the one in which they lie farthest apart."""
+    if isinstance(memory.placement, Panels):
+        return (*memory.shape[:-2], panels(memory), memory.shape[-2])
+    return memory.shape[:-1]
+
+
+def _number(extents: Sequence[int], position: Sequence[Any]) -> Any:
+    """Which one it is, counted through all axes."""
+    number: Any = 0
+    for extent, at in zip(extents, position, strict=True):
+        number = number * extent + at
+    return number
 
 
 def row_elements(memory: Memory) -> int:
     """From the first element of a row to that of the next."""
-    return memory.shape[-1] + (memory.placement.elements if isinstance(memory.placement, Padded) else 0)
+    match memory.placement:
+        case Padded(unused):
+            return memory.shape[-1] + unused
+        case Panels(width):
+            return width
+        case _:
+            return memory.shape[-1]
+
+
+def panels(memory: Memory) -> int:
+    """How many lie behind each other in every matrix of rows and columns."""
+    return memory.shape[-1] // memory.placement.width if isinstance(memory.placement, Panels) else 1
 
 
 def elements(memory: Memory) -> int:
     """As many as it takes in all, with those that nobody uses."""
-    return prod(memory.shape[:-1]) * row_elements(memory)
+    return prod(_rows(memory)) * row_elements(memory)
+
+
+def without_swizzle(memory: Memory) -> Memory:
+    """The same with every chunk in its own place."""
+    match memory.placement:
+        case Panels(width, chunk):
+            return replace(memory, placement=Panels(width, chunk, 1, 1))
+        case _:
+            return replace(memory, placement=None)
 
 
 def size_bytes(memory: Memory) -> int:

@@ -182,8 +182,24 @@ class SwizzledByBits:
         return f"bits({', '.join(map(str, (self.chunk, *self.moves)))})"
 
 
+@dataclass(frozen=True)
+class Panels:
+    """Columns in panels of `width`, each with its part of all rows, one panel behind the other: `panels(64, 8, 8, 1)`.
+
+    Within a panel chunks change places as in `xor(chunk, period, every)`.
+    """
+
+    width: int
+    chunk: int
+    period: int
+    every: int
+
+    def __str__(self) -> str:
+        return f"panels({self.width}, {self.chunk}, {self.period}, {self.every})"
+
+
 Swizzle = Swizzled | SwizzledByBits
-Placement = Padded | Swizzle
+Placement = Padded | Swizzle | Panels
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tilewave.ir.types import (
     Exchange,
     Memory,
     Padded,
+    Panels,
     Scalar,
     Signals,
     Swizzled,
@@ -216,10 +217,13 @@ def _rows_can_lie_so(memory: Memory) -> bool:
         return False
     if isinstance(memory.placement, Padded):
         return memory.placement.elements > 0 and prod(memory.shape[:-1]) * row_elements(memory) <= MOST_SHARED
-    if isinstance(memory.placement, SwizzledByBits):
-        chunk, most = memory.placement.chunk, max(memory.placement.moves)
-        return chunk > 0 and memory.shape[-1] % (chunk << most.bit_length()) == 0
-    assert isinstance(memory.placement, Swizzled)
-    chunk, period, every = memory.placement.chunk, memory.placement.period, memory.placement.every
-    is_power = period > 0 and period & (period - 1) == 0
-    return min(chunk, every) > 0 and is_power and memory.shape[-1] % (chunk * period) == 0
+    placement, row = memory.placement, memory.shape[-1]
+    if isinstance(placement, SwizzledByBits):
+        return placement.chunk > 0 and row % (placement.chunk << max(placement.moves).bit_length()) == 0
+    if isinstance(placement, Panels):
+        if placement.width < 1 or row % placement.width or len(memory.shape) < 2:
+            return False
+        row = placement.width
+    assert isinstance(placement, (Swizzled, Panels))
+    is_power = placement.period > 0 and placement.period & (placement.period - 1) == 0
+    return min(placement.chunk, placement.every) > 0 and is_power and row % (placement.chunk * placement.period) == 0

@@ -1,9 +1,21 @@
 """Kernels that come with tilewave, written in its own language.
 
-Those on rows are called like functions and write what they are given for it: `softmax(x, y)`. Each is made, for the
-dtypes, the device and the row length of a call, by the function beside it: `softmax_kernel`.
+They are called like functions and write what they are given for it: `softmax(x, y)`. Each is made, for the dtypes, the
+device and the row length of a call, by the function beside it: `softmax_kernel`.
 """
 
+from tilewave.kernels.activations import ACTIVATIONS as ACTIVATIONS
+from tilewave.kernels.activations import Activation as Activation
+from tilewave.kernels.activations import gelu as gelu
+from tilewave.kernels.attentions import AttentionTile as AttentionTile
+from tilewave.kernels.attentions import Heads as Heads
+from tilewave.kernels.attentions import Scores as Scores
+from tilewave.kernels.attentions import attention as attention
+from tilewave.kernels.attentions import attention_kernel as attention_kernel
+from tilewave.kernels.attentions import attention_tile_for as attention_tile_for
+from tilewave.kernels.decodes import attention_decode as attention_decode
+from tilewave.kernels.decodes import attention_parts_kernel as attention_parts_kernel
+from tilewave.kernels.decodes import join_parts_kernel as join_parts_kernel
 from tilewave.kernels.norms import layer_norm as layer_norm
 from tilewave.kernels.norms import layer_norm_kernel as layer_norm_kernel
 from tilewave.kernels.norms import rms_norm as rms_norm
@@ -12,7 +24,6 @@ from tilewave.kernels.products import Floats as Floats
 from tilewave.kernels.products import GemmKernel as GemmKernel
 from tilewave.kernels.products import accumulator as accumulator
 from tilewave.kernels.products import error_bound as error_bound
-from tilewave.kernels.products import gelu as gelu
 from tilewave.kernels.products import gemm as gemm
 from tilewave.kernels.products import gemm_bias_gelu as gemm_bias_gelu
 from tilewave.kernels.rows import Rows as Rows

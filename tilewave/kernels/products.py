@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewave.ir.types import F32, F64, I8, I32, DType
+from tilewave.kernels.activations import gelu
 from tilewave.lang.constraints import (
     GridConstraint,
     HardwareConstraint,
@@ -22,19 +23,26 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
-from tilewave.lang.ops import cast, erf, mma, read, write
+from tilewave.lang.ops import cast, mma, read, write
 from tilewave.lang.symbols import Symbol, ceiling, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 from tilewave.machine.matrix import WISHES
 
 M, N, K = sym.M, sym.N, sym.K
 BLOCK_M, BLOCK_N, BLOCK_K = sym.BLOCK_M, sym.BLOCK_N, sym.BLOCK_K
+LAYOUTS = {
+    "nt": ((M, K), (N, K)),
+    "nn": ((M, K), (K, N)),
+    "tt": ((K, M), (N, K)),
+    "tn": ((K, M), (K, N)),
+}
+"""How A and B lie in memory; the last dimension's elements are neighbours."""
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """C[M, N] = A[M, K] · B[N, K]ᵀ: a kernel and the sizes to compile it with."""
+    """C[M, N] = A · B, both as the kernel's layout says: a kernel and the sizes to compile it with."""
 
     m: int
     n: int
@@ -56,9 +64,14 @@ def gemm(
     mapping: str = "linear()",
     workgroups: int | None = None,
     mma_type: MMAType | None = None,
+    layout: str = "nt",
 ) -> GemmKernel:
-    """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent."""
+    """A GEMM of any shape and dtype, in any order of tiles; `workgroups` makes it persistent.
+
+    `layout`: "n" or "t" for A, which is [M, K] or [K, M], and for B, [K, N] or [N, K].
+    """
     acc = accumulator(dtype)
+    a_dims, b_dims = LAYOUTS[layout]
     written = out or acc
 
     def gemm(a: Any, b: Any, c: Any) -> None:
@@ -71,8 +84,8 @@ def gemm(
         write(cast(total, written), c)
 
     gemm.__annotations__ = {
-        "a": MemoryType((M, K), SHARED_ADDRESS_SPACE, dtype),
-        "b": MemoryType((N, K), SHARED_ADDRESS_SPACE, dtype),
+        "a": MemoryType(a_dims, SHARED_ADDRESS_SPACE, dtype),
+        "b": MemoryType(b_dims, SHARED_ADDRESS_SPACE, dtype),
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, written),
     }
     return GemmKernel(*shape, tile, wave(_constraints(mapping, workgroups, mma_type))(gemm))
@@ -103,11 +116,6 @@ def gemm_bias_gelu(
         "c": MemoryType((M, N), GLOBAL_ADDRESS_SPACE, out),
     }
     return GemmKernel(*shape, tile, wave(_constraints(mapping))(gemm_bias_gelu))
-
-
-def gelu(x: Any) -> Any:
-    """x · Φ(x), by the error function."""
-    return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
 
 
 def _constraints(mapping: str, workgroups: int | None = None, mma_type: MMAType | None = None) -> list[Any]:

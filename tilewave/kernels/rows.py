@@ -19,9 +19,11 @@ from tilewave.runtime.arrays import ArrayView, quick_device, view
 
 M, N = sym.M, sym.N
 
-TILE_BYTES = 8192
-"""Of short rows a workgroup takes so much: four loads of 16 bytes for each lane of four waves of 32."""
-MOST_ROWS = 64
+TILE_BYTES, MOST_ROWS = 8192, 64
+"""Of short rows a CPU takes so much at a time, and so many at most."""
+SHORT_BYTES, SHORT_ROWS = 2048, 4
+"""Of a row that one wave of a GPU reads in four loads of 16 bytes for each of 32 lanes; a workgroup takes a row for
+each of four waves, or, of shorter ones, as many as fill those with one load. Measured on an H200."""
 HELD_BYTES = 131072
 """Of the longest row that a GPU holds whole: eight loads of 16 bytes for each of a workgroup's 1024 lanes."""
 STEP_BYTES = 16384
@@ -51,9 +53,11 @@ class Rows:
 def rows_for(target: str, columns: int, dtype: DType) -> Rows:
     """How to take rows on a target: whole where they leave half of a GPU's registers to compute with, at least."""
     held_bytes, most_bytes = room_for(columns) * max(2, dtype.bytes), target_named(target).most_bytes
-    if most_bytes is not None and held_bytes > min(HELD_BYTES, most_bytes // 2):
+    if most_bytes is None:
+        return Rows(max(1, min(MOST_ROWS, TILE_BYTES // held_bytes)))
+    if held_bytes > min(HELD_BYTES, most_bytes // 2):
         return Rows(1, STEP_BYTES // dtype.bytes)
-    return Rows(max(1, min(MOST_ROWS, TILE_BYTES // held_bytes)))
+    return Rows(1 if held_bytes > SHORT_BYTES else max(SHORT_ROWS, SHORT_BYTES // held_bytes))
 
 
 def matrix(dtype: DType) -> MemoryType:
@@ -112,7 +116,7 @@ def kernel_for(make: Make, choose: Choose = rows_for, **arrays: Any) -> WaveKern
     if key in _KERNELS:
         return _KERNELS[key]
     name = make.__name__.removesuffix("_kernel")
-    views = {of: None if array is None else _looked_at(name, of, array) for of, array in arrays.items()}
+    views = {of: None if array is None else looked_at(name, of, array) for of, array in arrays.items()}
     made = _made(name, make, choose, views)
     if key is not None and len(_KERNELS) < KEPT_KERNELS:
         _KERNELS[key] = made
@@ -138,7 +142,8 @@ def _quick_key(make: Make, arrays: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None
 
 
-def _looked_at(kernel: str, name: str, array: Any) -> ArrayView:
+def looked_at(kernel: str, name: str, array: Any) -> ArrayView:
+    """The memory of an array that a call gives a kernel."""
     try:
         return view(array, f"{kernel}: {name}")
     except CallError as error:

@@ -19,10 +19,14 @@ class Assumed:
     condition: Expression
     loc: Loc
 
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """For the numbers of a call."""
+        return bool(self.condition.evaluate({s: values[s.name] for s in self.condition.symbols()}))
+
     def want(self, kernel: str, values: Mapping[str, Any]) -> None:
         """Refuse a call with numbers for which it does not hold."""
         symbols = list(dict.fromkeys(self.condition.symbols()))
-        if not self.condition.evaluate({s: values[s.name] for s in symbols}):
+        if not self.holds(values):
             told = " and ".join(f"{s} is {values[s.name]}" for s in symbols)
             raise CallError(
                 f"{kernel}: it is assumed that {self.condition}, but {told}",

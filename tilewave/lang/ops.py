@@ -35,7 +35,7 @@ from tilewave.lang.values import (
     together,
     want_number,
 )
-from tilewave.trace import DimensionWindow, Trace, current
+from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, Trace, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
 
@@ -49,6 +49,7 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
+    trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), kind.dtype, False, trace.walked))
     through = memory.through
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
@@ -74,6 +75,7 @@ def write(
     _want_mapping("write", mapping)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
+    trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), tile.dtype, True, trace.walked))
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
     if trace.mask is not None:
         tile = _where_it_holds(trace, tile, place)
@@ -243,7 +245,7 @@ def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> T
     if cols in a.dims and rows in b.dims and rows not in a.dims:
         a, b = b, a
     (depth,) = (d for d in a.dims if d in b.dims and d not in acc.dims)
-    trace.product = trace.product or (rows, cols)
+    trace.products.append(TileProduct(rows, cols, depth, tuple(batch), a.dtype, acc.dtype, trace.walked))
     x = _whole_depth(trace, in_order(a, (*batch, rows, depth)), depth)
     y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
     wish = mma_type.value if mma_type else ""
@@ -431,6 +433,15 @@ def _function(cls: type[ir.Unary], name: str) -> Any:
     return apply
 
 
-exp, exp2, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Exp2, ir.Log, ir.Log2, ir.Log10))
+_power, _flushed_power = _function(ir.Exp2, "exp2"), _function(ir.Exp2Flushed, "exp2")
+
+
+def exp2(x: Traced, flush: bool = False) -> Traced:
+    """2 to the power of every element; `flush`: 0 where the element is below -126, which GPUs compute sooner."""
+    result: Traced = _flushed_power(x) if flush else _power(x)
+    return result
+
+
+exp, log, log2, log10 = (_function(c, c.word()) for c in (ir.Exp, ir.Log, ir.Log2, ir.Log10))
 sqrt, rsqrt, tanh, erf = (_function(c, c.word()) for c in (ir.Sqrt, ir.Rsqrt, ir.Tanh, ir.Erf))
 sin, cos, abs_ = (_function(c, c.word()) for c in (ir.Sin, ir.Cos, ir.Abs))

@@ -8,12 +8,19 @@ Rows of 1024, two waves of 32 lanes, eight neighbours a lane (`rows_in_lanes`): 
 Neighbours first is from the left to the right: registers within a lane, lanes within a wave, registers again; waves
 come last, and meet in shared memory. Every lane that took part has the result, so that its layout is that of the other
 axes. Where the order does not matter, all registers come first, so that lanes exchange one number.
+
+Where it does, and registers come behind lanes, pairs of lanes share the registers among them, so that each goes on with
+half as many: of four registers a and b, c and d, the lanes 0 and 1 have
+
+    lane 0    a0 b0 c0 d0   →   a01 b01   →   a0123   …   and in the end lanes add the registers that they went on with:
+    lane 1    a1 b1 c1 d1       c01 d01       c0123       first bit 1 of the lane's number, which tells a from b and c
+    lane 2    a2 b2 c2 d2       a23 b23       b0123       from d, then bit 0
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any, Literal
@@ -21,6 +28,9 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewave.layouts.formulas import Layout, Term
+
+MANY_TO_COMBINE = 16
+"""Numbers that a lane loads four at a time and combines one by one: with more, lanes do it in fewer instructions."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +57,10 @@ class Digit:
 
 @dataclass(frozen=True)
 class Combining:
-    """One step of a reduction: axes of registers within each lane, or bits of the lane's number between lanes."""
+    """One step of a reduction: axes of registers within each lane, bits of the lane's number between lanes, or, by
+    `halves`, an axis of registers that is shared by lanes which differ in a bit: these two numbers."""
 
-    of: Literal["registers", "lane"]
+    of: Literal["registers", "lane", "halves"]
     which: tuple[int, ...]
 
 
@@ -132,11 +143,22 @@ def neighbours_first(found: Sequence[Mover], run: int) -> list[Combining]:
     for m in found:
         if m.step >= run or m.of == "wave":
             continue
-        if steps and steps[-1].of == m.of == "lane":
-            steps[-1] = Combining("lane", (*steps[-1].which, m.which))
+        last = steps[-1] if steps and steps[-1].of == "lane" else None
+        if m.of == "lane" and last:
+            steps[-1] = Combining("lane", (*last.which, m.which))
+        elif m.of == "registers" and last and m.count & m.count - 1 == 0:
+            steps[-1:] = shared_registers(m, last.which)
         else:
             steps.append(Combining(m.of, (m.which,)))
     return steps
+
+
+def shared_registers(registers: Mover, bits: tuple[int, ...]) -> list[Combining]:
+    """Lanes by these bits, then an axis of registers: the first bits halve the axis, its farthest halves first."""
+    halvings = bits[: registers.count.bit_length() - 1]
+    steps = [Combining("halves", (registers.which, bit)) for bit in halvings]
+    behind = (*bits[len(halvings) :], *halvings[::-1])  # what a lane has left of the axis comes before lanes that share
+    return [*steps, Combining("registers", (registers.which,)), Combining("lane", behind)]
 
 
 def registers_first(found: Sequence[Mover], run: int) -> list[Combining]:
@@ -173,6 +195,17 @@ def with_axis_in_registers(layout: Layout, axis: int, extent: int) -> Layout:
     steps = (*(wider(step, 0) for step in layout.steps), wider((0,) * layout.rank, 1))
     axes = (*layout.axes[:axis], (), *layout.axes[axis:])
     return Layout((*layout.registers, extent), steps, axes, layout.limit)
+
+
+def with_axis_met(layout: Layout, axis: int, extent: int, lanes: int) -> Layout:
+    """The layout of what waves left for all to combine: every lane holds all of it, unless that is much and lanes hold
+    nothing else apart, so that they share it."""
+    is_shared = MANY_TO_COMBINE <= extent <= lanes and extent & extent - 1 == 0
+    if not is_shared or any(layout.axes) or layout.limit or prod(layout.registers) > 1:
+        return with_axis_in_registers(layout, axis, extent)
+    inserted = with_axis_in_registers(layout, axis, 1)
+    mine = (Term("lane", 1, 1, 0 if extent == lanes else extent),)
+    return replace(inserted, axes=(*layout.axes[:axis], mine, *layout.axes[axis:]))
 
 
 def rows_in_lanes(

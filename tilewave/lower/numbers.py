@@ -269,6 +269,13 @@ def _power(name: str) -> Callable[[Written], str]:
     return lambda w: exponential(w, name) if w.dtype == F32 else w.intrinsic(name)
 
 
+def _flushed_power(w: Written) -> str:
+    least, zero = (splat_constant(stored(w.dtype), literal(x, w.dtype), w.lanes) for x in (-126.0, 0.0))
+    is_small = w.f.value(f"fcmp olt {w.kind} {w.operands[0]}, {least}")
+    power = _power("exp2")(w)
+    return w.f.value(f"select {vector(w.lanes, 'i1')} {is_small}, {w.kind} {zero}, {w.kind} {power}")
+
+
 def _error_function(w: Written) -> str:
     name, one = "erff" if w.dtype == F32 else "erf", stored(w.dtype)
     return each(w.f, w.operands[0], w.lanes, w.kind, one, lambda x: w.f.call(one, name, [(one, x)]))
@@ -287,6 +294,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     ir.Erf: _error_function,
     ir.Exp: _power("exp"),
     ir.Exp2: _power("exp2"),
+    ir.Exp2Flushed: _flushed_power,
     ir.Log: lambda w: w.intrinsic("log"),
     ir.Log2: lambda w: w.intrinsic("log2"),
     ir.Log10: lambda w: w.intrinsic("log10"),

@@ -91,6 +91,13 @@ class GroupInstruction(MatrixInstruction):
 
     columns: int = 8
     """The tile has a multiple of these."""
+    turns: bool = False
+    """Whether it also takes operands that lie along their rows' axis, in panels."""
+
+    @property
+    def takes_sums(self) -> bool:
+        """Whether waves may hold its first operand as they hold sums: so of 16 bits, whose 32 bytes of depth are 16."""
+        return self.depth == 16
 
     waves_together: ClassVar[int] = 4
     most_columns: ClassVar[int] = 256
@@ -116,6 +123,11 @@ class GroupInstruction(MatrixInstruction):
     def swizzle(self, row_bytes: int) -> tuple[int, int, int]:
         """Bytes of a chunk, period and rows between changes: chunk c of row r stands at c ^ (r // every % period)."""
         return CHUNK_BYTES, row_bytes // CHUNK_BYTES, max(self.row_bytes) // row_bytes
+
+    def panel_bytes(self, side_bytes: int) -> int:
+        """How long rows in shared memory are, of an operand that has so many bytes along them; 0 where it cannot lie
+        so."""
+        return next((n for n in self.row_bytes if side_bytes % n == 0), 0)
 
 
 INSTRUCTIONS = (
@@ -152,8 +164,8 @@ def _eight_bit(a: str, b: str) -> GroupInstruction:
 
 
 GROUP_INSTRUCTIONS = (
-    GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,)),
-    GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,)),
+    GroupInstruction("f32_64xNx16_f16", 64, 16, "f16", "f16", "f32", (HOPPER,), turns=True),
+    GroupInstruction("f32_64xNx16_bf16", 64, 16, "bf16", "bf16", "f32", (HOPPER,), turns=True),
     *(_eight_bit(a, b) for a in ("f8e4m3fn", "f8e5m2") for b in ("f8e4m3fn", "f8e5m2")),
     GroupInstruction("i32_64xNx32_i8", 64, 32, "i8", "i8", "i32", (HOPPER,), columns=16),
     GroupInstruction("f32_64xNx8_tf32", 64, 8, "f32", "f32", "f32", (HOPPER,), ignored_bits=13),

@@ -1,8 +1,9 @@
 """How many waves share a workgroup's rows, where nobody says so: as many as keep memory busy with few registers each.
 
-Each lane takes four chunks of 16 bytes. Where that makes more than 512 lanes, each takes twice as much, and only beyond
-that there are more lanes; where waves meet more than once, 256 are many, since it is other workgroups that work while
-one waits. Measured on an H200 for rows of 256 to 65,536 columns.
+Each lane takes four chunks of 16 bytes, but up to four waves have a row each, if a chunk is left for every lane. Where
+that makes more than 512 lanes, each takes twice as much, and only beyond that there are more lanes; where waves meet
+more than once, 256 are many, since it is other workgroups that work while one waits. Measured on an H200 for rows of
+256 to 65,536 columns.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewave.analysis.loads import memory_order
-from tilewave.ir.core import Kernel
+from tilewave.ir.core import Kernel, Op
 from tilewave.ir.ops import Mma, Read, Reduce, Shift
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
@@ -19,6 +20,8 @@ from tilewave.machine.chips import Chip
 
 CHUNK_BYTES, CHUNKS_BYTES = 16, 64
 """What a lane takes at once, and in all."""
+ROWS_APART = 4
+"""That waves of one workgroup take by themselves, however short they are."""
 LANES_AT_ONCE = 1024
 """That a processor is to hold, so that enough is under way from memory; they have 64 registers each on an H200."""
 MANY_LANES, MANY_THAT_MEET_OFTEN = 512, 256
@@ -48,8 +51,15 @@ class ChooseWaves:
         if lanes > many:
             lanes = max(many, lanes // 2)
         wanted = min(lanes // self.machine.lanes, self.machine.most_waves)
-        waves = self.sharing(largest, max(1, wanted)) if largest else 1
+        apart = self.apart(largest) if largest and all(map(_is_of_rows, ops)) else 1
+        waves = self.sharing(largest, max(1, wanted, apart)) if largest else 1
         return replace(kernel, waves=(waves, 1), resident=max(1, LANES_AT_ONCE // (waves * self.machine.lanes)))
+
+    def apart(self, op: Read) -> int:
+        """As many waves as have rows to themselves, up to four, and a chunk for each of their lanes."""
+        shape = op.result.type.shape
+        rows = prod(shape) // shape[memory_order(op)[-1]]
+        return min(rows, ROWS_APART, _bytes(op) // (CHUNK_BYTES * self.machine.lanes))
 
     def sharing(self, op: Read, wanted: int) -> int:
         """About so many waves, which share a row's chunks evenly: it may be an odd number of powers of two long."""
@@ -63,6 +73,11 @@ class ChooseWaves:
         while odd * 2 <= wanted and rounds % (odd * 2) == 0:
             odd *= 2
         return odd
+
+
+def _is_of_rows(op: Op) -> bool:
+    """Whether it reduces rows, if it reduces anything."""
+    return not isinstance(op, Reduce) or op.axes == (len(op.x.type.shape) - 1,)
 
 
 def _bytes(op: Read) -> int:

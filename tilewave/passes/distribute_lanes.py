@@ -44,6 +44,7 @@ from tilewave.ir.ops import (
     LoadTransposed,
     Loop,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Mma,
     Part,
@@ -52,6 +53,7 @@ from tilewave.ir.ops import (
     Read,
     Rearrange,
     Reduce,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Role,
@@ -250,10 +252,17 @@ class _Lanes:
         for step in steps:
             if step.of == "lane":
                 x = self.out.emit(ReduceLanes, x, step.which, op.how, type=x.type, name=op.result.name)
+            elif step.of == "halves":
+                x = self.halved(op, x, axes.index(step.which[0]), step.which[1])
             else:
                 x = self.without_registers(op, x, tuple(axes.index(i) for i in step.which))
                 axes = [i for i in axes if i not in step.which]
         return x
+
+    def halved(self, op: Reduce, x: Value, axis: int, bit: int) -> Value:
+        shape = tuple(n // 2 if i == axis else n for i, n in enumerate(x.type.shape))
+        kind = Vector(shape, x.type.dtype)
+        return self.out.emit(ReduceHalves, x, axis, bit, op.how, type=kind, name=op.result.name)
 
     def first_register(self, x: Value) -> Value:
         """One of those that hold the same."""
@@ -286,22 +295,30 @@ class _Lanes:
     def group_product(self, op: Mma, acc: Value) -> Value:
         """A product of what lies in shared memory; lanes hold nothing but its sums."""
         waves = self.spreads.waves
-        (a, a_at), (b, b_at) = self.staged(op, op.a), self.staged(op, op.b)
         fragment, (rows, cols) = GroupFragment(op.depth), op.acc.type.shape[-2:]
-        if group := fragment.group(rows, waves):
-            first = self.out.emit(Add, a_at[-2], self.place(group), type=INDEX_SCALAR)
-            a_at = (*a_at[:-2], first, a_at[-1])
         shape = (fragment.group_rows(rows, waves), cols, op.depth)
-        parts = (a, a_at, b, b_at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
-        return self.out.emit(MatrixShared, *parts, type=acc.type, name=op.result.name)
+        b = self.staged(op, op.b)
+        turned = (1,) if _is_turned(b) else ()
+        rest = (b.memory, b.at, acc, shape, op.instruction, (), BY_NAME[op.instruction].ignored_bits)
+        if self.spreads.is_held(op.a):
+            ((a, _),) = self.held(op.a)
+            return self.out.emit(MatrixHeld, a, *rest, turned, type=acc.type, name=op.result.name)
+        read = self.staged(op, op.a)
+        at = list(read.at)
+        if group := fragment.group(rows, waves):
+            along = read.axes[-2]
+            at[along] = self.out.emit(Add, at[along], self.place(group), type=INDEX_SCALAR)
+        turned = (0, *turned) if _is_turned(read) else turned
+        return self.out.emit(MatrixShared, read.memory, tuple(at), *rest, turned, type=acc.type, name=op.result.name)
 
-    def staged(self, op: Mma, operand: Value) -> tuple[Value, tuple[Value, ...]]:
-        """The shared memory of an operand, and where in it the operand begins."""
+    def staged(self, op: Mma, operand: Value) -> Read:
+        """How an operand is read from shared memory."""
         read = self.spreads.maker(operand)
         if not isinstance(read, Read) or not lies_in(read.memory, "shared"):
             raise lacking("stage_shared", "an operand of this product does not lie in shared memory", op.loc)
-        assert tuple(sorted(read.axes)) == read.axes, f"{op.loc}: {operand} is not read along its rows"
-        return read.memory, read.at
+        *batch, _, _ = read.axes
+        assert batch == list(range(len(batch))), f"{op.loc}: batches of {operand} do not come first"
+        return read
 
     def held(self, tile: Value) -> list[tuple[Value, Layout]]:
         spread = self.spreads.held(tile)
@@ -580,3 +597,8 @@ def _reading(op: Read, layout: Layout, lanes: int, rows: int) -> Layout:
 def _tiles_of(op: Op) -> list[Value]:
     made = [*op.results, *(v for block in op.blocks for v in block.args)]
     return [v for v in made if isinstance(v.type, Tile)]
+
+
+def _is_turned(read: Read) -> bool:
+    """Whether the rows of a tile, and not its depth, run along the memory's last axis."""
+    return read.axes[-1] < read.axes[-2]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tilewave.analysis.rounds import hands_over
 from tilewave.analysis.splits import tiles_of
 from tilewave.analysis.tile_programs import computes_one_tile
 from tilewave.ir.build import Builder, Number
@@ -39,7 +40,7 @@ class MakePersistent:
     def __call__(self, kernel: Kernel) -> Kernel:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         fits = isinstance(kernel.workgroups, int) and kernel.workgroups <= self.workgroups
-        if not self.workgroups or fits or not products:
+        if not self.workgroups or fits or not products or hands_over(kernel):
             return kernel
         if not computes_one_tile(kernel):
             many = kernel.workgroups if isinstance(kernel.workgroups, int) else "all"

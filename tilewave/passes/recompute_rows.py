@@ -14,16 +14,12 @@ or a workgroup that finds no room.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
+from tilewave.analysis.held_registers import MOST_HELD_BYTES, held_bytes
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Barrier, Broadcast, Elementwise, Load, Renew
 from tilewave.ir.rewrite import map_blocks, names, substitute
-from tilewave.ir.types import Vector
-
-MOST_HELD_BYTES = 192
-"""Of one vector over a barrier: a lane has 256 bytes of registers where a thousand of them share a processor."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +38,7 @@ class RecomputeRows:
         return replace(kernel, body=recompute(kernel.body))
 
     def is_wide(self, v: Value) -> bool:
-        return _bytes(v) > self.most_bytes
-
-
-def _bytes(v: Value) -> int:
-    """That a lane holds."""
-    return prod(v.type.shape) * v.type.dtype.bytes if isinstance(v.type, Vector) else 0
+        return held_bytes(v) > self.most_bytes
 
 
 class _Recomputing:
@@ -75,19 +66,19 @@ class _Recomputing:
 
     def is_held_over(self, v: Value) -> bool:
         is_old = self.made_behind.get(v, self.barriers) < self.barriers
-        return _bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
+        return held_bytes(v) > self.most_bytes and is_old and not isinstance(self.makers[v], Load)
 
     def can_be_had(self, v: Value) -> bool:
         """Whether it is computed one by one from what takes fewer registers."""
-        return isinstance(self.makers[v], (Elementwise, Broadcast)) and self.narrowest(v) < _bytes(v)
+        return isinstance(self.makers[v], (Elementwise, Broadcast)) and self.narrowest(v) < held_bytes(v)
 
     def narrowest(self, v: Value) -> int:
         """The bytes of what has to be held so that it can be computed."""
         if not self.is_held_over(v):
-            return _bytes(v) if isinstance(self.makers.get(v), Load) else 0
+            return held_bytes(v) if isinstance(self.makers.get(v), Load) else 0
         op = self.makers[v]
         if not isinstance(op, (Elementwise, Broadcast)):
-            return _bytes(v)
+            return held_bytes(v)
         return sum(self.narrowest(x) for x in dict.fromkeys(op.operands))
 
     def had_again(self, v: Value) -> Value:

@@ -12,30 +12,47 @@
     write(%sums, %c, [%m, %n]) {guard = [0, 1]}    →     loop(%inside) { write(%sums, %c, [%m, %n]) }
                                                          loop(1 - %inside) { write(%sums, …) {guard = [0, 1]} }
 
-How many steps lie inside is a number of the launch. A step begins inside its memory, so that few are left for the edge:
+Inside, no element lies past the end of a row, and whatever is chosen by that is chosen now. How many steps lie inside
+is a number of the launch. A step begins inside its memory, so that few are left for the edge:
 one, where steps are as long as their tiles. With sizes that are known, guard_edges knows all that itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewave.analysis.accesses import Access, sizes
-from tilewave.analysis.affine import Sums
+from tilewave.analysis.affine import Affine, Sums
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.copies import Copier
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import is_open
-from tilewave.ir.ops import Allocate, Loop, Overlay, Role, While, Write, WriteThrough, Yield
-from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
+from tilewave.ir.ops import (
+    Add,
+    Allocate,
+    Broadcast,
+    Iota,
+    Less,
+    Loop,
+    Overlay,
+    Role,
+    Select,
+    While,
+    Write,
+    WriteThrough,
+    Yield,
+)
+from tilewave.ir.rewrite import map_blocks, names, substitute, walk
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Extent, Scalar
 
 AROUND = (Loop, While, Role)
 """Ops whose blocks have accesses of their own."""
 Guards = Mapping[int, tuple[int, ...]]
 """The axes that need no guard, by the identity of an op."""
+Reached = tuple[int, frozenset[tuple[Value, int]], int, Extent]
+"""Where elements begin (a constant, and multiples of values), how many they are, and the extent that they lie in."""
 
 
 def separate_edges(kernel: Kernel) -> Kernel:
@@ -93,7 +110,7 @@ class _Separation:
         builder = Builder(self.taken, locate=lambda: loop.loc)
         whole = self.whole_steps(loop, list(edges), builder)
         inside = tuple(builder.fresh(f"{v.name}_inside", v.type) for v in loop.results)
-        body = self.block(replace(loop.body, ops=_without(loop.body.ops, guards)))
+        body = self.block(replace(loop.body, ops=self.without(loop.body.ops, guards)))
         builder.effect(Loop, whole.value, loop.init, body, results=inside)
         self.edge(loop, whole, max(edge.most_behind for edge in edges), inside, builder)
         return builder.ops
@@ -151,7 +168,7 @@ class _Separation:
             return ops
         builder = Builder(self.taken, locate=lambda: parted[0].loc)
         inside = self.inside([op for op in parted if isinstance(op, Access)], guards, builder)
-        self.once(inside, _without(parted, guards), builder)
+        self.once(inside, self.without(parted, guards), builder)
         self.once(1 - inside, tuple(map(Copier(builder, "edge").op, parted)), builder)
         return (*ops[:first], *numbers, *builder.ops, *ends)
 
@@ -159,6 +176,47 @@ class _Separation:
         """The guarded axes along which a launch tells whether the tile lies inside."""
         extents = op.memory.type.extents
         return tuple(a for a in op.guard if isinstance(extents[a], str) and self.ranges.of(op.at[a])[0] >= 0)
+
+    def without(self, ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
+        """The ops with fewer guards, and without masks that hold where those do."""
+        reached = {place for op in ops if isinstance(op, Access) for place in self.reached(op, guards.get(id(op), ()))}
+        makers = {v: op for op in ops for v in op.results}
+        held: set[Value] = set()
+        chosen: dict[Value, Value] = {}
+        found: list[Op] = []
+        for op in _with_fewer_guards(ops, guards):
+            match op := substitute(op, chosen):
+                case Less() if self.compared(op, makers) in reached:
+                    held.add(op.result)
+                case Broadcast(x) if x in held:
+                    held.add(op.result)
+                case Select(condition, x) if condition in held:
+                    chosen[op.result] = x
+                    continue
+                case _:
+                    pass  # it is no mask
+            found.append(op)
+        return tuple(found)
+
+    def reached(self, op: Access, axes: Sequence[int]) -> Iterator[Reached]:
+        tile = sizes(op)
+        for axis in axes:
+            yield self.place(self.sums.of(op.at[axis]), tile.get(axis, 1), op.memory.type.extents[axis])
+
+    def compared(self, op: Less, makers: Mapping[Value, Op]) -> Reached | None:
+        """Of which elements it says whether they lie below an extent, if it says that."""
+        places, end = makers.get(op.a), makers.get(op.b)
+        if not isinstance(end, Broadcast):
+            return None
+        parts = [makers.get(v) for v in places.operands] if isinstance(places, Add) else [places]
+        starts = [part for part in parts if isinstance(part, Broadcast)]
+        if sum(isinstance(part, Iota) for part in parts) != 1 or len(starts) != len(parts) - 1:
+            return None
+        start = self.sums.of(starts[0].x) if starts else Affine()
+        return self.place(start, op.a.type.shape[0], end.x.name)
+
+    def place(self, start: Affine, size: int, extent: Extent) -> Reached:
+        return start.constant, frozenset(start.terms.items()), size, extent
 
     def inside(self, ops: Sequence[Access], guards: Guards, builder: Builder) -> Number:
         """1 where every tile lies inside, else 0."""
@@ -176,8 +234,7 @@ class _Separation:
         builder.effect(Loop, trips.value, (), body)
 
 
-def _without(ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
-    """The ops with fewer guards."""
+def _with_fewer_guards(ops: Sequence[Op], guards: Guards) -> tuple[Op, ...]:
     return tuple(
         replace(op, guard=tuple(a for a in op.guard if a not in guards[id(op)])) if guards.get(id(op)) else op  # type: ignore[attr-defined,call-arg]
         for op in ops

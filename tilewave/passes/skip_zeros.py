@@ -7,7 +7,8 @@
     }                                                yield([%z])
                                                    }
 
-A lane has 128 sums or more; to clear them takes as long as a good part of a step, and nothing multiplies meanwhile.
+So does a product that adds to zeros by itself. A lane has 128 sums or more; to clear them takes as long as a good part
+of a step, and nothing multiplies meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import replace
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import Const, Loop, MatrixShared, NotEqual, Unset
+from tilewave.ir.ops import Const, GroupProduct, Loop, NotEqual, Unset
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import names, rewrite, uses, walk
 from tilewave.ir.types import BOOL, INDEX_SCALAR, Scalar, Vector
@@ -57,7 +58,15 @@ def skip_zeros(kernel: Kernel) -> Kernel:
         body = _telling(op.body, counter, sums, builder)
         return [*unset.values(), replace(op, init=tuple(init), body=body)]
 
-    return rewrite(kernel, begin).declining(*declined)
+    def alone(op: Op) -> Sequence[Op] | None:
+        """A product that adds to zeros wherever it stands."""
+        if not isinstance(op, GroupProduct) or op.acc not in zeros or op.adds:
+            return None
+        unset = Unset(results=(builder.fresh(op.acc.name, op.acc.type),), loc=op.loc)
+        never = Const(False, results=(builder.fresh("adds", Scalar(BOOL)),), loc=op.loc)
+        return [unset, never, replace(op, acc=unset.result, adds=(never.result,))]  # type: ignore[call-arg]
+
+    return rewrite(rewrite(kernel, begin), alone).declining(*declined)
 
 
 def _is_zeros(op: Op) -> bool:
@@ -65,7 +74,7 @@ def _is_zeros(op: Op) -> bool:
 
 
 def _adds_to(sums: Value, op: Op) -> bool:
-    return isinstance(op, MatrixShared) and op.acc == sums and not op.adds
+    return isinstance(op, GroupProduct) and op.acc == sums and not op.adds
 
 
 def _telling(body: Block, counter: Value, sums: Sequence[Value], builder: Builder) -> Block:

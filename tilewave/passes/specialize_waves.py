@@ -9,15 +9,19 @@
     }                                  }                                        } }
 
 Step s uses slot s % stages in phase s // stages % 2. Steps are counted through all loops, so that phases go on from
-tile to tile, and the producer fills stages for the next tile while this one is still multiplied and written. What
+tile to tile, and the producer fills stages for the next tile while this one is still multiplied and written. Tiles for
+different products, as in attention, have a ring each; what is copied outside the innermost loop has one too. What
 consumers hand to each other through shared memory has barriers of its own, which the producer knows nothing of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from math import prod
+from typing import Any
 
 from tilewave.analysis.excerpts import excerpt, renamed
 from tilewave.errors import Loc
@@ -32,6 +36,7 @@ from tilewave.ir.ops import (
     Const,
     Copy,
     CopyAsyncSignal,
+    GroupProduct,
     Launch,
     Load,
     Loop,
@@ -51,6 +56,11 @@ from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
 SIGNAL_BYTES = 8
+LEAST_STAGES = 4
+"""Three cost one percent on the shapes measured, two a third."""
+IN_FLIGHT_BYTES = 96 << 10
+"""Of a ring: with so much on its way memory is busy, and on an H200 more of it was no quicker. Two workgroups that have
+such a ring each fit on a processor."""
 
 WAVES_MEET = Reason(
     "waves hand global memory over to each other here, and a wave that runs ahead to bring tiles could not meet them: "
@@ -67,68 +77,128 @@ FEWER_STAGES = Reason(
 class SpecializeWaves:
     """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`.
 
-    Three stages cost one percent on the shapes measured, two a third. Waves that do not multiply keep
+    Unsaid, four, or as many as keep memory busy where tiles are small. Waves that do not multiply keep
     `producer_registers` for each lane, enough to ask for copies.
     """
 
     machine: Chip
-    stages: int = 4
+    stages: int | None = None
     fewest: int = 1
     producer_registers: int = 40
 
     def __repr__(self) -> str:
-        return f"SpecializeWaves({self.stages})"
+        return f"SpecializeWaves({self.stages or ''})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         if kernel.level != "lane":
             raise lacking("distribute_lanes", f"{kernel.name} still speaks of whole tiles")
         homes = [block for block in _blocks(kernel.body) if any(isinstance(op, Copy) for op in block.ops)]
         meet = next((op for op in walk(kernel.body) if isinstance(op, Barrier) and op.over == "global"), None)
-        if len(homes) != 1:
+        if not homes or not all(_is_inside(inner, outer) for outer, inner in pairwise(homes)):
             return kernel
         if meet is not None:  # the producer runs ahead, and cannot meet the others where they hand memory over
             return kernel.declining(WAVES_MEET.at(meet.loc))
-        ring = {op.to for op in homes[0].ops if isinstance(op, Copy)}
-        stages = self.stages_for(kernel, ring)
-        made = _Split(kernel, homes[0], stages, self.producer_registers).kernel()
-        if stages == self.stages:
+        stages = self.stages_for(kernel, homes)
+        made = _Split(kernel, homes, stages, self.producer_registers).kernel()
+        wished = self.stages or LEAST_STAGES
+        if stages[-1] >= wished:
             return made
-        facts = {"stages": stages, "wished": self.stages, "bytes": sum(map(_bytes, ring))}
-        return made.declining(FEWER_STAGES.at(next(op.loc for op in homes[0].ops if isinstance(op, Copy)), **facts))
+        facts = {"stages": stages[-1], "wished": wished, "bytes": _ring_bytes(homes[-1])}
+        return made.declining(FEWER_STAGES.at(next(op.loc for op in homes[-1].ops if isinstance(op, Copy)), **facts))
 
-    def stages_for(self, kernel: Kernel, ring: set[Value]) -> int:
-        other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in ring]
+    def stages_for(self, kernel: Kernel, homes: Sequence[Block]) -> tuple[int, ...]:
+        """Of what is brought where: in the innermost loop as many as fit; around it two, where that leaves it two."""
+        copied = {op.to for home in homes for op in home.ops if isinstance(op, Copy)}
+        other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
-        return max(self.fewest, min(self.stages, left // (sum(map(_bytes, ring)) + 2 * SIGNAL_BYTES)))
+        *around, inner = (_ring_bytes(home) + 2 * SIGNAL_BYTES * len(streams(home)) for home in homes)
+        wished = self.stages or max(LEAST_STAGES, IN_FLIGHT_BYTES // _ring_bytes(homes[-1]))
+        for outer in (2, 1) if around else (1,):
+            found = min(wished, (left - outer * sum(around)) // inner)
+            if found >= 2:
+                break
+        return (*[outer] * len(around), max(self.fewest, found))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one ring holds: tiles that are awaited together, and left together."""
+
+    copies: tuple[Copy, ...]
+    stages: int
+    full: Value
+    empty: Value
+
+    @property
+    def memories(self) -> frozenset[Value]:
+        return frozenset(copy.to for copy in self.copies)
+
+    @property
+    def bytes(self) -> int:
+        """Of one stage."""
+        return sum(_bytes(copy.to) for copy in self.copies)
+
+    def read_by(self, op: Op) -> bool:
+        """Whether it, or what stands in it, multiplies these tiles."""
+        inside = (op, *(inner for block in op.blocks for inner in walk(block)))
+        return any(isinstance(product, GroupProduct) and self.memories & set(product.read) for product in inside)
+
+
+def streams(home: Block) -> list[list[Copy]]:
+    """The copies of a block, apart where they are for different products; one that adds to another's sums goes on."""
+    copies = [op for op in home.ops if isinstance(op, Copy)]
+    chain: dict[Value, Value] = {}
+    wanted: dict[Value, set[Value]] = {}
+    for op in walk(home):
+        if isinstance(op, GroupProduct):
+            chain[op.result] = chain.get(op.acc, op.result)
+            wanted.setdefault(chain[op.result], set()).update(op.read)
+    found: list[tuple[set[Value], list[Copy]]] = []
+    for copy in copies:
+        mine = {copy.to}.union(*(memories for memories in wanted.values() if copy.to in memories))
+        same = next((stream for stream in found if mine & stream[0]), None)
+        if same is None:
+            found.append((mine, [copy]))
+        else:
+            same[0].update(mine)
+            same[1].append(copy)
+    return [those for _, those in found]
 
 
 class _Split:
-    def __init__(self, kernel: Kernel, home: Block, stages: int, producer_registers: int) -> None:
-        self.old, self.home, self.stages, self.producer_registers = kernel, home, stages, producer_registers
+    def __init__(self, kernel: Kernel, homes: Sequence[Block], stages: tuple[int, ...], registers: int) -> None:
+        self.old, self.producer_registers = kernel, registers
         self.consumers = prod(kernel.waves)
-        self.copies = [op for op in home.ops if isinstance(op, Copy)]
         self.builder = Builder(names(kernel))
-        self.loc = self.copies[0].loc
         loads = [op.memory for op in walk(kernel.body) if isinstance(op, Load)]
         self.handed = frozenset(memory for memory in loads if lies_in(memory, "shared"))
         """What lanes of the consumers write for others of them."""
-        self.rings = {op.to: self.ring(op.to) for op in self.copies}
-        self.full, self.empty = (self.builder.fresh(name, Signals((stages,))) for name in ("full", "empty"))
+        self.streams = [
+            [self.stream(copies, count) for copies in streams(home)] for home, count in zip(homes, stages, strict=True)
+        ]
+        """Of every block that copies, from the outermost on."""
+        every = [stream for those in self.streams for stream in those]
+        self.loc = every[0].copies[0].loc
+        self.rings = {op.to: self.ring(op.to, stream.stages) for stream in every for op in stream.copies}
 
-    def ring(self, memory: Value) -> Value:
+    def stream(self, copies: list[Copy], stages: int) -> Stream:
+        full, empty = (self.builder.fresh(name, Signals((stages,))) for name in ("full", "empty"))
+        return Stream(tuple(copies), stages, full, empty)
+
+    def ring(self, memory: Value, stages: int) -> Value:
         kind = memory.type
         assert isinstance(kind, Memory)
-        return self.builder.fresh(f"{memory.name}_ring", replace(kind, extents=(self.stages, *kind.shape)))
+        return self.builder.fresh(f"{memory.name}_ring", replace(kind, extents=(stages, *kind.shape)))
 
     def kernel(self) -> Kernel:
         shared, own = self.seen_by_all()
         self.zero = Const(0, results=(self.builder.fresh("no_step", INDEX_SCALAR),), loc=self.loc)
         consumer, producer = self.consumer(own), self.producer(own)
-        signals = [
-            MakeSignals(1, results=(self.full,), loc=self.loc),
-            MakeSignals(self.consumers // GROUP, results=(self.empty,), loc=self.loc),
-            Barrier(loc=self.loc),
-        ]
+        signals: list[Op] = []
+        for stream in (stream for those in self.streams for stream in those):
+            signals.append(MakeSignals(1, results=(stream.full,), loc=self.loc))
+            signals.append(MakeSignals(self.consumers // GROUP, results=(stream.empty,), loc=self.loc))
+        signals.append(Barrier(loc=self.loc))
         roles = [
             Role(0, self.consumers, consumer, self.producer_registers, loc=self.loc),
             Role(self.consumers, self.consumers + 1, producer, loc=self.loc),
@@ -153,9 +223,12 @@ class _Split:
     # -- the two roles
 
     def consumer(self, body: Block) -> Block:
-        ops, _ = self.threaded(body, self.zero.result, self.multiply)
+        ops, _ = self.threaded(body, self.first_steps(), self.multiply)
         without = rewrite_block(Block((), tuple(ops)), lambda op: [] if op == Barrier() else None)
         return excerpt(self.meeting(without), lambda op: op.has_effect and not op.ends_blocks)
+
+    def first_steps(self) -> Steps:
+        return (self.zero.result,) * len(self.streams)
 
     def meeting(self, block: Block) -> Block:
         """With barriers of the consumers alone, where they hand something to each other: in front of what they store
@@ -171,85 +244,105 @@ class _Split:
         return replace(block, ops=tuple(ops))
 
     def producer(self, body: Block) -> Block:
-        ops, _ = self.threaded(body, self.zero.result, self.bring)
+        ops, _ = self.threaded(body, self.first_steps(), self.bring)
         part = excerpt(Block((), tuple(ops)), lambda op: isinstance(op, (Await, Arrive, CopyAsyncSignal)))
         return renamed(part, lambda v: self.builder.fresh(f"{v.name}_ahead", v.type))
 
-    def threaded(self, block: Block, step: Value, make: Step) -> tuple[list[Op], Value]:
-        """The ops of a block, with the number of the step handed through the loops around the copies."""
+    def threaded(self, block: Block, steps: Steps, make: Step) -> tuple[list[Op], Steps]:
+        """The ops of a block, with the numbers of the steps handed through the loops around the copies.
+
+        `steps` has one for this block's copies, if it has any, and for those of each block inside it that copies.
+        """
+        home = len(self.streams) - len(steps)
         ops = [op for op in block.ops if not isinstance(op, Yield)]
-        if any(isinstance(op, Copy) for op in ops):
-            return make(ops, step)
+        copies = any(isinstance(op, Copy) for op in ops)
+        inner = steps[1:] if copies else steps
         found: list[Op] = []
         for op in ops:
-            if isinstance(op, (Loop, While)) and any(isinstance(inner, Copy) for inner in walk(op.body)):
-                found.append(self.carrying(op, step, make))
-                step = found[-1].results[-1]
+            if isinstance(op, (Loop, While)) and any(isinstance(inside, Copy) for inside in walk(op.body)):
+                found.append(self.carrying(op, inner, make))
+                inner = found[-1].results[len(found[-1].results) - len(inner) :]
             else:
                 found.append(op)
-        return found, step
+        if not copies:
+            return found, inner
+        for stream in self.streams[home]:
+            found = make(found, stream, steps[0])
+        counted, after = self.counted(found, steps[0])
+        return counted, (after, *inner)
 
-    def carrying(self, op: Loop | While, step: Value, make: Step) -> Op:
-        inside, result = (self.builder.fresh("step", INDEX_SCALAR) for _ in range(2))
+    def carrying(self, op: Loop | While, steps: Steps, make: Step) -> Op:
+        inside, results = (tuple(self.fresh_step() for _ in steps) for _ in range(2))
         ops, after = self.threaded(op.body, inside, make)
         end = op.body.ops[-1]
         assert isinstance(end, Yield)
-        body = Block((*op.body.args, inside), (*ops, replace(end, values=(*end.values, after))))
-        new = replace(op, init=(*op.init, step), body=body, results=(*op.results, result))
+        body = Block((*op.body.args, *inside), (*ops, replace(end, values=(*end.values, *after))))
+        new = replace(op, init=(*op.init, *steps), body=body, results=(*op.results, *results))
         if isinstance(new, While):
-            looked_at = self.builder.fresh("step", INDEX_SCALAR)
-            return replace(new, condition=replace(new.condition, args=(*new.condition.args, looked_at)))
+            looked_at = tuple(self.fresh_step() for _ in steps)
+            return replace(new, condition=replace(new.condition, args=(*new.condition.args, *looked_at)))
         return new
+
+    def fresh_step(self) -> Value:
+        return self.builder.fresh("step", INDEX_SCALAR)
 
     # -- one step
 
-    def multiply(self, ops: list[Op], step: Value) -> tuple[list[Op], Value]:
+    def multiply(self, ops: list[Op], stream: Stream, step: Value) -> list[Op]:
         """Products take the stage of this step when it is full, and leave it behind the last one."""
-        readers = [op for op in ops if isinstance(op, MatrixShared)]
+        readers = [op for op in ops if stream.read_by(op)]
         found: list[Op] = []
         for op in ops:
-            if not isinstance(op, (Copy, MatrixShared)):
-                found.append(op)
-            if not isinstance(op, MatrixShared):
+            if isinstance(op, Copy) and op in stream.copies:
                 continue
             if op is readers[0]:
-                before, slot, phase = self.place(step, op.loc)
-                found += [*before, Await(self.full, slot, phase, loc=op.loc)]
-            found.append(self.on_slot(op, slot))
+                before, slot, phase = self.place(step, stream.stages, op.loc)
+                found += [*before, Await(stream.full, slot, phase, loc=op.loc)]
+            if op in readers:
+                found += rewrite_block(Block((), (op,)), partial(self.on_slot, stream, slot)).ops
+            else:
+                found.append(op)
             if op is readers[-1]:
-                found.append(Arrive(self.empty, slot, waves=GROUP, loc=op.loc))
-        return self.counted(found, step)
+                found.append(Arrive(stream.empty, slot, waves=GROUP, loc=op.loc))
+        return found
 
-    def bring(self, ops: list[Op], step: Value) -> tuple[list[Op], Value]:
+    def bring(self, ops: list[Op], stream: Stream, step: Value) -> list[Op]:
         """Copies go to the stage of this step when it is empty."""
-        expected = sum(_bytes(copy.to) for copy in self.copies)
         found: list[Op] = []
         for op in ops:
-            if not isinstance(op, Copy):
+            if not isinstance(op, Copy) or op not in stream.copies:
                 found.append(op)
                 continue
-            if op is self.copies[0]:
-                before, slot, phase = self.place(step, op.loc)
+            if op is stream.copies[0]:
+                before, slot, phase = self.place(step, stream.stages, op.loc)
                 one = Const(1, results=(self.builder.fresh("one", INDEX_SCALAR),), loc=op.loc)
                 with self.builder.region():
                     self.builder.locate = lambda loc=op.loc: loc  # type: ignore[misc]
                     last = (Number(self.builder, one.result) - Number(self.builder, phase)).value
                     before += [one, *self.builder.ops]
-                found += [*before, Await(self.empty, slot, last, loc=op.loc)]
-                found.append(Arrive(self.full, slot, expect=expected, loc=op.loc))
-            to = self.rings[op.to]
-            found.append(CopyAsyncSignal(op.memory, op.at, to, (slot, *op.to_at), self.full, slot, op.axes, loc=op.loc))
-        return self.counted(found, step)
+                found += [*before, Await(stream.empty, slot, last, loc=op.loc)]
+                found.append(Arrive(stream.full, slot, expect=stream.bytes, loc=op.loc))
+            to = (self.rings[op.to], (slot, *op.to_at))
+            found.append(CopyAsyncSignal(op.memory, op.at, *to, stream.full, slot, op.axes, loc=op.loc))
+        return found
 
-    def on_slot(self, op: MatrixShared, slot: Value) -> MatrixShared:
-        return replace(op, a=self.rings[op.a], a_at=(slot, *op.a_at), b=self.rings[op.b], b_at=(slot, *op.b_at))
+    def on_slot(self, stream: Stream, slot: Value, op: Op) -> list[Op] | None:
+        """A product with those of its operands that lie in a ring taken from a slot of it."""
+        if not isinstance(op, GroupProduct):
+            return None
+        new: dict[str, Any] = {}
+        if op.b in stream.memories:
+            new |= {"b": self.rings[op.b], "b_at": (slot, *op.b_at)}
+        if isinstance(op, MatrixShared) and op.a in stream.memories:
+            new |= {"a": self.rings[op.a], "a_at": (slot, *op.a_at)}
+        return [replace(op, **new)] if new else None
 
-    def place(self, step: Value, loc: Loc) -> tuple[list[Op], Value, Value]:
+    def place(self, step: Value, stages: int, loc: Loc) -> tuple[list[Op], Value, Value]:
         """The slot and the phase of a step, and the ops that compute them."""
         with self.builder.region():
             self.builder.locate = lambda: loc
             number = Number(self.builder, step)
-            slot, phase = number % self.stages, number // self.stages % 2
+            slot, phase = number % stages, number // stages % 2
             return list(self.builder.ops), slot.value, phase.value
 
     def counted(self, ops: list[Op], step: Value) -> tuple[list[Op], Value]:
@@ -259,8 +352,10 @@ class _Split:
             return [*ops, *self.builder.ops], after
 
 
-Step = Callable[[list[Op], Value], tuple[list[Op], Value]]
-"""The ops of a step for one role, and the number of the next step."""
+Steps = tuple[Value, ...]
+"""The number of the step, for each block that copies, from the outermost on."""
+Step = Callable[[list[Op], Stream, Value], list[Op]]
+"""The ops of a step for one role, with what it does for a stream."""
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -274,3 +369,12 @@ def _bytes(memory: Value) -> int:
     kind = memory.type
     assert isinstance(kind, Memory)
     return elements(kind) * kind.dtype.bytes
+
+
+def _ring_bytes(home: Block) -> int:
+    """Of one stage of all that a block copies."""
+    return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy))
+
+
+def _is_inside(inner: Block, outer: Block) -> bool:
+    return any(block is inner for op in outer.ops for own in op.blocks for block in _blocks(own))

@@ -34,7 +34,7 @@ from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iota, Mma, Permute, Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, walk
-from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Placement, Swizzled, Tile
+from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Panels, Placement, Swizzled, Tile
 from tilewave.layouts.formulas import Layout, blocks, linear, read_transposed
 from tilewave.layouts.fragments import Fragment
 from tilewave.machine.banks import ports
@@ -61,8 +61,10 @@ class _Staging:
         self.builder = Builder(names(kernel))
         self.makers = {v: op for op in walk(kernel.body) for v in op.results}
         self.memories: dict[Value, Value] = {}
+        self.turned: set[Value] = set()
+        """Operands that lie along their rows in shared memory, as they do in global memory."""
         self.transposed: dict[Value, TransposingRead] = {}
-        """Operands that lie in shared memory as in global memory, and how lanes read them so."""
+        """Those of them that lanes read for each other, and how."""
         self.allocations: list[Op] = []
         self.reads: dict[Value, Read] = {}
         """What becomes of reads, by their results."""
@@ -107,13 +109,14 @@ class _Staging:
                 self.reads[read.result] = replace(read, through="", per_lane=width, spread=SPREADS[side])
         if staged and x not in self.memories:
             if found := self.transposing(x, reads, block, side):
+                self.turned.add(x)
                 self.transposed[x] = found
             access = self.access(x, reads, block, side)
             self.allocate(x, op, cheapest(ports(self.machine.shared), access).placement)
 
     def transposing(self, x: Value, reads: list[Read], block: Fragment, side: int) -> TransposingRead | None:
         """How lanes read an operand that lies across its depth, where all its products take it alike and they can."""
-        if not reads or len(x.type.shape) != 2 or any(memory_order(read) != (1, 0) for read in reads):
+        if not reads or len(x.type.shape) != 2 or not all(map(_lies_along_rows, reads)):
             return None
         uses = [(op, s) for op in walk(self.old.body) if isinstance(op, Mma) for s in (0, 1) if (op.a, op.b)[s] == x]
         if any((_fragment(op), s) != (block, side) for op, s in uses):
@@ -126,12 +129,25 @@ class _Staging:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
         x, instruction = (op.a, op.b)[side], instruction_of(op)
         assert isinstance(instruction, GroupInstruction)
-        for read in self.reads_of(x):
+        if side == 0 and instruction.takes_sums and None in self.sources(x):
+            return  # lanes hold it, and the instruction takes it from them
+        reads = list(self.reads_of(x))
+        for read in reads:
             self.reads[read.result] = replace(read, through="", per_lane=0)
-        if x not in self.memories:
-            size = x.type.dtype.bytes
-            chunk_bytes, period, every = instruction.swizzle(x.type.shape[-1] * size)
-            self.allocate(x, op, Swizzled(chunk_bytes // size, period, every))
+        if x in self.memories:
+            return
+        size, (rows, depth) = x.type.dtype.bytes, x.type.shape[-2:]
+        along_rows = reads != [] and all(_lies_along_rows(read) for read in reads)
+        if instruction.turns and along_rows and instruction.panel_bytes(rows * size):
+            self.turned.add(x)
+        side = (rows if x in self.turned else depth) * size
+        panel = instruction.panel_bytes(side)
+        chunk_bytes, *swizzle = instruction.swizzle(panel)
+        chunk = chunk_bytes // size
+        if panel == side and x not in self.turned:
+            self.allocate(x, op, Swizzled(chunk, *swizzle))
+        else:
+            self.allocate(x, op, Panels(panel // size, chunk, *swizzle))
 
     def reads_of(self, v: Value) -> Iterator[Read]:
         """Those whose elements v is computed from one by one, so that lanes hold them as they hold v."""
@@ -237,8 +253,9 @@ class _Staging:
         return Write(v, self.memories[v], self.start(v), self.axes(v), loc=loc)
 
     def axes(self, v: Value) -> tuple[int, ...]:
-        """The axes of its shared memory: as those of the tile, or where lanes read it transposed, as they lie."""
-        return (1, 0) if v in self.transposed else _axes(v)
+        """Which axis of its memory each of a tile's axes runs along."""
+        *batch, rows, depth = _axes(v)
+        return (*batch, depth, rows) if v in self.turned else _axes(v)
 
     def start(self, v: Value) -> tuple[Value, ...]:
         return (self.zero,) * len(v.type.shape)
@@ -260,6 +277,11 @@ def _axes(v: Value) -> tuple[int, ...]:
 def _fragment(op: Mma) -> Fragment | None:
     """None where the operands are not held by lanes."""
     return None if isinstance(instruction_of(op), GroupInstruction) else fragment_of(op)
+
+
+def _lies_along_rows(read: Read) -> bool:
+    """Whether it is neighbouring rows, the last axis but one, that are neighbours in memory."""
+    return len(read.axes) > 1 and read.axes[-2] == read.memory.type.rank - 1
 
 
 def _is_in_shared(source: Read | Gather | None) -> bool:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import lies_in, row_elements
 from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
-from tilewave.ir.types import dims
+from tilewave.ir.types import Memory, dims
 from tilewave.machine.chips import Chip, CopyEngine
 
 ACROSS_ROWS = Reason(
@@ -92,17 +93,17 @@ class UseCopyEngine:
         return rewrite(kernel, copy)
 
     def moves(self, kernel: Kernel, staged: set[Value], engine: CopyEngine) -> list[CopiedTile]:
-        """Everything that is staged, in one block; raises `Left` where the engine cannot bring it."""
+        """Everything that is staged, in one block or in blocks inside each other; raises `Left` where the engine cannot
+        bring it."""
         finder, positions = _Finder(kernel, staged), BlockScalars(kernel.body)
         homes = [block for block in _blocks(kernel.body) if any(finder.stages(op) for op in block.ops)]
-        if not homes:
-            return []
-        found = [finder.move(op, homes[0]) for op in homes[0].ops if isinstance(op, Write) and finder.stages(op)]
+        found = [finder.move(op, home) for home in homes for op in home.ops if finder.stages(op)]
         for move in found:
             move.check(engine, positions)
-        if len(homes) > 1:
-            other = next(op for op in homes[1].ops if finder.stages(op))
-            raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
+        for outer, inner in pairwise(homes):
+            if not any(block is inner for block in _blocks(outer)):
+                other = next(op for op in inner.ops if finder.stages(op))
+                raise Left(SEVERAL_LOOPS.at(other.loc, first=found[0].read.loc))
         return found
 
 
@@ -114,14 +115,16 @@ class CopiedTile:
     write: Write
 
     def check(self, engine: CopyEngine, positions: BlockScalars) -> None:
-        memory, box, grain = self.read.memory.type, self.read.result.type.shape, engine.grain_bytes
+        memory, to, grain = self.read.memory.type, self.write.memory.type, engine.grain_bytes
+        assert isinstance(to, Memory)
+        box = (*to.shape[:-1], row_elements(to))
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
-        shapes = {"tile": dims(self.read.within), "padded": dims(box)}
+        shapes = {"tile": dims(self.read.within), "padded": dims(to.shape)}
         want(not self.read.within, PADDED, loc, **facts, **shapes)
-        rows = self.read.axes == tuple(sorted(self.read.axes)) and self.read.axes[-1] == memory.rank - 1
+        rows = self.axes == tuple(sorted(self.axes)) and self.axes[-1] == memory.rank - 1
         want(rows, ACROSS_ROWS, loc, **facts)
-        row_bytes, row = box[-1] * size, memory.extents[-1]
+        row_bytes, row = row_elements(to) * size, memory.extents[-1]
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
@@ -133,7 +136,12 @@ class CopiedTile:
         want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)
 
     def copy(self) -> Copy:
-        return Copy(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
+        return Copy(self.read.memory, self.read.at, self.write.memory, (), self.axes, loc=self.read.loc)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Which axis of global memory each of the shared memory's runs along."""
+        return tuple(self.read.axes[axis] for axis in self.write.axes)
 
 
 def _blocks(block: Block) -> Iterator[Block]:
@@ -155,16 +163,18 @@ class _Finder:
     def stages(self, op: Op) -> bool:
         return isinstance(op, Write) and op.memory in self.staged
 
-    def move(self, op: Write, block: Block) -> CopiedTile:
-        """A tile that this block moves for its own products."""
+    def move(self, op: Op, block: Block) -> CopiedTile:
+        """A tile that this block moves for its own products, or for those of blocks inside it."""
+        assert isinstance(op, Write)
         read = next((r for r in block.ops if isinstance(r, Read) and r.result == op.tile), None)
         if read is None:
             raise Left(COMPUTED.at(op.loc))
         name = read.memory.name
         want(read.memory not in self.written and lies_in(read.memory, "global"), WRITTEN, read.loc, memory=name)
-        whole = op.memory.type.shape == op.tile.type.shape and op.axes == tuple(range(len(op.axes)))
-        factors = {v for o in block.ops if isinstance(o, Mma) for v in (o.a, o.b)}
+        whole = op.memory.type.shape == tuple(op.tile.type.shape[axis] for axis in op.axes)
+        inside = list(walk(block))
+        factors = {v for o in inside if isinstance(o, Mma) for v in (o.a, o.b)}
         others = [user for user in self.users[op.memory] if user != op]
-        own = all(isinstance(o, Read) and o in block.ops and o.result in factors for o in others)
+        own = all(isinstance(o, Read) and o in inside and o.result in factors for o in others)
         want(whole and self.users[op.tile] == [op] and own, USED_TWICE, read.loc, memory=name)
         return CopiedTile(read, op)

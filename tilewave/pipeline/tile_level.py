@@ -6,6 +6,7 @@ from tilewave.passes.compute_at_launch import compute_at_launch
 from tilewave.passes.map_workgroups import MapWorkgroups, TileOrder
 from tilewave.passes.orient_reads import orient_reads
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_masked_steps import skip_masked_steps
 from tilewave.pipeline.runner import Pass
 
 
@@ -15,5 +16,6 @@ def tile_level(order: TileOrder) -> tuple[Pass, ...]:
         MapWorkgroups(order),  # first: everything behind it may look at where tiles are
         orient_reads,  # before simplify, which drops what it leaves unused
         simplify,
+        skip_masked_steps,  # behind: it knows positions as sums, which are as simple as they get then
         compute_at_launch,  # behind: what is moved there is as simple as it gets
     )

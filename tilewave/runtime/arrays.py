@@ -24,11 +24,11 @@ from tilewave.runtime.foreign_arrays import cuda_interface, device_name, look, p
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
+Shape = tuple[int, ...]
+
 HOST = "cpu"
 """The device of arrays in this machine's own memory."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
-_ANYWHERE = -MOST_BYTES, MOST_BYTES
-"""The reach of an array of which nobody knows better."""
 
 
 @dataclass(frozen=True)
@@ -262,31 +262,6 @@ class Parameter:
         if self.written and repeats(self.shape, strides, self.item_bytes) is not False:
             return None
         return layout.low, layout.high
-
-
-@dataclass(frozen=True)
-class Reaches:
-    """Where the bytes of a kernel's arrays are, from their addresses on."""
-
-    read: tuple[tuple[int, int, int], ...]
-    """Of each array its place among all, and its reach."""
-    written: tuple[tuple[int, int, int], ...]
-
-    @staticmethod
-    def of(parameters: Sequence[Parameter], views: Sequence[ArrayView]) -> Reaches:
-        """Of arrays that have been checked."""
-        found: dict[bool, list[tuple[int, int, int]]] = {False: [], True: []}
-        for at, (p, v) in enumerate(zip(parameters, views, strict=True)):
-            found[p.written].append((at, *(p.reach(v.strides) or _ANYWHERE)))
-        return Reaches(tuple(found[False]), tuple(found[True]))
-
-    def apart(self, pointers: Sequence[int]) -> bool:
-        """Whether no bytes of an array that is written are in the reach of another."""
-        read, written = (
-            [(pointers[at] + low, pointers[at] + high) for at, low, high in reaches]
-            for reaches in (self.read, self.written)
-        )
-        return _apart(read, written)
 
 
 def check_call(

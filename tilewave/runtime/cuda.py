@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tilewave.errors import NOWHERE, CallError, here
-from tilewave.runtime.arrays import ArrayView, Parameter, Reaches, check_call, device_number
-from tilewave.runtime.cuda_driver import CudaDriver, cuda_driver
+from tilewave.ir.types import INDEX, DType
+from tilewave.runtime.array_places import ArrayPlaces, apart_code, kinds_of, lie_code
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
+from tilewave.runtime.cuda_driver import LEGACY_STREAMS, CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchTemplate
 from tilewave.runtime.dlpack import Refused
-from tilewave.runtime.foreign_arrays import key_of, lie_of, stream_of
-from tilewave.runtime.gpu_launch import GpuLaunch, LaunchShape, ScalarSlot, ScratchMemory
-from tilewave.runtime.sizes import Size
+from tilewave.runtime.foreign_arrays import DEVICES, key_of, stream_of
+from tilewave.runtime.gpu_launch import GpuLaunch, ScalarSlot, ScratchMemory
+from tilewave.runtime.scalars import word_of
+from tilewave.runtime.sizes import Size, SizedCall
 
 V = TypeVar("V")
+_NONE: Sequence[int] = ()
 Key = tuple[Any, ...]
-"""What calls are known by: facts of all arrays, a stream, whether a graph records it, and the numbers that decide."""
+"""What calls are known by: facts of all arrays, a stream, the graph that records it, and the numbers that decide."""
 
 KEPT_CALLS = 1024
 """Calls that a program remembers, and kinds of calls; more different ones in turn, and it starts afresh."""
@@ -42,19 +46,12 @@ class _Loaded:
 
 
 class Nothing:
-    """The launch of calls that have nothing to compute, wherever their arrays are."""
-
-    @property
-    def launcher(self) -> Nothing:
-        return self
-
-    def at(self, pointers: Sequence[int]) -> None:
-        return None
+    """The launch of calls that have nothing to compute."""
 
     def launch(self, frame: object) -> None:
         pass
 
-    def renumbered(self, frame: object, numbers: Sequence[int]) -> None:
+    def renumbered(self, frame: object, numbers: Mapping[int, int]) -> None:
         return None
 
 
@@ -63,19 +60,55 @@ class Prepared(NamedTuple):
 
     launcher: Launcher | Nothing
     frame: Any
-    numbers: tuple[int, ...]
+    numbers: Sequence[int]
     """Those in the frame."""
 
+    def give_back(self) -> None:
+        if self.frame is not None:
+            self.frame.give_back()
 
-class Template(NamedTuple):
-    """A launch for all arrays that lie alike."""
 
-    launch: LaunchTemplate | Nothing
-    reaches: Reaches
+class LaunchKind(Protocol):
+    """How a kernel is launched with arrays that lie alike."""
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+        """With arrays that have been checked; None where that is no launch of this kind."""
+
+
+class FixedLaunch(NamedTuple):
+    """As many workgroups in every call."""
+
+    template: LaunchTemplate
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared:
+        return Prepared(self.template.launcher, self.template.at(places, numbers), numbers)
+
+
+class KnownSizes(NamedTuple):
+    """The sizes of a call that somebody has found right."""
+
     numbers: tuple[int, ...]
+    parameters: tuple[Parameter, ...]
 
-    def at(self, pointers: Sequence[int]) -> Prepared:
-        return Prepared(self.launch.launcher, self.launch.at(pointers), self.numbers)
+    def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
+        return SizedCall({}, self.numbers, self.parameters)
+
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
+        fit = all(shape == p.shape for shape, p in zip(places.shapes, self.parameters, strict=True))
+        return self.numbers if fit else None
+
+
+@dataclass(frozen=True)
+class GivenNumber:
+    """A number that a call gives itself: where it stands among all, and whether it is but computed with."""
+
+    index: int
+    name: str
+    dtype: DType
+
+    @property
+    def is_symbol(self) -> bool:
+        return self.dtype == INDEX
 
 
 @dataclass
@@ -84,20 +117,24 @@ class CudaProgram:
 
     code: CudaCode
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
-    _prepared: dict[Key, Prepared] = field(default_factory=dict, repr=False)
-    _templates: dict[Key, Template] = field(default_factory=dict, repr=False)
+    _prepared: dict[Key, Prepared | None] = field(default_factory=dict, repr=False)
+    """None where arrays came once."""
+    _templates: dict[Key, LaunchKind] = field(default_factory=dict, repr=False)
+    """By how arrays lie."""
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
-    _scalars: set[int] = field(init=False, repr=False)
-    _all_decide: bool = field(init=False, repr=False)
-    deciding: tuple[tuple[int, str], ...] | None = field(default=None, kw_only=True)
-    """Where the numbers stand that decide a launch beside its arrays, and their names; None: all numbers do."""
+    given: tuple[GivenNumber, ...] = field(default=(), kw_only=True)
+    """The numbers that a call by names gives; others come with its arrays."""
 
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
-        self._scalars = {slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarSlot)}
-        self._all_decide = self.deciding is None and not self._scalars
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
+        ranks = tuple(len(p.shape) for p in self.code.parameters)
+        self._lie, self._apart = lie_code(ranks), apart_code(ranks, kinds_of(self.code.parameters))
+        slots = [slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarSlot)]
+        self._scalars = [one.index for one in self.given if not one.is_symbol] if self.given else slots
+        self._symbols = [one.name for one in self.given if one.is_symbol]
+        self._words = [(one.name, one.dtype) for one in self.given if not one.is_symbol]
 
     def __call__(
         self, arrays: Sequence[object], numbers: Sequence[int] = (), parameters: tuple[Parameter, ...] | None = None
@@ -106,84 +143,103 @@ class CudaProgram:
 
         `parameters` say what this call's arrays must be, where it is not the same for all.
         """
-        try:
-            key = self._key(arrays, numbers if self._all_decide else self._decide(numbers))
-        except Refused as refused:
-            raise self._told(refused) from None
-        wanted = self.code.parameters if parameters is None else parameters
-        prepared = self._prepared.get(key) or self._like(key) or self._prepare(arrays, key, numbers, wanted)
-        frame, launcher = prepared.frame, prepared.launcher
-        if self._scalars and prepared.numbers[: len(numbers)] != tuple(numbers):
-            frame = launcher.renumbered(frame, numbers)
-        launcher.launch(frame)
+        sized = KnownSizes(tuple(numbers), self.code.parameters if parameters is None else parameters)
+        deciding, scalars = numbers, _NONE
+        if self._scalars:
+            deciding = [n for i, n in enumerate(numbers) if i not in self._scalars]
+            scalars = [numbers[i] for i in self._scalars]
+        self._launch(arrays, {}, deciding, scalars, sized)
 
     def call(self, arrays: Sequence[object], given: Mapping[str, Any], sized: Size) -> None:
         """The same for a call that may be known by what it gives; else `sized` tells its numbers and parameters."""
-        key = self._key_of_call(arrays, given)
-        prepared = self._prepared.get(key) or self._like(key)
-        if prepared is None:
+        if len(given) != len(self.given):  # a size that is given too is yet to be held against the arrays
             found = sized(arrays, given)
-            if not key:
-                self(arrays, found.numbers, found.parameters)
-                return
-            prepared = self._prepare(arrays, key, found.numbers, found.parameters)
-        prepared.launcher.launch(prepared.frame)
+            self(arrays, found.numbers, found.parameters)
+            return
+        symbols = [given[name] for name in self._symbols] if self._symbols else ()
+        words = [word_of(given[name], dtype) for name, dtype in self._words] if self._words else ()
+        self._launch(arrays, given, symbols, words, sized)
 
-    def _key_of_call(self, arrays: Sequence[object], given: Mapping[str, Any]) -> Key:
-        """Nothing where more decides than is told here: a size that is given is yet to be held against the arrays."""
-        if self._scalars or self.deciding is None or len(given) != len(self.deciding):
-            return ()
+    def _launch(
+        self,
+        arrays: Sequence[object],
+        given: Mapping[str, Any],
+        deciding: Sequence[int],
+        scalars: Sequence[int],
+        sized: Size,
+    ) -> None:
+        """`deciding` are the numbers that more depends on than the kernel's own arithmetic, which has `scalars`."""
         try:
-            return self._key(arrays, [given.get(name) for _, name in self.deciding] if given else ())
-        except Refused:
-            return ()
+            facts, stream = key_of(arrays, self._names)
+        except Refused as refused:
+            raise self._told(refused) from None
+        key: Key = ()
+        if facts:
+            key = facts, stream, self._has_scratch and self._recording(facts[DEVICES][0], stream), *deciding
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            self._launch_new(arrays, key, given, sized)
+            return
+        launcher, frame, numbers = prepared
+        if scalars and scalars != [numbers[i] for i in self._scalars]:
+            frame = self._renumbered(prepared, scalars)
+        launcher.launch(frame)
 
-    def _key(self, arrays: Sequence[object], deciding: Sequence[Any]) -> Key:
-        """All that decides a launch; nothing where some array is no guest's, and is looked at anew in every call."""
-        facts, stream = key_of(arrays, self._names)
-        if not facts:
-            return ()
-        recorded = self._has_scratch and self._is_recorded(facts[0][1], stream)
-        return facts, stream, recorded, *deciding
+    def _launch_new(self, arrays: Sequence[object], key: Key, given: Mapping[str, Any], sized: Size) -> None:
+        """Most arrays come once, and their launch leaves nothing behind; it is kept when they come again."""
+        prepared = self._like(key, given, sized) or self._prepare(arrays, key, given, sized)
+        prepared.launcher.launch(prepared.frame)
+        if key in self._prepared:
+            self._prepared[key] = prepared
+            return
+        if key:
+            _kept(self._prepared, key, None)
+        prepared.give_back()
 
-    def _like(self, key: Key) -> Prepared | None:
-        """The launch of arrays that lie as others before; where they are not apart, they are looked at closely."""
+    def _renumbered(self, prepared: Prepared, scalars: Sequence[int]) -> Any:
+        """The frame with other numbers for the kernel's arithmetic."""
+        return prepared.launcher.renumbered(prepared.frame, dict(zip(self._scalars, scalars, strict=True)))
+
+    def _like(self, key: Key, given: Mapping[str, Any], sized: Size) -> Prepared | None:
+        """The launch of arrays that lie as others before; what is not quickly seen is looked at closely."""
         if not key:
             return None
-        facts, *rest = key
-        template = self._templates.get((lie_of(facts), *rest))
-        if template is None:
+        places = ArrayPlaces(*key[0][:DEVICES])
+        try:
+            template = self._templates.get(self._alike(places, key))
+        except ValueError:  # there are other axes than the kernel's
             return None
-        pointers = [of_array[0] for of_array in facts]
-        return _kept(self._prepared, key, template.at(pointers)) if template.reaches.apart(pointers) else None
+        numbers = None if template is None else sized.quick(places, given)
+        if template is None or numbers is None or not self._apart(*places):
+            return None
+        return template.at(places, numbers)
 
-    def _decide(self, numbers: Sequence[int]) -> list[int]:
-        """The numbers that more depends on than the kernel's own arithmetic, and that no array tells."""
-        if self.deciding is not None:
-            return [numbers[i] for i, _ in self.deciding]
-        return [number for i, number in enumerate(numbers) if i not in self._scalars]
+    def _alike(self, places: ArrayPlaces, key: Key) -> Key:
+        """The same for the keys of all calls whose arrays lie alike, and are alike in all else."""
+        facts, *rest = key
+        return self._lie(*places), facts[DEVICES:], *rest
 
-    def _is_recorded(self, number: int, stream: int) -> bool:
-        """Whether this launch goes into a graph, which has scratch memory of its own."""
-        return cuda_driver(self.code.kernel).capturing(number, stream)
+    def _recording(self, number: int, stream: int) -> int:
+        """The number of the recording that this launch goes into, which has scratch memory of its own; 0: it runs."""
+        found = None if stream in LEGACY_STREAMS else cuda_driver(self.code.kernel).recording(number, stream)
+        return 0 if found is None else found.number
 
-    def _prepare(
-        self, arrays: Sequence[object], key: Key, numbers: Sequence[int], parameters: tuple[Parameter, ...]
-    ) -> Prepared:
+    def _prepare(self, arrays: Sequence[object], key: Key, given: Mapping[str, Any], sized: Size) -> Prepared:
         """The launch of arrays that are looked at closely; it is kept for these, and for all that lie alike."""
+        found = sized(arrays, given)
         driver = cuda_driver(self.code.kernel)
         try:
-            views = check_call(self.code.kernel, parameters, arrays, "cuda", NOWHERE, driver.device_of)
+            views = check_call(self.code.kernel, found.parameters, arrays, "cuda", NOWHERE, driver.device_of)
             number = device_number(views)
             stream = key[1] if key else stream_of(arrays, self._names, number)
-            launch = self.prepare(views, numbers, number, stream, parameters)
+            launch = self.launch_kind(views, found.numbers, number, stream, found.parameters)
         except (CallError, Refused) as error:  # looking for the author's line costs more than a launch
             raise self._told(error) from None
-        template = Template(launch, Reaches.of(parameters, views), tuple(numbers))
-        prepared = template.at([v.pointer for v in views])
+        places = ArrayPlaces.of_views(views)
+        prepared = launch.at(places, found.numbers)
+        assert prepared is not None, "it is the launching of these arrays"
         if key:
-            _kept(self._templates, (lie_of(key[0]), *key[1:]), template)
-            _kept(self._prepared, key, prepared)
+            _kept(self._templates, self._alike(places, key), launch)
         return prepared
 
     def _told(self, error: CallError | Refused) -> CallError:
@@ -192,27 +248,20 @@ class CudaProgram:
             return error.at(here())
         return CallError(f"{self.code.kernel}: {error.what}", loc=here(), remedy=error.remedy)
 
-    def prepare(
+    def launch_kind(
         self,
         views: Sequence[ArrayView],
         numbers: Sequence[int],
         number: int,
         stream: int,
         parameters: tuple[Parameter, ...],
-    ) -> LaunchTemplate | Nothing:
-        """All that launches with such arrays need, on the device of that number; the arrays have been checked."""
-        return self.template(views, numbers, number, stream)
+    ) -> LaunchKind:
+        """How it is launched with arrays that lie as these, on the device of that number; they have been checked."""
+        return FixedLaunch(self.template(views, number, stream))
 
-    def template(
-        self,
-        views: Sequence[ArrayView],
-        numbers: Sequence[int],
-        number: int,
-        stream: int,
-        shape: LaunchShape | None = None,
-    ) -> LaunchTemplate:
-        """The same, where the sizes of a call decide how many workgroups there are."""
-        return self._on(number).launcher.prepare(views, numbers, stream, shape)
+    def template(self, views: Sequence[ArrayView], number: int, stream: int) -> LaunchTemplate:
+        """All that launches on that device need with arrays that lie as these."""
+        return self._on(number).launcher.template(views, stream)
 
     def resources(self, number: int = 0) -> CudaResources:
         """Registers, spills and shared bytes, as the driver of a device counts them."""

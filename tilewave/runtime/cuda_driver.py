@@ -40,9 +40,14 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuMemAlloc_v2": (c_void_p, c_size_t),
     "cuMemFree_v2": (c_uint64,),
     "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
-    "cuMemsetD8_v2": (c_uint64, c_uint8, c_size_t),
+    "cuMemsetD8Async": (c_uint64, c_uint8, c_size_t, c_void_p),
+    "cuStreamCreate": (c_void_p, c_uint),
+    "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
-    "cuStreamIsCapturing": (c_void_p, c_void_p),
+    "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+    "cuThreadExchangeStreamCaptureMode": (c_void_p,),
+    "cuUserObjectCreate": (c_void_p, c_void_p, c_void_p, c_uint, c_uint),
+    "cuGraphRetainUserObject": (c_void_p, c_void_p, c_uint, c_uint),
 }
 
 _POISONED = "an earlier kernel broke this process's CUDA context: restart it, and look at the kernels launched before"
@@ -72,6 +77,7 @@ NVIDIA = Vendor(
 
 _MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR, _SHARED_OPT_IN = 16, 38, 75, 76, 97
 _POINTER_DEVICE = 9
+_RECORDING, _RELAXED, _NON_BLOCKING = 1, 2, 1
 NO_DEVICE = 100
 
 
@@ -97,6 +103,15 @@ class CudaDevice:
         if wanted.endswith("a"):
             return wanted[:-1] == self.arch.removeprefix("sm_")
         return (int(wanted[:-1]), int(wanted[-1])) <= self.capability
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A CUDA graph while a stream's launches go into it."""
+
+    number: int
+    """Which no other recording of this process has, before or after."""
+    graph: int
 
 
 LEGACY_STREAMS = (0, 1)
@@ -209,14 +224,25 @@ class CudaDriver(Driver):
             popped = c_void_p()
             self.call("", "cuCtxPopCurrent_v2", ctypes.byref(popped))
 
-    def capturing(self, number: int, stream: int) -> bool:
-        """Whether launches on the stream are recorded into a graph and not run; no memory can be had meanwhile."""
+    def recording(self, number: int, stream: int) -> Recording | None:
+        """The recording that launches on the stream go into, and do not run; none where they do."""
         if stream in LEGACY_STREAMS:  # CUDA records no such stream
-            return False
-        status = c_int()
+            return None
+        status, recording, graph = c_int(), c_uint64(), c_void_p()
+        found = ctypes.byref(status), ctypes.byref(recording), ctypes.byref(graph)
         with self.current(number):
-            self.call("", "cuStreamIsCapturing", stream or None, ctypes.byref(status))
-        return status.value != 0
+            self.call("", "cuStreamGetCaptureInfo_v2", stream, *found, None, None)
+        return Recording(recording.value, graph.value or 0) if status.value == _RECORDING else None
+
+    @contextmanager
+    def beside_recordings(self) -> Iterator[None]:
+        """Within it, this thread may ask for memory while a graph is recorded: that is no part of the graph."""
+        mode = c_int(_RELAXED)
+        self.call("", "cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self.call("", "cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def synchronize(self, number: int, stream: int) -> None:
         """Wait until everything on the stream is done."""
@@ -234,10 +260,18 @@ class DeviceMemory:
         with driver.current(number):
             driver.call(kernel, "cuMemAlloc_v2", ctypes.byref(address), size)
             self.address = address.value
-            driver.call(kernel, "cuMemsetD8_v2", self.address, 0, size)
+            self._clear(kernel)
             if content:
                 driver.call(kernel, "cuMemcpyHtoD_v2", self.address, content, len(content))
-            driver.call(kernel, "cuStreamSynchronize", None)  # other streams do not wait for the one that filled it
+                driver.call(kernel, "cuStreamSynchronize", None)  # other streams do not wait for the one that filled it
+
+    def _clear(self, kernel: str) -> None:
+        """On a stream of its own, which no recording has a part in; others do not wait for it, so it is waited for."""
+        driver, stream = self._driver, c_void_p()
+        driver.call(kernel, "cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+        driver.call(kernel, "cuMemsetD8Async", self.address, 0, self.bytes, stream)
+        driver.call(kernel, "cuStreamSynchronize", stream)
+        driver.call(kernel, "cuStreamDestroy_v2", stream)
 
     @staticmethod
     def zeroed(driver: CudaDriver, number: int, size: int, kernel: str) -> DeviceMemory:

@@ -1,22 +1,26 @@
 """A kernel on one NVIDIA GPU: its module, what the assembler made of it, and launches that cost little Python.
 
-A launcher works out all that a launch of arrays of certain shapes needs, but for their addresses; with these, a frame
-holds everything that cuLaunchKernelEx reads. Nothing changes a frame afterwards, so the same call can be made again,
-and by several threads at once, without writing a byte.
+A launcher works out all that launches of arrays which lie alike need, but for their addresses and sizes; with these, a
+frame holds everything that cuLaunchKernelEx reads. Nothing changes a frame that is kept, so the same call can be made
+again, and by several threads at once, without writing a byte; one that is not kept is given back after its launch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from itertools import accumulate
+from itertools import count as count_from
+from typing import Any, NamedTuple
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.forks import cached_property
-from tilewave.ir.launch import picked
+from tilewave.ir.python_code import code_of, pattern
+from tilewave.runtime.array_places import ArrayNames, ArrayPlaces
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
 from tilewave.runtime.driver import Function
@@ -36,15 +40,14 @@ from tilewave.runtime.gpu_launch import (
     Table,
     TiledArray,
 )
-from tilewave.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, MapEncoding, TensorMap
+from tilewave.runtime.graph_memory import GraphMemory
+from tilewave.runtime.tensor_map import MAP_ALIGNMENT, MAP_BYTES, TensorMap, map_numbers
 
 LOG_BYTES = 1 << 16
 CONFIG_BYTES = 56
 """Of a CUlaunchConfig."""
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
 _SHARED, _CONST, _LOCAL, _REGISTERS, _MAX_DYNAMIC_SHARED = 1, 2, 3, 4, 8
-_RECORDED = -1
-"""In place of a stream: launches that a graph records."""
 _CLUSTER_DIMENSION, _PROGRAMMATIC_SERIALIZATION = 4, 6
 
 
@@ -167,14 +170,15 @@ def launch(
     frame = FrameLayout(len(arguments), (), block, shared_bytes, attributes).frame(arguments, grid, stream)
     driver = function.driver
     with driver.current(function.number):
-        driver.call(function.name, "cuLaunchKernelEx", frame.at, function.handle, frame.parameters_at, None)
+        driver.call(function.name, "cuLaunchKernelEx", frame.config, function.handle, frame.parameters, None)
 
 
 class FrameLayout:
-    """Where a launch has what the driver reads: tensor maps, a word for each parameter, pointers to them, its config.
+    """Where a launch has what the driver reads.
 
-    A CUlaunchConfig is the grid, the workgroup's lanes, shared bytes, a stream, and where its attributes are; a
-    CUlaunchAttribute has its number and, 8 bytes on, a value of 64. Last come the numbers that maps are made of.
+    Tensor maps, the numbers that they are made of, a word for each parameter, its config, pointers to the parameters,
+    and attributes. A CUlaunchConfig is the grid, the workgroup's lanes, shared bytes, a stream, and where its
+    attributes are; a CUlaunchAttribute has its number and, 8 bytes on, a value of 64.
     """
 
     def __init__(
@@ -187,55 +191,82 @@ class FrameLayout:
     ) -> None:
         """`maps` are the parameters that are tensor maps, and how many axes each has."""
         spelled = b"".join(map(_spelled, attributes))
-        numbers = sum(2 * rank for _, rank in maps)
-        self._packed = struct.Struct(f"@{count}q{count}Q7IQQI0Q{numbers}Q{len(spelled)}s")
+        ranks = [rank for _, rank in maps]
+        numbers_at = [*accumulate((16 * rank for rank in ranks), initial=len(maps) * MAP_BYTES)]
+        self._numbers_at, words_at = numbers_at[0], numbers_at[-1]
+        self._packed = struct.Struct(f"@{2 * sum(ranks)}Q{count}q7IQQI0Q")
+        self._config_at, self._pointers_at = words_at + 8 * count, words_at + 8 * count + CONFIG_BYTES
         self._config, self._attributes = (*block, shared_bytes), (len(attributes), spelled)
-        self._words_at = words_at = len(maps) * MAP_BYTES
-        self._count = count
-        self._parameters_at, self._config_at = words_at + 8 * count, words_at + 16 * count
-        numbers_at = self._config_at + CONFIG_BYTES
-        self.maps: list[tuple[int, int, int]] = []
-        """Which parameter each is, where it is encoded, and what of."""
-        for at, (parameter, rank) in enumerate(maps):
-            self.maps.append((parameter, at * MAP_BYTES, numbers_at))
-            numbers_at += 16 * rank
-        self._attributes_at = numbers_at
-        self._memory = ctypes.c_char * (words_at + self._packed.size + MAP_ALIGNMENT)
+        self._count, self._attributes_at = count, self._pointers_at + 8 * count
+        self._parameters = [*range(words_at, self._config_at, 8)]
+        """Where each is."""
+        for at, (parameter, _) in enumerate(maps):
+            self._parameters[parameter] = at * MAP_BYTES
+        places = zip(count_from(0, MAP_BYTES), numbers_at, ranks, strict=False)
+        self._maps = [(at, numbers, numbers + 8 * rank) for at, numbers, rank in places]
+        self._memory = ctypes.c_char * (self._attributes_at + len(spelled) + MAP_ALIGNMENT)
+        self._free: list[LaunchFrame] = []
 
-    def frame(self, words: Sequence[int], grid: Shape3, stream: int, numbers: Sequence[int] = ()) -> LaunchFrame:
-        """A launch, whose maps are yet to be encoded."""
+    def frame(self, words: Sequence[int], grid: Shape3, stream: int) -> LaunchFrame:
+        """A launch, whose maps are yet to be encoded; nobody else has its memory until it is given back.
+
+        `words` are the numbers that its maps are made of, then one for each parameter.
+        """
+        try:
+            frame = self._free.pop()
+        except IndexError:
+            frame = self._new()
+        config = *grid, *self._config, stream, frame.attributes, self._attributes[0]
+        self._packed.pack_into(frame.memory, frame.words_at, *words, *config)
+        return frame
+
+    def _new(self) -> LaunchFrame:
         memory = self._memory()
         address = ctypes.addressof(memory)
-        start = -(-address // MAP_ALIGNMENT) * MAP_ALIGNMENT
-        pointers = [*range(start + self._words_at, start + self._parameters_at, 8)]
-        for parameter, at, _ in self.maps:
-            pointers[parameter] = start + at
-        count, spelled = self._attributes
-        config = *grid, *self._config, stream, start + self._attributes_at, count
-        at = start - address + self._words_at
-        self._packed.pack_into(memory, at, *words, *pointers, *config, *numbers, spelled)
-        return LaunchFrame(start + self._config_at, start + self._parameters_at, start, memory)
+        begin = -address % MAP_ALIGNMENT
+        start = address + begin
+        struct.pack_into(f"{self._count}Q", memory, begin + self._pointers_at, *map(start.__add__, self._parameters))
+        spelled = self._attributes[1]
+        ctypes.memmove(start + self._attributes_at, spelled, len(spelled))
+        return LaunchFrame(
+            memory,
+            begin + self._numbers_at,
+            start + self._attributes_at,
+            byref(memory, begin + self._config_at),
+            byref(memory, begin + self._pointers_at),
+            [tuple([byref(memory, begin + at) for at in places]) for places in self._maps],
+            self._free,
+        )
 
     def with_words(self, frame: LaunchFrame, words: Mapping[int, int]) -> LaunchFrame:
         """The same launch, except for some of its parameters; all others are read where that frame has them."""
         own = (c_int64 * len(words))(*words.values())
-        parameters = (c_size_t * self._count).from_address(frame.parameters_at)
-        parameters = type(parameters).from_buffer_copy(parameters)
+        at = frame.words_at - self._numbers_at + self._pointers_at
+        parameters = (c_size_t * self._count).from_buffer_copy(frame.memory, at)
         first = ctypes.addressof(own)
         for i, at in enumerate(words):
             parameters[at] = first + 8 * i
-        return LaunchFrame(frame.at, ctypes.addressof(parameters), frame.start, (frame, own, parameters))
+        return frame._replace(memory=(frame, own, parameters), parameters=byref(parameters))
 
 
 class LaunchFrame(NamedTuple):
-    """What the driver reads of one launch."""
+    """What the driver reads of one launch; references are as C takes them."""
 
-    at: int
-    """The address of its config."""
-    parameters_at: int
-    start: int
-    memory: object
-    """What all these addresses are in."""
+    memory: Any
+    words_at: int
+    """Where in it that begins which differs from launch to launch."""
+    attributes: int
+    """Their address."""
+    config: Any
+    parameters: Any
+    maps: list[tuple[Any, ...]]
+    """Where each tensor map is encoded, and where its sizes and strides are."""
+    free: list[LaunchFrame]
+    """Those that nobody has."""
+
+    def give_back(self) -> None:
+        """Let another launch have its memory: this one has been made, and is not kept."""
+        self.free.append(self)
 
 
 def _spelled(attribute: Attribute) -> bytes:
@@ -258,67 +289,51 @@ class Launcher:
         self._names = names
         self._driver, self._number = function.driver, function.number
         self._context = self._driver.context(self._number)
-        self._handle = function.handle
-        self._launch = self._driver.function("cuLaunchKernelEx", function.name)
-        self._get_current = self._driver.function("cuCtxGetCurrent", function.name)
+        self._handle = c_void_p(function.handle)
+        self._launch = self._driver.unconverted("cuLaunchKernelEx", function.name)
+        self._get_current = self._driver.unconverted("cuCtxGetCurrent", function.name)
         self._tables = [
             DeviceMemory.holding(self._driver, self._number, table, function.name) for table in description.tables
         ]
         slots = list(enumerate(description.slots))
-        self._scratch = {
-            (at, _RECORDED): self._zeros(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)
-        }
+        self._scratch: dict[tuple[int, int], DeviceMemory] = {}
+        """By parameter and stream."""
+        self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
         self._scalars = [(at, slot.index) for at, slot in slots if isinstance(slot, ScalarSlot)]
-        self._of_symbols = picked([slot.index if isinstance(slot, SymbolArgument) else -1 for _, slot in slots])
-        """The numbers of a call, and a 0 behind them → words; those of other parameters are yet to be found."""
-        self.addresses = tuple((at, slot.array) for at, slot in slots if isinstance(slot, Address))
-        self._tiled = tuple(slot for _, slot in slots if isinstance(slot, TiledArray))
-        self._strides = [(at, slot.array, slot.axis) for at, slot in slots if isinstance(slot, Stride)]
-        known = SymbolArgument | Address | Stride | TiledArray
-        self._others = [(at, slot) for at, slot in slots if not isinstance(slot, known)]
+        self.has_scalars = bool(self._scalars)
         maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
         shape = len(slots), maps, description.block, description.shared_bytes
-        early = description.attributes
-        late = [a for a in early if not isinstance(a, EarlyStart)]
-        self._early, self._late = FrameLayout(*shape, early), FrameLayout(*shape, late)
+        late = [a for a in description.attributes if not isinstance(a, EarlyStart)]
+        self.early, self.late = FrameLayout(*shape, description.attributes), FrameLayout(*shape, late)
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> None:
         """Launch it; the arrays have been checked, and nothing is waited for."""
-        self.launch(self.prepare(views, numbers, stream).at([v.pointer for v in views]))
+        self.launch(self.template(views, stream).at(ArrayPlaces.of_views(views), numbers))
 
-    def prepare(
-        self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int, shape: LaunchShape | None = None
-    ) -> LaunchTemplate:
-        """All that a launch needs but where its arrays lie; `shape` where their sizes decide it."""
-        grid = self.description.grid if shape is None else shape.grid
-        layout = self._early if shape is None or shape.starts_early else self._late
-        words = [*self._of_symbols((*numbers, 0))]
-        for at, array, axis in self._strides:
-            words[at] = views[array].strides[axis] // views[array].dtype.bytes
-        for at, slot in self._others:
-            words[at] = self._word(at, slot, numbers, stream)
-        encodings, sides = [], []
-        for tiled in self._tiled:
-            found = self._map(tiled, views[tiled.array])
-            encodings.append((tiled.array, found.encoding()))
-            sides += found.numbers()
-        return LaunchTemplate(self, layout, words, grid, stream, encodings, sides)
+    def template(self, views: Sequence[ArrayView], stream: int) -> LaunchTemplate:
+        """All that launches on a stream need with arrays that lie as these, which have been checked."""
+        slots = self.description.slots
+        maps = [self._map(slot, views[slot.array]) for slot in slots if isinstance(slot, TiledArray)]
+        others = [(at, slot) for at, slot in enumerate(slots) if isinstance(slot, Table | ScratchMemory)]
+        fixed = tuple([self._word(at, slot, stream) for at, slot in others])
+        words = words_code(slots, tuple([(len(v.shape), v.dtype.bytes) for v in views]))
+        return LaunchTemplate(self, words, fixed, tuple(maps), stream)
 
-    def renumbered(self, frame: LaunchFrame, numbers: Sequence[int]) -> LaunchFrame:
+    def renumbered(self, frame: LaunchFrame, numbers: Mapping[int, int]) -> LaunchFrame:
         """The same launch with other numbers for the kernel's arithmetic; the old frame is left as it was."""
-        return self._early.with_words(frame, {at: numbers[index] for at, index in self._scalars})
+        return self.early.with_words(frame, {at: numbers[index] for at, index in self._scalars})
 
     def launch(self, frame: LaunchFrame) -> None:
         """Launch what was prepared."""
         current = c_void_p()
         self._get_current(byref(current))
         if current.value == self._context:
-            code = self._launch(frame.at, self._handle, frame.parameters_at, None)
+            code = self._launch(frame.config, self._handle, frame.parameters, None)
         else:
             with self._driver.current(self._number):
-                code = self._launch(frame.at, self._handle, frame.parameters_at, None)
+                code = self._launch(frame.config, self._handle, frame.parameters, None)
         if code:
             raise self.failure("cuLaunchKernelEx", code)
 
@@ -328,12 +343,10 @@ class Launcher:
     @cached_property
     def encode(self) -> Function:
         """What older drivers do not have, and kernels without tensor maps do not need."""
-        return self._driver.function("cuTensorMapEncodeTiled", self.function.name)
+        return self._driver.unconverted("cuTensorMapEncodeTiled", self.function.name)
 
-    def _word(self, at: int, slot: Slot, numbers: Sequence[int], stream: int) -> int:
+    def _word(self, at: int, slot: Slot, stream: int) -> int:
         match slot:
-            case ScalarSlot(index):
-                return c_int64(numbers[index]).value  # the bits of a float may look like a larger number
             case Table(index):
                 return self._tables[index].address
             case ScratchMemory(size):
@@ -342,8 +355,9 @@ class Launcher:
                 raise NotImplementedError(f"no parameter for {slot}")
 
     def _scratch_at(self, at: int, size: int, stream: int) -> int:
-        if self._driver.capturing(self._number, stream):  # a graph may run anywhere, and beside this stream
-            return self._scratch[at, _RECORDED].address
+        recording = self._driver.recording(self._number, stream)
+        if recording is not None:  # a graph may run anywhere, and beside this stream
+            return self._of_graphs[at].address(recording, stream)
         found = self._scratch.get((at, stream))
         if found is None:
             found = self._scratch.setdefault((at, stream), self._zeros(size))
@@ -352,7 +366,10 @@ class Launcher:
     def _zeros(self, size: int) -> DeviceMemory:
         return DeviceMemory.zeroed(self._driver, self._number, size, self.function.name)
 
-    def _map(self, slot: TiledArray, view: ArrayView) -> TensorMap:
+    def _recorded(self, size: int) -> GraphMemory:
+        return GraphMemory(self._driver, self._number, size, self.function.name)
+
+    def _map(self, slot: TiledArray, view: ArrayView) -> ArrayMap:
         tiled = tensor_map(slot, view)
         problem = tiled.problem(view.pointer)
         if problem:
@@ -362,35 +379,72 @@ class Launcher:
                 loc=here(),
                 remedy=f"pass a contiguous copy of {name} whose rows are multiples of 16 bytes long",
             )
-        return tiled
+        return ArrayMap(slot.array, *tiled.encoding())
+
+
+class ArrayMap(NamedTuple):
+    """The tensor map that a launch has of one of its arrays."""
+
+    array: int
+    kind: tuple[int, int]
+    how: tuple[Any, ...]
 
 
 class LaunchTemplate(NamedTuple):
-    """A launch for all arrays of certain shapes and strides; their addresses are put in last."""
+    """A launch for all arrays that lie alike: where they are, and how long, is put in last."""
 
     launcher: Launcher
-    layout: FrameLayout
-    words: list[int]
-    grid: Shape3
+    words: Callable[..., tuple[int, ...]]
+    """As `words_code` makes it."""
+    fixed: tuple[int, ...]
+    maps: tuple[ArrayMap, ...]
     stream: int
-    maps: list[tuple[int, MapEncoding]]
-    """Of which arrays there are tensor maps, and of what kind."""
-    sides: list[int]
-    """The numbers that these maps are made of, beside addresses."""
 
-    def at(self, pointers: Sequence[int]) -> LaunchFrame:
-        """The launch with arrays at these addresses; they have been checked."""
-        words = self.words.copy()
-        for at, array in self.launcher.addresses:
+    def at(self, places: ArrayPlaces, numbers: Sequence[int], shape: LaunchShape | None = None) -> LaunchFrame:
+        """The launch of arrays that have been checked; `shape` is what their sizes decide."""
+        launcher, (pointers, shapes, strides) = self.launcher, places
+        grid, early = (launcher.description.grid, True) if shape is None else shape
+        if 0 in pointers:
             # Lanes that must not touch an element look at their array's first one; an empty array has none.
-            words[at] = pointers[array] or next(filter(None, pointers), 0)
-        frame = self.layout.frame(words, self.grid, self.stream, self.sides)
-        start = frame.start
-        for (array, encoding), (_, at, numbers) in zip(self.maps, self.layout.maps, strict=True):
-            code = encoding(self.launcher.encode, start + at, start + numbers, pointers[array])
+            there = next(filter(None, pointers), 0)
+            pointers = [pointer or there for pointer in pointers]
+        if launcher.has_scalars:  # the bits of a float may look like a larger number
+            numbers = [n if n < 1 << 63 else n - (1 << 64) for n in numbers]
+        words = self.words(pointers, shapes, strides, numbers, self.fixed)
+        frame = (launcher.early if early else launcher.late).frame(words, grid, self.stream)
+        for (array, kind, how), (at, sizes, sides) in zip(self.maps, frame.maps):  # noqa: B905  as many
+            code = launcher.encode(at, *kind, c_void_p(pointers[array]), sizes, sides, *how)
             if code:
-                raise self.launcher.failure("cuTensorMapEncodeTiled", code)
+                raise launcher.failure("cuTensorMapEncodeTiled", code)
         return frame
+
+
+@lru_cache(maxsize=256)
+def words_code(slots: tuple[Slot, ...], arrays: tuple[tuple[int, int], ...]) -> Callable[..., tuple[int, ...]]:
+    """The numbers of all tensor maps, then a word for each parameter, as a function of Python.
+
+    It takes addresses, shapes and strides of arrays, the numbers of the launch, and those words that are fixed.
+    `arrays` are how many axes each has, and of how many bytes its elements are.
+    """
+    of = ArrayNames([rank for rank, _ in arrays])
+    sides, words, fixed = [], [], 0
+    for slot in slots:
+        match slot:
+            case Address(array):
+                words.append(of.pointers[array])
+            case Stride(array, axis):
+                words.append(of.steps[array][axis])
+            case SymbolArgument(index) | ScalarSlot(index):
+                words.append(f"numbers[{index}]")
+            case TiledArray(array, axes):
+                lengths, steps = ([names[array][axis] for axis in reversed(axes)] for names in (of.lengths, of.steps))
+                sides += map_numbers(lengths, steps, arrays[array][1])
+                words.append("0")  # it has its bytes elsewhere
+            case _:
+                words.append(f"fixed[{fixed}]")
+                fixed += 1
+    arguments = "pointers, shapes, strides, numbers, fixed"
+    return code_of(arguments, [*of.taken(), f"return {pattern([*sides, *words])}"])
 
 
 def tensor_map(slot: TiledArray, view: ArrayView) -> TensorMap:

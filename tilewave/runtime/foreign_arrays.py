@@ -13,11 +13,14 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import DTYPES, INTERNAL, DType
 from tilewave.runtime.dlpack import Refused, UnknownDType
 
 DEFAULT_STREAM = 0
 Facts = tuple[Any, ...]
+DEVICES = 3
+"""Where the devices of arrays stand among their facts."""
 _KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
 
 
@@ -36,7 +39,9 @@ class _Reader:
     """How a library's arrays are read: what they mean, and what decides that."""
 
     look: Callable[[Any], Guest | None]
-    facts: Callable[[Any], Facts]
+    facts: Callable[[Sequence[Any]], Facts]
+    """Of all arrays of a call: their addresses, shapes and strides in elements, their devices' numbers, and what else
+    decides; nothing where they must be looked at one by one."""
     device: Callable[[Any], str]
     """Nothing where it is on the CPU."""
     stream: Callable[[int], int]
@@ -63,11 +68,7 @@ def _reader(kind: type) -> _Reader | None:
     if module is None:
         return None
     if package == "torch":
-        return (
-            _Reader(_from_torch, _torch_facts, _device_of_tensor, _torch_stream)
-            if kind in (module.Tensor, module.nn.Parameter)
-            else None
-        )
+        return _torch_reader(module) if kind in (module.Tensor, module.nn.Parameter) else None
     return (
         _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id), _cupy_stream)
         if kind is module.ndarray
@@ -116,6 +117,26 @@ def _from_torch(tensor: Any) -> Guest | None:
         raise UnknownDType(str(tensor.dtype).removeprefix("torch."))
     strides = _in_bytes(tensor.stride(), dtype.bytes)
     return Guest(tensor.data_ptr(), tensor.shape, strides, dtype, _torch_device(torch, tensor.get_device()))
+
+
+@cache
+def _torch_reader(torch: ModuleType) -> _Reader:
+    stream = getattr(torch._C, "_cuda_getCurrentRawStream", _torch_stream)
+    return _Reader(_from_torch, _torch_facts, _device_of_tensor, stream)
+
+
+def _torch_facts(tensors: Sequence[Any]) -> Facts:
+    facts: Facts = _facts_code(len(tensors))(tensors)
+    return facts
+
+
+@cache
+def _facts_code(count: int) -> Callable[[Sequence[Any]], Facts]:
+    """The facts of so many tensors, without a loop: that takes twice as long, and every call begins with it."""
+    names = [f"t{i}" for i in range(count)]
+    asked = ("data_ptr()",), ("shape",), ("stride()",), ("get_device()",), ("dtype", "requires_grad", "is_neg()")
+    facts = [pattern([f"{name}.{word}" for word in words for name in names]) for words in asked]
+    return code_of("tensors", [f"{pattern(names)} = tensors", f"return {pattern(facts)}"])
 
 
 def _device_of_tensor(tensor: Any) -> str:
@@ -221,43 +242,51 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
 # keys ---------------------------------------------------------------------------------------------------------------
 
 
-def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[tuple[Facts, ...], int]:
+def key_of(arrays: Sequence[object], names: Sequence[str]) -> tuple[Facts, int]:
     """All that decides what a kernel does with guests' arrays, and their stream; nothing where one is no guest's.
 
     Calls with equal keys pass or fail the same checks and launch the same thing, so they need be prepared only once.
-    Of each array its address comes first, then the number of its device.
     """
-    kinds: set[Any] = {*map(type, arrays)}
-    readers: dict[Any, Any] = dict(zip(kinds, map(_reader, kinds), strict=True))
-    if None in readers.values() or not readers:
+    reader = _reader_of(tuple(map(type, arrays)))
+    if reader is None:
         return (), DEFAULT_STREAM
-    reader = readers[type(arrays[0])]
     try:
-        if len(readers) == 1:  # most calls have arrays of one library alone
-            facts = tuple(map(reader.facts, arrays))
-        else:
-            facts = tuple([readers[type(array)].facts(array) for array in arrays])
+        facts = reader.facts(arrays)
     except RuntimeError:  # a sparse tensor has no address
         return (), DEFAULT_STREAM
-    for of_array in facts:
-        if of_array[1] < 0:  # on the CPU
-            return (), DEFAULT_STREAM
-    number = facts[0][1]
-    return facts, reader.stream(number) if len(readers) == 1 else stream_of(arrays, names, number)
+    if not facts or min(facts[DEVICES]) < 0:  # on the CPU
+        return (), DEFAULT_STREAM
+    number = facts[DEVICES][0]
+    return facts, stream_of(arrays, names, number) if reader is _SEVERAL else reader.stream(number)
 
 
-def _torch_facts(t: Any) -> Facts:
-    return t.data_ptr(), t.get_device(), t.shape, t.stride(), t.dtype, t.requires_grad, t.is_neg()
+@lru_cache(maxsize=256)
+def _reader_of(kinds: tuple[Any, ...]) -> _Reader | None:
+    """How to read the arrays of a call of these classes; None where one is no guest's."""
+    readers = {*map(_reader, kinds)}
+    if None in readers or not readers:
+        return None
+    return readers.pop() if len(readers) == 1 else _SEVERAL
 
 
-def _cupy_facts(a: Any) -> Facts:
-    return a.data.ptr, a.device.id, a.shape, a.strides, a.dtype
+def _facts_of_several(arrays: Sequence[Any]) -> Facts:
+    """The same for arrays of two libraries."""
+    kinds: list[Any] = [*map(type, arrays)]
+    each = [reader.facts([array]) for array, reader in zip(arrays, map(_reader, kinds), strict=True) if reader]
+    if not all(each):
+        return ()
+    first = tuple(tuple(facts[i][0] for facts in each) for i in range(DEVICES + 1))
+    return *first, tuple(facts[DEVICES + 1 :] for facts in each)
 
 
-LINE = 1 << 10
-"""Bytes that every alignment which anybody asks for divides."""
+_SEVERAL = _Reader(look, _facts_of_several, device_name, lambda number: DEFAULT_STREAM)
+"""For arrays of two libraries, whose streams must be compared."""
 
 
-def lie_of(key: tuple[Facts, ...]) -> tuple[Any, ...]:
-    """The same of all arrays that lie so, wherever: of an address, the power of two that divides it is left, or 0."""
-    return tuple([(facts[1:], min(facts[0] & -facts[0], LINE)) for facts in key])
+def _cupy_facts(arrays: Sequence[Any]) -> Facts:
+    strides = tuple(tuple(s // a.dtype.itemsize for s in a.strides) for a in arrays)
+    if any(s % a.dtype.itemsize for a in arrays for s in a.strides):
+        return ()
+    found = ((a.data.ptr, a.shape, a.device.id, a.dtype) for a in arrays)
+    pointers, shapes, devices, dtypes = zip(*found, strict=True)
+    return pointers, shapes, strides, devices, dtypes

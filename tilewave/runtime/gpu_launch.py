@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Shape3 = tuple[int, int, int]
 
@@ -49,7 +49,7 @@ class Table:
 class ScratchMemory:
     """The address of memory that the launches on one stream share; zeros before the first of them.
 
-    Launches that a graph records share theirs with all graphs, so two graphs of one kernel must not run side by side.
+    Launches that a graph records have theirs with the graph, so that graphs may run side by side.
     """
 
     bytes: int
@@ -105,8 +105,7 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
-@dataclass(frozen=True)
-class LaunchShape:
+class LaunchShape(NamedTuple):
     """What the sizes of a call decide, where a kernel leaves them open."""
 
     grid: Shape3

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
 from tilewave.ir.core import Value
-from tilewave.ir.launch import HostLaunch, numbers_of, picked
+from tilewave.ir.launch import HostLaunch, LaunchCode, launch_code, numbers_of, picked
 from tilewave.ir.parse import parse
 
 KEPT_LAUNCHES = 4096
@@ -15,9 +15,6 @@ KEPT_LAUNCHES = 4096
 
 Launched = tuple[int, Mapping[str, int]]
 """Workgroups, and every number that a launch passes on, by name."""
-
-InOrder = Callable[[Sequence[int]], tuple[int, tuple[int, ...]]]
-"""Numbers of a call → workgroups, and the numbers that a launch passes on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,20 +44,12 @@ class LaunchTable:
         launched = host([symbols[v.name] for v in numbers])
         return launched.workgroups, {**symbols, **dict(zip(host.names, launched.numbers, strict=True))}
 
-    def in_order(self, given: Sequence[str], wanted: Sequence[str]) -> InOrder:
+    def in_order(self, given: Sequence[str], wanted: Sequence[str]) -> LaunchCode:
         """The same for numbers of these names in their order, and of what is passed on only what is wanted."""
         if isinstance(self.workgroups, int) and not self.text:
             workgroups, given_on = self.workgroups, picked([given.index(name) for name in wanted])
             return lambda numbers: (workgroups, given_on(numbers))
-        own, host = self._host
-        asked = picked([given.index(v.name) for v in own])
-        passed = picked([host.names.index(name) for name in wanted])
-
-        def launched(numbers: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-            found = host(asked(numbers))
-            return found.workgroups, passed(found.numbers)
-
-        return launched
+        return launch_code(parse(self.text), given, wanted)
 
     @cached_property
     def _host(self) -> tuple[tuple[Value, ...], HostLaunch]:

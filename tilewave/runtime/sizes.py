@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from itertools import chain
+from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.launch import MOST_OPEN, HostLaunch, limits_of, numbers_of
+from tilewave.ir.launch import MOST_OPEN, HostLaunch, LaunchNumbers, limits_of, numbers_of
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
+from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
-from tilewave.runtime.arrays import Parameter, view
+from tilewave.runtime.array_places import ArrayPlaces, taken_from
+from tilewave.runtime.arrays import Parameter, Shape, view
 from tilewave.runtime.scalars import word_of
 
 KEPT_CALLS = 4096
 """Sets of sizes that a kernel remembers; more than that in turn, and it starts afresh."""
-
-Shape = tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -40,8 +41,17 @@ class SizedCall:
         (self.kept_as or self).is_right = True
 
 
-Size = Callable[[Sequence[Any], Mapping[str, Any]], SizedCall]
-"""Arrays, and the numbers that a call gives itself → what its sizes come to; an error where they are wrong."""
+class Size(Protocol):
+    """What the sizes of a call come to, and that they are right."""
+
+    def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
+        """`given` are the numbers that a call gives itself; an error where something is wrong."""
+
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """The numbers of a call with arrays of these lengths, and of the ranks that they must have.
+
+        None where it is not seen at once that they are right.
+        """
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,44 @@ class Sizes:
         """Of each array where its lengths stand among the numbers of a launch, or -1 and the length that is known."""
         at = {name: place for place, name in enumerate(self.launch.names)}
         return [[(at[e], 0) if isinstance(e, str) else (-1, e) for e in extents] for extents in self._extents]
+
+    def quick(self, shapes: Sequence[Shape], given: Mapping[str, Any]) -> tuple[tuple[int, ...], LaunchNumbers] | None:
+        """The numbers of a call, and what its launch computes; None where a length is not what it must be."""
+        numbers = self._numbers(shapes, self._words(given) if given else ())
+        if numbers is None:
+            return None
+        launched = self.launch(numbers)
+        for i, axis, at in self._computed_at:
+            if shapes[i][axis] != launched.numbers[at]:
+                return None
+        return None if launched.workgroups > MOST_WORKGROUPS else (numbers, launched)
+
+    def _words(self, given: Mapping[str, Any]) -> list[int]:
+        """The numbers that a call gives itself, each as a word."""
+        names = (name for name in self._names if name not in self.limits)
+        return [word_of(given[name], self._others[name][1]) if name in self._others else given[name] for name in names]
+
+    @cached_property
+    def _numbers(self) -> Callable[[Sequence[Shape], Sequence[int]], tuple[int, ...] | None]:
+        """The numbers of a call from its arrays' shapes and the numbers that it gives itself, if lengths agree."""
+        lengths = [[f"n{i}_{axis}" for axis in range(len(extents))] for i, extents in enumerate(self._extents)]
+        given = [name for name in self._names if name not in self.limits]
+        known, right = {name: f"g{i}" for i, name in enumerate(given)}, []
+        for length, extent in zip(chain(*lengths), chain(*self._extents), strict=True):
+            if isinstance(extent, int) or extent in known:
+                right.append(f"{length} == {extent if isinstance(extent, int) else known[extent]}")
+            elif extent in self.limits:
+                known[extent] = length
+                least, most = self.limits[extent]
+                right.append(f"{least} <= {length} <= {most}")
+        body = [*taken_from("shapes", lengths), f"{pattern([known[name] for name in given])} = given"]
+        returned = f"return {pattern([known[name] for name in self._names])}"
+        return code_of("shapes, given", [*body, f"if {' and '.join(right) or 'True'}: {returned}", "return None"])
+
+    @cached_property
+    def _computed_at(self) -> list[tuple[int, int, int]]:
+        """The same axes as in `_computed`, and where their lengths stand among the numbers of a launch."""
+        return [(i, axis, self.launch.names.index(self._extents[i][axis])) for i, axis in self._computed]
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""

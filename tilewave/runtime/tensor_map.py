@@ -7,15 +7,19 @@ before the driver sees it, with the reason; out of bounds it reads zeros and wri
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from ctypes import byref, c_void_p
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import DType
 from tilewave.machine.chips import TENSOR_MAPS as ENGINE
+from tilewave.runtime.array_places import ArrayNames
 from tilewave.runtime.cuda_driver import CudaDriver
-from tilewave.runtime.driver import Function
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
+GRAIN = ENGINE.grain_bytes
 
 _DTYPES = {
     "f8e4m3fn": 0,
@@ -69,50 +73,45 @@ class TensorMap(NamedTuple):
 
     def encode(self, driver: CudaDriver, pointer: int, kernel: str) -> TensorMapBytes:
         """The map in the copy engine's own words."""
-        descriptor, numbers = TensorMapBytes(), (ctypes.c_uint64 * (2 * len(self.sizes)))(*self.numbers())
-        encode = driver.function("cuTensorMapEncodeTiled", kernel)
-        code = self.encoding()(encode, descriptor.address, ctypes.addressof(numbers), pointer)
+        descriptor, rank = TensorMapBytes(), len(self.sizes)
+        numbers = (ctypes.c_uint64 * (2 * rank))(*self.numbers())
+        kind, how = self.encoding()
+        encode = driver.unconverted("cuTensorMapEncodeTiled", kernel)
+        code = encode(
+            c_void_p(descriptor.address), *kind, c_void_p(pointer), byref(numbers), byref(numbers, 8 * rank), *how
+        )
         if code:
             raise driver.failure(kernel, "cuTensorMapEncodeTiled", code)
         return descriptor
 
     def numbers(self) -> list[int]:
-        """Its sizes, then strides of all axes but the fastest, as the driver reads them, and a 0 to make them as many.
+        """Its sizes and strides, as the driver reads them."""
+        item, of = self.dtype.bytes, ArrayNames([len(self.sizes)])
+        numbers = map_numbers(of.lengths[0][::-1], of.steps[0][::-1], item)
+        code = code_of("pointers, shapes, strides", [*of.taken(), f"return {pattern(numbers)}"])
+        return [*code((0,), (self.sizes,), ([stride // item for stride in self.strides],))]
 
-        An axis of length 1 gets a stride that the engine accepts.
-        """
-        row = -(-self.sizes[-1] * self.dtype.bytes // ENGINE.grain_bytes) * ENGINE.grain_bytes
-        found = [*self.sizes[::-1]]
-        for size, stride in zip(found[1:], self.strides[-2::-1], strict=True):
-            found.append(stride if size > 1 else row)
-        found.append(0)
-        return found
-
-    def encoding(self) -> MapEncoding:
-        """What the driver is told beside these; what is wrong with it is a fault of the compiler's."""
+    def encoding(self) -> tuple[tuple[int, int], tuple[Any, ...]]:
+        """What the driver is told before where an array is and how long, and behind that."""
         assert len(self.box) == len(self.sizes) == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
         return _encoding(self.box, self.swizzle_bytes, self.l2_promotion_bytes, self.dtype.name, self.dtype.bytes)
 
 
-class MapEncoding(NamedTuple):
-    """What all tensor maps of one kind have in common."""
+def map_numbers(lengths: Sequence[str], steps: Sequence[str], item_bytes: int) -> list[str]:
+    """How the numbers of a map are computed: lengths, then strides in bytes of all axes but the first, and a 0 for it.
 
-    dtype: int
-    rank: int
-    how: tuple[int, ...]
-    memory: ctypes.Array[ctypes.c_uint32]
-    """A box, and steps of one element behind it."""
-
-    def __call__(self, encode: Function, address: int, numbers: int, pointer: int) -> int:
-        """Let the driver write the map of an array to 128 bytes at an address; `numbers` are at another."""
-        code: int = encode(address, self.dtype, self.rank, pointer, numbers, numbers + 8 * self.rank, *self.how)
-        return code
+    Axes go from the fastest to the slowest; one of length 1 gets a stride that the engine accepts.
+    """
+    row = f"-(-{lengths[0]} * {item_bytes} // {GRAIN}) * {GRAIN}"
+    axes = zip(lengths[1:], steps[1:], strict=True)
+    return [*lengths, *(f"{step} * {item_bytes} if {length} > 1 else {row}" for length, step in axes), "0"]
 
 
 @lru_cache(maxsize=256)
 def _encoding(
     box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, dtype: str, item_bytes: int
-) -> MapEncoding:
+) -> tuple[tuple[int, int], tuple[Any, ...]]:
+    """The dtype and how many axes; the box, steps of one element, and four words of the driver's own."""
     row, rank = box[-1] * item_bytes, len(box)
     assert all(1 <= size <= ENGINE.longest_side for size in box), f"a box of {box}: 1 to {ENGINE.longest_side} per axis"
     assert row % ENGINE.grain_bytes == 0, f"rows of {row} bytes in a box; multiples of {ENGINE.grain_bytes} are needed"
@@ -122,9 +121,8 @@ def _encoding(
     assert fits, f"rows of {row} bytes in a box, but a swizzle over {swizzle_bytes}"
     assert dtype in _DTYPES, f"no tensor map of {dtype}"
     memory = (ctypes.c_uint32 * (2 * rank))(*box[::-1], *[1] * rank)
-    at = ctypes.addressof(memory)
     how = _NO_INTERLEAVE, _SWIZZLES[swizzle_bytes], _PROMOTIONS[l2_promotion_bytes], _FILL_WITH_ZEROS
-    return MapEncoding(_DTYPES[dtype], rank, (at, at + 4 * rank, *how), memory)
+    return (_DTYPES[dtype], rank), (byref(memory), byref(memory, 4 * rank), *how)
 
 
 class TensorMapBytes:

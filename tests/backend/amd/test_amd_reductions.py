@@ -44,6 +44,33 @@ def test_lanes_that_differ_in_any_bits_are_combined(chip, bits):
         np.testing.assert_array_equal(y, combined(x, bits, how))
 
 
+HALVES = """
+kernel @k {{workgroups = 1, level = lane, waves = [1, 1], lanes = 64}} (
+  %a: memory<64x2x4x{dtype}, global>, %c: memory<64x{first}x{second}x{dtype}, global>
+) {{
+  %lane = lane() : index
+  %zero = const() {{value = 0}} : index
+  %x = load(%a, [%lane, %zero, %zero], []) {{steps = [[0, 1, 0], [0, 0, 1]]}} : vector<2x4x{dtype}>
+  %y = reduce_halves(%x) {{axis = {axis}, bit = {bit}, how = {how}}} : vector<{first}x{second}x{dtype}>
+  store(%y, %c, [%lane, %zero, %zero], []) {{steps = [[0, 1, 0], [0, 0, 1]]}}
+}}
+"""
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("bit", range(6))
+def test_two_lanes_share_their_registers(chip, bit):
+    lane = np.arange(64)
+    for dtype, how, axis in [("f32", "sum", 1), ("f64", "sum", 0), ("i8", "max", 1), ("f16", "max", 0)]:
+        first, second = (1, 4) if axis == 0 else (2, 2)
+        text = HALVES.format(first=first, second=second, dtype=dtype, axis=axis, bit=bit, how=how)
+        x = np.random.default_rng(3).integers(-50, 50, (64, 2, 4)).astype(DTYPES[dtype].numpy)
+        y = np.zeros((64, first, second), x.dtype)
+        MachineCode(kernel_of(text), chip).run(x, y)
+        halves = np.array(np.split(combined(x, (bit,), how), 2, 1 + axis))
+        np.testing.assert_array_equal(y, halves[lane >> bit & 1, lane])
+
+
 def compiled_row(chip, columns=256):
     return wave_compile(WaveCompileOptions(subs={M: 4, N: columns}, target=chip), row_sums())
 

@@ -154,15 +154,15 @@ def test_launches_of_one_stream_share_their_slots_and_those_of_two_do_not(gemm, 
 def test_a_graph_has_slots_of_its_own_whether_it_is_recorded_first_or_later(gemm, fake, torch):
     given = tensors(torch)
     torch.streams[0] = 0x2
-    for recorded in (set(), {0x2}, set(), {0x2}):
+    for recorded in ({}, {0x2: 1}, {}, {0x2: 1}):
         fake.capturing = recorded
         gemm(*given)
     plain, graph, plain_again, graph_again = scratch(fake)
     assert plain == plain_again != graph == graph_again
     other = wave_compile(WaveCompileOptions(subs=kernels.sizes(M, N, K, **LARGE), target="sm_90a"), half_gemm())
     fake.launches.clear()
-    fake.capturing = set()
-    for stream, recorded in ((0x1, set()), (0x2, {0x2}), (0x2, set())):
+    fake.capturing = {}
+    for stream, recorded in ((0x1, {}), (0x2, {0x2: 1}), (0x2, {})):
         torch.streams[0], fake.capturing = stream, recorded
         other(*given)
     assert len({*scratch(fake)}) == 3

@@ -79,9 +79,10 @@ def test_a_gemm_runs_where_its_tensors_are(fake, torch):
         torch.Tensor(0x100000 * (i + 1), s, "torch.float16") for i, s in enumerate(((256, 64), (512, 64), (256, 512)))
     ]
     gemm(*given)
+    gemm(*given)
     gemm(a=given[0], c=given[2], b=given[1])
-    assert [seen.function for seen in fake.launches] == ["gemm", "gemm"]
-    assert fake.launches[0].words == fake.launches[1].words
+    assert [seen.function for seen in fake.launches] == ["gemm"] * 3
+    assert fake.launches[1].words == fake.launches[2].words
 
 
 def told(kind, call):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import sys
+from pathlib import Path
+
 import kernels
 import pytest
 from ptx_code import half_gemm
 
+import tilewave
 from tilewave import *
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
@@ -128,16 +133,18 @@ def test_more_tiles_than_a_launch_computes_are_refused(fake, torch):
     assert fake.launches == []
 
 
-def test_a_second_call_prepares_nothing_and_a_new_size_only_maps(gemm, fake, torch):
+def test_a_third_call_prepares_nothing_and_a_new_size_only_maps(gemm, fake, torch):
     given = tensors(torch, (256, 512, 128))
     gemm(*given)
     loaded = fake.calls.count("cuModuleLoadDataEx")
     maps = len(fake.maps)
     gemm(*given)
-    assert len(fake.maps) == maps
+    assert len(fake.maps) == 2 * maps, "it is kept from here on"
+    gemm(*given)
+    assert len(fake.maps) == 2 * maps
     gemm(*tensors(torch, (255, 512, 128)))
     assert fake.calls.count("cuModuleLoadDataEx") == loaded
-    assert maps < len(fake.maps) <= 2 * maps
+    assert len(fake.maps) == 3 * maps
 
 
 # -- the code itself
@@ -212,8 +219,7 @@ def test_what_was_prepared_for_others_is_not_taken_where_a_fact_differs(gemm, fa
     given = tensors(torch, shape, **{"at": ELSEWHERE, **lie})
     gemm(*tensors(torch, WELL))
     gemm(*given)
-    for kept in (gemm.build.program._chooser, gemm.build.program._classes):
-        kept.clear()
+    forget(gemm)
     gemm(*given)
     first, found, wanted = (launched(fake, seen) for seen in fake.launches)
     assert found == wanted != first
@@ -240,6 +246,84 @@ def test_new_arrays_of_sizes_seen_before_are_not_looked_at_closely(gemm, fake, t
     assert sorted(m.pointer for m in second if not isinstance(m, bytes)) == list(ELSEWHERE)
     others = [(x, y) for x, y in zip(first, second, strict=True) if x != y]
     assert len(others) == 6, "three maps and three addresses"
+
+
+def test_new_sizes_of_arrays_that_lie_as_others_did_are_not_looked_at_closely(gemm, fake, torch, monkeypatch):
+    gemm(*tensors(torch, WELL))
+    with monkeypatch.context() as patched:
+        patched.setattr("tilewave.runtime.cuda.check_call", None)
+        patched.setattr(type(gemm.sizes), "of_call", None)
+        for m in (255, 2, 8192):
+            gemm(*tensors(torch, (m, *WELL[1:]), at=ELSEWHERE))
+    found = [launched(fake, seen) for seen in fake.launches[1:]]
+    for m, quick in zip((255, 2, 8192), found, strict=True):
+        forget(gemm)
+        gemm(*tensors(torch, (m, *WELL[1:]), at=ELSEWHERE))
+        assert launched(fake, fake.launches[-1]) == quick
+
+
+def forget(gemm):
+    for kept in (gemm.build.program._chooser, gemm.build.program._classes):
+        kept.clear()
+
+
+def drawn_call(rng, torch):
+    """Arrays of any sizes that lie in any way; most agree, and most can be used."""
+    m, n, k = (rng.choice((0, 1, 2, 16, 64, 128, 130, 256, 2048, rng.randrange(300))) for _ in range(3))
+    given = []
+    for at, (rows, columns) in zip(ELSEWHERE, ((m, k), (n, k), (m, n)), strict=True):
+        rows, columns = (x + (rng.random() < 0.02) for x in (rows, columns))
+        step = rng.choice((columns, columns, columns, columns + 8, columns + 1, 0, 2048))
+        strides = rng.choice(((step, 1),) * 9 + ((1, rows), (2 * step, 2)))
+        off = rng.choice((0, 0, 0, 0, 16, 8, 2, 1, -0x40000000))
+        pointer = 0 if 0 in (rows, columns) and rng.random() < 0.8 else at + off
+        dtype = "torch.float16" if rng.random() < 0.97 else "torch.float32"
+        grad = rng.random() < 0.02
+        given.append(torch.Tensor(pointer, (rows, columns), dtype, strides=strides, requires_grad=grad))
+    return given
+
+
+def came_to(gemm, fake, given):
+    """What a call launched, or why it did not."""
+    before = len(fake.launches)
+    try:
+        gemm(*given)
+    except CallError as error:
+        return error.what, error.remedy
+    return [launched(fake, seen) for seen in fake.launches[before:]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calls_of_all_kinds_come_to_what_they_would_come_to_as_the_first(gemm, fake, torch, seed):
+    rng = random.Random(seed)
+    calls = [drawn_call(rng, torch) for _ in range(60)]
+    calls = [*calls, *(rng.choice(calls) for _ in range(60))]
+    found = [came_to(gemm, fake, given) for given in calls]
+    kinds = {type(one) for one in found}
+    assert kinds == {tuple, list}, "some are refused, and some are not"
+    for given, quick in zip(calls, found, strict=True):
+        forget(gemm)
+        assert came_to(gemm, fake, given) == quick
+
+
+OWN = str(Path(tilewave.__file__).parent)
+
+
+def test_a_call_with_new_sizes_takes_few_calls_of_python(gemm, fake, torch):
+    """They are counted and not timed, so that a busy machine changes nothing."""
+    for m in (300, 301):
+        gemm(*tensors(torch, (m, *WELL[1:])))
+    counted = []
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith((OWN, "<code of")):
+            counted.append(frame.f_code.co_name)
+
+    given = tensors(torch, (302, *WELL[1:]))
+    sys.setprofile(count)
+    gemm(*given)
+    sys.setprofile(None)
+    assert len(counted) <= 44, counted
 
 
 @pytest.mark.parametrize("at", [(0x90000000, 0x50000000, 0x90000000), (0x2000000, 0x50000000, 0x50000100)])
@@ -269,9 +353,9 @@ def test_new_sizes_that_disagree_are_refused_by_both_arrays(gemm, fake, torch):
 def test_thousands_of_sizes_are_forgotten_again(gemm, fake, torch, monkeypatch):
     monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 8)
     monkeypatch.setattr("tilewave.runtime.sizes.KEPT_CALLS", 8)
-    monkeypatch.setattr("tilewave.analysis.verdicts.KEPT_VERDICTS", 8)
     for m in range(1, 60):
         gemm(*tensors(torch, (m, 256, 64)))
     (chooser,) = gemm.build.program._chooser
-    for kept in (chooser._prepared, chooser._templates, gemm.sizes._kept, gemm.verdicts._right):
+    for kept in (chooser._prepared, chooser._templates, gemm.sizes._kept):
         assert 0 < len(kept) <= 8
+    assert not gemm.verdicts._right, "what is proved need not be remembered"

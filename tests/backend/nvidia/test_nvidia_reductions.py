@@ -6,6 +6,7 @@ from reduced_tiles import Case, compiled_for
 from softmax_rows import M, N, softmax_of
 
 from tilewave import *
+from tilewave import kernels as shipped
 
 CASES = [
     Case((4, 1024), (1,)),
@@ -31,6 +32,35 @@ def test_a_softmax_is_assembled_without_spills(dtype):
     assembled_well(wave_compile(options, softmax_of(1, dtype=dtype)).asm)
 
 
+KERNELS = {
+    "softmax": lambda rows: shipped.softmax_kernel(rows, f16, f16),
+    "rms_norm": lambda rows: shipped.rms_norm_kernel(rows, f16, f16, f16),
+    "layer_norm": lambda rows: shipped.layer_norm_kernel(rows, f16, f16, f16, f16),
+}
+
+
+@needs_ptxas
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("columns", [256, 1024, 5120, 16384, 65536])
+def test_a_thousand_lanes_hold_their_rows_without_spills(name, columns):
+    """64 registers each, whether the length of rows is known or open."""
+    kernel = KERNELS[name](shipped.rows_for("sm_90a", columns, f16))
+    for length in ({"longest": {N: columns}}, {"subs": {N: columns}}):
+        asm = wave_compile(WaveCompileOptions(target="sm_90a", **length), kernel).asm
+        assert assembled_well(asm) <= 64
+
+
 def test_lanes_are_combined_by_butterflies():
     ptx = compiled_for(Case((4, 128), (1,), "max"), "sm_90a").asm
     assert ptx.count("shfl.sync.bfly.b32") == 5
+
+
+def test_lanes_share_the_registers_that_come_behind_them():
+    """Of 4 chunks each lane gives 2 sums away, then 1, and one for each of 5 bits; else it would be 5 times 4."""
+    ptx = compiled_for(Case((4, 1024), (1,)), "sm_90a").asm
+    assert ptx.count("shfl.sync.bfly.b32") == 2 + 1 + 5
+
+
+def test_lanes_share_what_many_waves_left():
+    ptx = compiled_for(Case((4, 16384), (1,)), "sm_90a").asm
+    assert "ld.shared.v4" not in ptx and ptx.count("ld.shared.b32") == 1

@@ -138,14 +138,17 @@ class Amdgcn:
         kind = vector(count, "i32")
         return f.value(f'call {kind} asm sideeffect "", "=v,0"({kind} {words})')
 
+    def across(self, f: LlvmFunction, word: str, bit: int) -> str:
+        if bit < exchanges.ROW_BITS:
+            return exchanges.in_a_row(f, word, bit, ())
+        if bit == exchanges.ROW_BITS:
+            return exchanges.of_other_row(f, word)
+        return self.shuffle(f, word, f.value(f"xor i32 {self.lane(f)}, {1 << bit}"))
+
     def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
         if bit < exchanges.ROW_BITS:
             return word, exchanges.in_a_row(f, word, bit, alike)
-        if self.chip.swaps_rows:
-            return exchanges.swapped(f, word, bit)
-        if bit == exchanges.ROW_BITS:
-            return word, exchanges.of_other_row(f, word)
-        return word, self.shuffle(f, word, f.value(f"xor i32 {self.lane(f)}, {1 << bit}"))
+        return exchanges.swapped(f, word, bit) if self.chip.swaps_rows else (word, self.across(f, word, bit))
 
     def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')
@@ -298,7 +301,10 @@ class Amdgcn:
 
     convention = "amdgpu_kernel"
     line_detail = "LineTablesOnly"
-    functions: ClassVar[Mapping[str, str]] = {name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")}
+    functions: ClassVar[Mapping[str, str]] = {
+        **{name: f"llvm.{name}" for name in ("exp", "exp2", "log", "log2", "log10")},
+        "exp2_flushed": "llvm.amdgcn.exp2.f32",
+    }
 
     def attributes(self, lanes: int, waves: int, resident: int) -> str:
         threads = lanes * waves

@@ -1,14 +1,12 @@
 """Hopper's copy engine, its barriers with phases, and products from shared memory, in PTX.
 
 Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma, mapa, barrier.cluster and
-griddepcontrol.
-
-Source: NVIDIA, "PTX ISA", chapters on mbarrier, cp.async.bulk.tensor, stmatrix, wgmma and the memory consistency model.
+griddepcontrol, and the memory consistency model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, when
@@ -144,15 +142,20 @@ class Hopper:
         text, operands = copy_in_text(copy.other, 2)
         asm(f, when(0, text), [("i32", alone), ("i32", copy.signal), *operands])
 
-    def copy_now(self, f: LlvmFunction, box: Box, signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
         first = f.value(f"icmp eq i32 {thread(f)}, 0")
         chosen = f.value(f"zext i1 {first} to i32")
-        text, operands = copy_in_text(box, 2)
+        texts: list[str] = []
+        operands: list[Typed] = []
+        for box in boxes:
+            text, own = copy_in_text(box, 2 + len(operands))
+            texts.append(text)
+            operands += own
         lines = [
             "mbarrier.init.shared::cta.b64 [$1], 1;",
             "fence.mbarrier_init.release.cluster;",
             f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$1], {bytes_};",
-            text,
+            *texts,
         ]
         wait = "again_${:uid}:\nmbarrier.try_wait.parity.shared::cta.b64 q, [$1], 0;\n@q bra over_${:uid};\n"
         body = "\n".join(lines) + f"\n{wait}bra again_${{:uid}};\nover_${{:uid}}:\nmbarrier.inval.shared::cta.b64 [$1];"

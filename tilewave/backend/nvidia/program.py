@@ -18,7 +18,7 @@ from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, is_open, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, LaunchCode, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
@@ -26,10 +26,10 @@ from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument
 from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.runtime.array_places import ArrayPlaces, lie_code
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, Nothing
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
 from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
-from tilewave.runtime.foreign_arrays import LINE
 from tilewave.runtime.gpu_launch import (
     Address,
     Cluster,
@@ -43,7 +43,6 @@ from tilewave.runtime.gpu_launch import (
     SymbolArgument,
     TiledArray,
 )
-from tilewave.runtime.launch_numbers import InOrder
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
@@ -51,8 +50,6 @@ Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
 """Code for arrays that lie so; lanes are asked for where the cache does not know it."""
 
 KEPT_CLASSES = 1024
-LONGEST, FARTHEST = 1 << 32, 1 << 40
-"""Of an axis, and of its step in bytes, that the copy engine takes."""
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
@@ -71,7 +68,7 @@ class Chosen(NamedTuple):
 
     program: CudaProgram
     code: NvidiaCode
-    launched: InOrder
+    launched: LaunchCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,27 +123,27 @@ class NvidiaProgram:
 
     # -- running it
 
-    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
+    def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: Parameters) -> None:
         """On the arrays' device and stream; nothing is copied and nothing waited for."""
-        if not self._chooser:
-            code = self._any_code(parameters) if self.is_open else self._cuda_code(Variant(), parameters)
-            self._chooser.append(Chooser(code, owner=self, deciding=self._deciding))
-        self._chooser[0](arrays, numbers, parameters)
+        self._choosing(parameters)(arrays, numbers, parameters)
 
     def call(self, arrays: Sequence[Any], given: Mapping[str, Any], sized: Size) -> None:
         """The same for a call that may be known."""
-        if self._chooser:
-            self._chooser[0].call(arrays, given, sized)
-        else:
-            found = sized(arrays, given)
-            self.run(arrays, found.numbers, found.parameters)
+        chooser = self._chooser[0] if self._chooser else self._choosing(sized(arrays, given).parameters)
+        chooser.call(arrays, given, sized)
+
+    def _choosing(self, parameters: Parameters) -> Chooser:
+        if not self._chooser:
+            code = self._any_code(parameters) if self.is_open else self._cuda_code(Variant(), parameters)
+            self._chooser.append(Chooser(code, owner=self, given=self._given))
+        return self._chooser[0]
 
     @property
-    def _deciding(self) -> tuple[tuple[int, str], ...]:
-        """The symbols of a call that its arrays do not tell."""
-        told, numbers = open_sizes(self.tiles), numbers_of(self.tiles)
-        indices = [(i, v.name) for i, v in enumerate(numbers) if v.type == INDEX_SCALAR]
-        return tuple((i, name) for i, name in indices if name not in told)
+    def _given(self) -> tuple[GivenNumber, ...]:
+        """The numbers of a call that its arrays do not tell."""
+        told = open_sizes(self.tiles)
+        numbers = enumerate(numbers_of(self.tiles))
+        return tuple(GivenNumber(i, v.name, v.type.dtype) for i, v in numbers if v.name not in told)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -159,7 +156,11 @@ class NvidiaProgram:
     def tile_count(self, numbers: Sequence[int]) -> int:
         """How many tiles a launch computes."""
         known = self.tiles.workgroups
-        return known if isinstance(known, int) else HostLaunch.of(self.tiles)(numbers).workgroups
+        return known if isinstance(known, int) else self._tile_launch(numbers).workgroups
+
+    @cached_property
+    def _tile_launch(self) -> HostLaunch:
+        return HostLaunch.of(self.tiles)
 
     def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
         found = self.programs.get(variant)
@@ -209,7 +210,7 @@ class NvidiaProgram:
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = tuple([_lie(v) for v in views])
+        key = lie_code(tuple([len(v.shape) for v in views]))(*ArrayPlaces.of_views(views))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -295,33 +296,48 @@ class Chooser(CudaProgram):
 
     owner: NvidiaProgram = field(kw_only=True, repr=False)
 
-    def prepare(
+    def launch_kind(
         self, views: Sequence[ArrayView], numbers: Sequence[int], number: int, stream: int, parameters: Parameters
-    ) -> LaunchTemplate | Nothing:
+    ) -> LaunchKind:
         owner = self.owner
         tiles = owner.tile_count(numbers)
         if not tiles:
-            return Nothing()
+            return NoTiles(owner)
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
-        program, code, launched = owner.chosen(owner.variant_for(views), parameters)
-        owner.warn_of_slow_code(program, number)
+        chosen = owner.chosen(owner.variant_for(views), parameters)
+        owner.warn_of_slow_code(chosen.program, number)
+        template = chosen.program.template(views, number, stream)
+        return TileLaunch(owner, chosen.launched, chosen.code.cluster, template)
+
+
+class TileLaunch(NamedTuple):
+    """With code for arrays that lie alike; what their sizes decide is computed at each call."""
+
+    owner: NvidiaProgram
+    launched: LaunchCode
+    cluster: int
+    template: LaunchTemplate
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+        owner, launched, cluster, template = self
+        tiles = owner.tile_count(numbers)
+        if not 0 < tiles <= MOST_TILES:
+            return None
         workgroups, passed = launched(numbers)
-        one_round = workgroups == -(-tiles // code.cluster) * code.cluster
-        shape = LaunchShape((workgroups, 1, 1), starts_early=one_round) if owner.is_open else None
-        return program.template(views, passed, number, stream, shape)
+        one_round = workgroups == -(-tiles // cluster) * cluster
+        shape = LaunchShape((workgroups, 1, 1), one_round) if owner.is_open else None
+        return Prepared(template.launcher, template.at(places, passed, shape), numbers)
 
 
-def _lie(v: ArrayView) -> tuple[Any, ...]:
-    """All of an array that decides how its tiles are moved: by which powers of two address, steps and rows divide.
+class NoTiles(NamedTuple):
+    """Where there is nothing to compute, nothing is launched."""
 
-    The step of neighbours, and what is beyond the engine's reach, is told as it is.
-    """
-    item, row = v.dtype.bytes, v.shape[-1] * v.dtype.bytes
-    steps = [s if s == item or not 0 <= s < FARTHEST else -min(s & -s, LINE) for s in v.strides]
-    lengths = [n if n < 2 else 2 if n <= LONGEST else 3 for n in v.shape]
-    return min(v.pointer & -v.pointer, LINE), min(row & -row, LINE), item, *steps, *lengths
+    owner: NvidiaProgram
+
+    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+        return None if self.owner.tile_count(numbers) else Prepared(Nothing(), None, numbers)
 
 
 def _rank(memory: Value) -> int:

@@ -64,8 +64,11 @@ class Nvptx:
         zero = numbers.hidden_zero(f, turn)
         return f.value(f"xor {vector(count, 'i32')} {words}, {splat(f, 'i32', zero, count)}")
 
+    def across(self, f: LlvmFunction, word: str, bit: int) -> str:
+        return numbers.of_lane_across(f, word, bit)
+
     def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
-        return word, numbers.of_lane_across(f, word, bit)
+        return word, self.across(f, word, bit)
 
     def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")
@@ -113,7 +116,11 @@ class Nvptx:
     # -- the whole
 
     convention = "ptx_kernel"
-    functions: ClassVar[Mapping[str, str]] = {"exp2": "llvm.nvvm.ex2.approx.f", UPPER_PRODUCT: "llvm.nvvm.mulhi.ui"}
+    functions: ClassVar[Mapping[str, str]] = {
+        "exp2": "llvm.nvvm.ex2.approx.f",
+        "exp2_flushed": "llvm.nvvm.ex2.approx.ftz.f",
+        UPPER_PRODUCT: "llvm.nvvm.mulhi.ui",
+    }
     line_detail = "DebugDirectivesOnly"  # with tables the assembler would compile for a debugger, and slowly
 
     def attributes(self, lanes: int, waves: int, resident: int) -> str:

@@ -1,7 +1,12 @@
 """wgmma: a group of four waves multiplies tiles where they stand in shared memory.
 
-An operand is named by a descriptor of 64 bits: its address / 16, the distance of 8 rows / 16, and how its chunks
-change places. Both lie along the depth, so one instruction after the other steps 32 bytes along a row.
+An operand is named by a descriptor of 64 bits: its address / 16, distances / 16, and how its chunks change places.
+
+| | along the depth | turned: along M or N, 16-bit dtypes only |
+|---|---|---|
+| one distance | ignored | from panel to panel |
+| the other | 8 rows | 8 steps of the depth, a row each |
+| the next instruction | 32 bytes along the rows, or in the next panel | 16 rows down |
 
 Source: NVIDIA, "PTX ISA", chapter "Asynchronous warpgroup level matrix instructions".
 """
@@ -13,11 +18,13 @@ from dataclasses import dataclass
 from tilewave.backend.nvidia.inline_ptx import asm_on
 from tilewave.errors import TargetError
 from tilewave.lower.gpu.asynchronous_target import SharedProduct, SharedRows
-from tilewave.lower.llvm import LlvmFunction
+from tilewave.lower.llvm import LlvmFunction, Typed
 
 STEP_BYTES = 32
 """The depth of one instruction."""
 BLOCK_ROWS, UNIT = 64, 16
+HELD_DEPTH, HELD_REGISTERS = 16, 4
+"""Of an operand that lanes hold, one instruction takes this depth, in so many registers of each."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 
 
@@ -30,11 +37,13 @@ class Spelling:
     tail: str
     ignored_bits: int = 0
     """The last ones of the operand, which it takes for 0."""
+    turns: bool = False
+    """Whether it also hears which operands lie in panels."""
 
 
 SPELLINGS = {
-    "f16": Spelling("f16", 2, ", 1, 1, 0, 0"),
-    "bf16": Spelling("bf16", 2, ", 1, 1, 0, 0"),
+    "f16": Spelling("f16", 2, ", 1, 1", turns=True),
+    "bf16": Spelling("bf16", 2, ", 1, 1", turns=True),
     "f32": Spelling("tf32", 4, ", 1, 1", 13),
     "f8e4m3fn": Spelling("e4m3", 1, ", 1, 1"),
     "f8e5m2": Spelling("e5m2", 1, ", 1, 1"),
@@ -44,36 +53,73 @@ SPELLINGS = {
 
 def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
     """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile."""
-    a, b = SPELLINGS[product.a.dtype], SPELLINGS[product.b.dtype]
-    if product.ignored_bits != a.ignored_bits:
-        raise TargetError(f"wgmma ignores {a.ignored_bits} bits of {product.a.dtype}, not {product.ignored_bits}")
-    kind, sums = ("i32", "s32") if a.dtype == "s8" else ("float", "f32")
+    spelling = SPELLINGS[product.b.dtype]
+    if product.ignored_bits != spelling.ignored_bits:
+        raise TargetError(
+            f"wgmma ignores {spelling.ignored_bits} bits of {product.b.dtype}, not {product.ignored_bits}"
+        )
+    kind = "i32" if spelling.dtype == "s8" else "float"
     count = len(product.sums)
-    word = f"m64n{product.columns}k{STEP_BYTES // a.bytes}.{sums}.{a.dtype}.{b.dtype}"
-    per_block = product.columns // 2
+    operands: list[Typed] = []
+    if isinstance(product.a, SharedRows):
+        operands.append(("i64", descriptor(f, product.a)))
+    operands.append(("i64", descriptor(f, product.b)))
+    operands += [("i32", product.adds)] if product.adds else []
+    held = () if isinstance(product.a, SharedRows) else product.a
+    lines = _instructions(product, spelling, 2 * count, 2 * count + len(operands))
+    return asm_on(f, "\n".join(lines), [(kind, x) for x in product.sums], [*operands, *(("i32", x) for x in held)])
+
+
+def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: int) -> list[str]:
+    """`first` numbers the operand behind the sums, `held` the first register of an `a` that lanes hold."""
+    from_shared = [x for x in (product.a, product.b) if isinstance(x, SharedRows)]
+    b_at = first + len(from_shared) - 1
+    size, per_block = spelling.bytes, product.columns // 2
+    tail = spelling.tail + "".join(f", {int(rows.is_turned)}" for rows in from_shared if spelling.turns)
     lines = ["{", ".reg .b64 da, db;", ".reg .pred p;", "wgmma.fence.sync.aligned;"]
     if product.adds:
-        lines.append(f"setp.ne.b32 p, ${2 * count + 2}, 0;")
-    for step in range(product.depth * a.bytes // STEP_BYTES):
+        lines.append(f"setp.ne.b32 p, ${b_at + 1}, 0;")
+    for step in range(product.depth * size // STEP_BYTES):
         for block in range(product.rows // BLOCK_ROWS):
-            down = block * BLOCK_ROWS * product.a.row_bytes // UNIT
-            along = step * STEP_BYTES // UNIT
             adds = "p" if product.adds and step == 0 else "1"
             registers = ", ".join(f"${i}" for i in range(block * per_block, (block + 1) * per_block))
+            if isinstance(product.a, SharedRows):
+                far = _deeper(product.a, step, size) + _below(product.a, block * BLOCK_ROWS, size)
+                lines.append(f"add.s64 da, ${first}, {far // UNIT};")
+                a = "da"
+            else:
+                own = held + (block * product.depth // HELD_DEPTH + step) * HELD_REGISTERS
+                a = "{" + ", ".join(f"${own + i}" for i in range(HELD_REGISTERS)) + "}"
             lines += [
-                f"add.s64 da, ${2 * count}, {along + down};",
-                f"add.s64 db, ${2 * count + 1}, {along};",
-                f"wgmma.mma_async.sync.aligned.{word} {{{registers}}}, da, db, {adds}{a.tail};",
+                f"add.s64 db, ${b_at}, {_deeper(product.b, step, size) // UNIT};",
+                f"wgmma.mma_async.sync.aligned.{_word(product, spelling)} {{{registers}}}, {a}, db, {adds}{tail};",
             ]
-    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
-    operands = [("i64", descriptor(f, rows)) for rows in (product.a, product.b)]
-    operands += [("i32", product.adds)] if product.adds else []
-    return asm_on(f, "\n".join(lines), [(kind, x) for x in product.sums], operands)
+    return [*lines, "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
+
+
+def _word(product: SharedProduct, spelling: Spelling) -> str:
+    sums = "s32" if spelling.dtype == "s8" else "f32"
+    a = SPELLINGS[product.a.dtype] if isinstance(product.a, SharedRows) else spelling
+    return f"m64n{product.columns}k{STEP_BYTES // spelling.bytes}.{sums}.{a.dtype}.{spelling.dtype}"
+
+
+def _below(rows: SharedRows, count: int, size: int) -> int:
+    """How many bytes further the operand's rows lie that come so many later."""
+    return count * size // rows.row_bytes * rows.panel_bytes if rows.is_turned else count * rows.row_bytes
+
+
+def _deeper(rows: SharedRows, step: int, size: int) -> int:
+    """How many bytes further it goes on for an instruction that comes so many later."""
+    if rows.is_turned:
+        return step * STEP_BYTES // size * rows.row_bytes
+    panel, along = divmod(step * STEP_BYTES, rows.row_bytes)
+    return panel * rows.panel_bytes + along
 
 
 def descriptor(f: LlvmFunction, rows: SharedRows) -> str:
     """Of an operand that begins with a whole number of 8 rows."""
-    fixed = SWIZZLES[rows.row_bytes] << 62 | (8 * rows.row_bytes // UNIT) << 32 | 1 << 16
+    across = rows.panel_bytes // UNIT if rows.is_turned else 1
+    fixed = SWIZZLES[rows.row_bytes] << 62 | (8 * rows.row_bytes // UNIT) << 32 | across << 16
     low = f.value(f"and i32 {rows.address}, {(1 << 18) - 1}")
     low = f.value(f"lshr i32 {low}, 4")
     wide = f.value(f"zext i32 {low} to i64")

@@ -41,6 +41,7 @@ from tilewave.ir.ops.arith import (
     Erf,
     Exp,
     Exp2,
+    Exp2Flushed,
     Floor,
     FloorDiv,
     Function,
@@ -93,11 +94,13 @@ from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
+    GroupProduct,
     Lane,
     Load,
     LoadEach,
     LoadTransposed,
     Matrix,
+    MatrixHeld,
     MatrixShared,
     Ramp,
     Rearrange,
@@ -121,7 +124,7 @@ from tilewave.ir.ops.product import (
     ReadPanel,
     ZeroAccumulator,
 )
-from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceLanes, ReduceRegisters, Reduction, Shift
+from tilewave.ir.ops.reduction import AllOf, Reduce, ReduceHalves, ReduceLanes, ReduceRegisters, Reduction, Shift
 from tilewave.ir.ops.shape import Broadcast, Convert, Iota, Part, Permute
 from tilewave.ir.ops.workgroup import TileOf, Workgroup
 
@@ -170,10 +173,12 @@ __all__ = [
     "Erf",
     "Exp",
     "Exp2",
+    "Exp2Flushed",
     "Floor",
     "FloorDiv",
     "Function",
     "Gather",
+    "GroupProduct",
     "HandOver",
     "InstructionGroup",
     "Iota",
@@ -197,6 +202,7 @@ __all__ = [
     "MakeExchange",
     "MakeSignals",
     "Matrix",
+    "MatrixHeld",
     "MatrixShared",
     "MatrixUnitOp",
     "Max",
@@ -224,6 +230,7 @@ __all__ = [
     "Reciprocal",
     "ReciprocalShift",
     "Reduce",
+    "ReduceHalves",
     "ReduceLanes",
     "ReduceRegisters",
     "Reduction",

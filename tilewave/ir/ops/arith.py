@@ -240,6 +240,10 @@ class Exp2(Function):
     pass
 
 
+class Exp2Flushed(Function):
+    """2 to the power of x; 0 where x < -126, so that no result is denormal in f32."""
+
+
 class Log(Function):
     pass
 
@@ -341,6 +345,7 @@ OPS: tuple[type[Op], ...] = (
     Abs,
     Exp,
     Exp2,
+    Exp2Flushed,
     Log,
     Log2,
     Log10,

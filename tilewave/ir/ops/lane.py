@@ -152,7 +152,7 @@ class Load(Computed):
     memory axis a. Outside the memory it is 0 along the axes in `guard`; along others it must not be outside. Where
     `mask` holds a truth value, lanes that say no take nothing and hold 0. Of a tile that is not there as a whole,
     `own[a]` is where in the tile the first register lies along memory axis a; from `within[a]` on it is 0, and nothing
-    is looked at.
+    is looked at. `begin[a]`, in a global memory, is how far behind `at[a]` the first register lies.
     """
 
     levels = ON_LANES
@@ -165,6 +165,7 @@ class Load(Computed):
     guard: tuple[int, ...] = ()
     own: tuple[Value, ...] = ()
     within: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.result.type, want)
@@ -230,6 +231,7 @@ class Store(Op):
     guard: tuple[int, ...] = ()
     own: tuple[Value, ...] = ()
     within: tuple[int, ...] = ()
+    begin: tuple[int, ...] = ()
 
     @property
     def is_across_rows(self) -> bool:
@@ -282,6 +284,8 @@ def _want_steps(op: Load | LoadTransposed | Store, held: Type, want: Want) -> No
     whole = not op.own or len(op.own) == memory.rank
     want(whole and len(op.own) == len(op.within), f"{memory} has other axes than {list(op.within)}")
     want(are_indices(op.own) and all(n >= 0 for n in op.within), "places in a tile are of type index")
+    begins = not op.begin or (len(op.begin) == memory.rank and memory.space == "global" and not op.own)
+    want(begins and all(n >= 0 for n in op.begin), f"nothing begins {list(op.begin)} further on in {memory}")
 
 
 def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
@@ -343,29 +347,27 @@ class Matrix(Computed):
             want(copies, f"{lanes} lanes with {held} elements each do not hold {high}x{depth}")
 
 
-@dataclass(frozen=True)
-class MatrixShared(Computed):
-    """acc + a · bᵀ by a group of four waves together, which read both operands from shared memory.
+class GroupProduct(Computed):
+    """acc + a · bᵀ by a group of four waves together, which read `b` from shared memory.
 
-    `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` that begin at `a_at` with `columns` rows
-    of `b` at `b_at`. Each wave has the sums of 16 rows of every 64, as `layouts/fragments.py` lays them in acc:
-    batches… x rows / 64 x columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
+    `shape` is rows x columns x depth: the group multiplies `rows` rows of `a` with `columns` rows of `b` at `b_at`.
+    Each wave has the sums of 16 rows of every 64, as `layouts/fragments.py` lays them in acc: batches… x rows / 64 x
+    columns / 8 x 2 x 2. Where `adds` holds a truth value that says no, acc counts as zeros.
+
+    The depth of an operand runs along its memory's last axis; of those in `turned`, 0 for `a` and 1 for `b`, along the
+    last but one, and their rows along the last. Of each, the last `ignored_bits` of the mantissa count as 0.
     """
 
     levels = ON_LANES
-    reads = places(a=SHARED, b=SHARED)
     passes_lanes_by = True
 
-    a: Value
-    a_at: tuple[Value, ...]
     b: Value
     b_at: tuple[Value, ...]
     acc: Value
     shape: tuple[int, ...]
-    instruction: str
-    adds: tuple[Value, ...] = ()
-    ignored_bits: int = 0
-    """The last bits of each operand's mantissa, which count as 0."""
+    adds: tuple[Value, ...]
+    ignored_bits: int
+    turned: tuple[int, ...]
 
     def check(self, want: Want) -> None:
         acc = self.acc.type
@@ -376,19 +378,74 @@ class MatrixShared(Computed):
         want(acc.shape[-4:] == (rows // GROUP_ROWS, cols // 8, 2, 2), f"{rows}x{cols} sums are not {acc}")
         truths = len(self.adds) <= 1 and all(v.type == Scalar(BOOL) for v in self.adds)
         want(truths, "adds where one truth value says so")
-        self._check_operand(self.a, self.a_at, rows, want)
-        self._check_operand(self.b, self.b_at, cols, want)
+        want(self.turned in ((), (0,), (1,), (0, 1)), f"has no operands {list(self.turned)}")
+        self._check_operand(1, cols, want)
         want_results(self, want, acc)
 
-    def _check_operand(self, operand: Value, at: tuple[Value, ...], rows: int, want: Want) -> None:
+    def factor(self, side: int) -> tuple[Value, tuple[Value, ...]]:
+        """The memory of an operand, and where in it the operand begins."""
+        return self.b, self.b_at
+
+    def _check_operand(self, side: int, rows: int, want: Want) -> None:
+        operand, at = self.factor(side)
         memory, acc, depth = operand.type, self.acc.type, self.shape[-1]
         shared = isinstance(memory, Memory) and memory.space == "shared" and len(at) == memory.rank
         want(shared and are_indices(at), f"reads shared memory at an index for each axis, not {memory}")
         want(len(at) >= 2, f"{memory} has no rows and columns")
         want(len(at) >= len(acc.shape) - 2, f"{memory} has no axes for the batches of {acc}")
-        want(memory.shape[-2] >= rows and memory.shape[-1] >= depth, f"{memory} holds no {rows}x{depth}")
+        high, wide = (depth, rows) if side in self.turned else (rows, depth)
+        want(memory.shape[-2] >= high and memory.shape[-1] >= wide, f"{memory} holds no {high}x{wide}")
         fewer = self.ignored_bits == 0 or (memory.dtype == F32 and 0 < self.ignored_bits <= F32_MANTISSA)
         want(fewer, f"cannot ignore {self.ignored_bits} bits of {memory.dtype}")
+
+
+@dataclass(frozen=True)
+class MatrixShared(GroupProduct):
+    """A product of a group of waves that read `a` from shared memory too, at `a_at`."""
+
+    reads = places(a=SHARED, b=SHARED)
+
+    a: Value
+    a_at: tuple[Value, ...]
+    b: Value
+    b_at: tuple[Value, ...]
+    acc: Value
+    shape: tuple[int, ...]
+    instruction: str
+    adds: tuple[Value, ...] = ()
+    ignored_bits: int = 0
+    turned: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        super().check(want)
+        self._check_operand(0, self.shape[0], want)
+
+    def factor(self, side: int) -> tuple[Value, tuple[Value, ...]]:
+        return ((self.a, self.a_at), (self.b, self.b_at))[side]
+
+
+@dataclass(frozen=True)
+class MatrixHeld(GroupProduct):
+    """A product of a group of waves that hold `a`: each its own rows, in registers as it holds sums of that shape."""
+
+    reads = places(b=SHARED)
+
+    a: Value
+    b: Value
+    b_at: tuple[Value, ...]
+    acc: Value
+    shape: tuple[int, ...]
+    instruction: str
+    adds: tuple[Value, ...] = ()
+    ignored_bits: int = 0
+    turned: tuple[int, ...] = ()
+
+    def check(self, want: Want) -> None:
+        super().check(want)
+        held, (rows, _, depth), batch = self.a.type, self.shape, self.acc.type.shape[:-4]
+        want(isinstance(held, Vector) and held.dtype.bits == 16, f"holds an operand of 16 bits, not {held}")
+        want(held.shape == (*batch, rows // GROUP_ROWS, depth // 8, 2, 2), f"{rows}x{depth} are not held as {held}")
+        want(0 not in self.turned, "holds `a` along its depth")
 
 
 def _want_block(shape: tuple[int, ...], want: Want) -> None:
@@ -411,4 +468,5 @@ OPS: tuple[type[Op], ...] = (
     StoreEach,
     Matrix,
     MatrixShared,
+    MatrixHeld,
 )

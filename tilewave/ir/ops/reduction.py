@@ -156,6 +156,32 @@ class ReduceLanes(Reduction):
 
 
 @dataclass(frozen=True)
+class ReduceHalves(Reduction):
+    """Between the two lanes of a wave whose numbers differ in this `bit` alone: registers of both are combined, and the
+    lane without the bit has the first half of them along an axis, the one with it the second."""
+
+    levels = ON_LANES
+
+    x: Value
+    axis: int
+    bit: int
+    how: str
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector), f"takes a vector, not {x}")
+        self._check_elements(want)
+        fits = are_axes((self.axis,), len(x.shape)) and x.shape[self.axis] % 2 == 0
+        want(fits, f"{x} has no two halves along axis {self.axis}")
+        shape = tuple(n // 2 if axis == self.axis else n for axis, n in enumerate(x.shape))
+        want(self.result.type == Vector(shape, x.dtype), f"{x} does not become {self.result.type}")
+        want(self.bit >= 0, f"{self.bit}: no bit")
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        want(1 << self.bit < lanes, f"{lanes} lanes have no bit {self.bit}")
+
+
+@dataclass(frozen=True)
 class AllOf(Computed):
     """The number that all lanes hold in their one register: the same in every lane of the workgroup."""
 
@@ -198,6 +224,7 @@ OPS: tuple[type[Op], ...] = (
     Reduce,
     ReduceRegisters,
     ReduceLanes,
+    ReduceHalves,
     AllOf,
     Shift,
 )

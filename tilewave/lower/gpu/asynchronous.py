@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import product as combinations
 from math import prod
 
@@ -11,9 +10,9 @@ from tilewave.analysis.barriers import Handovers
 from tilewave.errors import TargetError
 from tilewave.ir import ops as ir
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.placements import box_axes, offset, row_elements
+from tilewave.ir.placements import box_axes, offset, panels, row_elements, without_swizzle
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import Memory, Signals, Swizzled
+from tilewave.ir.types import Memory, Panels, Signals, Swizzled
 from tilewave.lower.gpu.asynchronous_target import (
     AsynchronousTarget,
     Box,
@@ -52,7 +51,7 @@ class AsynchronousOps:
         self.waves = prod(kernel.waves)
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
-        self.reads_later = any(isinstance(op, (ir.MatrixShared, ir.CopyAsyncOut)) for op in ops)
+        self.reads_later = any(isinstance(op, (ir.GroupProduct, ir.CopyAsyncOut)) for op in ops)
         self.sends = any(isinstance(op, ir.CopyAsyncOut) for op in ops)
         self.together = {op.signals: op.waves for op in ops if isinstance(op, ir.Arrive)}
         self.signals: dict[Value, str] = {}
@@ -63,7 +62,7 @@ class AsynchronousOps:
     def op(self, op: Op, leader: int) -> None:
         """`leader` is the first wave of those that come here."""
         match op:
-            case ir.MatrixShared():
+            case ir.GroupProduct():
                 self.n.vectors[op.result] = self.multiply(op)
             case ir.MakeSignals(arrivals):
                 self.make_signals(op, arrivals, leader)
@@ -76,7 +75,9 @@ class AsynchronousOps:
             case ir.Await(signals, at, parity):
                 self.target.await_phase(self.f, self.signal(signals, at), self.number(parity))
             case ir.CopyAsyncSignal(signals=signals, signal=signal):
-                self.target.copy_async_signal(self.f, self.box(op, op.to, op.to_at), self.signal(signals, signal))
+                told = self.signal(signals, signal)
+                for box in self.boxes(op, op.to, op.to_at):
+                    self.target.copy_async_signal(self.f, box, told)
             case ir.CopyAsyncCluster():
                 self.copy_async_cluster(op)
             case ir.ClusterBarrier():
@@ -84,7 +85,10 @@ class AsynchronousOps:
             case ir.Copy():
                 self.copy(op)
             case ir.CopyAsyncOut(source, source_at, more=more):
-                self.target.copy_async_out(self.f, self.box(op, source, source_at), more)
+                *before, last = self.boxes(op, source, source_at)
+                for box in before:
+                    self.target.copy_async_out(self.f, box, True)
+                self.target.copy_async_out(self.f, last, more)
             case ir.AwaitAsyncOut(pending):
                 self.target.await_async_out(self.f, pending)
             case ir.AwaitEarlier():
@@ -125,34 +129,45 @@ class AsynchronousOps:
 
     # -- products
 
-    def multiply(self, op: ir.MatrixShared) -> Held:
+    def multiply(self, op: ir.GroupProduct) -> Held:
         """Batch after batch; each adds to its own sums."""
         *batch, _, _, _, _ = op.acc.type.shape
         rows, columns, depth = op.shape
         acc = regrouped(self.f, self.n.vector(op.acc), 1)
         per_batch = len(acc.parts) // prod(batch)
+        held = self.held_operand(op)
         adds = "".join(self.f.value(f"zext i1 {self.n.truth(v)} to i32") for v in op.adds)
         found: list[str] = []
         for i, which in enumerate(combinations(*map(range, batch))):
             sums = acc.parts[i * per_batch : (i + 1) * per_batch]
-            a, b = (self.rows(op, memory, at, which) for memory, at in ((op.a, op.a_at), (op.b, op.b_at)))
+            a = held[i * len(held) // prod(batch) : (i + 1) * len(held) // prod(batch)] or self.rows(op, 0, which)
+            b = self.rows(op, 1, which)
             found += self.target.multiply(
                 self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds)
             )
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
         return regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 
-    def rows(self, op: ir.MatrixShared, shared: Value, at: tuple[Value, ...], batch: tuple[int, ...]) -> SharedRows:
+    def held_operand(self, op: ir.GroupProduct) -> tuple[str, ...]:
+        """The registers of what lanes hold of it themselves, each with two neighbours."""
+        if not isinstance(op, ir.MatrixHeld):
+            return ()
+        pairs = regrouped(self.f, self.n.vector(op.a), 2)
+        return tuple(self.f.value(f"bitcast {pairs.type} {part} to i32") for part in pairs.parts)
+
+    def rows(self, op: ir.GroupProduct, side: int, batch: tuple[int, ...]) -> SharedRows:
         """An operand, as many positions further along its batch axes."""
+        shared, at = op.factor(side)
         place = self.shared(shared)
         memory, swizzle = place.memory, swizzle_bytes(op, place.memory)
         if swizzle == 0:
             raise TargetError(f"{op.name}: rows of {memory} cannot be multiplied where they stand", loc=op.loc)
         steps = (*(0,) * (len(at) - len(batch) - 2), *batch, 0, 0)
         # A product reads chunks in the places that they changed to, so its address is that of plain rows.
-        where = offset(replace(memory, placement=None), *numbers_of(self.n, at, steps)) * place.bytes
+        where = offset(without_swizzle(memory), *numbers_of(self.n, at, steps)) * place.bytes
         base = self.target_address(place.pointer)
-        return SharedRows(self.f.value(f"add i32 {base}, {where.whole()}"), swizzle, memory.dtype.name)
+        address = self.f.value(f"add i32 {base}, {where.whole()}")
+        return SharedRows(address, swizzle, memory.dtype.name, memory.shape[-2] * swizzle, side in op.turned)
 
     def shared(self, v: Value) -> SharedPlace:
         place = self.places[v]
@@ -185,19 +200,19 @@ class AsynchronousOps:
         signal = self.target_address(self.allot(f"{op.to.name}.arrival", SIGNAL_BYTES, SIGNAL_BYTES))
         place = self.shared(op.to)
         size = prod(place.memory.shape[len(op.to_at) :]) * place.bytes
-        self.target.copy_now(self.f, self.box(op, op.to, op.to_at), signal, size)
+        self.target.copy_now(self.f, self.boxes(op, op.to, op.to_at), signal, size)
 
     def copy_async_cluster(self, op: ir.CopyAsyncCluster) -> None:
         """Its half goes to both workgroups; or to this one alone, as does the other half."""
-        whole = self.box(op, op.to, op.to_at, parts=2)
         place = self.shared(op.to)
         rows = place.memory.shape[-2] // 2
         size = rows * row_elements(place.memory) * place.bytes
         rank = self.target.cluster_rank(self.f)
         rest = self.f.value(f"sub i32 1, {rank}")
-        mine, other = (self.further(whole, which, rows, size) for which in (rank, rest))
         signal, together = self.signal(op.signals, op.signal), self.n.truth(op.together)
-        self.target.copy_async_cluster(self.f, SharedCopy(mine, other, signal, rank, together))
+        for whole in self.boxes(op, op.to, op.to_at, parts=2):
+            mine, other = (self.further(whole, which, rows, size) for which in (rank, rest))
+            self.target.copy_async_cluster(self.f, SharedCopy(mine, other, signal, rank, together))
 
     def further(self, box: Box, which: str, rows: int, size: int) -> Box:
         """A box `which` · rows further down, both in memory and in shared memory, where rows take `size` bytes."""
@@ -207,28 +222,33 @@ class AsynchronousOps:
         at = (*before, self.f.value(f"add i32 {row}, {down}"), last)
         return Box(box.map, at, self.f.value(f"add i32 {box.address}, {far}"))
 
-    def box(
+    def boxes(
         self,
         op: ir.Copy | ir.CopyAsyncSignal | ir.CopyAsyncCluster | ir.CopyAsyncOut,
         shared: Value,
         shared_at: tuple[Value, ...],
         parts: int = 1,
-    ) -> Box:
-        """The first of so many parts, which have fewer rows each."""
+    ) -> list[Box]:
+        """One, or one for each panel; of so many parts, which have fewer rows each, the first."""
         place = self.shared(shared)
         memory = op.memory.type
         assert isinstance(memory, Memory)
         axes = box_axes(memory.rank, op.axes)
-        extents = [*(1,) * (memory.rank - len(op.axes)), *place.memory.shape[len(shared_at) :]]
+        width = row_elements(place.memory)
+        extents = [*(1,) * (memory.rank - len(op.axes)), *place.memory.shape[len(shared_at) : -1], width]
         if parts > 1:
             extents[-2] //= parts
         name = self.map(MapArgument(op.memory.name, axes, tuple(extents), swizzle_bytes(op, place.memory)))
-        zeros = (0,) * (len(place.memory.shape) - len(shared_at))
+        zeros = (0,) * (len(place.memory.shape) - len(shared_at) - 1)
         where = numbers_of(self.n, shared_at, (0,) * len(shared_at))
-        far = offset(replace(place.memory, placement=None), *where, *zeros) * place.bytes
         base = self.target_address(place.pointer)
-        address = self.f.value(f"add i32 {base}, {far if isinstance(far, int) else far.whole()}")
-        return Box(name, tuple(self.number(op.at[axis]) for axis in axes), address)
+        addresses = []
+        for panel in range(panels(place.memory)):
+            far = offset(without_swizzle(place.memory), *where, *zeros, panel * width) * place.bytes
+            addresses.append(self.f.value(f"add i32 {base}, {far if isinstance(far, int) else far.whole()}"))
+        *front, column = (self.number(op.at[axis]) for axis in axes)
+        columns = [column, *(self.f.value(f"add i32 {column}, {i * width}") for i in range(1, len(addresses)))]
+        return [Box(name, (*front, at), address) for at, address in zip(columns, addresses, strict=True)]
 
     def map(self, wanted: MapArgument) -> str:
         """The kernel's parameter that holds the map."""
@@ -245,7 +265,7 @@ def swizzle_bytes(op: Op, memory: Memory) -> int:
     match memory.placement:
         case None:
             return 0
-        case Swizzled(chunk, period, every):
+        case Swizzled(chunk, period, every) | Panels(_, chunk, period, every):
             row = row_elements(memory) * memory.dtype.bytes
             standard = chunk * memory.dtype.bytes == CHUNK_BYTES and period * every == ROWS_OF_CHUNKS
             if standard and period * CHUNK_BYTES == row:

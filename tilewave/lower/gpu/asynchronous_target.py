@@ -5,7 +5,7 @@ Addresses in shared memory are numbers of 32 bits here. Whatever one wave asks f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,18 +14,25 @@ from tilewave.lower.llvm import LlvmFunction
 
 @dataclass(frozen=True)
 class SharedRows:
-    """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`."""
+    """An operand in shared memory: rows behind each other whose 16-byte chunks change places within `row_bytes`.
+
+    They run along the depth; those of one that `is_turned`, along what a product has rows of, with one for every step
+    of the depth. Where they are longer than `row_bytes`, they go on in the next panel, `panel_bytes` later.
+    """
 
     address: str
     row_bytes: int
     dtype: str
+    panel_bytes: int
+    is_turned: bool
 
 
 @dataclass(frozen=True)
 class SharedProduct:
     """Sums + a · bᵀ; `sums` are one register each, 64 rows of all columns after the other."""
 
-    a: SharedRows
+    a: SharedRows | tuple[str, ...]
+    """In shared memory; or held by lanes as they hold sums, 64 rows after the other, two neighbours in a register."""
     b: SharedRows
     rows: int
     columns: int
@@ -125,7 +132,7 @@ class AsynchronousTarget(Protocol):
 
     def copy_async_signal(self, f: LlvmFunction, box: Box, signal: str) -> None: ...
 
-    def copy_now(self, f: LlvmFunction, box: Box, signal: str, bytes_: int) -> None:
+    def copy_now(self, f: LlvmFunction, boxes: Sequence[Box], signal: str, bytes_: int) -> None:
         """Wave 0 copies, and goes on when it is done; nothing is known of the signal."""
         ...
 

@@ -27,11 +27,10 @@ class Conversions:
         step = Rearrangement(op.of_register, op.of_lane)
         width = _width(step, x.kind)
         x = regrouped(self.f, x, width)
-        parts, lane = list(x.parts), self.target.lane(self.f)
+        parts = list(x.parts)
         for i, column in enumerate(_units(op.of_lane, width)):
             if column:
-                bit = self.f.value(f"and i32 {lane}, {1 << i}")
-                chosen = self.f.value(f"icmp ne i32 {bit}, 0")
+                chosen = self.has_bit(i)
                 parts = [
                     self.f.value(f"select i1 {chosen}, {x.type} {parts[q ^ column]}, {x.type} {part}")
                     for q, part in enumerate(parts)
@@ -80,6 +79,15 @@ class Conversions:
                 bit = self.f.value(f"and i32 {self.f.value(f'lshr i32 {lane}, {i}')}, 1")
                 found = self.f.value(f"xor i32 {found}, {self.f.value(f'mul i32 {bit}, {column}')}")
         return found
+
+    def has_bit(self, bit: int) -> str:
+        """Whether this lane's number has it."""
+        alone = self.f.value(f"and i32 {self.target.lane(self.f)}, {1 << bit}")
+        return self.f.value(f"icmp ne i32 {alone}, 0")
+
+    def across(self, x: Held, part: str, bit: int) -> str:
+        """A part of the lane's whose number differs in one bit."""
+        return self.part(x, (self.target.across(self.f, word, bit) for word in self.words(x, part)))
 
     def taken(self, x: Held, part: str, lane: str) -> str:
         """A part of another lane's, word by word."""

@@ -15,7 +15,7 @@ from tilewave.analysis.affine import Affine
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import FloorDiv, Lane, Mod, Store
 from tilewave.ir.placements import offset, row_elements
-from tilewave.ir.types import Memory, Swizzled
+from tilewave.ir.types import Memory, Panels, Swizzled
 from tilewave.lower.gpu.asynchronous_target import AsynchronousTarget
 from tilewave.lower.gpu.numbers import OffsetNumber, number_of
 from tilewave.lower.gpu.registers import Registers
@@ -41,7 +41,7 @@ class FragmentStore:
         if target is None or op.mask or memory.dtype.bits != 16 or len(held.shape) < 3 or len(op.at) < 2:
             return None
         rest = _without_lane(registers, op)
-        chunk = memory.placement.chunk if isinstance(memory.placement, Swizzled) else BLOCK
+        chunk = memory.placement.chunk if isinstance(memory.placement, (Swizzled, Panels)) else BLOCK
         whole = chunk % BLOCK == 0 and row_elements(memory) % BLOCK == 0
         if rest is None or not whole or not _are_fragments(held.shape, op.steps) or rest[-1].divisor() % BLOCK:
             return None

@@ -70,7 +70,7 @@ def function(f: LlvmFunction, op: Op, x: str, dtype: DType, lanes: int, known: M
             return turned(m, x, 0)
         case ir.Cos():
             return turned(m, x, 1)
-        case ir.Exp() | ir.Exp2() | ir.Log() | ir.Log2() | ir.Log10():
+        case ir.Exp() | ir.Exp2() | ir.Exp2Flushed() | ir.Log() | ir.Log2() | ir.Log10():
             return m.exponential(op.name, x)
         case _:
             raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")

@@ -82,16 +82,19 @@ class Chunks:
     offsets: tuple[tuple[int, ...], ...]
 
     @staticmethod
-    def of(shape: tuple[int, ...], steps: Sequence[Sequence[int]], most: int) -> Chunks:
+    def of(shape: tuple[int, ...], steps: Sequence[Sequence[int]], most: int, begin: tuple[int, ...] = ()) -> Chunks:
         run = 1
         for extent, step in zip(reversed(shape), reversed(steps), strict=True):
             if extent > 1 and (any(step[:-1]) or step[-1] != run):
                 break
             run *= extent
         width = gcd(run, most)
-        rank = len(steps[0])
+        begin = begin or (0,) * len(steps[0])
         every = [
-            tuple(sum(i * step[axis] for i, step in zip(register, steps, strict=True)) for axis in range(rank))
+            tuple(
+                far + sum(i * step[axis] for i, step in zip(register, steps, strict=True))
+                for axis, far in enumerate(begin)
+            )
             for register in combinations(*map(range, shape))
         ]
         return Chunks(width, tuple(every[::width]))
@@ -127,10 +130,10 @@ class GlobalAccess:
         shape = op.result.type.shape
         kind = in_memory(place.memory.dtype)
         if place.any_strides:
-            chunks = Chunks.of(shape, op.steps, 1)
+            chunks = Chunks.of(shape, op.steps, 1, op.begin)
             found = [self.load_any_strides(place, kind, *where) for where in self.each_of(op, place, chunks)]
             return Held(shape, kind, 1, tuple(found))
-        chunks = Chunks.of(shape, op.steps, self.target.widest_bytes // place.bytes)
+        chunks = Chunks.of(shape, op.steps, self.target.widest_bytes // place.bytes, op.begin)
         reached = self.reach(self, op, place)
         fine = reached.unbroken(chunks)
         parts = []
@@ -142,12 +145,12 @@ class GlobalAccess:
 
     def store(self, op: Store, x: Held, place: GlobalPlace) -> None:
         if place.any_strides:
-            chunks = Chunks.of(x.shape, op.steps, 1)
+            chunks = Chunks.of(x.shape, op.steps, 1, op.begin)
             where = self.each_of(op, place, chunks)
             for part, (offset, condition) in zip(regrouped(self.f, x, 1).parts, where, strict=True):
                 self._store_any_strides(place, x.kind, part, offset, condition)
             return
-        chunks = Chunks.of(x.shape, op.steps, self.target.widest_bytes // place.bytes)
+        chunks = Chunks.of(x.shape, op.steps, self.target.widest_bytes // place.bytes, op.begin)
         reached = self.reach(self, op, place)
         fine = reached.unbroken(chunks)
         raw = RAW[fine * place.bytes]
@@ -342,9 +345,10 @@ class ArrayWindow:
 
     def _note_reach(self) -> None:
         shape = _shape(self.op)
+        begin = () if isinstance(self.op, CopyAsyncChunks) else self.op.begin
         span = [
-            sum((n - 1) * step[axis] for n, step in zip(shape, self.op.steps, strict=True))
-            for axis in range(len(self.sums))
+            far + sum((n - 1) * step[axis] for n, step in zip(shape, self.op.steps, strict=True))
+            for axis, far in enumerate(begin or (0,) * len(self.sums))
         ]
         far = [
             bounds(self.lane[axis] + self.stepping[axis], self.n.positions)[1] + span[axis]

@@ -33,6 +33,7 @@ from tilewave.ir.ops import (
     Permute,
     Ramp,
     Rearrange,
+    ReduceHalves,
     ReduceLanes,
     ReduceRegisters,
     Renew,
@@ -111,7 +112,7 @@ class LaneRanges:
                 return sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
             case Broadcast(x) | Permute(x) | Rearrange(x) | Shuffle(x) | Renew(x):
                 return self.of(x)
-            case ReduceRegisters(x, how=how) | ReduceLanes(x, how=how):
+            case ReduceRegisters(x, how=how) | ReduceLanes(x, how=how) | ReduceHalves(x, how=how):
                 return self.of(x) if how in ("max", "min") else ANY
             case AllOf(x):
                 return self.of(x)

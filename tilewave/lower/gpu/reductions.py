@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from tilewave.analysis.ranges import ANY
 from tilewave.ir.core import Value
-from tilewave.ir.ops import ReduceLanes, ReduceRegisters, Reduction
+from tilewave.ir.ops import ReduceHalves, ReduceLanes, ReduceRegisters, Reduction
 from tilewave.ir.ops.reduction import COMBINED_BY
 from tilewave.ir.types import I32, I64, INDEX, Vector
 from tilewave.lower.gpu.arithmetic import LaneArithmetic
@@ -32,6 +33,8 @@ class Reductions:
                 return self.registers(op, x)
             case ReduceLanes():
                 return self.lanes(op, x)
+            case ReduceHalves():
+                return self.halves(op, x)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
@@ -48,9 +51,12 @@ class Reductions:
         for axis in sorted(axes, reverse=True):
             rows = np.moveaxis(np.arange(len(parts)).reshape(left), axis, -1).reshape(-1, left.pop(axis))
             parts = [self.tree(op, [parts[i] for i in row], kind) for row in rows]
+        return self.joined(op, parts, kind)
+
+    def joined(self, op: Reduction, singles: list[str], kind: str) -> Held:
         made = op.result.type.shape
         width = natural_width(made, kind)
-        joined = [join(self.f, parts[i : i + width], kind, 1) for i in range(0, len(parts), width)]
+        joined = [join(self.f, singles[i : i + width], kind, 1) for i in range(0, len(singles), width)]
         return Held(made, kind, width, tuple(joined))
 
     def row(self, op: ReduceRegisters, parts: Sequence[str], kind: str, width: int) -> str:
@@ -80,6 +86,18 @@ class Reductions:
                 for a, b in pairs
             ]
         return Held(op.result.type.shape, x.kind, x.width, tuple(parts))
+
+    def halves(self, op: ReduceHalves, x: Held) -> Held:
+        """Each lane gives away the half that it does not keep."""
+        conversions, singles, one = Conversions(self.f, self.target), self.singles(x), Held((1,), x.kind, 1, ())
+        places = np.arange(prod(x.shape)).reshape(x.shape)
+        first, second = (half.reshape(-1) for half in np.split(places, 2, op.axis))
+        has_bit, parts = conversions.has_bit(op.bit), []
+        for a, b in zip(first, second, strict=True):
+            choice = [f"{x.kind} {singles[a]}", f"{x.kind} {singles[b]}"]
+            given, kept = (self.f.value(f"select i1 {has_bit}, {', '.join(two)}") for two in (choice, choice[::-1]))
+            parts.append(self.combined(op, kept, conversions.across(one, given, op.bit), x.kind, 1))
+        return self.joined(op, parts, x.kind)
 
     def both(self, x: Held, a: str, b: str) -> tuple[str, str]:
         return plain(self.f, a, x.kind, x.width), plain(self.f, b, x.kind, x.width)

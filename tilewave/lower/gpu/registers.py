@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
@@ -42,6 +43,8 @@ class Registers:
         self.arithmetic = LaneArithmetic(f, self.positions.ranges, target.functions, target.float8)
         self.scalars: dict[Value, Typed] = {}
         self.vectors: dict[Value, Held] = {}
+        self.constants: dict[Value, int | float | bool] = {}
+        """Vectors that hold one known number everywhere."""
         self.multiples: dict[str, int] = {}
         """Numbers of the launch by name, and what divides them."""
         self.loop: Value | None = None
@@ -81,6 +84,7 @@ class Registers:
         kind, shape = self.kind(op.result), op.result.type.shape
         match op:
             case ir.Const(value):
+                self.constants[op.result] = value
                 width = natural_width(shape, kind)
                 part = constant(self.f, literal(value, op.result.type.dtype), kind, width)
                 return Held(shape, kind, width, (part,) * (prod(shape) // width))
@@ -116,7 +120,7 @@ class Registers:
                 return self.below(op)
             case ir.Renew(x, turn):
                 return Conversions(self.f, self.target).renewed(self.resized_vector(x, kind), turn)
-            case ir.ReduceRegisters(x) | ir.ReduceLanes(x):
+            case ir.ReduceRegisters(x) | ir.ReduceLanes(x) | ir.ReduceHalves(x):
                 return Reductions(self.f, self.target, self.arithmetic).reduced(op, self.resized_vector(x, kind))
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
@@ -152,7 +156,7 @@ class Registers:
         width, count = first.width, len(first.parts)
         made: dict[Value, list[str]] = {op.result: [] for op in ops}
         given = {v: self.grouped(v, width, count) for op in ops for v in op.operands if v not in made}
-        rows = _Rows(self, ends, width) if ends else None
+        rows = _Rows(self, ends, width, self.masked_rows(ops[-1], ends)) if ends else None
         for i in range(count):
             for op in ops:
                 begin(op)
@@ -167,11 +171,24 @@ class Registers:
                 )
             if rows and ends:
                 begin(ends)
-                rows.take(made[ends.x][i])
+                rows.take(made[rows.x][i] if rows.x in made else given[rows.x].parts[i])
         for v, parts in made.items():
             self.vectors[v] = Held(v.type.shape, self.kind(v), width, tuple(parts))
         if rows and ends:
             self.vectors[ends.result] = rows.reduced(self.vectors[ends.x])
+
+    def masked_rows(self, op: Op, ends: ir.ReduceRegisters) -> _MaskedRows | None:
+        """Whether rows are reduced of which each is there as a whole, or replaced by what does not change the rest."""
+        if not isinstance(op, ir.Select) or op.result != ends.x or op.b not in self.constants:
+            return None
+        mask, nothing = self.vectors.get(op.condition), self.constants[op.b]
+        if mask is None or mask.width > 1 or {"sum": 0, "prod": 1}.get(ends.how, nothing) != nothing:
+            return None
+        length = mask.shape[-1]
+        rows = [mask.parts[i : i + length] for i in range(0, len(mask.parts), length)]
+        if any(len(set(row)) > 1 for row in rows):
+            return None
+        return _MaskedRows(op.a, tuple(row[0] for row in rows), literal(nothing, ends.result.type.dtype))
 
     def grouped(self, v: Value, width: int, count: int) -> Held:
         if isinstance(v.type, Vector):
@@ -215,22 +232,41 @@ class Registers:
                 self.scalars[v] = rest.pop(0)
 
 
-class _Rows:
-    """Rows of registers that are reduced one by one, while they are made."""
+@dataclass(frozen=True)
+class _MaskedRows:
+    """Rows of x, those under a mask of their own, and what is left of the others."""
 
-    def __init__(self, registers: Registers, op: ir.ReduceRegisters, width: int) -> None:
+    x: Value
+    masks: tuple[str, ...]
+    otherwise: str
+
+
+class _Rows:
+    """Rows of registers that are reduced one by one, while they are made; a mask is asked once for each."""
+
+    def __init__(
+        self, registers: Registers, op: ir.ReduceRegisters, width: int, masked: _MaskedRows | None = None
+    ) -> None:
         self.op, self.width, self.shape = op, width, op.x.type.shape
         self.reductions = Reductions(registers.f, registers.target, registers.arithmetic)
         self.kind = registers.kind(op.result)
         self.is_cut = self.shape[-1] % width != 0 or registers.kind(op.x) != self.kind
+        self.masked = None if self.is_cut else masked
+        self.x = self.masked.x if self.masked else op.x
         self.waiting: list[str] = []
         self.found: list[str] = []
 
     def take(self, part: str) -> None:
         self.waiting.append(part)
         if not self.is_cut and len(self.waiting) * self.width == self.shape[-1]:
-            self.found.append(self.reductions.row(self.op, self.waiting, self.kind, self.width))
+            self.found.append(self.in_its_place(self.reductions.row(self.op, self.waiting, self.kind, self.width)))
             self.waiting = []
+
+    def in_its_place(self, row: str) -> str:
+        if not self.masked:
+            return row
+        mask, otherwise = self.masked.masks[len(self.found)], self.masked.otherwise
+        return self.reductions.f.value(f"select i1 {mask}, {self.kind} {row}, {self.kind} {otherwise}")
 
     def reduced(self, x: Held) -> Held:
         """All of them, along the other axes too."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewave.ir.ops import Load, LoadEach, LoadTransposed, Store, StoreEach
 from tilewave.ir.placements import in_its_place, offset, row_elements
-from tilewave.ir.types import Memory, Swizzle, SwizzledByBits
+from tilewave.ir.types import Memory, Panels, Swizzle, SwizzledByBits
 from tilewave.layouts.formulas import neighbours_last
 from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
@@ -157,7 +157,7 @@ class SharedAccess:
     def _alignment(self, op: Load | Store, place: SharedPlace) -> int:
         """What the address of each chunk is surely a multiple of, in bytes, up to the widest access."""
         placement = place.memory.placement
-        chunk = placement.chunk if isinstance(placement, Swizzle) else 0
+        chunk = placement.chunk if isinstance(placement, Swizzle | Panels) else 0
         column = self.n.positions.of(op.at[-1]).divisor()
         steps = (step[-1] for step in op.steps if step[-1] != 1)
         row = row_elements(place.memory) if len(op.at) > 1 else 0

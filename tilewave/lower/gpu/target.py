@@ -127,6 +127,10 @@ class LaneTarget(Protocol):
         """The same words, but no compiler knows it, nor that those of another turn are the same."""
         ...
 
+    def across(self, f: LlvmFunction, word: str, bit: int) -> str:
+        """The 32 bits of the lane whose number differs in one bit."""
+        ...
+
     def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
         """The 32 bits of this lane and of the one whose number differs in one bit, in any order; lanes whose numbers
         differ in the bits `alike` have the same."""

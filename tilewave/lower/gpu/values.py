@@ -54,11 +54,12 @@ class Held:
 
 
 def natural_width(shape: tuple[int, ...], kind: str) -> int:
-    """How many elements a part has where nothing else decides: 16 bytes at most, or a matrix instruction's sums."""
+    """How many elements a part has where nothing else decides: 16 bytes at most, or a matrix instruction's sums; truth
+    values are apart, so that it shows which of them are one."""
     bits = BITS[kind]
     if bits == 32 and shape[-2:] == (4, 4):
         return 16
-    return gcd(shape[-1], 16 if kind == "i1" else 128 // bits)
+    return 1 if kind == "i1" else gcd(shape[-1], 128 // bits)
 
 
 def plain(f: LlvmFunction, x: str, kind: str, width: int) -> str:

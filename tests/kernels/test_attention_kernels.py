@@ -1,0 +1,231 @@
+"""The attention that comes along, against float64 within a computed bound, on every target that runs here."""
+
+import numpy as np
+import pytest
+from attention_kernels import gamma
+from attention_problems import Problem
+
+from tilewave import *
+from tilewave import kernels as shipped
+from tilewave.errors import CallError, DTypeError
+from tilewave.kernels import AttentionTile
+from tilewave.kernels.decodes import part_length
+
+WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
+SMALL = AttentionTile(32, 16)
+ASKED = {
+    "all": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "window": 9},
+    "both sides": {"window": 5},
+    "capped": {"causal": True, "soft_cap": 1.5},
+    "scaled": {"scale": 0.7},
+}
+every_kind = pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+# -- every target, dtype, size and kind ------------------------------------------------------------------------------
+
+
+@every_kind
+@every_way
+@pytest.mark.share(6)
+def test_attention_everywhere(way, asked):
+    Problem(1, (4, 2), 33, 50, asked=asked).run(way, AttentionTile(64, 32, 2))
+
+
+@every_way
+@pytest.mark.share(6)
+def test_a_bias_and_other_dtypes_everywhere(way):
+    Problem(2, (2, 2), 50, 33, dtype=bf16, out=f32, bias=f32, asked={"causal": True}).run(way, AttentionTile(64, 32, 2))
+
+
+@pytest.mark.parametrize("way", ["numpy", "cpu", "lanes of gfx942", "gfx950"])
+def test_f32(way):
+    Problem(1, (2, 1), 20, 40, dtype=f32, asked={"causal": True}).run(way, AttentionTile(32, 32, 2))
+
+
+@every_kind
+@pytest.mark.parametrize("queries, keys", [(1, 1), (1, 70), (70, 1), (17, 16), (16, 17), (64, 64), (5, 0), (0, 5)])
+@pytest.mark.parametrize("dtype", [f16, bf16, f32], ids=str)
+def test_sizes_in_the_interpreter(queries, keys, dtype, asked):
+    Problem(1, (2, 1), queries, keys, dtype=dtype, bias=dtype, asked=asked).run("numpy", SMALL)
+
+
+@every_kind
+@pytest.mark.parametrize("queries, keys", [(1, 1), (70, 1), (65, 130), (130, 65)])
+@pytest.mark.share(3)
+def test_calls_on_the_cpu(queries, keys, asked):
+    Problem(2, (4, 2), queries, keys, dtype=f32, asked=asked).call()
+
+
+@pytest.mark.parametrize("size, size_v", [(40, 40), (64, 128), (80, 80), (96, 96), (128, 64), (192, 128), (256, 256)])
+@pytest.mark.parametrize("way", ["lanes of gfx942", "lanes of gfx950", "lanes of sm_90a"])
+@pytest.mark.share(6)
+def test_heads_of_any_size_as_calls_take_them(way, size, size_v):
+    Problem(1, (1, 1), 20, 70, size, size_v, asked={"causal": True}).run(way)
+
+
+@pytest.mark.parametrize("size, size_v", [(40, 80), (256, 192), (1, 1)])
+def test_heads_of_any_size_on_the_cpu(size, size_v):
+    Problem(1, (1, 1), 20, 70, size, size_v, dtype=f32).call()
+
+
+@pytest.mark.parametrize("way", ["numpy", "cpu", "lanes of gfx942", "lanes of sm_90a"])
+def test_queries_that_see_nothing_get_nothing(way):
+    """The first queries stand before the first key, and in the middle a bias hides all keys."""
+    problem = Problem(1, (1, 1), 40, 20, bias=f32, asked={"causal": True})
+    problem.added[:, :, 30] = -np.inf
+    problem.added[:, :, 35, ::2] = -np.inf
+    problem.run(way, AttentionTile(32, 16))
+    assert problem.hidden()[:20].all() and not problem.y[:, :, :20].any() and not problem.y[:, :, 30].any()
+    assert np.isneginf(problem.lse[:, :, :20]).all() and np.isfinite(problem.lse[:, :, 35]).all()
+
+
+@pytest.mark.parametrize("way", ["numpy", "cpu", "lanes of gfx942", "lanes of sm_90a"])
+@pytest.mark.parametrize("factors", [(1, 60), (60, 1), (-40, 40)], ids=["growing", "shrinking", "both"])
+def test_large_scores(way, factors):
+    """Every step makes little of what was summed before, or is little itself."""
+    problem = Problem(1, (1, 1), 17, 70)
+    problem.k[...] = problem.k * np.linspace(*factors, 70)[:, None].astype(np.float16)
+    problem.run(way, SMALL)
+
+
+def test_scores_near_the_ends_of_f32():
+    """The largest so far begins with the least number that there is, so no score is below it."""
+    problem = Problem(1, (1, 1), 3, 40, 1, 8, dtype=f32)
+    problem.q[:], problem.k[:] = 1e19, -1e19
+    shipped.attention(problem.q, problem.k, problem.v, problem.y, scale=1.0)
+    mean = problem.v.astype(float).mean(axis=2, keepdims=True)
+    assert (np.abs(problem.y - mean) <= gamma(42) * np.abs(problem.v).mean(axis=2, keepdims=True)).all()
+
+
+def test_infinite_scores_give_no_numbers():
+    problem = Problem(1, (1, 1), 4, 70, dtype=f32)
+    problem.q[0, 0, 1] = np.inf
+    problem.q[0, 0, 2, 3] = np.nan
+    shipped.attention(problem.q, problem.k, problem.v, problem.y)
+    assert np.isnan(problem.y[0, 0, 1:3]).all() and np.isfinite(problem.y[0, 0, [0, 3]]).all()
+
+
+# -- few queries -----------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize(
+    "asked", [{}, {"causal": True, "window": 100}, {"soft_cap": 2.0}], ids=["all", "window", "cap"]
+)
+@pytest.mark.share(6)
+def test_keys_in_parts(way, asked):
+    """Where the window is, a whole part is out of sight."""
+    Problem(1, (4, 2), 3, 330, asked=asked).run_in_parts(way, 128)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 16])
+@pytest.mark.parametrize("keys", [0, 1, 700, 5000])
+@pytest.mark.parametrize("dtype", [f16, f32], ids=str)
+@pytest.mark.share(4)
+def test_decode_on_the_cpu(queries, keys, dtype):
+    Problem(2, (4, 2), queries, keys, 32, 32, dtype=dtype, asked={"causal": True}).call(shipped.attention_decode)
+
+
+def test_more_queries_than_keys_in_parts():
+    problem = Problem(1, (2, 1), 9, 4, dtype=f32, asked={"causal": True})
+    problem.call(shipped.attention_decode)
+    assert not problem.y[:, :, :5].any() and np.isneginf(problem.lse[:, :, :5]).all()
+
+
+def test_heads_that_share_keys_are_rows_of_one_tile():
+    """Whichever way q lies; the result is written where y is."""
+    problem = Problem(2, (8, 2), 2, 300, 32, 32, dtype=f32)
+    lying = np.ascontiguousarray(problem.q.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    written = np.full((2, 2, 8, 32), np.nan, np.float32).transpose(0, 2, 1, 3)
+    shipped.attention_decode(lying, problem.k, problem.v, written, lse=problem.lse)
+    problem.check(written, problem.lse, 10)
+
+
+def test_parts_are_as_many_as_keep_all_processors_busy():
+    assert part_length("sm_90a", 16 * 8, 32768) == 32768 // 5 // 64 * 64 + 64  # 132 · 4 workgroups, 128 heads
+    assert part_length("sm_90a", 10_000, 32768) == 32768
+    assert part_length("sm_90a", 1, 4096) == 256
+    assert part_length("cpu", 1, 100) == 128 and part_length("cpu", 1, 0) == 64 and part_length("cpu", 0, 64) == 64
+
+
+# -- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_s_result_depends_on_its_own_row_alone():
+    whole, alone = (Problem(1, (2, 1), 70, 70, dtype=f32) for _ in range(2))
+    whole.call()
+    y = np.full_like(alone.y[:, :, :5], np.nan)
+    shipped.attention(alone.q[:, :, 41:46].copy(), alone.k, alone.v, y)
+    np.testing.assert_array_equal(y, whole.y[:, :, 41:46])
+
+
+def test_arrays_however_they_lie():
+    """[batch, sequence, head, element] with gaps, and a bias that all heads share."""
+    problem = Problem(2, (4, 2), 30, 50, dtype=f32)
+    row = np.random.default_rng(2).standard_normal((30, 50)).astype(np.float32)
+    problem.added = np.broadcast_to(row, (2, 4, 30, 50))
+
+    def lying(x):
+        there = np.zeros((x.shape[0], 2 * x.shape[2], x.shape[1], x.shape[3] + 3), x.dtype)[:, ::2, :, 1:-2]
+        there[...] = x.transpose(0, 2, 1, 3)
+        return there.transpose(0, 2, 1, 3)
+
+    problem.q, problem.k, problem.v, problem.y = map(lying, (problem.q, problem.k, problem.v, problem.y))
+    problem.call()
+
+
+def test_the_bound_tells_right_from_wrong():
+    problem = Problem(1, (2, 1), 40, 40, dtype=f32, asked={"causal": True})
+    problem.call()
+    problem.v[:, :, 3] *= 1.001
+    with pytest.raises(AssertionError, match=r"y: .* too much"):
+        problem.check(problem.y, problem.lse, 1)
+    problem.asked = {}
+    with pytest.raises(AssertionError, match="too much"):
+        problem.check(problem.y, None, 1)
+
+
+def test_a_kernel_is_made_once_for_a_kind_of_call():
+    arguments = SMALL, shipped.Heads(64, 64), shipped.Scores(0.125), f16, f16, f16, f16
+    assert shipped.attention_kernel(*arguments) is shipped.attention_kernel(*arguments)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950", "sm_90a"])
+def test_tiles_fit_into_shared_memory(target):
+    for dtype, size in ((f16, 256), (f16, 64), (f32, 256)):
+        if dtype == f16 or target != "sm_90a":
+            heads = shipped.Heads(size, size)
+            tile = shipped.attention_tile_for(target, heads, dtype)
+            shipped.attention_kernel(tile, heads, shipped.Scores(1.0), *[dtype] * 4).compile(target=target)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+Q = np.zeros((1, 4, 3, 16), np.float32)
+REFUSED = [
+    (lambda y: shipped.attention([1], Q, Q, y), CallError, "attention: q is a list, not an array"),
+    (lambda y: shipped.attention(Q[0], Q, Q, y), CallError, "attention: q has 3 axes, but it takes batch, head, place"),
+    (lambda y: shipped.attention(Q, Q[:, :3], Q[:, :3], y), CallError, "4 heads of q cannot share 3 heads of k"),
+    (lambda y: shipped.attention(Q, Q, Q[:, :2], y), CallError, "attention: H_KV is 4 by k, but 2 by v"),
+    (lambda y: shipped.attention(Q, Q[..., :8], Q, y), CallError, "attention: K1 is 16, but k"),
+    (lambda y: shipped.attention(Q.astype(int), Q, Q, y), DTypeError, "attention: q is i64, but it takes floats"),
+    (lambda y: shipped.attention(Q, Q, Q, y, window=0), CallError, "attention: a window of 0 has no keys"),
+    (lambda y: shipped.attention(Q, Q, Q, y, soft_cap=0.0), CallError, "within a soft cap of 0.0"),
+    (lambda y: shipped.attention(Q, Q, Q, y, bias=Q), CallError, "K2 is 3 by k"),
+    (lambda y: shipped.attention_decode(np.zeros((1, 1, 17, 16), np.float32), Q, Q, y), CallError, "17 queries"),
+    (lambda y: shipped.attention_decode(Q, Q, Q, y[:, :, :2]), CallError, "M is 3 by means, but 2 by y"),
+]
+
+
+@pytest.mark.parametrize("call, error, message", REFUSED, ids=[message for *_, message in REFUSED])
+def test_what_does_not_fit_is_refused_and_nothing_is_touched(call, error, message):
+    y = np.full(Q.shape, 5, np.float32)
+    with pytest.raises(error) as found:
+        call(y)
+    assert message in str(found.value)
+    assert found.value.loc.file == __file__ and found.value.remedy
+    assert (y == 5).all()

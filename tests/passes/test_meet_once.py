@@ -1,0 +1,112 @@
+"""Rows of powers whose waves meet once: right for every row, also where a part of it holds nothing, in any order."""
+
+import numpy as np
+import pytest
+from kernels import UNIT, M, N
+from softmax_rows import softmax_in_float64, softmax_of
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.launch import bind
+from tilewave.ir.ops import Barrier, Store
+from tilewave.ir.placements import lies_in
+from tilewave.ir.places import Places
+from tilewave.ir.rewrite import rewrite, walk
+from tilewave.machine.chips import CHIPS
+from tilewave.passes.meet_once import MeetOnce
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import run
+
+ORDERS = ("in turn", "backwards", "random")
+ROWS, COLUMNS = 6, 4096
+EIGHT_WAVES = HardwareConstraint(threads_per_wave=32, waves_per_block=(8, 1, 1))
+
+
+def lanes_of(target, kernel=None, most_bytes=0, **options):
+    """A softmax of rows that eight waves share, as if lanes held much of them."""
+    options = options or {"subs": {M: ROWS, N: COLUMNS}}
+    of = kernel or softmax_of(1, COLUMNS, (1, 8))
+    tiles = wave_compile(WaveCompileOptions(target="numpy", **options), of).kernel
+    passes = (lists.hopper_plain if target == "sm_90a" else lists.lanes)(CHIPS[target], Places(), ())
+    found, _ = run(tiles, [MeetOnce(most_bytes) if isinstance(p, MeetOnce) else p for p in passes])
+    return found
+
+
+def rows(columns=COLUMNS):
+    """One at random, one far from 0, one of which most waves see nothing but -inf, and three without an answer."""
+    x = np.random.default_rng(1).standard_normal((ROWS, columns)).astype(np.float32) * 10
+    x[1] += 60000
+    x[2, : columns * 7 // 8] = -np.inf
+    x[3], x[4, 3], x[5, -1] = -np.inf, np.inf, np.nan
+    return x
+
+
+def check(kernel, x, values, order):
+    y = np.zeros_like(x)
+    interpret_lanes(bind(kernel, values), [x, y], values, order, 1)
+    with np.errstate(invalid="ignore"):
+        want = softmax_in_float64(x)
+        far = np.where(want > 0, np.abs(x - x.max(axis=1, keepdims=True)), 0.0)
+    # the difference is rounded, and so are the power, its product with a factor, each sum of the tree, and the quotient
+    allowed = want * UNIT * (far + np.log2(x.shape[1]) + 8) + np.finfo(np.float32).tiny
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+    assert not (np.abs(y - want) > allowed).any()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_powers_are_added_up_after_one_meeting(target, order):
+    kernel = lanes_of(target)
+    assert sum(isinstance(op, Barrier) for op in walk(kernel.body)) == 1
+    check(kernel, rows(), {}, order)
+
+
+@pytest.mark.parametrize("columns", [4096, 4095, 1000, 512, 1])
+def test_rows_that_end_before_some_waves_begin(columns):
+    kernel = lanes_of("sm_90a", _whole(), longest={N: COLUMNS})
+    assert sum(isinstance(op, Barrier) for op in walk(kernel.body)) == 2  # for rows that are as long, and for others
+    check(kernel, rows(columns) if columns > 8 else rows()[:, :columns], {"M": ROWS, "N": columns}, "random")
+
+
+def _whole():
+    @wave([WorkgroupConstraint(M, 1, 0), EIGHT_WAVES])
+    def softmax(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        powers = exp(read(x) - read(x).max(dim=N))
+        write(powers / powers.sum(dim=N), y)
+
+    return softmax
+
+
+def test_powers_that_lanes_can_hold_are_computed_once():
+    assert lanes_of("sm_90a", most_bytes=192) == lanes_of("sm_90a", most_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+def test_neither_what_waves_leave_nor_the_barrier_can_be_left_out(target):
+    kernel = lanes_of(target)
+    needed = [op for op in walk(kernel.body) if isinstance(op, Barrier) or _leaves(op)]
+    assert len(needed) == 3
+    for gone in needed:
+        with pytest.raises(InterpreterError, match=r"no barrier between|nobody wrote"):
+            without = rewrite(kernel, lambda op, gone=gone: [] if op is gone else None)
+            for order in ORDERS:
+                interpret_lanes(without, [rows(), np.zeros((ROWS, COLUMNS), np.float32)], {}, order, 1)
+
+
+def _leaves(op):
+    return isinstance(op, Store) and lies_in(op.memory, "shared")
+
+
+def test_meetings_of_a_loop_stay_apart():
+    """Waves could leave their numbers of the next round before all have read those of this one."""
+
+    @wave([WorkgroupConstraint(M, 1, 0), TilingConstraint(N, 2048), EIGHT_WAVES])
+    def walked(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        @iterate(N)
+        def step():
+            powers = exp(read(x) - read(x).max(dim=N))
+            write(powers / powers.sum(dim=N), y)
+
+    options = {"subs": {M: ROWS, N: 4096}}
+    assert lanes_of("sm_90a", walked, 0, **options) == lanes_of("sm_90a", walked, 1 << 20, **options)

@@ -1,0 +1,233 @@
+"""What a step of a loop leaves as it was when one of its conditions holds nowhere.
+
+A mask is a select: what it hides becomes what does not count. Where it hides a whole step,
+
+    x = select(seen, q · kᵀ, -inf)          is -inf                                 because nothing is seen
+    larger = max(largest, max of x)            largest
+    shrink = exp(largest - larger)             exp(0) = 1
+    p = exp(x - larger)                        exp(-inf) = 0
+    total · shrink + sum of p                  total
+    values · shrink + p · v                    values
+
+and such a step can be left out. Values are followed through its ops as far as they are one number everywhere, or what
+the loop carries. Two things are taken for granted, and docs/decisions/0020 says why:
+
+- what is subtracted from itself, as `largest` is, is a number. That is so where it begins as one and only grows; where
+  it begins with -inf, the step is followed for that, too: of all that the loop begins with, it must make just that.
+  (While the largest is -inf, every x was -inf, and each step was such a step.) If it has become inf or NaN, `shrink`
+  would be NaN, and so would all that is multiplied with it; that is left as it is instead.
+- a product with nothing but 0 adds nothing, whatever stands on its other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewave.interp.arithmetic import elementwise
+from tilewave.ir.core import Op, Value
+from tilewave.ir.ops import (
+    Add,
+    And,
+    Broadcast,
+    Const,
+    Div,
+    Elementwise,
+    Equal,
+    Loop,
+    Max,
+    Min,
+    Mma,
+    Mul,
+    Or,
+    Permute,
+    Reduce,
+    Select,
+    Sub,
+    Yield,
+)
+from tilewave.ir.ops.reduction import identity
+from tilewave.ir.rewrite import walk
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a loop carries, repeated along other axes: axis i of it is axis `axes[i]` there."""
+
+    value: Value
+    axes: tuple[int, ...]
+
+
+Known = Any
+"""One number for all elements, as numpy has it; `Carried`; None for anything else."""
+
+
+def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
+    """Whether a step in which the condition holds nowhere gives what it was given."""
+    _, *carried = loop.body.args
+    if any(op.has_effect for op in walk(loop.body) if not isinstance(op, Yield)):
+        return False
+    step = _Step(loop, condition, makers, [Carried(v, tuple(range(len(v.type.shape)))) for v in carried])
+    if not step.is_idle:
+        return False
+    begins = [_constant(makers.get(v)) for v in loop.init]
+    numbers = [(v, begin) for v, begin in zip(carried, begins, strict=True) if v in step.numbers]
+    if not all(begin is not None and _grows(v, loop, makers) for v, begin in numbers):
+        return False
+    if all(np.isfinite(begin) for _, begin in numbers):
+        return True
+    first = _Step(loop, condition, makers, begins)
+    return first.is_idle and all(_is_largest_of(condition, v, loop, makers) for v, _ in numbers)
+
+
+class _Step:
+    """What is known of the values of a step in which a condition holds nowhere."""
+
+    def __init__(self, loop: Loop, condition: Value, makers: Mapping[Value, Op], carried: list[Known]) -> None:
+        self.known: dict[Value, Known] = dict(zip(loop.body.args[1:], carried, strict=True))
+        self.numbers: set[Value] = set()
+        """Of what is carried, all that is taken for a number."""
+        self.condition, self.makers = condition, makers
+        *ops, end = loop.body.ops
+        for op in ops:
+            if len(op.results) == 1:
+                self.known[op.result] = self.result(op)
+        assert isinstance(end, Yield)
+        found = [self.of(v) for v in end.values]
+        self.is_idle = all(x is not None and _same(x, y) for x, y in zip(found, carried, strict=True))
+
+    def of(self, v: Value) -> Known:
+        return self.known[v] if v in self.known else _constant(self.makers.get(v))
+
+    def result(self, op: Op) -> Known:
+        if op.result == self.condition:
+            return np.False_
+        operands = [self.of(v) for v in op.operands]
+        match op, operands:
+            case Const(), _:
+                return _constant(op)
+            case ((Broadcast() | Permute()), [x]):
+                return _moved(op, x)
+            case Select(), [c, a, b]:
+                return self.selected(c, a, b)
+            case Reduce(), [x]:
+                return self.reduced(op, x)
+            case Mma(), [a, b, acc]:
+                return acc if _is(a, 0) or _is(b, 0) else None
+            case And(), [a, b] if _is(a, False) or _is(b, False):
+                return np.False_
+            case Or(), [a, b] if _is(a, True) or _is(b, True):
+                return np.True_
+            case Elementwise(), _ if operands and all(_is_constant(x) for x in operands):
+                return elementwise(op, operands)
+            case _, [a, b]:
+                return self.combined(op, a, b)
+            case _:
+                return None
+
+    def selected(self, condition: Known, a: Known, b: Known) -> Known:
+        if _is_constant(condition):
+            return a if condition else b
+        return a if a is not None and _same(a, b) else None
+
+    def reduced(self, op: Reduce, x: Known) -> Known:
+        """Of one number many times: itself, or what changes nothing in a sum or product."""
+        kept = _is_constant(x) and (op.how not in ("sum", "prod") or x == identity(op.how, op.x.type.dtype))
+        return x if kept else None
+
+    def combined(self, op: Op, a: Known, b: Known) -> Known:
+        """Of two of which one is carried at least."""
+        if isinstance(b, Carried) and isinstance(op, (Add, Mul, Max, Min, Equal)) and not isinstance(a, Carried):
+            a, b = b, a
+        match op:
+            case Max() | Min() if _same(a, b):
+                return a
+            case Max() if _is(b, -np.inf):
+                return a
+            case Min() if _is(b, np.inf):
+                return a
+            case Add() | Sub() if _is(b, 0):
+                return a
+            case Mul() | Div() if _is(b, 1):
+                return a
+            case Sub() if isinstance(a, Carried) and _same(a, b):
+                return self.as_number(a, 0.0)
+            case Sub() if _is_infinite(a) and isinstance(b, Carried):
+                return self.as_number(b, a)
+            case Equal() if isinstance(a, Carried) and _is_infinite(b):
+                return self.as_number(a, np.False_)
+            case _:
+                return None
+
+    def as_number(self, carried: Carried, found: Known) -> Known:
+        """What is found where this is a number, and neither infinite nor none."""
+        if not carried.value.type.dtype.is_float:
+            return None
+        self.numbers.add(carried.value)
+        return carried.value.type.dtype.numpy.type(found) if isinstance(found, float) else found
+
+
+def _constant(op: Op | None) -> Known:
+    if not isinstance(op, Const):
+        return None
+    return np.asarray(op.value).astype(op.result.type.dtype.numpy)[()]
+
+
+def _moved(op: Broadcast | Permute, x: Known) -> Known:
+    if not isinstance(x, Carried):
+        return x
+    if isinstance(op, Broadcast):
+        return Carried(x.value, tuple(op.axes[axis] for axis in x.axes))
+    return Carried(x.value, tuple(op.axes.index(axis) for axis in x.axes))
+
+
+def _is_constant(x: Known) -> bool:
+    return x is not None and not isinstance(x, Carried)
+
+
+def _is(x: Known, number: float) -> bool:
+    return _is_constant(x) and bool(x == number)
+
+
+def _is_infinite(x: Known) -> bool:
+    return _is_constant(x) and bool(np.isinf(x))
+
+
+def _same(a: Known, b: Known) -> bool:
+    if isinstance(a, Carried) or isinstance(b, Carried):
+        return bool(a == b)
+    return a is not None and b is not None and bool(a == b)
+
+
+def _next(v: Value, loop: Loop, makers: Mapping[Value, Op]) -> Op | None:
+    """What makes the next of a value that a loop carries."""
+    end = loop.body.ops[-1]
+    assert isinstance(end, Yield)
+    return makers.get(end.values[loop.body.args.index(v) - 1])
+
+
+def _grows(v: Value, loop: Loop, makers: Mapping[Value, Op]) -> bool:
+    """Whether the next is the larger of this one and another."""
+    op = _next(v, loop, makers)
+    return isinstance(op, Max) and v in op.operands
+
+
+def _is_largest_of(condition: Value, v: Value, loop: Loop, makers: Mapping[Value, Op]) -> bool:
+    """Whether that other is the largest of what the condition leaves, so that it is -inf only where all of that is."""
+    op = _next(v, loop, makers)
+    assert isinstance(op, Max)
+    other = makers.get(op.b if op.a == v else op.a)
+    masked = makers.get(other.x) if isinstance(other, Reduce) and other.how == "max" else None
+    while isinstance(masked, Select) and not _is_behind(masked.condition, condition, makers):
+        hidden = _constant(makers.get(masked.b))
+        masked = makers.get(masked.a) if _is(hidden, -np.inf) else None
+    return isinstance(masked, Select)
+
+
+def _is_behind(v: Value, condition: Value, makers: Mapping[Value, Op]) -> bool:
+    """Whether it is the condition, repeated along other axes."""
+    op = makers.get(v)
+    return v == condition or (isinstance(op, (Broadcast, Permute)) and _is_behind(op.x, condition, makers))

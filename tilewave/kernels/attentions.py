@@ -1,0 +1,280 @@
+"""Attention: softmax(q · kᵀ) · v, the keys walked block by block; what was found so far is carried along.
+
+Scores are powers of 2 here, which GPUs have an instruction for. The largest so far begins with the least number that
+there is, and a key that a query does not see has -inf: its weight is 0, whatever the largest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, Signature
+from math import e, inf, log, log2, sqrt
+from typing import Any
+
+import numpy as np
+
+from tilewave.backend.targets import target_on
+from tilewave.errors import CallError, here
+from tilewave.ir.types import I32, DType
+from tilewave.kernels.rows import arithmetic_of, looked_at
+from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.index_mapping import IndexMapping
+from tilewave.lang.kernel import WaveKernel, wave
+from tilewave.lang.loops import iterate
+from tilewave.lang.ops import cast, exp2, mma, read, scalar, select, self_index, tanh, write
+from tilewave.lang.ops import log2 as log2_of
+from tilewave.lang.symbols import Symbol, sym
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, MemoryType, RegisterType
+from tilewave.machine.chips import CHIPS
+from tilewave.runtime.arrays import ArrayView
+
+B, H, H_KV, M, K2, K1, N = sym.B, sym.H, sym.H_KV, sym.M, sym.K2, sym.K1, sym.N
+"""Batches, heads of queries and of keys, queries, keys, elements of a query and a key, elements of a value."""
+LOG2_E = log2(e)
+Shapes = dict[str, tuple[Symbol, ...]]
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    y: Any,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    bias: Any = None,
+    lse: Any = None,
+) -> None:
+    """y = softmax(q · kᵀ · scale) · v, for every query of every head.
+
+    q is [batch, head, query, element], k and v are [batch, head, key, element], and several heads of q may share one of
+    theirs. docs/kernels.md says what the rest means.
+    """
+    views = looked_at_all("attention", q=q, k=k, v=v, y=y, bias=bias, lse=lse)
+    heads = Heads.of("attention", views)
+    target = target_on("attention", views["q"].device).name
+    scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
+    dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
+    kernel = attention_kernel(attention_tile_for(target, heads, views["k"].dtype), heads, scores, *dtypes)
+    kernel(*(array for array in (q, k, v, bias, y, lse) if array is not None))
+
+
+# what a call asks for -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How many elements a query and a key have, and a value, and how many heads of queries share one of keys."""
+
+    size: int
+    size_v: int
+    sharing: int = 1
+
+    @staticmethod
+    def of(kernel: str, views: dict[str, ArrayView]) -> Heads:
+        for name in ("q", "k", "v"):
+            if len(views[name].shape) != 4:
+                what = (
+                    f"{kernel}: {name} has {len(views[name].shape)} axes, but it takes batch, head, place and element"
+                )
+                raise CallError(
+                    what, loc=here(), remedy=f"pass {name}[None] for one batch, {name}.reshape(…) for others"
+                )
+        of_q, of_k = views["q"].shape[1], views["k"].shape[1]
+        if of_q != of_k and (of_k == 0 or of_q % of_k):
+            what = f"{kernel}: {of_q} heads of q cannot share {of_k} heads of k"
+            raise CallError(what, loc=here(), remedy="pass k with as many heads as q, or a divisor of them")
+        return Heads(views["q"].shape[3], views["v"].shape[3], of_q // of_k if of_k else 1)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What is made of the product of a query and a key, and which keys a query sees."""
+
+    scale: float
+    causal: bool = False
+    window: int | None = None
+    soft_cap: float | None = None
+
+    @staticmethod
+    def of(
+        kernel: str, heads: Heads, scale: float | None, causal: bool, window: int | None, soft_cap: float | None
+    ) -> Scores:
+        if window is not None and window < 1:
+            remedy = "pass window=1 for the query's own place alone, or None for all keys"
+            raise CallError(f"{kernel}: a window of {window} has no keys", loc=here(), remedy=remedy)
+        if soft_cap is not None and not soft_cap > 0:
+            what = f"{kernel}: scores cannot be kept within a soft cap of {soft_cap}"
+            raise CallError(what, loc=here(), remedy="pass a number above 0, or None")
+        return Scores(1 / sqrt(max(heads.size, 1)) if scale is None else scale, causal, window, soft_cap)
+
+    def powers(self, products: Any) -> Any:
+        """As powers of 2."""
+        if self.soft_cap is None:
+            return products * (self.scale * LOG2_E)
+        return tanh(products * (self.scale / self.soft_cap)) * (self.soft_cap * LOG2_E)
+
+    def seen_only(self, powers: Any, query: Any) -> Any:
+        """-inf where the query at its place does not see the key."""
+        seen = self.seen(query, self_index(K2, I32))
+        return powers if seen is None else select(seen, powers, -inf)
+
+    def seen(self, query: Any, key: Any) -> Any:
+        """Whether the query sees the key; None where each sees all."""
+        conditions = []
+        if self.causal:
+            conditions.append(key <= query)
+        elif self.window is not None:
+            conditions.append(key - query < self.window)
+        if self.window is not None:
+            conditions.append(query - key < self.window)
+        return conditions[0] & conditions[1] if len(conditions) == 2 else next(iter(conditions), None)
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """So many queries to a workgroup, shared by its waves, and so many keys a step."""
+
+    queries: int
+    keys: int
+    waves: int = 1
+
+    def constraints(self, rows: Symbol) -> list[Constraint]:
+        shared = [WaveConstraint(rows, self.queries // self.waves)] if self.waves > 1 else []
+        return [WorkgroupConstraint(rows, self.queries, 0), TilingConstraint(K2, self.keys), *shared]
+
+
+MOST_KEYS = 64
+
+
+def attention_tile_for(target: str, heads: Heads, dtype: DType) -> AttentionTile:
+    """On a GPU as many keys as three quarters of its shared memory hold, with their values."""
+    if target not in CHIPS:
+        return AttentionTile(64, 64)
+    room, keys = CHIPS[target].shared.bytes * 3 // 4, MOST_KEYS
+    while keys > 16 and keys * (heads.size + heads.size_v) * dtype.bytes > room:
+        keys //= 2
+    return AttentionTile(128, keys, waves=4)
+
+
+def looked_at_all(kernel: str, **arrays: Any) -> dict[str, ArrayView]:
+    """Those that are given."""
+    return {name: looked_at(kernel, name, array) for name, array in arrays.items() if array is not None}
+
+
+# the kernel ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def attention_kernel(
+    tile: AttentionTile,
+    heads: Heads,
+    scores: Scores,
+    q_dtype: DType,
+    k_dtype: DType,
+    v_dtype: DType,
+    y_dtype: DType,
+    bias_dtype: DType | None = None,
+    lse_dtype: DType | None = None,
+) -> WaveKernel:
+    """y[B, H, M, N] of q[B, H, M, K1], k[B, H_KV, K2, K1] and v[B, H_KV, K2, N].
+
+    Where they have dtypes, bias[B, H, M, K2] is added to the scores, and lse[B, H, M] is written.
+    """
+    dtypes = {"q": q_dtype, "k": k_dtype, "v": v_dtype, "bias": bias_dtype, "y": y_dtype, "lse": lse_dtype}
+    of = arithmetic_of("attention", **dtypes)
+
+    def attend(q: Any, k: Any, v: Any, bias: Any, y: Any, lse: Any) -> None:
+        place = self_index(M, I32) + scalar(K2 - M, I32)  # the last query stands at the last key
+
+        def score() -> Any:
+            keys = read(k, mapping=shared_heads(heads, K2, K1))
+            powers = scores.powers(mma(read(q), keys, RegisterType((B, H, M, K2), of)(0.0)))
+            powers = powers if bias is None else powers + cast(read(bias), of) * LOG2_E
+            return scores.seen_only(powers, place)
+
+        found = walked((B, H, M), of, score, lambda: read(v, mapping=shared_heads(heads, K2, N)), v_dtype)
+        write(cast(found.mean, y_dtype), y)
+        if lse is not None:
+            write(cast(found.log2_sum * log(2), lse_dtype or of), lse)
+
+    shapes: Shapes = {"q": (B, H, M, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N)}
+    shapes |= {"bias": (B, H, M, K2), "y": (B, H, M, N), "lse": (B, H, M)}
+    along = [WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(H_KV, 1, 2, primary=False)]
+    constraints = [*tile.constraints(M), *along, WorkgroupConstraint(B, 1, 3)]
+    return wave(constraints, subs={K1: heads.size, N: heads.size_v})(taking("attention", attend, shapes, dtypes))
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Of each row the largest score, the sum of the powers relative to it, and the sum of values times powers."""
+
+    largest: Any
+    total: Any
+    values: Any
+
+    @property
+    def mean(self) -> Any:
+        """Of the values, by their weights; 0 where none has any."""
+        return select(self.total == 0.0, 0.0, self.values / self.total)
+
+    @property
+    def log2_sum(self) -> Any:
+        return self.largest + log2_of(self.total)
+
+
+def walked(
+    rows: tuple[Symbol, ...],
+    of: DType,
+    score: Callable[[], Any],
+    values: Callable[[], Any],
+    v_dtype: DType,
+    **part: Any,
+) -> Weighted:
+    """What is found along the keys, or a part of them; `score` and `values` give those of a step."""
+    none = RegisterType(rows, of)
+
+    @iterate(K2, init_args=[none(lowest(of)), none(0.0), RegisterType((*rows, N), of)(0.0)], **part)
+    def found(largest: Any, total: Any, weighted: Any) -> Any:
+        x = score()
+        larger = x.max(dim=K2, acc=largest)
+        shrink, p = exp2(largest - larger), exp2(x - larger)
+        return larger, total * shrink + p.sum(dim=K2), mma(cast(p, v_dtype), values(), weighted * shrink)
+
+    return Weighted(*found)
+
+
+def lowest(of: DType) -> float:
+    return float(np.finfo(of.numpy).min)
+
+
+def shared_heads(heads: Heads, rows: Symbol, columns: Symbol) -> IndexMapping:
+    """From k or v, the head that the workgroup's head of queries shares with others."""
+    b, h, row, column = (IndexMapping.iterator(n) for n in range(4))
+    places = {B: b, H_KV: h, rows: row, columns: column}
+    return IndexMapping(4, inputs={**places, H_KV: h // heads.sharing}, outputs=places)
+
+
+def taking(
+    name: str,
+    function: Callable[..., None],
+    shapes: Shapes,
+    dtypes: Mapping[str, DType | None],
+) -> Callable[..., None]:
+    """The function of that name as it takes what has a dtype alone: arrays, and numbers, which have no shape."""
+    arrays = {of: _kind(shapes.get(of), dtype) for of, dtype in dtypes.items() if dtype}
+
+    def given(*those: Any) -> None:
+        function(**{**dict.fromkeys(dtypes), **dict(zip(arrays, those, strict=True))})
+
+    given.__name__, given.__annotations__ = name, arrays
+    parameters = [Parameter(of, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for of, kind in arrays.items()]
+    given.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return given
+
+
+def _kind(shape: tuple[Symbol, ...] | None, dtype: DType) -> MemoryType | DType:
+    return dtype if shape is None else MemoryType(shape, GLOBAL_ADDRESS_SPACE, dtype)

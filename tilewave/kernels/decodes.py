@@ -1,0 +1,175 @@
+"""Attention of a few queries: keys are split among workgroups, and a second kernel joins what they found.
+
+Heads of queries that share keys are rows of one tile, so that each key is read once. A part of the keys leaves the mean
+of its values, and the logarithm of the sum of its powers, -inf where it has none; parts are joined in their order.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import log
+from typing import Any
+
+import numpy as np
+
+from tilewave.backend.targets import target_on
+from tilewave.errors import CallError, here
+from tilewave.ir.types import F64, I32, INDEX, DType
+from tilewave.kernels.attentions import (
+    H_KV,
+    K1,
+    K2,
+    MOST_KEYS,
+    AttentionTile,
+    B,
+    H,
+    Heads,
+    M,
+    N,
+    Scores,
+    Shapes,
+    Weighted,
+    attention_tile_for,
+    looked_at_all,
+    lowest,
+    taking,
+    walked,
+)
+from tilewave.kernels.rows import arithmetic_of
+from tilewave.lang.constraints import TilingConstraint, WorkgroupConstraint
+from tilewave.lang.kernel import WaveKernel, wave
+from tilewave.lang.loops import iterate
+from tilewave.lang.ops import cast, exp2, first_index, mma, read, scalar, self_index, write
+from tilewave.lang.shapes import broadcast
+from tilewave.lang.symbols import sym
+from tilewave.lang.types import RegisterType
+from tilewave.machine.chips import CHIPS
+
+R, U = sym.R, sym.U
+"""Rows, which are the queries of all heads that share keys, and parts of the keys."""
+MOST_QUERIES = 16
+WORKGROUPS = 16
+"""As many are wanted where a target does not say how many processors it has."""
+WORKGROUPS_A_PROCESSOR = 4
+LEAST_KEYS = 4 * MOST_KEYS
+"""Of a part: one that is shorter costs more to join than it saves."""
+
+
+def attention_decode(
+    q: Any,
+    k: Any,
+    v: Any,
+    y: Any,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    lse: Any = None,
+) -> None:
+    """What `attention` gives, for at most 16 queries of each head: the keys are split among workgroups."""
+    views = looked_at_all("attention_decode", q=q, k=k, v=v, y=y, lse=lse)
+    heads, (batch, of_q, queries, _) = Heads.of("attention_decode", views), views["q"].shape
+    if queries > MOST_QUERIES:
+        what = f"attention_decode: q has {queries} queries, but it takes up to {MOST_QUERIES}"
+        raise CallError(what, loc=here(), remedy="call attention, which shares queries among workgroups")
+    scores = Scores.of("attention_decode", heads, scale, causal, window, soft_cap)
+    dtypes = {name: found.dtype for name, found in views.items()}
+    of = arithmetic_of("attention_decode", **dtypes)
+    target, (of_k, keys) = target_on("attention_decode", views["q"].device).name, views["k"].shape[1:3]
+    length = part_length(target, batch * of_k, keys)
+    parts, rows = -(-keys // length), heads.sharing * queries
+    means, sums = scratch(q, of, (parts, batch, of_k, rows, heads.size_v), (parts, batch, of_k, rows))
+
+    tile = rows_tile_for(target, heads, dtypes["k"], rows)
+    find = attention_parts_kernel(tile, heads, scores, queries, of, dtypes["q"], dtypes["k"], dtypes["v"])
+    find(q.reshape(batch, of_k, rows, heads.size), k, v, means, sums, length)
+    means, sums = means.reshape(parts, batch, of_q, queries, heads.size_v), sums.reshape(parts, batch, of_q, queries)
+    join = join_parts_kernel(heads.size_v, of, dtypes["y"], dtypes.get("lse"))
+    join(means, sums, *(array for array in (y, lse) if array is not None))
+
+
+def part_length(target: str, heads: int, keys: int) -> int:
+    """How many keys a part has, so that all heads together keep every processor busy: a number of whole steps."""
+    wanted = WORKGROUPS_A_PROCESSOR * CHIPS[target].processors if target in CHIPS else WORKGROUPS
+    parts = max(1, min(-(-wanted // max(heads, 1)), keys // LEAST_KEYS))
+    return max(-(-keys // (parts * MOST_KEYS)), 1) * MOST_KEYS
+
+
+def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
+    """Few rows go to one wave, or as many as they fill."""
+    tile, few = attention_tile_for(target, heads, dtype), min(64, -(-rows // 16) * 16)
+    return AttentionTile(few, tile.keys, min(tile.waves, few // 16))
+
+
+def scratch(like: Any, of: DType, *shapes: tuple[int, ...]) -> list[Any]:
+    """Arrays for what is found on the way, of the library and on the device of another."""
+    if isinstance(like, np.ndarray):
+        return [np.empty(shape, of.numpy) for shape in shapes]
+    if hasattr(like, "new_empty"):
+        one = like.new_empty(1)
+        one = one.double() if of == F64 else one.float()
+        return [one.new_empty(shape) for shape in shapes]
+    what = f"attention_decode: q is a {type(like).__name__}, and it cannot make another for what it finds on its way"
+    raise CallError(what, loc=here(), remedy="pass numpy arrays or torch tensors")
+
+
+# the kernels --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def attention_parts_kernel(
+    tile: AttentionTile,
+    heads: Heads,
+    scores: Scores,
+    queries: int,
+    of: DType,
+    q_dtype: DType,
+    k_dtype: DType,
+    v_dtype: DType,
+) -> WaveKernel:
+    """means[U, B, H_KV, R, N] and sums[U, B, H_KV, R] of q[B, H_KV, R, K1], k, v and how many keys a part has."""
+
+    def find(q: Any, k: Any, v: Any, means: Any, sums: Any, length: Any) -> None:
+        place = self_index(R, I32) % queries + scalar(K2 - queries, I32)
+        start = first_index(U) * length
+
+        def score() -> Any:
+            products = mma(read(q), read(k), RegisterType((B, H_KV, R, K2), of)(0.0))
+            return scores.seen_only(scores.powers(products), place)
+
+        found = walked((B, H_KV, R), of, score, lambda: read(v), v_dtype, start=start, stop=start + length)
+        write(broadcast(found.mean, (U, B, H_KV, R, N)), means)
+        write(broadcast(found.log2_sum, (U, B, H_KV, R)), sums)
+
+    shapes: Shapes = {"q": (B, H_KV, R, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N)}
+    shapes |= {"means": (U, B, H_KV, R, N), "sums": (U, B, H_KV, R)}
+    dtypes = {"q": q_dtype, "k": k_dtype, "v": v_dtype, "means": of, "sums": of, "length": INDEX}
+    each = [WorkgroupConstraint(H_KV, 1, 2), WorkgroupConstraint(B, 1, 3), WorkgroupConstraint(U, 1, 4)]
+    function = taking("attention_parts", find, shapes, dtypes)
+    return wave([*tile.constraints(R), *each], subs={K1: heads.size, N: heads.size_v})(function)
+
+
+@cache
+def join_parts_kernel(size_v: int, of: DType, y_dtype: DType, lse_dtype: DType | None = None) -> WaveKernel:
+    """y[B, H, M, N], and lse[B, H, M] where it has a dtype, of means[U, B, H, M, N] and sums[U, B, H, M]."""
+
+    def join(means: Any, sums: Any, y: Any, lse: Any) -> None:
+        none = RegisterType((B, H, M), of)
+
+        @iterate(U, init_args=[none(lowest(of)), none(0.0), RegisterType((B, H, M, N), of)(0.0)])
+        def found(largest: Any, total: Any, weighted: Any) -> Any:
+            x = read(sums)
+            larger = x.max(dim=U, acc=largest)
+            shrink, weight = exp2(largest - larger), exp2(x - larger)
+            total = total * shrink + weight.sum(dim=U)
+            return larger, total, weighted * shrink + (read(means) * weight).sum(dim=U)
+
+        joined = Weighted(*found)
+        write(cast(joined.mean, y_dtype), y)
+        if lse is not None:
+            write(cast(joined.log2_sum * log(2), lse_dtype or of), lse)
+
+    shapes: Shapes = {"means": (U, B, H, M, N), "sums": (U, B, H, M), "y": (B, H, M, N), "lse": (B, H, M)}
+    dtypes = {"means": of, "sums": of, "y": y_dtype, "lse": lse_dtype}
+    each = [WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
+    return wave([*each, TilingConstraint(U, 1)], subs={N: size_v})(taking("join_parts", join, shapes, dtypes))

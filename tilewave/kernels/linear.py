@@ -1,0 +1,109 @@
+"""C = activation(A · B + bias) + residual: a kernel for each layout, dtype and what stands beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tilewave.ir.types import DType
+from tilewave.kernels.activations import ACTIVATIONS
+from tilewave.kernels.parameters import given, kernel_of
+from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, accumulator
+from tilewave.lang.constraints import (
+    Constraint,
+    HardwareConstraint,
+    MMAType,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
+from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.loops import iterate
+from tilewave.lang.ops import cast, mma, read, write
+from tilewave.lang.symbols import Symbol, ceiling, sym
+from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
+
+BATCH = (sym.B, sym.B2, sym.B3)
+"""The axes in front of a matrix: as many as a grid has beside its rows and columns."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a product is cut: the tile of a workgroup, the depth of a step, and the order of tiles."""
+
+    m: int
+    n: int
+    k: int
+    mapping: str = "linear()"
+    mma_type: MMAType | None = None
+    """The matrix instruction that is asked for, where it decides what is computed."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """What is multiplied, how it lies, and what happens to the sums before they are written."""
+
+    dtype: DType
+    out: DType
+    a_axes: tuple[Symbol, Symbol] = (M, K)
+    b_axes: tuple[Symbol, Symbol] = (N, K)
+    batch: tuple[Symbol, ...] = ()
+    bias: DType | None = None
+    activation: str = ""
+    residual: DType | None = None
+    sums: DType | None = None
+    """Of the array that what the activation gets is written to as well, if there is one."""
+
+    @property
+    def name(self) -> str:
+        """What a profiler shows."""
+        beside = ("bias" if self.bias else "", self.activation, "residual" if self.residual else "")
+        return "_".join(["linear", *filter(None, beside)]) if any(beside) else "matmul"
+
+
+@cache
+def product_kernel(product: Product, blocks: Blocks) -> WaveKernel:
+    """c = activation(a · b + bias) + residual; all that is not a, b or c as far as the product has it."""
+    acc, batch = accumulator(product.dtype), product.batch
+
+    def multiply(to: Any) -> None:
+        @iterate(K, init_args=[RegisterType((*batch, M, N), acc)(0)])
+        def total(sums: Any) -> Any:
+            return mma(read(to.a), read(to.b), sums)
+
+        found = total + cast(read(to.bias), acc) if product.bias else total
+        if product.sums:
+            write(cast(found, product.sums), to.sums)
+        found = ACTIVATIONS[product.activation].value(found) if product.activation else found
+        found = found + cast(read(to.residual), acc) if product.residual else found
+        write(cast(found, product.out), to.c)
+
+    parameters = given(
+        a=MemoryType((*batch, *product.a_axes), SHARED_ADDRESS_SPACE, product.dtype),
+        b=MemoryType((*batch, *product.b_axes), SHARED_ADDRESS_SPACE, product.dtype),
+        bias=product.bias and MemoryType((N,), GLOBAL_ADDRESS_SPACE, product.bias),
+        residual=product.residual and _result(batch, product.residual),
+        sums=product.sums and _result(batch, product.sums),
+        c=_result(batch, product.out),
+    )
+    subs = {BLOCK_M: blocks.m, BLOCK_N: blocks.n, BLOCK_K: blocks.k}
+    return kernel_of(product.name, _constraints(batch, blocks), parameters, multiply, subs)
+
+
+def _result(batch: tuple[Symbol, ...], dtype: DType) -> MemoryType:
+    return MemoryType((*batch, M, N), GLOBAL_ADDRESS_SPACE, dtype)
+
+
+def _constraints(batch: tuple[Symbol, ...], blocks: Blocks) -> list[Constraint]:
+    return [
+        WorkgroupConstraint(M, BLOCK_M, 0),
+        WorkgroupConstraint(N, BLOCK_N, 1),
+        *(WorkgroupConstraint(dim, 1, 2 + i) for i, dim in enumerate(batch)),
+        TilingConstraint(K, BLOCK_K),
+        WaveConstraint(M, ceiling(BLOCK_M / 2)),
+        WaveConstraint(N, ceiling(BLOCK_N / 2)),
+        WorkgroupMapping(blocks.mapping),
+        *([HardwareConstraint(mma_type=blocks.mma_type)] if blocks.mma_type else []),
+    ]

@@ -1,0 +1,152 @@
+"""Whose arrays a call has: what allocates results, and how an array's dtype, device and strides are asked for.
+
+Each operation is written once, over these few questions. torch's answers stand in `tilewave.torch`, which is imported
+when the first of its tensors comes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewave.backend.targets import target_on
+from tilewave.errors import CallError, here
+from tilewave.forks import IMPORTING
+from tilewave.ir.types import DTYPES, INTERNAL, DType
+from tilewave.ops.choice import Digits
+from tilewave.runtime.arrays import HOST, view
+from tilewave.runtime.dlpack import Refused
+from tilewave.runtime.foreign_arrays import library
+
+Array = Any
+Shape = tuple[int, ...]
+_KNOWN = {dtype.numpy: dtype for dtype in DTYPES.values() if dtype not in INTERNAL}
+
+
+class ArrayLibrary(Protocol):
+    """What operations ask of a library of arrays."""
+
+    def dtype(self, caller: str, name: str, array: Array) -> DType:
+        """The dtype of its elements; an error where no kernel takes them."""
+
+    def steps(self, array: Array) -> Shape:
+        """Its strides, in elements."""
+
+    def device(self, array: Array) -> str:
+        """Where it is: `cpu`, `cuda:1`."""
+
+    def empty(self, shape: Shape, dtype: DType, like: Array) -> Array:
+        """A new array, row after row, on the device of another."""
+
+    def broadcast(self, array: Array, shape: Shape) -> Array:
+        """A view of it in which axes of one element are as long as wanted."""
+
+    def digits(self) -> Digits:
+        """What products may do with those of their factors."""
+
+
+class NumpyLike:
+    """numpy, and cupy, which spells everything likewise."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def dtype(self, caller: str, name: str, array: Array) -> DType:
+        found = _KNOWN.get(array.dtype)
+        if found is None:
+            what = f"{caller}: {name} is {array.dtype}, which no kernel takes"
+            raise CallError(what, loc=here(), remedy=f"pass {name}.astype(np.float32)")
+        return found
+
+    def steps(self, array: Array) -> Shape:
+        return tuple(stride // array.itemsize for stride in array.strides)
+
+    def device(self, array: Array) -> str:
+        return HOST if type(array) is np.ndarray else view(array).device
+
+    def empty(self, shape: Shape, dtype: DType, like: Array) -> Array:
+        return self.module.empty(shape, dtype.numpy)
+
+    def broadcast(self, array: Array, shape: Shape) -> Array:
+        return self.module.broadcast_to(array, shape)
+
+    def digits(self) -> Digits:
+        return Digits.ALL
+
+
+NUMPY = NumpyLike(np)
+
+
+class _Door:
+    """torch's side of the operations, once there is one."""
+
+    operators: Any = None
+
+
+def torch_operators() -> Any:
+    """The same operations on torch's tensors, differentiable and known to `torch.compile`."""
+    _open_door()
+    return _Door.operators
+
+
+def _open_door() -> None:
+    if _Door.operators is None:
+        with IMPORTING:
+            _Door.operators = import_module("tilewave.torch.operators")
+
+
+# As by torch.compiler.assume_constant_result, but without torch: a compiler that traces a call runs this, as no trace
+# can import.
+_open_door._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def are_torchs(*arrays: Array) -> bool:
+    """Whether one of them is torch's, or of a class derived from torch's."""
+    return any(hasattr(array, "__torch_function__") for array in arrays)
+
+
+def taken(caller: str, **arrays: Array) -> tuple[ArrayLibrary, list[Array]]:
+    """The library of a call's arrays, and each as one of its own; None stays None."""
+    kinds = {library(array) for array in arrays.values()}
+    if "cupy" in kinds:
+        return NumpyLike(sys.modules["cupy"]), list(arrays.values())
+    return NUMPY, [None if array is None else _as_numpy(caller, name, array) for name, array in arrays.items()]
+
+
+def _as_numpy(caller: str, name: str, array: Array) -> Array:
+    """numpy's view of an array in this machine's memory."""
+    if isinstance(array, np.ndarray):
+        return array
+    try:
+        return view(array).numpy()
+    except (CallError, Refused) as error:
+        raise CallError(f"{caller}: {name}: {error.what}", loc=here(), remedy=error.remedy) from None
+
+
+def target_of(caller: str, device: str) -> str:
+    """The target whose code runs on a device."""
+    found = _TARGETS.get(device)
+    if found is None:
+        found = _TARGETS[device] = target_on(caller, device).name
+    return found
+
+
+_TARGETS: dict[str, str] = {}
+
+
+def prepared(caller: str, lib: ArrayLibrary, out: Array | None, shape: Shape, dtype: DType, like: Array) -> Array:
+    """The array for a result: `out`, if it fits, or a new one."""
+    if out is None:
+        return lib.empty(shape, dtype, like)
+    if tuple(out.shape) != shape:
+        what = f"{caller}: out is {_spelled(out.shape)}, but the result is {_spelled(shape)}"
+        raise CallError(what, loc=here(), remedy="pass an out of that shape, or none: it is allocated then")
+    return out
+
+
+def _spelled(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "one number"

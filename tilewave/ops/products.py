@@ -1,0 +1,269 @@
+"""Products of matrices in any layout, batched and broadcast as `torch.matmul` does it, and linear layers.
+
+Whatever a call brings becomes two matrices, or two stacks of matrices, and a kernel is taken for how they lie: along
+rows or along columns. Nothing is copied where views suffice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from tilewave.errors import CallError, DTypeError, here
+from tilewave.ir.types import F32, I8, I32, DType
+from tilewave.kernels.activations import activation_named
+from tilewave.kernels.gradients import activation_backward_kernel, column_sums_kernel
+from tilewave.kernels.linear import BATCH, Product, product_kernel
+from tilewave.kernels.products import K, M, N
+from tilewave.lang.kernel import WaveKernel
+from tilewave.lang.symbols import Symbol
+from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
+from tilewave.ops.choice import blocks_for
+
+
+def result_dtype(dtype: DType) -> DType:
+    """Of a product, where nobody says: bytes are too small for their sums."""
+    if dtype == I8:
+        return I32
+    return F32 if dtype.bytes == 1 else dtype
+
+
+# the layout of a call -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Two stacks of matrices and where their products go, all with the same batches."""
+
+    a: Array
+    b: Array
+    c: Array
+
+    @property
+    def batches(self) -> int:
+        return len(self.c.shape) - 2
+
+
+def _matrices(caller: str, lib: ArrayLibrary, a: Array, b: Array) -> tuple[Array, Array, Shape]:
+    """Both with two axes at least, and their common batches."""
+    if not len(a.shape) or not len(b.shape):
+        raise CallError(f"{caller}: {'b' if len(a.shape) else 'a'} is a single number", loc=here(), remedy="write *")
+    a = a[None, :] if len(a.shape) == 1 else a
+    b = b[:, None] if len(b.shape) == 1 else b
+    if a.shape[-1] != b.shape[-2]:
+        what = f"{caller}: a has {a.shape[-1]} columns, but b {b.shape[-2]} rows; a is {_dims(a)}, b is {_dims(b)}"
+        raise CallError(what, loc=here(), remedy="they must be equal; write b.swapaxes(-1, -2) if b is transposed")
+    try:
+        batch = np.broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+    except ValueError:
+        what = f"{caller}: the batches of a, {_dims(a)}, and of b, {_dims(b)}, do not go together"
+        raise CallError(what, loc=here(), remedy="axes in front must be equal, or 1, or missing") from None
+    return a, b, batch
+
+
+def _dims(array: Array) -> str:
+    return "x".join(map(str, array.shape))
+
+
+def product_shape(a: Shape, b: Shape, batch: Shape) -> Shape:
+    """Of what `matmul` gives: an operand of one axis leaves none behind."""
+    return (*batch, *((a[-2],) if len(a) > 1 else ()), *((b[-1],) if len(b) > 1 else ()))
+
+
+def _operands(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> Operands:
+    """As few batches as views allow: none where all rows of a meet the same b, one where all lie evenly."""
+    if len(b.shape) == 2 and all(folds(lib, x) for x in (a, c)):
+        return Operands(folded(a), b, folded(c))
+    a, b = (lib.broadcast(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    if all(_stacks(lib, x) for x in (a, b, c)):
+        count = prod(batch)
+        return Operands(*(x.reshape(count, *x.shape[-2:]) for x in (a, b, c)))
+    return Operands(a, b, c)
+
+
+def folds(lib: ArrayLibrary, x: Array) -> bool:
+    """Whether all its rows lie evenly behind each other, as those of one matrix do."""
+    return _is_even(x.shape[:-1], lib.steps(x)[:-1])
+
+
+def _stacks(lib: ArrayLibrary, x: Array) -> bool:
+    """Whether its matrices lie evenly behind each other."""
+    return _is_even(x.shape[:-2], lib.steps(x)[:-2])
+
+
+def _is_even(shape: Shape, steps: Shape) -> bool:
+    """Whether these axes can be walked as one."""
+    kept = [(size, step) for size, step in zip(shape, steps, strict=True) if size != 1]
+    return 0 in shape or all(step == size * inner for (_, step), (size, inner) in pairwise(kept))
+
+
+def _by_columns(lib: ArrayLibrary, x: Array) -> bool:
+    """Whether the columns of a matrix lie in memory as others' rows do."""
+    *_, down, across = lib.steps(x)
+    return bool(across != 1 and down == 1 and x.shape[-1] != 1)
+
+
+def _laid(lib: ArrayLibrary, x: Array, rows: Symbol, columns: Symbol) -> tuple[Array, tuple[Symbol, Symbol]]:
+    """The matrix as memory has it, and what its axes are."""
+    return (x.swapaxes(-1, -2), (columns, rows)) if _by_columns(lib, x) else (x, (rows, columns))
+
+
+# products -----------------------------------------------------------------------------------------------------------
+
+
+def matmul(lib: ArrayLibrary, a: Array, b: Array, out: Array | None = None) -> Array:
+    """The product of a and b, in `out` or in a new array."""
+    x, y, batch = _matrices("matmul", lib, a, b)
+    held = _common_dtype("matmul", lib, a=a, b=b)
+    shape = product_shape(a.shape, b.shape, batch)
+    found = prepared("matmul", lib, out, shape, result_dtype(held), a)
+    c = found[..., None, :] if len(a.shape) == 1 and len(b.shape) > 1 else found
+    c = c[..., None] if len(b.shape) == 1 else c
+    c = c[None] if len(a.shape) == len(b.shape) == 1 else c
+    if prod(shape):
+        _multiply(lib, x, y, c, batch)
+    return found
+
+
+def _multiply(lib: ArrayLibrary, a: Array, b: Array, c: Array, batch: Shape) -> None:
+    to = _operands(lib, a, b, c, batch)
+    if to.batches > len(BATCH):  # more axes than a grid has: one stack of copies
+        stacked = lib.empty((prod(batch), *c.shape[-2:]), lib.dtype("matmul", "out", c), c)
+        a, b = (x.reshape(prod(batch), *x.shape[-2:]) for x in (to.a, to.b))
+        _launch(lib, Operands(a, b, stacked))
+        c[...] = stacked.reshape(c.shape)
+        return
+    _launch(lib, to)
+
+
+def _launch(lib: ArrayLibrary, to: Operands) -> None:
+    kernel, arrays = _chosen(lib, to)
+    kernel(*arrays)
+
+
+def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tuple[WaveKernel, list[Array]]:
+    """The kernel for these operands and what stands beside them, and its arrays in order."""
+    a, a_axes = _laid(lib, to.a, M, K)
+    b, b_axes = _laid(lib, to.b, K, N)
+    dtype, out = lib.dtype("matmul", "a", a), lib.dtype("matmul", "out", to.c)
+    activation = str(beside.pop("activation", None) or "")
+    others = {name: array for name, array in beside.items() if array is not None}
+    dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
+    product = Product(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
+    target = target_of(product.name, lib.device(to.c))
+    blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits())
+    return product_kernel(product, blocks), [a, b, *others.values(), to.c]
+
+
+def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:
+    """The kernel that multiplies a and b."""
+    x, y, batch = _matrices("matmul", lib, a, b)
+    c = lib.empty((*batch, x.shape[-2], y.shape[-1]), result_dtype(_common_dtype("matmul", lib, a=a, b=b)), a)
+    return _chosen(lib, _operands(lib, x, y, c, batch))[0]
+
+
+def _common_dtype(caller: str, lib: ArrayLibrary, **arrays: Array) -> DType:
+    (first, one), (second, other) = ((name, lib.dtype(caller, name, array)) for name, array in arrays.items())
+    if one != other and not (one.bytes == other.bytes == 1 and one.is_float and other.is_float):
+        what = f"{caller}: {first} is {one}, but {second} is {other}"
+        raise DTypeError(what, loc=here(), remedy="both have one dtype; cast one of them")
+    if one.is_int and one != I8:
+        what = f"{caller}: there are no products of {one}"
+        raise DTypeError(what, loc=here(), remedy="pass floats, or i8, whose sums are i32")
+    return one
+
+
+# linear layers ------------------------------------------------------------------------------------------------------
+
+
+def linear(
+    lib: ArrayLibrary,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    activation: str | None,
+    residual: Array | None,
+    out: Array | None = None,
+    sums: Array | None = None,
+) -> Array:
+    """activation(x · weightᵀ + bias) + residual; what the activation gets is left in `sums`, if there is one."""
+    found = _layer_result(lib, x, weight, bias, activation, out)
+    if prod(found.shape):
+        kernel, arrays = _layer(lib, x, weight, bias, activation, residual, found, sums)
+        kernel(*arrays)
+    return found
+
+
+def linear_kernel(
+    lib: ArrayLibrary, x: Array, weight: Array, bias: Array | None, activation: str | None, residual: Array | None
+) -> WaveKernel:
+    """The kernel of such a layer."""
+    found = _layer_result(lib, x, weight, bias, activation, None)
+    return _layer(lib, x, weight, bias, activation, residual, found, None)[0]
+
+
+def _layer(
+    lib: ArrayLibrary,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    activation: str | None,
+    residual: Array | None,
+    found: Array,
+    sums: Array | None,
+) -> tuple[WaveKernel, list[Array]]:
+    added = None if residual is None else folded(lib.broadcast(residual, tuple(found.shape)))
+    to = Operands(folded(x), weight.swapaxes(0, 1), folded(found))
+    kept = None if sums is None else folded(sums)
+    return _chosen(lib, to, bias=bias, residual=added, sums=kept, activation=activation)
+
+
+def folded(x: Array) -> Array:
+    """All its rows as those of one matrix; a copy where no view is one."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1]) if len(x.shape) != 2 else x
+
+
+def _layer_result(
+    lib: ArrayLibrary, x: Array, weight: Array, bias: Array | None, activation: str | None, out: Array | None
+) -> Array:
+    """Where the result goes; everything has been looked at."""
+    if activation is not None:
+        activation_named("linear", activation)
+    if len(weight.shape) != 2 or not len(x.shape) or x.shape[-1] != weight.shape[1]:
+        what = f"linear: x is {_dims(x) or 'one number'}, and weight is {_dims(weight)}"
+        remedy = "weight has a row for each output and a column for each input, which is the last axis of x"
+        raise CallError(what, loc=here(), remedy=remedy)
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        what = f"linear: bias is {_dims(bias)}, but weight has {weight.shape[0]} rows"
+        raise CallError(what, loc=here(), remedy="bias has a number for each output")
+    dtype = _common_dtype("linear", lib, x=x, weight=weight)
+    shape = (*x.shape[:-1], weight.shape[0])
+    found = prepared("linear", lib, out, shape, result_dtype(dtype), x)
+    if out is not None and not folds(lib, out):
+        what = "linear: the rows of out do not lie evenly behind each other"
+        raise CallError(what, loc=here(), remedy="pass an out that lies row after row, or none: it is allocated then")
+    return found
+
+
+# backward -----------------------------------------------------------------------------------------------------------
+
+
+def activation_backward(lib: ArrayLibrary, sums: Array, grad: Array, activation: str) -> Array:
+    """The gradient of what an activation got: its slope there, times that of what it gave."""
+    activation_named("activation_backward", activation)
+    found = lib.empty(tuple(sums.shape), lib.dtype(activation, "sums", sums), sums)
+    if prod(sums.shape):
+        dtypes = (lib.dtype(activation, "sums", x) for x in (sums, grad, found))
+        activation_backward_kernel(activation, *dtypes)(*map(folded, (sums, grad, found)))
+    return found
+
+
+def column_sums(lib: ArrayLibrary, x: Array, dtype: DType) -> Array:
+    """The sums along all axes but the last."""
+    found = lib.empty((x.shape[-1],), dtype, x)
+    if x.shape[-1]:
+        column_sums_kernel(lib.dtype("column_sums", "x", x), dtype)(folded(x), found)
+    return found

@@ -1,0 +1,119 @@
+"""Steps of a loop that a mask empties are not taken.
+
+    loop(%steps, …) do (%i, …) {                                 %end = min(%steps, (%m + 191) // 64)
+      %k = mul(%i, %c64)                                         loop(%end, …) do (%i, …) {
+      %seen = less_equal(keys from %k on, rows from %m on)    →    …
+      %x = select(%seen, %scores, -inf)
+      …
+
+Which steps have something for a condition on positions follows from where their tiles begin (`analysis/masked_rounds`),
+and that a step without anything changes nothing from what the loop does with it (`analysis/idle_steps`). Neither reads
+nor products of the others are left, on any target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewave.analysis.affine import Sums
+from tilewave.analysis.idle_steps import is_idle
+from tilewave.analysis.masked_rounds import MaskedRounds, Quotient, StepBounds
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Add, Broadcast, FloorDiv, Launch, Loop, Min, Permute, Select, Yield
+from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.types import INDEX_SCALAR, Tile
+
+NOT_IDLE = Reason(
+    "blocks in which this select hides everything are computed all the same, for they change what the loop carries",
+    "hide by 0 what is added, and by -inf what a largest is taken of, which then begins with a number",
+)
+
+
+def skip_masked_steps(kernel: Kernel) -> Kernel:
+    if not any(_masks(op) for op in walk(kernel.body) if isinstance(op, Loop)):
+        return kernel
+    skipping = _Skipping(kernel)
+    return replace(kernel, body=skipping.block(kernel.body)).declining(*skipping.declined)
+
+
+def _masks(loop: Loop) -> list[Select]:
+    return [op for op in loop.body.ops if isinstance(op, Select) and isinstance(op.condition.type, Tile)]
+
+
+class _Skipping:
+    def __init__(self, kernel: Kernel) -> None:
+        self.makers = {v: op for op in walk(kernel.body) for v in op.results}
+        self.ranges, self.sums, self.taken = Ranges(kernel), Sums(kernel), names(kernel)
+        self.declined: list[Declined] = []
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for op in block.ops:
+            inner = map_blocks(op, self.block)
+            ops += self.loop(inner) if isinstance(inner, Loop) else [inner]
+        return replace(block, ops=tuple(ops))
+
+    def loop(self, loop: Loop) -> list[Op]:
+        """The loop with the steps alone in which every mask leaves something, and what counts them in front."""
+        rounds = StepBounds()
+        for condition, select in {self.root(op.condition): op for op in _masks(loop)}.items():
+            left = self.left_by(condition, loop)
+            if left == StepBounds():
+                continue
+            if is_idle(loop, condition, self.makers):
+                rounds &= left
+            else:
+                self.declined.append(NOT_IDLE.at(select.loc))
+        return [loop] if rounds == StepBounds() else self.narrowed(loop, rounds)
+
+    def root(self, condition: Value) -> Value:
+        """Without what repeats it along other axes."""
+        op = self.makers.get(condition)
+        return self.root(op.x) if isinstance(op, (Broadcast, Permute)) else condition
+
+    def left_by(self, condition: Value, loop: Loop) -> StepBounds:
+        """The rounds in which a condition holds somewhere, as far as the loop does not end there by itself."""
+        found, ends = MaskedRounds(loop, self.makers, self.ranges).somewhere(condition), self.ends(loop.trips)
+        stops = (q for q in found.stops if q not in ends and not q.is_at_least(self.ranges.of(loop.trips)[1]))
+        return StepBounds(tuple(q for q in found.starts if not q.is_at_most(0)), tuple(stops))
+
+    def ends(self, trips: Value) -> list[Quotient]:
+        """Quotients that a number of rounds is not larger than, by what it is computed from."""
+        op = self.makers.get(trips)
+        match op:
+            case Launch():
+                end = op.body.ops[-1]
+                assert isinstance(end, Yield)
+                return self.ends(end.values[op.results.index(trips)])
+            case Min(a, b):
+                return [*self.ends(a), *self.ends(b)]
+            case FloorDiv(a, b):
+                low, high = self.ranges.of(b)
+                return [Quotient(self.sums.of(a), low)] if low == high > 0 else []
+            case _:
+                return []
+
+    def narrowed(self, loop: Loop, rounds: StepBounds) -> list[Op]:
+        builder = Builder(self.taken, locate=lambda: loop.loc)
+        stop = Number(builder, loop.trips)
+        for q in rounds.stops:
+            stop = stop.smaller(q.number(builder))
+        if not rounds.starts:
+            trips = stop.larger(0)
+            return [*builder.ops, replace(loop, trips=trips.value)]
+        first = Number(builder, builder.const(0))
+        for q in rounds.starts:
+            first = first.larger(q.number(builder))
+        trips = (stop - first).larger(0)
+        return [*builder.ops, replace(loop, trips=trips.value, body=self.begun_at(first, loop.body))]
+
+    def begun_at(self, first: Number, body: Block) -> Block:
+        """The block for rounds that are counted from another one on."""
+        counter, *carried = body.args
+        builder = Builder(self.taken)
+        taken = builder.fresh(f"{counter.name}_taken", INDEX_SCALAR)
+        step = Add(taken, first.value, results=(counter,), loc=body.ops[0].loc)
+        return Block((taken, *carried), (step, *body.ops))

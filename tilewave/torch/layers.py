@@ -1,0 +1,104 @@
+"""torch's layers with our forward passes: each is torch's own class with another `forward`, and can be turned back."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from tilewave.errors import SlowCodeWarning, TargetError, levels_to_author
+from tilewave.ops.arrays import target_of
+from tilewave.torch.operators import layer_norm, linear, rms_norm, softmax
+from tilewave.torch.tensors import device_name
+
+ACTIVATIONS = {nn.GELU: "gelu", nn.SiLU: "silu", nn.ReLU: "relu"}
+
+
+def activation_of(module: nn.Module) -> str | None:
+    """The activation that a layer of this kind computes, if a linear layer can do it on its way."""
+    name = ACTIVATIONS.get(type(module))
+    return "gelu_tanh" if name == "gelu" and module.approximate == "tanh" else name
+
+
+class OurLinear(nn.Linear):  # type: ignore[misc]
+    activation: str | None = None
+    """Of the layer behind this one, which then has nothing left to do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if runs_on(device_name(x.device)):
+            return linear(x, self.weight, self.bias, self.activation)
+        found = super().forward(x)
+        return found if self.activation is None else THEIRS[self.activation](found)
+
+
+THEIRS = {
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "relu": nn.functional.relu,
+    "silu": nn.functional.silu,
+}
+
+
+class OurLayerNorm(nn.LayerNorm):  # type: ignore[misc]
+    def forward(self, x: Tensor) -> Tensor:
+        if not runs_on(device_name(x.device)):
+            return super().forward(x)
+        axes = len(self.normalized_shape)
+        weight, bias = (None if t is None else t.flatten() for t in (self.weight, self.bias))
+        return layer_norm(_rows(x, axes), weight, bias, self.eps).reshape(x.shape)
+
+
+class OurRmsNorm(nn.RMSNorm):  # type: ignore[misc]
+    def forward(self, x: Tensor) -> Tensor:
+        if not runs_on(device_name(x.device)):
+            return super().forward(x)
+        weight = None if self.weight is None else self.weight.flatten()
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        found: Tensor = rms_norm(_rows(x, len(self.normalized_shape)), weight, eps).reshape(x.shape)
+        return found
+
+
+def _rows(x: Tensor, axes: int) -> Tensor:
+    """With the last axes as one."""
+    return x if axes == 1 else x.flatten(-axes)
+
+
+class OurSoftmax(nn.Softmax):  # type: ignore[misc]
+    def forward(self, x: Tensor) -> Tensor:
+        return softmax(x, self.dim) if runs_on(device_name(x.device)) else super().forward(x)
+
+
+class Passed(nn.Module):  # type: ignore[misc]
+    """An activation that the layer in front has computed."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+OURS = {nn.Linear: OurLinear, nn.LayerNorm: OurLayerNorm, nn.RMSNorm: OurRmsNorm, nn.Softmax: OurSoftmax}
+THEIRS_OF = {ours: theirs for theirs, ours in OURS.items()}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def runs_on(device: str) -> bool:
+    """Whether there is code of ours for a device; where there is none it is said once, and torch's own is taken."""
+    return has_target(device)
+
+
+@cache
+def has_target(device: str) -> bool:
+    if device == "meta":
+        return True
+    try:
+        target_of("a patched layer", device)
+    except TargetError as error:
+        what = f"{error.what}; torch's own layers are taken there"
+        warnings.warn(what, SlowCodeWarning, stacklevel=levels_to_author())
+        return False
+    return True

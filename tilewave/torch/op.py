@@ -1,0 +1,193 @@
+"""`op(kernel)`: an operator of torch's of any kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewave.errors import CallError, TraceError, here
+from tilewave.lang.kernel import WaveKernel, given_subs
+from tilewave.lang.symbols import Symbol
+from tilewave.torch.registry import define, free_name
+from tilewave.torch.signatures import OperatorSignature, signature_of
+from tilewave.torch.tensors import bare, plain
+
+
+class TorchOperator:
+    """A kernel as an operator of torch's: called with tensors, it gives back the results that it allocates."""
+
+    def __init__(
+        self, kernel: WaveKernel, signature: OperatorSignature, name: str, gradients: Sequence[_Gradients]
+    ) -> None:
+        self.kernel, self.signature, self.name = kernel, signature, name
+        self.arguments = signature.arguments
+        self._gradients = gradients
+        differentiated = not signature.mutated
+        self.operator = define(
+            name,
+            signature.schema,
+            self._run,
+            self._fake,
+            mutates=signature.mutated,
+            save=self._save if differentiated else None,
+            backward=self._backward if differentiated else None,
+            cast=signature.cast,
+        )
+
+    def __repr__(self) -> str:
+        return f"<operator tilewave::{self.name}{self.signature.schema}>"
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The results; arguments stand in the kernel's order, without those that are allocated, or are named."""
+        if named or len(args) != len(self.arguments):
+            args = self._bound(args, named)
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        if self.signature.mutated:
+            self._want_no_gradient(tensors)
+            return self.operator(*args)
+        return self.operator(*args) if plain(*tensors) is None else self._run(*map(bare, args))
+
+    def _want_no_gradient(self, tensors: Sequence[Tensor]) -> None:
+        """Of what is changed in place torch would lose the gradients, and say nothing."""
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            what = (
+                f"{self.kernel.name} changes {self.signature.mutated[0]} in place, and an argument asks for gradients"
+            )
+            remedy = "pass tensors without, such as x.detach(), or call it within torch.no_grad()"
+            raise CallError(what, loc=here(), remedy=remedy)
+
+    def _bound(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        later = self.arguments[len(args) :]
+        if len(args) > len(self.arguments) or {*later} != {*named}:
+            wanted, got = ", ".join(self.arguments), ", ".join([*map(_kind, args), *named])
+            what = f"{self.name}: takes {wanted}, but got {got or 'nothing'}"
+            raise CallError(what, loc=here(), remedy=f"call it with ({wanted})")
+        return (*args, *(named[name] for name in later))
+
+    def _run(self, *args: Any) -> Any:
+        self.signature.check(args)
+        found = self.signature.allocated(args)
+        given = dict(zip(self.signature.given, args, strict=False))
+        self.kernel(*[found[name] if name in found else given[name] for name in self.signature.parameters])
+        return _given_back(list(found.values()))
+
+    def _fake(self, *args: Any) -> Any:
+        self.signature.check(args)
+        return _given_back(list(self.signature.allocated(args).values()))
+
+    # -- gradients
+
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        results = output if isinstance(output, tuple) else (output,)
+        names = (*self.arguments, *self.signature.results)
+        known = dict(zip(names, (*inputs, *results), strict=True))
+        wanted = {name: known[name] for gradient in self._gradients for name in gradient.wanted if name in known}
+        ctx.tensors = [name for name, value in wanted.items() if isinstance(value, Tensor)]
+        ctx.numbers = {name: value for name, value in wanted.items() if name not in ctx.tensors}
+        ctx.save_for_backward(*(wanted[name] for name in ctx.tensors))
+
+    def _backward(self, ctx: Any, *grads: Tensor) -> Any:
+        if not self._gradients:
+            what = f"{self.kernel.name} has no backward pass"
+            remedy = (
+                f"name it: tilewave.torch.op({self.kernel.name}, backward=…); or pass tensors that need no gradient"
+            )
+            raise CallError(what, loc=here(), remedy=remedy)
+        known = {**ctx.numbers, **dict(zip(ctx.tensors, ctx.saved_tensors, strict=True))}
+        known |= {f"grad_{name}": grad for name, grad in zip(self.signature.results, grads, strict=True)}
+        found: dict[str, Any] = {}
+        for gradient in self._gradients:
+            found |= gradient(known)
+        every = [found.get(name) for name in self.arguments]
+        return every[0] if len(every) == 1 else tuple(every)
+
+
+def _kind(value: object) -> str:
+    return "a tensor" if isinstance(value, Tensor) else repr(value)
+
+
+def _given_back(results: list[Any]) -> Any:
+    return tuple(results) if len(results) > 1 else results[0] if results else None
+
+
+# backward passes ----------------------------------------------------------------------------------------------------
+
+
+class _Gradients:
+    """One part of a backward pass: what it wants by name, and the gradients that it gives, by argument."""
+
+    def __init__(self, wanted: Sequence[str], compute: Callable[..., Mapping[str, Any]]) -> None:
+        self.wanted, self.compute = wanted, compute
+
+    def __call__(self, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.compute(**{name: known[name] for name in self.wanted})
+
+
+def _gradients(forward: OperatorSignature, backward: Any) -> _Gradients:
+    """Of a kernel, an operator or a function; it finds by their names what it gets, and says so what it gives."""
+    made = op(backward) if isinstance(backward, WaveKernel) else backward
+    known = {*forward.arguments, *forward.results, *(f"grad_{name}" for name in forward.results)}
+    if not isinstance(made, TorchOperator):
+        wanted = tuple(inspect.signature(made).parameters)
+        _want_known(forward, getattr(made, "__name__", "backward"), wanted, known)
+        return _Gradients(wanted, made)
+    _want_known(forward, made.kernel.name, made.arguments, known)
+    results = made.signature.results
+    for name in results:
+        if name.removeprefix("grad_") not in forward.given or not name.startswith("grad_"):
+            what = f"op: {made.kernel.name} gives {name}, which is the gradient of no argument of {forward.kernel}"
+            remedy = f"call its results {', '.join(f'grad_{n}' for n in forward.given)}, as many as it has"
+            raise TraceError(what, loc=here(), remedy=remedy)
+
+    def compute(**given: Any) -> dict[str, Any]:
+        found = made(**given)
+        every = found if isinstance(found, tuple) else (found,)
+        return {name.removeprefix("grad_"): grad for name, grad in zip(results, every, strict=True)}
+
+    return _Gradients(made.arguments, compute)
+
+
+def _want_known(forward: OperatorSignature, name: str, wanted: Sequence[str], known: set[str]) -> None:
+    for parameter in wanted:
+        if parameter not in known:
+            what = f"op: {name} wants {parameter}, which is nothing of {forward.kernel}"
+            raise TraceError(what, loc=here(), remedy=f"it may want {', '.join(sorted(known))}")
+
+
+# op -----------------------------------------------------------------------------------------------------------------
+
+_MADE: dict[Any, TorchOperator] = {}
+
+
+def op(
+    kernel: WaveKernel,
+    *,
+    results: Sequence[str] | None = None,
+    backward: Any = (),
+    subs: Mapping[Symbol, Any] | None = None,
+    name: str | None = None,
+) -> TorchOperator:
+    """An operator of torch's, `torch.ops.tilewave.<name>`, of a kernel.
+
+    `results` are the arrays that it allocates and gives back: by default all that the kernel writes and does not read.
+    Those that it writes beside are changed in place. `backward` is a kernel, an operator or a function, or several of
+    them: each gets the arguments, results and gradients of results (`grad_c`) that its parameters are named after, and
+    a kernel writes the gradients of arguments (`grad_a`); a function gives them back as {"a": …}.
+    """
+    parts = tuple(backward) if isinstance(backward, (tuple, list)) else (backward,)
+    fixed = given_subs(subs or {})
+    key = kernel, None if results is None else tuple(results), parts, tuple(fixed.items()), name
+    if key not in _MADE:
+        kept = replace(kernel, subs={**kernel.subs, **fixed}, kept={}) if fixed else kernel
+        signature = signature_of(kept, None if results is None else tuple(results))
+        gradients = [_gradients(signature, part) for part in parts]
+        if gradients and signature.mutated:
+            what = f"op: {kernel.name} changes {signature.mutated[0]} in place, and torch differentiates results alone"
+            raise TraceError(what, loc=here(), remedy=f"name it a result, or wrap {kernel.name} in a function of yours")
+        _MADE[key] = TorchOperator(kept, signature, free_name(name or kernel.name), gradients)
+    return _MADE[key]

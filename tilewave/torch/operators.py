@@ -1,0 +1,12 @@
+"""`tilewave.ops` on torch's tensors: operators with gradients, known to `torch.compile`, `torch.export` and autocast.
+
+Each is one operator of torch's, with the function of `tilewave.ops` that runs it, the shape and dtype of its results,
+and a backward pass made of the same operators. Calls that nobody watches go past torch's dispatcher.
+"""
+
+from tilewave.torch.product_operators import linear as linear
+from tilewave.torch.product_operators import matmul as matmul
+from tilewave.torch.row_operators import layer_norm as layer_norm
+from tilewave.torch.row_operators import rms_norm as rms_norm
+from tilewave.torch.row_operators import softmax as softmax
+from tilewave.torch.tensors import LIBRARY as LIBRARY

@@ -1,0 +1,203 @@
+"""`patch(model)`: the layers of a model that are ours from then on, and why others are not."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tilewave.errors import TilewaveError
+from tilewave.ops.arrays import target_of
+from tilewave.ops.choice import blocks_for
+from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation_of
+from tilewave.torch.tensors import LIBRARY, device_name
+
+ROUNDS, BURST = 5, 10
+"""Of measuring a layer: as many rounds in turns, each of so many calls."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a model, by its name there, and what became of it."""
+
+    name: str
+    kind: str
+    is_ours: bool
+    why: str
+
+    def __str__(self) -> str:
+        whose, why = "ours " if self.is_ours else "torch", f", {self.why}" if self.why else ""
+        return f"{whose}  {self.name or '(the model)'}: {self.kind}{why}"
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """Which layers of a model are ours, and why others are not; it prints as a list."""
+
+    layers: tuple[Layer, ...]
+
+    @property
+    def ours(self) -> list[str]:
+        return [layer.name for layer in self.layers if layer.is_ours]
+
+    @property
+    def torchs(self) -> dict[str, str]:
+        """Those that stay as they were, and why."""
+        return {layer.name: layer.why for layer in self.layers if not layer.is_ours}
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.layers))
+
+
+def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
+    """Let a model's linear layers, norms and softmaxes run as our kernels; its parameters stay what they are.
+
+    With inputs for the model, each layer is measured as they use it, and stays torch's where that is faster.
+    """
+    found = {name: _considered(name, module) for name, module in _layers(model)}
+    for name, module in _layers(model):
+        if found[name].is_ours:
+            module.__class__ = OURS[type(module)]
+    for name, linear, activation in _pairs(model):
+        if name in found and found[name].is_ours:
+            linear.activation = activation
+            found[name] = replace(found[name], why=f"with the {activation} behind it")
+    if inputs or named:
+        found |= _measured(model, inputs, named, found)
+    return PatchReport(tuple(found.values()))
+
+
+def unpatch(model: nn.Module) -> None:
+    """Turn a patched model's layers back into torch's."""
+    for module in list(model.modules()):
+        _turn_back(module)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, Passed):
+                setattr(parent, name, child.activation)
+
+
+def _turn_back(module: nn.Module) -> None:
+    theirs = THEIRS_OF.get(type(module))
+    if theirs is not None:
+        module.__class__ = theirs
+        module.__dict__.pop("activation", None)
+
+
+# which layers -------------------------------------------------------------------------------------------------------
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Those that we have a kernel for, or could have if they were of torch's own class."""
+    for name, module in model.named_modules():
+        if isinstance(module, tuple(OURS)) and type(module) not in THEIRS_OF:
+            yield name, module
+
+
+def _considered(name: str, module: nn.Module) -> Layer:
+    kind = next(theirs for theirs in OURS if isinstance(module, theirs)).__name__
+    if type(module) not in OURS:
+        return Layer(name, kind, False, f"of a class of its own, {type(module).__name__}")
+    weight = getattr(module, "weight", None)
+    if weight is None:
+        return Layer(name, kind, True, "")
+    try:
+        dtype, target = LIBRARY.dtype(kind, "weight", weight), _target(weight)
+        if isinstance(module, nn.Linear) and target:
+            blocks_for(target, (1, 1), dtype, LIBRARY.digits())
+    except TilewaveError as error:
+        return Layer(name, kind, False, error.what)
+    return Layer(name, kind, True, "")
+
+
+def _target(weight: Any) -> str:
+    return "" if weight.is_meta else target_of("a layer", device_name(weight.device))
+
+
+def _pairs(model: nn.Module) -> Iterator[tuple[str, OurLinear, str]]:
+    """Linear layers with an activation right behind them, which is taken over: name, layer, activation."""
+    for name, parent in list(model.named_modules()):
+        if type(parent) is not nn.Sequential:
+            continue
+        for (first, one), (second, other) in zip(
+            parent.named_children(), list(parent.named_children())[1:], strict=False
+        ):
+            activation = activation_of(other)
+            if type(one) is OurLinear and activation and not _is_watched(one) and not _is_watched(other):
+                setattr(parent, second, Passed(other))
+                yield f"{name}.{first}" if name else first, one, activation
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether hooks look at what goes in or comes out."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
+# which are faster ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Calls:
+    """What each layer was called with."""
+
+    given: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def hook(self, name: str) -> Any:
+        def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self.given.setdefault(name, args)
+
+        return keep
+
+
+def _measured(
+    model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any], found: Mapping[str, Layer]
+) -> dict[str, Layer]:
+    """The layers with their times; those that torch computes faster are turned back."""
+    calls, modules = _Calls(), dict(model.named_modules())
+    hooks = [modules[name].register_forward_pre_hook(calls.hook(name)) for name, x in found.items() if x.is_ours]
+    with torch.no_grad():
+        model(*inputs, **named)
+        for hook in hooks:
+            hook.remove()
+        return {name: _judged(found[name], modules[name], args) for name, args in calls.given.items()}
+
+
+def _judged(layer: Layer, module: nn.Module, args: tuple[Any, ...]) -> Layer:
+    fused = getattr(module, "activation", None)
+    ours, theirs = _in_turns(module, THEIRS_OF[type(module)], args)
+    times = f"{ours:.0f} µs beside torch's {theirs:.0f}"
+    why = f"{layer.why}, {times}" if layer.why else times
+    if ours <= theirs or fused:  # torch would need a pass of its own for the activation
+        return replace(layer, why=why)
+    _turn_back(module)
+    return replace(layer, is_ours=False, why=f"faster so: ours takes {times}")
+
+
+def _in_turns(module: nn.Module, theirs: Any, args: tuple[Any, ...]) -> tuple[float, float]:
+    """Microseconds of our layer and of torch's, medians of rounds in turns."""
+    calls = (lambda: module(*args)), (lambda: theirs.forward(module, *args))
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS + 1):
+        for call, times in zip(calls, found, strict=True):
+            times.append(_burst(call))
+    ours, others = (statistics.median(times[1:]) for times in found)  # the first of each compiles and warms up
+    return ours, others
+
+
+def _burst(call: Any) -> float:
+    _wait()
+    start = time.perf_counter()
+    for _ in range(BURST):
+        call()
+    _wait()
+    return (time.perf_counter() - start) / BURST * 1e6
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

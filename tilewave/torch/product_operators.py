@@ -1,0 +1,160 @@
+"""Products and linear layers as operators of torch's; their backward passes are products again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewave.ir.types import DType
+from tilewave.ops import products
+from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.results import given, noted
+from tilewave.torch.tensors import LIBRARY, TORCH_DTYPES, plain, want_tensors
+
+# matmul -------------------------------------------------------------------------------------------------------------
+
+
+def matmul(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    want_tensors("matmul", ("a", "b", "out"), (a, b, out))
+    if (ready := plain(a, b, out)) is not None:
+        return noted(products.matmul(LIBRARY, *ready), out)
+    return given("matmul", _MATMUL(a, b), out, a, b)
+
+
+def _fake_matmul(a: Tensor, b: Tensor) -> Tensor:
+    shape = torch.matmul(a.to(torch.float32), b.to(torch.float32)).shape
+    return a.new_empty(shape, dtype=_result_dtype(a.dtype))
+
+
+def _result_dtype(dtype: torch.dtype) -> torch.dtype:
+    ours = next(one for one, theirs in TORCH_DTYPES.items() if theirs == dtype)
+    return TORCH_DTYPES[products.result_dtype(ours)]
+
+
+def _save_both(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _matmul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    x = a[None] if a.dim() == 1 else a
+    y = b[:, None] if b.dim() == 1 else b
+    g = grad[..., None] if b.dim() == 1 else grad
+    g = g[..., None, :] if a.dim() == 1 else g
+    of_a, of_b = ctx.needs_input_grad
+    grad_a = matmul(g, y.mT).sum_to_size(x.shape).reshape(a.shape) if of_a else None
+    return grad_a, _of_second(x, y, g).reshape(b.shape) if of_b else None
+
+
+def _of_second(x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    """The gradient of the second factor; where all rows meet the same one, it is one product."""
+    if y.dim() == 2:
+        return matmul(x.flatten(0, -2).mT, g.flatten(0, -2))
+    return matmul(x.mT, g).sum_to_size(y.shape)
+
+
+_MATMUL = define(
+    "matmul",
+    "(Tensor a, Tensor b) -> Tensor",
+    lambda a, b: products.matmul(LIBRARY, a, b),
+    _fake_matmul,
+    save=_save_both,
+    backward=_matmul_backward,
+    cast=to_autocast_dtype,
+)
+
+
+# linear -------------------------------------------------------------------------------------------------------------
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    names = ("x", "weight", "bias", "residual", "out")
+    want_tensors("linear", names, (x, weight, bias, residual, out))
+    if (ready := plain(x, weight, bias, residual, out)) is not None:
+        a, b, c, d, written = ready
+        return noted(products.linear(LIBRARY, a, b, c, activation, d, written), out)
+    inputs = [t for t in (x, weight, bias, residual) if t is not None]
+    keeps = activation is not None and torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    found, _ = _LINEAR(x, weight, bias, activation, residual, keeps)
+    return given("linear", found, out, *inputs)
+
+
+def _run_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor]:
+    sums = x.new_empty((*x.shape[:-1], weight.shape[0]) if keeps else (0,), dtype=_result_dtype(x.dtype))
+    return products.linear(LIBRARY, x, weight, bias, activation, residual, None, sums if keeps else None), sums
+
+
+def _fake_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None, keeps: bool
+) -> tuple[Tensor, Tensor]:
+    found = x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=_result_dtype(x.dtype))
+    return found, torch.empty_like(found) if keeps else found.new_empty((0,))
+
+
+def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, ctx.activation, residual, ctx.keeps = inputs
+    ctx.residual = None if residual is None else (residual.shape, residual.dtype)
+    ctx.save_for_backward(x, weight, bias, output[1])
+
+
+def _linear_backward(ctx: Any, grad: Tensor, grad_sums: Tensor) -> tuple[Any, ...]:
+    x, weight, bias, sums = ctx.saved_tensors
+    of_x, of_weight, of_bias, _, of_residual, _ = ctx.needs_input_grad
+    inner = grad
+    if ctx.activation is not None:
+        sums = sums if ctx.keeps else linear(x, weight, bias)
+        inner = _ACTIVATION_BACKWARD(sums, grad, ctx.activation)
+    inner = inner + grad_sums if ctx.keeps else inner
+    return (
+        matmul(inner, weight) if of_x else None,
+        matmul(_as_matrix(inner).mT, _as_matrix(x)) if of_weight else None,
+        _COLUMN_SUMS(inner, bias.dtype) if of_bias else None,
+        None,
+        grad.sum_to_size(ctx.residual[0]).to(ctx.residual[1]) if of_residual else None,
+        None,
+    )
+
+
+def _as_matrix(x: Tensor) -> Tensor:
+    return x[None] if x.dim() == 1 else x.flatten(0, -2)
+
+
+_LINEAR = define(
+    "linear",
+    "(Tensor x, Tensor weight, Tensor? bias, str? activation, Tensor? residual, bool keeps) -> (Tensor, Tensor)",
+    _run_linear,
+    _fake_linear,
+    save=_save_linear,
+    backward=_linear_backward,
+    cast=to_autocast_dtype,
+)
+
+_ACTIVATION_BACKWARD = define(
+    "activation_backward",
+    "(Tensor sums, Tensor grad, str activation) -> Tensor",
+    lambda sums, grad, activation: products.activation_backward(LIBRARY, sums, grad, activation),
+    lambda sums, grad, activation: sums.new_empty(sums.shape),
+)
+
+
+def _ours(dtype: torch.dtype) -> DType:
+    return next(one for one, theirs in TORCH_DTYPES.items() if theirs == dtype)
+
+
+_COLUMN_SUMS = define(
+    "column_sums",
+    "(Tensor x, ScalarType dtype) -> Tensor",
+    lambda x, dtype: products.column_sums(LIBRARY, x, _ours(dtype)),
+    lambda x, dtype: x.new_empty((x.shape[-1],), dtype=dtype),
+)

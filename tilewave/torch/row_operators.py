@@ -1,0 +1,194 @@
+"""softmax and the norms as operators of torch's."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewave.ops import rows
+from tilewave.torch.registry import define, to_float32
+from tilewave.torch.results import given, noted
+from tilewave.torch.tensors import LIBRARY, plain, want_tensors
+
+# softmax ------------------------------------------------------------------------------------------------------------
+
+
+def softmax(x: Tensor, dim: int = -1, out: Tensor | None = None) -> Tensor:
+    want_tensors("softmax", ("x", "out"), (x, out))
+    if dim not in (-1, x.dim() - 1):
+        return given("softmax", softmax(x.movedim(dim, -1)).movedim(-1, dim), out, x)
+    if (ready := plain(x, out)) is not None:
+        return noted(rows.softmax(LIBRARY, *ready), out)
+    return given("softmax", _SOFTMAX(x), out, x)
+
+
+def _softmax_backward(ctx: Any, grad: Tensor) -> Tensor:
+    (y,) = ctx.saved_tensors
+    found: Tensor = _SOFTMAX_BACKWARD(y, grad)
+    return found
+
+
+_SOFTMAX = define(
+    "softmax",
+    "(Tensor x) -> Tensor",
+    lambda x: rows.softmax(LIBRARY, x),
+    lambda x: x.new_empty(x.shape),
+    save=lambda ctx, inputs, output: ctx.save_for_backward(output),
+    backward=_softmax_backward,
+    cast=to_float32,
+)
+
+_SOFTMAX_BACKWARD = define(
+    "softmax_backward",
+    "(Tensor y, Tensor grad) -> Tensor",
+    lambda y, grad: rows.softmax_backward(LIBRARY, y, grad),
+    lambda y, grad: y.new_empty(y.shape),
+)
+
+
+# norms --------------------------------------------------------------------------------------------------------------
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-5,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Any:
+    want_tensors("rms_norm", ("x", "weight", "residual", "out"), (x, weight, residual, out))
+    if residual is not None:
+        if (ready := plain(x, residual, weight)) is not None:
+            return rows.add_rms_norm(LIBRARY, ready[0], ready[1], ready[2], eps)
+        return _ADD_RMS_NORM(x, residual, weight, eps)
+    if (ready := plain(x, weight, out)) is not None:
+        return noted(rows.rms_norm(LIBRARY, ready[0], ready[1], eps, ready[2]), out)
+    return given("rms_norm", _RMS_NORM(x, weight, eps), out, x, weight)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    out: Tensor | None = None,
+) -> Tensor:
+    want_tensors("layer_norm", ("x", "weight", "bias", "out"), (x, weight, bias, out))
+    if (ready := plain(x, weight, bias, out)) is not None:
+        return noted(rows.layer_norm(LIBRARY, ready[0], ready[1], ready[2], eps, ready[3]), out)
+    return given("layer_norm", _LAYER_NORM(x, weight, bias, eps), out, x, weight, bias)
+
+
+def _save_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, ctx.eps = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _rms_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    return (*_rms_norm_grads(x, weight, grad, ctx.eps, ctx.needs_input_grad[1]), None)
+
+
+def _rms_norm_grads(x: Tensor, weight: Tensor | None, grad: Tensor, eps: float, of_weight: bool) -> Any:
+    grad_x, scale = _RMS_NORM_BACKWARD(x, grad, weight, eps)
+    return grad_x, _RMS_NORM_WEIGHTS(x, grad, scale, weight) if of_weight else None
+
+
+def _save_add_rms_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, residual, weight, ctx.eps = inputs
+    ctx.residual = residual.dtype
+    ctx.save_for_backward(output[1], weight)
+
+
+def _add_rms_norm_backward(ctx: Any, grad: Tensor, grad_total: Tensor) -> tuple[Any, ...]:
+    total, weight = ctx.saved_tensors
+    of_norm, of_weight = _rms_norm_grads(total, weight, grad, ctx.eps, ctx.needs_input_grad[2])
+    of_sum = of_norm + grad_total
+    return of_sum, of_sum.to(ctx.residual), of_weight, None
+
+
+def _save_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, ctx.eps = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+def _layer_norm_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    x, weight, bias = ctx.saved_tensors
+    grad_x, mean, scale = _LAYER_NORM_BACKWARD(x, grad, weight, ctx.eps)
+    of_weight = of_bias = None
+    if weight is not None and any(ctx.needs_input_grad[1:3]):
+        of_weight, of_bias = _LAYER_NORM_WEIGHTS(x, grad, mean, scale, weight)
+        of_bias = None if bias is None else of_bias.to(bias.dtype)
+    return grad_x, of_weight, of_bias, None
+
+
+def _row_numbers(x: Tensor, *others: Tensor | None) -> Tensor:
+    """A number for each row, in the dtype that norms are computed in."""
+    is_double = any(t is not None and t.dtype == torch.float64 for t in (x, *others))
+    return x.new_empty((prod(x.shape[:-1]),), dtype=torch.float64 if is_double else torch.float32)
+
+
+_RMS_NORM = define(
+    "rms_norm",
+    "(Tensor x, Tensor? weight, float eps) -> Tensor",
+    lambda x, weight, eps: rows.rms_norm(LIBRARY, x, weight, eps),
+    lambda x, weight, eps: x.new_empty(x.shape),
+    save=_save_rms_norm,
+    backward=_rms_norm_backward,
+    cast=to_float32,
+)
+
+_ADD_RMS_NORM = define(
+    "add_rms_norm",
+    "(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
+    lambda x, residual, weight, eps: rows.add_rms_norm(LIBRARY, x, residual, weight, eps),
+    lambda x, residual, weight, eps: (x.new_empty(x.shape), x.new_empty(x.shape)),
+    save=_save_add_rms_norm,
+    backward=_add_rms_norm_backward,
+    cast=to_float32,
+)
+
+_RMS_NORM_BACKWARD = define(
+    "rms_norm_backward",
+    "(Tensor x, Tensor grad, Tensor? weight, float eps) -> (Tensor, Tensor)",
+    lambda x, grad, weight, eps: rows.rms_norm_backward(LIBRARY, x, grad, weight, eps),
+    lambda x, grad, weight, eps: (x.new_empty(x.shape), _row_numbers(x, grad, weight)),
+)
+
+_RMS_NORM_WEIGHTS = define(
+    "rms_norm_weights",
+    "(Tensor x, Tensor grad, Tensor scale, Tensor weight) -> Tensor",
+    lambda x, grad, scale, weight: rows.rms_norm_weights(LIBRARY, x, grad, scale, weight),
+    lambda x, grad, scale, weight: weight.new_empty(weight.shape),
+)
+
+_LAYER_NORM = define(
+    "layer_norm",
+    "(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
+    lambda x, weight, bias, eps: rows.layer_norm(LIBRARY, x, weight, bias, eps),
+    lambda x, weight, bias, eps: x.new_empty(x.shape),
+    save=_save_layer_norm,
+    backward=_layer_norm_backward,
+    cast=to_float32,
+)
+
+_LAYER_NORM_BACKWARD = define(
+    "layer_norm_backward",
+    "(Tensor x, Tensor grad, Tensor? weight, float eps) -> (Tensor, Tensor, Tensor)",
+    lambda x, grad, weight, eps: rows.layer_norm_backward(LIBRARY, x, grad, weight, eps),
+    lambda x, grad, weight, eps: (
+        x.new_empty(x.shape),
+        _row_numbers(x, grad, weight),
+        _row_numbers(x, grad, weight),
+    ),
+)
+
+_LAYER_NORM_WEIGHTS = define(
+    "layer_norm_weights",
+    "(Tensor x, Tensor grad, Tensor mean, Tensor scale, Tensor weight) -> (Tensor, Tensor)",
+    lambda x, grad, mean, scale, weight: rows.layer_norm_weights(LIBRARY, x, grad, mean, scale, weight),
+    lambda x, grad, mean, scale, weight: (weight.new_empty(weight.shape), weight.new_empty(weight.shape)),
+)

@@ -1,0 +1,154 @@
+"""What a kernel is as an operator of torch's: arguments, results that are allocated, sizes that nobody tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewave.call import LEAST_WHOLE, prepared
+from tilewave.errors import CallError, DTypeError, TraceError, here
+from tilewave.forks import cached_property
+from tilewave.interp.tiles import touched
+from tilewave.ir.core import word
+from tilewave.ir.types import BOOL, DType
+from tilewave.lang.kernel import WaveKernel, parameters_of
+from tilewave.lang.symbols import Symbol
+from tilewave.lang.types import MemoryType
+from tilewave.torch.tensors import TORCH_DTYPES
+
+Kind = MemoryType | DType
+
+
+@dataclass(frozen=True)
+class OperatorSignature:
+    """A kernel's parameters, and which of them a call gives."""
+
+    kernel: str
+    parameters: Mapping[str, Kind]
+    """All of the kernel's, in the author's order."""
+    results: tuple[str, ...]
+    """Arrays that are allocated and given back."""
+    mutated: tuple[str, ...]
+    """Arrays of the caller's that are written."""
+    fixed: Mapping[Symbol, Any]
+    """Symbols that have a value whatever the call."""
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The kernel's parameters that a call gives."""
+        return tuple(name for name in self.parameters if name not in self.results)
+
+    @cached_property
+    def sizes(self) -> tuple[Symbol, ...]:
+        """Those that only results have: a call gives them behind everything else."""
+        told = {*self.fixed, *(dim for name in self.given for dim in self._dims(name) if isinstance(dim, Symbol))}
+        wanted = [s for name in self.results for dim in self._dims(name) for s in dim.symbols()]
+        return tuple(s for s in dict.fromkeys(wanted) if s not in told)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of the operator, in order."""
+        return (*self.given, *(size.name for size in self.sizes))
+
+    @property
+    def schema(self) -> str:
+        """As torch spells it."""
+        listed = [f"{self._spelled(name)} {name}" for name in self.given]
+        listed += [f"SymInt {size}" for size in self.sizes]
+        results = ", ".join("Tensor" for _ in self.results)
+        return f"({', '.join(listed)}) -> {results if len(self.results) == 1 else f'({results})'}"
+
+    def _dims(self, name: str) -> tuple[Any, ...]:
+        kind = self.parameters[name]
+        return kind.dims if isinstance(kind, MemoryType) else ()
+
+    def _spelled(self, name: str) -> str:
+        kind = self.parameters[name]
+        if isinstance(kind, MemoryType):
+            return f"Tensor(a{self.mutated.index(name)}!)" if name in self.mutated else "Tensor"
+        return "bool" if kind == BOOL else "float" if kind.is_float else "SymInt"
+
+    # -- of a call
+
+    def check(self, args: Sequence[Any]) -> None:
+        """An error where a tensor is of another dtype or has other axes than the kernel takes."""
+        for name, value in zip(self.given, args, strict=False):
+            kind = self.parameters[name]
+            if not isinstance(kind, MemoryType):
+                continue
+            if value.dtype != TORCH_DTYPES[kind.dtype]:
+                what = f"{self.kernel}: {name} is {_short(value.dtype)}, but the kernel takes {kind.dtype}"
+                raise DTypeError(what, loc=here(), remedy=f"pass {name}.to({TORCH_DTYPES[kind.dtype]})")
+            if value.dim() != len(kind.dims):
+                what = f"{self.kernel}: {name} has {value.dim()} axes, but the kernel takes {_listed(kind)}"
+                raise CallError(what, loc=here(), remedy=f"pass a tensor with {len(kind.dims)}")
+
+    def allocated(self, args: Sequence[Any]) -> dict[str, Tensor]:
+        """New tensors for the results, in the shapes that the arguments tell."""
+        known = {**self.fixed, **dict(zip(self.sizes, args[len(self.given) :], strict=True))}
+        like = None
+        for name, value in zip(self.given, args, strict=False):
+            if isinstance(value, Tensor):
+                like = value if like is None else like
+                for dim, length in zip(self._dims(name), value.shape, strict=True):
+                    if isinstance(dim, Symbol):
+                        known.setdefault(dim, length)
+        assert like is not None, "a kernel has an array that is given"
+        found = {}
+        for name in self.results:
+            kind = self.parameters[name]
+            assert isinstance(kind, MemoryType), "results are arrays"
+            shape = [dim.evaluate(known) for dim in kind.dims]
+            found[name] = torch.empty(shape, dtype=TORCH_DTYPES[kind.dtype], device=like.device)
+        return found
+
+    def cast(self, device: str, args: Sequence[Any]) -> list[Any]:
+        """Under autocast floats become what the kernel takes."""
+        found = list(args)
+        for i, name in enumerate(self.given):
+            kind, value = self.parameters[name], args[i]
+            if isinstance(kind, MemoryType) and name not in self.mutated and kind.dtype.is_float:
+                found[i] = value.to(TORCH_DTYPES[kind.dtype]) if value.is_floating_point() else value
+        return found
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _listed(kind: MemoryType) -> str:
+    return f"[{', '.join(map(str, kind.dims))}]"
+
+
+# of a kernel --------------------------------------------------------------------------------------------------------
+
+
+def signature_of(kernel: WaveKernel, results: Sequence[str] | None) -> OperatorSignature:
+    """By default a kernel's results are the arrays that it writes and does not read; others it writes are changed."""
+    parameters = dict(parameters_of(kernel))
+    names = {word(name): name for name in parameters}
+    written, read = ([names[v.name] for v in values] for values in _touched(kernel))
+    wanted = [name for name in parameters if name in written and name not in read] if results is None else results
+    for name in wanted:
+        if name not in written:
+            what = f"op: {kernel.name} writes no array {name}"
+            raise TraceError(what, loc=here(), remedy=f"it writes {', '.join(n for n in parameters if n in written)}")
+        if name in read:
+            what = f"op: {kernel.name} reads {name}, so that it cannot be allocated: nobody would have filled it"
+            raise TraceError(what, loc=here(), remedy=f"leave {name} out of results; the operator changes it in place")
+    mutated = tuple(name for name in parameters if name in written and name not in wanted)
+    found = OperatorSignature(kernel.name, parameters, tuple(wanted), mutated, dict(kernel.subs))
+    if not any(isinstance(parameters[name], MemoryType) for name in found.given):
+        what = f"op: {kernel.name} is given no array, so that nothing tells where it runs"
+        raise TraceError(what, loc=here(), remedy="write results=() and pass the arrays that it writes")
+    return found
+
+
+def _touched(kernel: WaveKernel) -> tuple[Any, Any]:
+    """What it writes and what it reads, found by tracing it once."""
+    longest = {size.symbol: LEAST_WHOLE for size in prepared(kernel).whole}
+    return touched(kernel.compile(target="numpy", longest=longest).kernel)
