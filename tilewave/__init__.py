@@ -70,6 +70,7 @@ __all__ = [  # noqa: F405
     "f64",
     "first_index",
     "floor",
+    "fma",
     "i1",
     "i8",
     "i32",

@@ -41,6 +41,7 @@ from tilewave.lang.ops import erf as erf
 from tilewave.lang.ops import exp as exp
 from tilewave.lang.ops import exp2 as exp2
 from tilewave.lang.ops import first_index as first_index
+from tilewave.lang.ops import fma as fma
 from tilewave.lang.ops import log as log
 from tilewave.lang.ops import log2 as log2
 from tilewave.lang.ops import log10 as log10

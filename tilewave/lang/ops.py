@@ -409,6 +409,15 @@ def _both(a: Any, b: Any) -> tuple[Traced, Traced]:
     return together(a, b)
 
 
+def fma(a: Any, b: Any, c: Any) -> Traced:
+    """a · b + c of f32, rounded once."""
+    for x in (a, b, c):
+        if isinstance(x, Traced) and x.dtype != F32:
+            remedy = "write cast(x, f32) first"
+            raise DTypeError(f"fma takes f32, not {describe(x)}", loc=here(), remedy=remedy)
+    return elementwise(ir.Fma, a, b, c)
+
+
 def cast(x: Traced, dtype: DType) -> Traced:
     """x in another dtype: floats rounded to nearest even, floats to integers towards zero."""
     if not isinstance(x, Traced):
