@@ -190,8 +190,7 @@ class LayoutsNeeded:
         """Of a tile whose axes stand in the memory's order."""
         if op.spread == "linear":
             return linear(tuple(shape), op.per_lane, self.lanes)
-        high, wide = shape
-        return blocks((high, wide), op.rows_per_lane, op.per_lane, self.lanes)
+        return blocks(tuple(shape), op.rows_per_lane, op.per_lane, self.lanes)
 
     def _block(self, op: Read) -> Fragment:
         """Of the first product's instruction, so deep that a lane takes as many neighbours as it reads."""

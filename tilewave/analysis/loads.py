@@ -74,13 +74,13 @@ class LaneBlock:
 
 def lane_block(op: Read, widest_bytes: int, lanes: int) -> LaneBlock | None:
     """Rows for an access of `widest_bytes` at most, as far as there are enough for all lanes; None: fewer than two."""
-    shape, size = op.result.type.shape, op.result.type.dtype.bytes
-    if len(shape) != 2:
+    shape, size, order = op.result.type.shape, op.result.type.dtype.bytes, memory_order(op)
+    if len(shape) < 2 or prod(shape[axis] for axis in order[:-2]) > 1:
         return None
     width = widest_chunk(op, widest_bytes)
     while width > 1 and prod(shape) < 2 * width * lanes:
         width //= 2
-    rows = power_of_two(shape[memory_order(op)[0]], min(widest_bytes // size, max(2, prod(shape) // (width * lanes))))
+    rows = power_of_two(shape[order[-2]], min(widest_bytes // size, max(2, prod(shape) // (width * lanes))))
     return LaneBlock(rows, width) if min(rows, width) > 1 else None
 
 

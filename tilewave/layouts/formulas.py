@@ -191,18 +191,19 @@ LANES_ACROSS = 8
 for, of 16 bytes each."""
 
 
-def blocks(shape: tuple[int, int], rows: int, width: int, lanes: int) -> tuple[Layout, ...]:
+def blocks(shape: tuple[int, ...], rows: int, width: int, lanes: int) -> tuple[Layout, ...]:
     """Lanes take blocks of `rows` neighbouring rows and `width` neighbours in each, eight lanes side by side.
 
     64x256 by 512 lanes, 4x8 each:      row = t // 8 % 16 · 4 + i,      column = t % 8 · 8 + t // 128 · 64 + register
     """
-    high, wide = shape
+    *batch, high, wide = shape
+    assert prod(batch) == 1, f"{shape} is more than one matrix"
     across = next(n for n in range(LANES_ACROSS, 0, -1) if wide // width % n == 0)
     panels = linear((wide // width // across, high // rows, across), 1, lanes)
-    return tuple(_in_blocks(layout, rows, width, across) for layout in panels)
+    return tuple(_in_blocks(layout, len(batch), rows, width, across) for layout in panels)
 
 
-def _in_blocks(panels: Layout, rows: int, width: int, across: int) -> Layout:
+def _in_blocks(panels: Layout, batches: int, rows: int, width: int, across: int) -> Layout:
     """The layout of a tile's elements, from that of its blocks: panels x rows of them x blocks side by side."""
     far = ((0, width * across), (rows, 0), (0, width))  # what each axis of blocks moves along rows and columns
     rounds, _ = panels.steps
@@ -216,7 +217,9 @@ def _in_blocks(panels: Layout, rows: int, width: int, across: int) -> Layout:
         )
         for axis in (0, 1)
     )
-    return Layout((panels.registers[0], rows, width), (step, (1, 0), (0, 1)), axes, panels.limit)
+    front = (0,) * batches
+    steps = tuple((*front, *each) for each in (step, (1, 0), (0, 1)))
+    return Layout((panels.registers[0], rows, width), steps, (*((),) * batches, *axes), panels.limit)
 
 
 def _round_step(shape: tuple[int, ...], width: int, lanes: int) -> tuple[int, ...] | None:

@@ -116,7 +116,7 @@ class _Staging:
 
     def transposing(self, x: Value, reads: list[Read], block: Fragment, side: int) -> TransposingRead | None:
         """How lanes read an operand that lies across its depth, where all its products take it alike and they can."""
-        if not reads or len(x.type.shape) != 2 or not all(map(_lies_along_rows, reads)):
+        if not reads or prod(x.type.shape[:-2]) != 1 or not all(map(_lies_along_rows, reads)):
             return None
         uses = [(op, s) for op in walk(self.old.body) if isinstance(op, Mma) for s in (0, 1) if (op.a, op.b)[s] == x]
         if any((_fragment(op), s) != (block, side) for op, s in uses):
@@ -170,18 +170,20 @@ class _Staging:
             return self.access_as_it_lies(x, width, block.operand(shape, (1, 1), side), readers)
         held = lane_block(reads[0], self.machine.widest_load_bytes, all_lanes)
         if order[-1] != len(shape) - 1 and held:
-            written = blocks((shape[order[0]], shape[order[1]]), held.rows, held.width, all_lanes)
-            crossed = tuple(layout.permuted(order).with_last(len(shape) - 1) for layout in written)
+            back = tuple(order.index(axis) for axis in range(len(shape)))
+            written = blocks(tuple(shape[axis] for axis in order), held.rows, held.width, all_lanes)
+            crossed = tuple(layout.permuted(back).with_last(len(shape) - 1) for layout in written)
             return StagedAccess(shape, size, crossed, (block.operand(shape, (1, 1), side),), 1, lanes, readers)
         return _access(lanes, shape, size, order, width, block, side, readers)
 
     def access_as_it_lies(self, x: Value, width: int, held: Layout, readers: int) -> StagedAccess:
         """Rows are written as they lie in global memory, and lanes read them for each other."""
-        found, lanes, (rows, depth) = self.transposed[x], self.machine.lanes, x.type.shape
+        found, lanes, order = self.transposed[x], self.machine.lanes, self.axes(x)
+        shape = tuple(x.type.shape[axis] for axis in order)
         reading = read_transposed(held, found.lanes, found.rows)
         assert reading is not None
-        written = linear((depth, rows), width, lanes)
-        return StagedAccess((depth, rows), x.type.dtype.bytes, written, (reading.permuted((1, 0)),), 1, lanes, readers)
+        written = linear(shape, width, lanes)
+        return StagedAccess(shape, x.type.dtype.bytes, written, (reading.permuted(order),), 1, lanes, readers)
 
     def sources(self, v: Value) -> Iterator[Read | Gather | None]:
         """The reads that a tile is computed from; None for what lanes already hold in some way."""
