@@ -23,10 +23,19 @@ PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
 """What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
 REPEATING_ROWS = max(PERIODS) * max(EVERY)
 """Rows after which every swizzle begins again, so that more of them tell nothing new."""
-BY_BITS = ((2, 4, 0, 1, 2, 4), (1, 2, 0, 1, 4, 2), (2, 4, 0, 8), (4, 8))
-"""Swizzles for tiles that are written across rows: eight lanes write to rows that lie eight apart, each to eight
-neighbouring rows, and read a block's rows, which are neighbours. Rows that lie four apart stand alike, so that one
-instruction can write two of them; the two are for blocks of 16 and of 32 rows."""
+BY_BITS = (
+    # Written across rows: eight lanes write to rows that lie eight apart, each to eight neighbours, and then read
+    # neighbours. Rows that lie four apart stand alike, so that one instruction can write two of them.
+    (2, 4, 0, 1, 2, 4),  # for blocks of 16 rows
+    (1, 2, 0, 1, 4, 2),  # of 32 rows
+    (1, 2, 4, 1, 2, 4),  # and where a lane takes several chunks of a row one behind the other
+    # Read by lanes for each other: four neighbouring rows, and in blocks of 16 also those eight further on.
+    (2, 4, 0, 8),
+    (2, 4, 0, 0, 8),  # 16 further on, where a lane takes two groups of rows one behind the other
+    (4, 8),
+    (1, 2, 0, 0, 4, 8),  # rows in order: four neighbours, and those that lie 16 and 32 further on
+)
+"""Swizzles by the bits of a row's number, where one of all its bits does not serve."""
 WIDE_PADS, NARROW_PADS = (16, 32), (8, 4)
 """Bytes behind each row: narrow ones divide wide accesses."""
 _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
