@@ -1,6 +1,6 @@
-"""What stands in the K loop of AMD's machine code, sizes fixed and open: python benchmarks/amd_kloop.py [--out f16].
+"""What stands in the K loop of AMD's machine code: with sizes fixed and open, or in all four layouts.
 
-python benchmarks/amd_kloop.py [--out f16]
+python benchmarks/amd_kloop.py [--out f16] [--layouts]
 """
 
 import argparse
@@ -25,9 +25,18 @@ ROWS = [
     ("gfx950", (256, 256, 64), (4, 2)),
     ("gfx950", (256, 256, 64), (2, 2)),
 ]
+LAYOUTS = {"NT": ((M, K), (N, K)), "NN": ((M, K), (K, N)), "TT": ((K, M), (N, K)), "TN": ((K, M), (K, N))}
+"""As BLAS names them: whether A lies as [M, K] or transposed, and B as [K, N] or transposed."""
+LAYOUT_ROWS = [
+    (chip, tile, waves)
+    for chip in ("gfx942", "gfx950")
+    for tile, waves in (((128, 256, 64), (2, 4)), ((128, 256, 64), (2, 2)), ((256, 256, 64), (4, 2)))
+]
 
 
-def compiled(chip, tile, waves, dtype, out, sizes):
+def compiled(chip, tile, waves, dtype, out, sizes, layout="NT"):
+    a_dims, b_dims = LAYOUTS[layout]
+
     @tw.wave([
         tw.WorkgroupConstraint(M, BLOCK_M, 0),
         tw.WorkgroupConstraint(N, BLOCK_N, 1),
@@ -35,7 +44,7 @@ def compiled(chip, tile, waves, dtype, out, sizes):
         tw.WaveConstraint(M, BLOCK_M / waves[0]),
         tw.WaveConstraint(N, BLOCK_N / waves[1]),
     ])  # fmt: skip
-    def gemm(a: Memory[M, K, GLOBAL, dtype], b: Memory[N, K, GLOBAL, dtype], c: Memory[M, N, GLOBAL, out]):
+    def gemm(a: Memory[(*a_dims, GLOBAL, dtype)], b: Memory[(*b_dims, GLOBAL, dtype)], c: Memory[M, N, GLOBAL, out]):
         @iterate(K, init_args=[Register[M, N, f32](0.0)])
         def total(acc):
             return mma(read(a), read(b), acc)
@@ -47,20 +56,42 @@ def compiled(chip, tile, waves, dtype, out, sizes):
     return tw.wave_compile(options, gemm)
 
 
+HEADS = "per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
+
+
+def print_row(chip, tile, waves, name, s, more=""):
+    print(
+        f"{chip}  {'x'.join(map(str, tile)):10}  {waves[0]}x{waves[1]}    {name}  {s.instructions_per_matrix:9.2f}"
+        f"  {s.longest_gap:4} {s.matrix_over_next:7.2f} {s.vector_instructions:7} {s.accumulator_moves:6}"
+        f" {s.nops:5}  {s.spills:6}  {s.bank_conflict_cycles:9g}  {s.registers:9}  {max(s.store_bytes)} B{more}"
+    )
+
+
+def print_sizes(dtype, out):
+    print(f"{dtype} in, f32 sums, {out} out, {SIZE}³ or any sizes, PREFETCH; per wave and step")
+    print(f"chip    tile        waves  sizes  {HEADS}")
+    for (chip, tile, waves), (name, sizes) in product(ROWS, SIZES.items()):
+        print_row(chip, tile, waves, name, compiled(chip, tile, waves, dtype, out, sizes).loop_statistics)
+
+
+def print_layouts(dtype, out):
+    print(f"{dtype} in, f32 sums, {out} out, {SIZE}³, PREFETCH; per wave and step")
+    print(f"chip    tile        waves  layout {HEADS}  of NT")
+    for chip, tile, waves in LAYOUT_ROWS:
+        found = {
+            name: compiled(chip, tile, waves, dtype, out, SIZES["fixed"], name).loop_statistics for name in LAYOUTS
+        }
+        for name, s in found.items():
+            share = s.instructions_per_matrix / found["NT"].instructions_per_matrix
+            print_row(chip, tile, waves, f"{name:5}", s, f"  {share:.3f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", choices=RESULTS, default="f32", help="the dtype of C (default: f32)")
-    dtype, out = RESULTS[parser.parse_args().out]
-    print(f"{dtype} in, f32 sums, {out} out, {SIZE}³ or any sizes, PREFETCH; per wave and step")
-    heads = "per matrix  gap  ÷ next  vector  moves  nops  spills  conflicts  registers  stores"
-    print(f"chip    tile        waves  sizes  {heads}")
-    for (chip, tile, waves), (name, sizes) in product(ROWS, SIZES.items()):
-        s = compiled(chip, tile, waves, dtype, out, sizes).loop_statistics
-        print(
-            f"{chip}  {'x'.join(map(str, tile)):10}  {waves[0]}x{waves[1]}    {name}  {s.instructions_per_matrix:9.2f}"
-            f"  {s.longest_gap:4} {s.matrix_over_next:7.2f} {s.vector_instructions:7} {s.accumulator_moves:6}"
-            f" {s.nops:5}  {s.spills:6}  {s.bank_conflict_cycles:9g}  {s.registers:9}  {max(s.store_bytes)} B"
-        )
+    parser.add_argument("--layouts", action="store_true", help="A and B in all four layouts, sizes fixed")
+    asked = parser.parse_args()
+    (print_layouts if asked.layouts else print_sizes)(*RESULTS[asked.out])
 
 
 if __name__ == "__main__":

@@ -150,6 +150,24 @@ def test_gfx950_reads_shared_memory_transposed():
     assert (found == pairs.view(np.uint16).reshape(4, 4, 16).transpose(0, 2, 1)).all()
 
 
+def test_lanes_read_transposed_from_wherever_each_of_them_says():
+    """Four lanes read a row of 16 elements, wherever its parts lie, and lane i of 16 gets element i of each row."""
+    body = """
+	v_lshlrev_b32_e32 v3, 3, v0
+	ds_write_b64 v3, v[10:11]
+	ds_write_b64 v3, v[12:13] offset:512
+	v_xor_b32_e32 v4, 40, v3
+	ds_read_b64_tr_b16 v[100:101], v4 offset:256
+	s_waitcnt lgkmcnt(0)"""
+    words = np.ascontiguousarray(WORDS[:, :4])
+    stored = np.concatenate([words[:, :2], words[:, 2:]]).view(np.uint16)
+    read = stored[((LANE * 8 ^ 40) + 256) // 8]
+    found = compute(body, words, results=2, shared=1024, chip="gfx950").view(np.uint16)
+    for lane in range(64):
+        rows = read[lane // 16 * 16 : lane // 16 * 16 + 16].reshape(4, 16)
+        assert (found[lane] == rows[:, lane % 16]).all()
+
+
 def test_atomic_operations_see_each_other():
     body = (
         POINTERS

@@ -67,6 +67,30 @@ def test_a_kernel_without_a_loop_is_refused():
         loop_statistics(kernel_text("\ts_nop 0"), "gemm")
 
 
+@pytest.mark.parametrize(("apart", "lost"), [(5, 0), (8, 2)], ids=["dense", "256 bytes apart"])
+def test_reads_that_transpose_count_with_all_their_bytes(apart, lost):
+    """Lane l reads 8 bytes of row l // 4; 32 lanes are served at once, from 64 banks: eight rows, or two of them."""
+    s = loop_statistics(
+        kernel_text(
+            f"""	v_lshrrev_b32_e32 v3, 2, v0
+	v_lshlrev_b32_e32 v3, {apart}, v3
+	v_and_b32_e32 v4, 3, v0
+	v_lshl_add_u32 v4, v4, 3, v3
+	s_mov_b32 s6, 0
+.L1:
+	ds_read_b64_tr_b16 v[8:9], v4
+	s_waitcnt lgkmcnt(0)
+{PRODUCT}{ROUND.format(6)}	s_cbranch_scc1 .L1
+""",
+            chip="gfx950",
+            shared=4096,
+        ),
+        "k",
+    )
+    assert (s.shared_reads, s.shared_read_bytes, s.shared_cycles - s.bank_conflict_cycles) == (1, (8,), 64 * 8 / 256)
+    assert s.bank_conflict_cycles == 7 * lost
+
+
 # -- which instructions are the loop's ---------------------------------------------------------------------------------
 
 PRODUCT = "\tv_mfma_f32_16x16x16_f16 v[12:15], v[8:9], v[10:11], v[12:15]\n"

@@ -16,7 +16,7 @@ from attention_kernels import *
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.ops import Barrier, Gather, Loop, Mma, Read, Reduce, Shuffle, Write
+from tilewave.ir.ops import Barrier, CopyAsync, Gather, Loop, Mma, Read, Reduce, Shuffle, Write
 from tilewave.ir.rewrite import rewrite, walk
 
 CHIPS = ("gfx942", "gfx950", "sm_90a")
@@ -138,24 +138,24 @@ def test_scores_become_an_operand_in_registers(target, head, kinds):
     made = made_for(target, a, shape, (128, head, 64))
     ops = inside_the_loop(made, "distribute_lanes")
     assert not [op for op in ops if isinstance(op, Shuffle)]
-    assert Counter(type(op) for op in inside_the_loop(made, "convert_layouts"))[Write] == 2  # k and v
+    kinds_inside = Counter(type(op) for op in inside_the_loop(made, "convert_layouts"))
+    assert kinds_inside[Write] + kinds_inside[CopyAsync] == 2  # k and v
     counted = made.loop_statistics
-    instructions, conflicts = MOST[target, kinds, head]
-    assert counted.spills == 0 and counted.bank_conflict_cycles <= conflicts
-    assert counted.instructions <= instructions * counted.matrix_instructions
+    assert counted.spills == counted.bank_conflict_cycles == 0
+    assert counted.instructions <= MOST[target, kinds, head] * counted.matrix_instructions
 
 
 MOST = {
-    ("gfx942", "16x16x16", 64): (10.5, 0),
-    ("gfx942", "16x16x16", 128): (6.5, 0),
-    ("gfx942", "32x32x8", 64): (18, 64),
-    ("gfx942", "32x32x8", 128): (10.5, 128),
-    ("gfx950", "16x16x16", 64): (9, 32),
-    ("gfx950", "16x16x16", 128): (5.5, 96),
-    ("gfx950", "32x32x8", 64): (14.5, 0),
-    ("gfx950", "32x32x8", 128): (9, 0),
+    ("gfx942", "16x16x16", 64): 10.5,
+    ("gfx942", "16x16x16", 128): 6.5,
+    ("gfx942", "32x32x8", 64): 18,
+    ("gfx942", "32x32x8", 128): 10.5,
+    ("gfx950", "16x16x16", 64): 9,
+    ("gfx950", "16x16x16", 128): 5.5,
+    ("gfx950", "32x32x8", 64): 14.5,
+    ("gfx950", "32x32x8", 128): 9,
 }
-"""Instructions of the loop for each matrix instruction, and cycles lost in banks; one exchange more would show."""
+"""Instructions of the loop for each matrix instruction; one exchange more would show."""
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

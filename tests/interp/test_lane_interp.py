@@ -9,7 +9,7 @@ from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.wave import AT_ONCE, IN_STEPS
 from tilewave.ir.ops import LEVELS, Elementwise, Launch, Scheduling, Yield
 from tilewave.ir.parse import parse
-from tilewave.ir.verify import verify
+from tilewave.ir.verify import VerifyError, verify
 from tilewave.layouts.fragments import mfma
 
 
@@ -150,6 +150,40 @@ def test_a_load_takes_registers_by_steps_from_matrices_of_any_strides():
     a, c = whole[::2, ::3], np.full((8, 16), np.nan, np.float32)[:, ::2]
     run_text(text_of(body), arrays=[a, c])
     np.testing.assert_array_equal(c, a.T)
+
+
+def test_lanes_read_rows_for_each_other():
+    """Four lanes read two rows of four elements, each two neighbours; lane i gets element i of both rows."""
+    body = """  %s = allocate() : memory<8x8xf32, shared, bits(2, 1, 2)>
+  %all = load(%a, [%t, %zero], []) ROW : vector<8xf32>
+  store(%all, %s, [%t, %zero], []) ROW
+  barrier()
+  %two = const() {value = 2} : index
+  %row = floor_div(%lane, %two) : index
+  %near = mod(%lane, %two) : index
+  %column = mul(%near, %two) : index
+  %from = add(%first, %column) : index
+  %x = load_transposed(%s, [%row, %from]) {steps = [[1, 0]], lanes = 4, rows = 2} : vector<8xf32>
+  store(%x, %c, [%zero, %t], []) {steps = [[1, 0]]}
+"""
+    a, c = run_text(text_of(body))
+    np.testing.assert_array_equal(c, a)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        ("lanes = 4, rows = 3", "lanes do not hold"),
+        ("lanes = 8, rows = 2", "are not groups of 8"),
+        ("lanes = 4, rows = 0", "lanes do not hold"),
+    ],
+)
+def test_lanes_that_cannot_read_for_each_other_are_refused(attributes, why):
+    body = f"""  %s = allocate() : memory<8x8xf32, shared>
+  %x = load_transposed(%s, [%zero, %zero]) {{steps = [[1, 0]], {attributes}}} : vector<8xf32>
+"""
+    with pytest.raises(VerifyError, match=why):
+        verify(parse(text_of(body)))
 
 
 def test_what_hangs_over_a_guarded_edge_is_zero_and_not_stored():

@@ -144,6 +144,7 @@ def test_the_caret_stands_under_its_place_on_a_long_line():
         ("%x = make_signals() {arrivals = 1} : signals<4xf16>", "signals count arrivals and bytes, and hold no f16"),
         ("%x = allocate() : memory<4xf32, shared, pad(1, 2)>", "rows lie as pad(elements)"),
         ("%x = allocate() : memory<4xf32, shared, xor(1, 2)>", "rows lie as pad(elements)"),
+        ("%x = allocate() : memory<4xf32, shared, bits(1)>", "rows lie as pad(elements)"),
     ],
 )
 def test_what_looks_almost_like_an_op_is_refused(line, said):

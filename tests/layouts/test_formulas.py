@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewave.lang.constraints import MMAType
-from tilewave.layouts.formulas import linear
+from tilewave.layouts.formulas import blocks, linear, read_transposed
 from tilewave.layouts.fragments import mfma
 from tilewave.machine.matrix import INSTRUCTIONS, WISHES, instructions_for
 
@@ -102,3 +102,41 @@ def test_what_runs_along_one_axis_keeps_its_registers_only():
     assert along.registers == (4, 1, 4)
     whole = layout.positions(4, 64)[..., 1]
     np.testing.assert_array_equal(along.positions(4, 64)[..., 0], whole[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "width", "lanes"),
+    [((64, 256), 4, 8, 512), ((64, 128), 2, 8, 512), ((32, 96), 2, 4, 128)],
+    ids=str,
+)
+def test_blocks_cover_a_tile_once(shape, rows, width, lanes):
+    found = np.concatenate([held(x, lanes // 64).reshape(-1, 2) for x in blocks(shape, rows, width, lanes)])
+    assert sorted(map(tuple, found)) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
+    first = blocks(shape, rows, width, lanes)[0].positions(lanes // 64, 64)
+    offsets = first[:, 0] - first[:, 0, :1, :1]  # of a lane's first block
+    assert (offsets == np.stack(np.indices((rows, width)), axis=-1)).all()
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(16, 32), (32, 16), (16, 16), (32, 8)])
+def test_what_lanes_read_for_each_other_is_what_they_hold(rows, depth):
+    """A tile by 2x1 waves: groups of 16 lanes read four rows along the depth, and exchange them."""
+    layout = mfma(rows, depth).operand((4 * rows, 2 * depth), (2, 1), 0)
+    reads = read_transposed(layout, 16, 4)
+    holds = layout.positions(2, 64).reshape(8, 16, -1, 4, 2)  # groups of lanes x lanes x accesses x rows
+    found = reads.positions(2, 64).reshape(8, 16, -1, 4, 2)
+    for access in range(holds.shape[2]):
+        matrix = found[:, :, access].reshape(8, 4, 16, 2)
+        np.testing.assert_array_equal(holds[:, :, access], matrix.swapaxes(1, 2))
+
+
+def test_what_lanes_hold_otherwise_they_do_not_read_for_each_other():
+    assert read_transposed(mfma(16, 4).operand((32, 32), (1, 1), 0), 16, 4) is None  # an element each
+    assert read_transposed(linear((64, 32), 8, 64)[0], 16, 4) is None
+    assert read_transposed(mfma(16, 16).sums((32, 32), (1, 1), False), 16, 4) is not None
+
+
+def test_neighbours_come_last():
+    (layout,) = blocks((64, 64), 4, 8, 128)
+    turned = layout.with_last(0)
+    assert (layout.registers, turned.registers, turned.steps[-1]) == ((1, 4, 8), (1, 8, 4), (1, 0))
+    assert layout.with_last(1) == layout

@@ -13,6 +13,7 @@ before it is repeated along an axis.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from tilewave.analysis.instructions import fragment_of
@@ -39,7 +40,7 @@ from tilewave.ir.ops import (
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import Tile
-from tilewave.layouts.formulas import linear
+from tilewave.layouts.formulas import blocks, linear
 from tilewave.layouts.fragments import Fragment, GroupFragment
 from tilewave.layouts.reductions import chunk_width, movers, rows_in_lanes, runs, with_axis_met
 from tilewave.machine.matrix import BY_NAME, GroupInstruction
@@ -177,14 +178,19 @@ class LayoutsNeeded:
     def _read(self, op: Read) -> TileLayouts:
         shape = op.result.type.shape
         match op.spread:
-            case "linear":  # chunks run along the memory's last axis, wherever that is in the tile
-                order = sorted(range(len(shape)), key=lambda i: op.axes[i])
+            case "linear" | "blocks":  # chunks run along the memory's last axis, wherever that is in the tile
+                order = memory_order(op)
                 back = tuple(order.index(i) for i in range(len(shape)))
-                spread = linear(tuple(shape[i] for i in order), op.per_lane, self.lanes)
-                return tuple(layout.permuted(back) for layout in spread)
+                return tuple(layout.permuted(back) for layout in self._chunks(op, [shape[i] for i in order]))
             case "rows" | "columns":
                 return (self._block(op).operand(shape, self.waves, 0 if op.spread == "rows" else 1),)
         raise NotImplementedError(f"{op.loc}: lanes cannot share a tile {op.spread}")
+
+    def _chunks(self, op: Read, shape: Sequence[int]) -> TileLayouts:
+        """Of a tile whose axes stand in the memory's order."""
+        if op.spread == "linear":
+            return linear(tuple(shape), op.per_lane, self.lanes)
+        return blocks(tuple(shape), op.rows_per_lane, op.per_lane, self.lanes)
 
     def _block(self, op: Read) -> Fragment:
         """Of the first product's instruction, so deep that a lane takes as many neighbours as it reads."""

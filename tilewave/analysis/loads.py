@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 from tilewave.ir.core import Kernel
-from tilewave.ir.ops import Read
+from tilewave.ir.ops import Read, Write
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 
@@ -32,7 +32,7 @@ def loads_per_lane(kernel: Kernel) -> tuple[LaneLoads, ...]:
 def _loads(op: Read, kernel: Kernel) -> LaneLoads:
     elements, lanes, (rows, cols) = prod(op.result.type.shape), kernel.lanes, kernel.waves
     match op.spread:
-        case "linear":
+        case "linear" | "blocks":
             sharing = rows * cols * lanes
         case "rows":
             sharing = rows * lanes
@@ -57,6 +57,31 @@ def widest_chunk(op: Read, widest_bytes: int) -> int:
     if not last or op.axes[last[0]] != op.memory.type.rank - 1:
         return 1
     return power_of_two(gcd(shape[last[0]], there[last[0]]), widest_bytes // op.result.type.dtype.bytes)
+
+
+def is_crossed(write: Write, order: tuple[int, ...]) -> bool:
+    """Whether a tile whose axes run in some order where it was read is written to rows of another axis."""
+    return write.axes[order[-1]] != max(write.axes)
+
+
+@dataclass(frozen=True)
+class LaneBlock:
+    """What a lane loads of a tile that is stored across the rows in which it lies: some of each of several rows."""
+
+    rows: int
+    width: int
+
+
+def lane_block(op: Read, widest_bytes: int, lanes: int) -> LaneBlock | None:
+    """Rows for an access of `widest_bytes` at most, as far as there are enough for all lanes; None: fewer than two."""
+    shape, size, order = op.result.type.shape, op.result.type.dtype.bytes, memory_order(op)
+    if len(shape) < 2 or prod(shape[axis] for axis in order[:-2]) > 1:
+        return None
+    width = widest_chunk(op, widest_bytes)
+    while width > 1 and prod(shape) < 2 * width * lanes:
+        width //= 2
+    rows = power_of_two(shape[order[-2]], min(widest_bytes // size, max(2, prod(shape) // (width * lanes))))
+    return LaneBlock(rows, width) if min(rows, width) > 1 else None
 
 
 def power_of_two(extent: int, most: int) -> int:

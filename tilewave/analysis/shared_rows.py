@@ -15,7 +15,7 @@ from math import gcd
 import numpy as np
 
 from tilewave.ir.placements import elements, offset, row_elements
-from tilewave.ir.types import DTYPES, Memory, Padded, Placement, Swizzled
+from tilewave.ir.types import DTYPES, Memory, Padded, Placement, Swizzle, Swizzled, SwizzledByBits
 from tilewave.layouts.formulas import Layout
 from tilewave.machine.banks import NO_LANE, Array, Kind, Ports
 
@@ -23,6 +23,19 @@ PERIODS, EVERY = (16, 8, 4, 2), (1, 2, 4, 8)
 """What a swizzle may have, in the order of trying: the longest period most often serves, and is then found at once."""
 REPEATING_ROWS = max(PERIODS) * max(EVERY)
 """Rows after which every swizzle begins again, so that more of them tell nothing new."""
+BY_BITS = (
+    # Written across rows: eight lanes write to rows that lie eight apart, each to eight neighbours, and then read
+    # neighbours. Rows that lie four apart stand alike, so that one instruction can write two of them.
+    (2, 4, 0, 1, 2, 4),  # for blocks of 16 rows
+    (1, 2, 0, 1, 4, 2),  # of 32 rows
+    (1, 2, 4, 1, 2, 4),  # and where a lane takes several chunks of a row one behind the other
+    # Read by lanes for each other: four neighbouring rows, and in blocks of 16 also those eight further on.
+    (2, 4, 0, 8),
+    (2, 4, 0, 0, 8),  # 16 further on, where a lane takes two groups of rows one behind the other
+    (4, 8),
+    (1, 2, 0, 0, 4, 8),  # rows in order: four neighbours, and those that lie 16 and 32 further on
+)
+"""Swizzles by the bits of a row's number, where one of all its bits does not serve."""
 WIDE_PADS, NARROW_PADS = (16, 32), (8, 4)
 """Bytes behind each row: narrow ones divide wide accesses."""
 _SIZED = {dtype.bytes: dtype for dtype in DTYPES.values()}
@@ -67,7 +80,11 @@ def cheapest(ports: Ports, access: StagedAccess) -> Cost:
     Narrow padding only where nothing else serves.
     """
     found = [cost(ports, access, None)]
-    candidates: list[Placement] = [*swizzles(access, ports.widest_bytes), *paddings((*WIDE_PADS, *NARROW_PADS), access)]
+    candidates: list[Placement] = [
+        *swizzles(access, ports.widest_bytes),
+        *by_bits(access, ports.widest_bytes),
+        *paddings((*WIDE_PADS, *NARROW_PADS), access),
+    ]
     for candidate in candidates:
         if not found[-1].conflicts:
             return found[-1]
@@ -85,6 +102,14 @@ def swizzles(access: StagedAccess, widest_bytes: int) -> Iterator[Swizzled]:
                 yield from (Swizzled(chunk, period, every) for every in EVERY)
 
 
+def by_bits(access: StagedAccess, widest_bytes: int) -> Iterator[SwizzledByBits]:
+    """Those of BY_BITS that rows have chunks for."""
+    chunk = widest_bytes // access.element_bytes
+    for moves in BY_BITS:
+        if access.shape[-1] % (chunk << max(moves).bit_length()) == 0:
+            yield SwizzledByBits(chunk, moves)
+
+
 def paddings(bytes: tuple[int, ...], access: StagedAccess) -> Iterator[Padded]:
     return (Padded(n // access.element_bytes) for n in bytes if n >= access.element_bytes)
 
@@ -92,7 +117,7 @@ def paddings(bytes: tuple[int, ...], access: StagedAccess) -> Iterator[Padded]:
 def cost(ports: Ports, access: StagedAccess, placement: Placement | None) -> Cost:
     memory, size = access.memory(placement), access.element_bytes
     most = gcd(max(1, ports.widest_bytes // size), row_elements(memory) if len(access.shape) > 1 else 0)
-    if isinstance(placement, Swizzled):
+    if isinstance(placement, Swizzle):
         most = min(most, placement.chunk)
 
     def cycles(kind: Kind, layouts: tuple[Layout, ...], times: int) -> tuple[int, int]:

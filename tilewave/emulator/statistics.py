@@ -168,7 +168,7 @@ def classify(instruction: Instruction) -> Class:
 
 def access_width(instruction: Instruction) -> tuple[int, int]:
     """Bytes per lane and access, and how many accesses."""
-    name = instruction.mnemonic
+    name = instruction.mnemonic.partition("_tr_")[0]  # behind which stands how wide the elements are
     accesses = 2 if re.match(r"ds_\w*?(read|write|load|store)_?2", name) else 1
     for part in reversed(name.split("_")):
         if part in SIZES:

@@ -47,6 +47,7 @@ from tilewave.ir.ops import (
     LetNextStart,
     Load,
     LoadEach,
+    LoadTransposed,
     Loop,
     MakeExchange,
     MakeSignals,
@@ -311,6 +312,14 @@ class WaveRun(AsynchronousMeaning):
         memory: LaneMemory = self.env[op.memory]
         return self.take(op, memory, self.elements(op, memory, op.result.type.shape))
 
+    def load_transposed(self, op: LoadTransposed) -> Array:
+        memory: LaneMemory = self.env[op.memory]
+        found = self.take(op, memory, self.elements(op, memory, op.read_shape))
+        read = np.broadcast_to(found, (self.state.lanes, *op.read_shape))
+        *front, _ = read.shape[1:]
+        rows = np.moveaxis(read.reshape(-1, op.lanes, *front, op.rows), 1, -2).reshape(-1, *front, op.rows, op.lanes)
+        return np.moveaxis(rows, -1, 1).reshape(-1, *op.result.type.shape)
+
     def store(self, op: Store) -> None:
         memory: LaneMemory = self.env[op.memory]
         self.put(op, memory, self.elements(op, memory, op.x.type.shape), op.x)
@@ -326,11 +335,17 @@ class WaveRun(AsynchronousMeaning):
     def copy_async_chunks(self, op: CopyAsyncChunks) -> None:
         self.bring_elements(op, self.elements(op, self.env[op.memory], op.shape))
 
-    def elements(self, op: Load | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]) -> Elements:
+    def elements(
+        self, op: Load | LoadTransposed | Store | CopyAsyncChunks, memory: LaneMemory, shape: tuple[int, ...]
+    ) -> Elements:
         if id(op) not in self.registers:
-            self.registers[id(op)] = RegisterOffsets.of(shape, op.steps, memory.shape)
-        begin = (0,) * len(op.at) if isinstance(op, CopyAsyncChunks) or not op.begin else op.begin
+            steps = op.read_steps if isinstance(op, LoadTransposed) else op.steps
+            self.registers[id(op)] = RegisterOffsets.of(shape, steps, memory.shape)
+        begin = op.begin if isinstance(op, (Load, Store)) and op.begin else (0,) * len(op.at)
         at = [self.env[v] + far for v, far in zip(op.at, begin, strict=True)]
+        if isinstance(op, CopyAsyncChunks) and op.columns:
+            columns = np.stack(np.broadcast_arrays(*(by_lane(self.env[v], 1) for v in op.columns)), axis=1)
+            at = [*(by_lane(a, 2) for a in at[:-1]), columns]
         try:
             return self.registers[id(op)].elements(at, memory.shape, op.guard, self.touching(op, len(shape)))
         except OutsideMemory as outside:
@@ -341,10 +356,10 @@ class WaveRun(AsynchronousMeaning):
                 f"lane {outside.lane} of wave {self.number} {verb} {memory.name}[{position}], outside {op.memory.type}",
             )
 
-    def touching(self, op: Load | Store | CopyAsyncChunks, rank: int) -> Array | None:
+    def touching(self, op: Load | LoadTransposed | Store | CopyAsyncChunks, rank: int) -> Array | None:
         """Which lanes, or which of their registers, look at the memory at all; None: all do."""
         mask = self.mask(op, rank)
-        if isinstance(op, CopyAsyncChunks) or not op.own:
+        if isinstance(op, (CopyAsyncChunks, LoadTransposed)) or not op.own:
             return mask
         below = self.registers[id(op)].below([self.env[v] for v in op.own], op.within)
         return below if mask is None else below & mask
@@ -353,13 +368,15 @@ class WaveRun(AsynchronousMeaning):
         at = [by_lane(self.env[v], rank) for v in op.at]
         return elements_at(at, memory.shape, range(len(memory.shape)), self.mask(op, rank))
 
-    def mask(self, op: Load | Store | LoadEach | StoreEach | CopyAsyncChunks, rank: int) -> Array | None:
+    def mask(
+        self, op: Load | LoadTransposed | Store | LoadEach | StoreEach | CopyAsyncChunks, rank: int
+    ) -> Array | None:
         if not op.mask:
             return None
         (mask,) = (self.env[v] for v in op.mask)
         return None if mask is True else by_lane(mask, rank)
 
-    def take(self, op: Load | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
+    def take(self, op: Load | LoadTransposed | LoadEach, memory: LaneMemory, elements: Elements) -> Array:
         kept = elements.kept
         if len(kept):
             self.want_awaited(op, memory)
@@ -449,6 +466,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
     Load: WaveRun.load,
+    LoadTransposed: WaveRun.load_transposed,
     Store: WaveRun.store,
     LoadEach: WaveRun.load_each,
     StoreEach: WaveRun.store_each,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Container, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from tilewave.ir.types import (
     Scalar,
     Signals,
     Swizzled,
+    SwizzledByBits,
     Tile,
     Type,
     Vector,
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 SHAPED = re.compile(r"([0-9]+|\{\w+\})((?:x[0-9]+|x\{\w+\})*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
 EXTENT = re.compile(r"[0-9]+|\{(\w+)\}", re.ASCII)
-PLACED = re.compile(r"(pad|columns|xor|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
+PLACED = re.compile(r"(pad|columns|xor|bits|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
@@ -43,11 +44,12 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "signals": Signals,
     "exchange": Exchange,
 }
-PLACEMENTS: dict[str, tuple[type[Placement], int]] = {
-    "pad": (Padded, 1),
-    "columns": (Columns, 1),
-    "xor": (Swizzled, 3),
-    "panels": (Panels, 4),
+PLACEMENTS: dict[str, tuple[Callable[..., Placement], Container[int]]] = {
+    "pad": (Padded, (1,)),
+    "columns": (Columns, (1,)),
+    "xor": (Swizzled, (3,)),
+    "bits": (lambda chunk, *moves: SwizzledByBits(chunk, moves), range(2, 32)),
+    "panels": (Panels, (4,)),
 }
 """Each with how many numbers it takes."""
 
@@ -212,10 +214,13 @@ class _Parser:
 
     def placement(self, word: str, at: int) -> Placement:
         found = PLACED.fullmatch(word)
-        kind, count = PLACEMENTS[found[1]] if found else (Padded, 0)
+        kind, counts = PLACEMENTS[found[1]] if found else (Padded, ())
         numbers = tuple(map(int, found[2].split(", "))) if found else ()
-        if len(numbers) != count or not found:
-            known = "pad(elements), columns(elements), xor(chunk, period, every) or panels(width, chunk, period, every)"
+        if len(numbers) not in counts or not found:
+            known = (
+                "pad(elements), columns(elements), xor(chunk, period, every), bits(chunk, moves…) or "
+                "panels(width, chunk, period, every)"
+            )
             self.fail(f"rows lie as {known}, not as {word!r}", at)
         return kind(*numbers)
 

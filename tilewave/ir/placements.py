@@ -10,13 +10,13 @@ panels of some columns each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
 
 from tilewave.ir.core import Value
-from tilewave.ir.types import Columns, Extent, Memory, Padded, Panels, Swizzled
+from tilewave.ir.types import Columns, Extent, Memory, Padded, Panels, Swizzled, SwizzledByBits
 
 
 def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
@@ -24,10 +24,27 @@ def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
     match memory.placement:
         case Swizzled(chunk, period, every) | Panels(_, chunk, period, every):
             return (column // chunk ^ row // every % period) * chunk + column % chunk
+        case SwizzledByBits(chunk, moves):
+            there = column // chunk
+            for first, count, move in _runs(moves):
+                there = there ^ row // (1 << first) % (1 << count) * move
+            return there * chunk + column % chunk
         case Padded() | None:
             return column
         case other:
             raise NotImplementedError(f"nobody says where {other} puts a row")
+
+
+def _runs(moves: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring bits that move twice as far each: the first, how many, and how far the first one moves."""
+    first = 0
+    while first < len(moves):
+        count = 1
+        while first + count < len(moves) and moves[first] and moves[first + count] == moves[first] << count:
+            count += 1
+        if moves[first]:
+            yield first, count, moves[first]
+        first += count
 
 
 def offset(memory: Memory, *position: Any) -> Any:

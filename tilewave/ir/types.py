@@ -165,6 +165,24 @@ class Swizzled:
 
 
 @dataclass(frozen=True)
+class SwizzledByBits:
+    """The same, where each bit of a row's number says by itself how far it moves chunks: `bits(8, 2, 4, 0, 1)`.
+
+    Chunk c of row r stands at c ^ (the moves of those bits that are 1 in r, XORed); bits behind the last move none.
+    """
+
+    chunk: int
+    moves: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        return 1 << len(self.moves)
+
+    def __str__(self) -> str:
+        return f"bits({', '.join(map(str, (self.chunk, *self.moves)))})"
+
+
+@dataclass(frozen=True)
 class Panels:
     """Columns in panels of `width`, each with its part of all rows, one panel behind the other: `panels(64, 8, 8, 1)`.
 
@@ -191,7 +209,8 @@ class Columns:
         return f"columns({self.elements})"
 
 
-Placement = Padded | Columns | Swizzled | Panels
+Swizzle = Swizzled | SwizzledByBits
+Placement = Padded | Columns | Swizzle | Panels
 
 
 @dataclass(frozen=True)

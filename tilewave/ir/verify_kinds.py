@@ -24,6 +24,7 @@ from tilewave.ir.types import (
     Scalar,
     Signals,
     Swizzled,
+    SwizzledByBits,
     Tile,
     Type,
     Vector,
@@ -65,7 +66,7 @@ KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
 """The types of attributes, as ops spell them."""
 KNOWN = frozenset((*KINDS, *OPERANDS, "Block"))
 
-WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear")}
+WORDS: dict[str, tuple[str, ...]] = {"through": ("", "shared"), "spread": ("", "rows", "columns", "linear", "blocks")}
 """What attributes of these names may say."""
 COUNTS: dict[str, tuple[int, int]] = {
     "per_lane": (0, 1 << 10),
@@ -223,6 +224,8 @@ def _rows_can_lie_so(memory: Memory) -> bool:
     if isinstance(memory.placement, Padded):
         return memory.placement.elements > 0 and prod(memory.shape[:-1]) * row_elements(memory) <= MOST_SHARED
     placement, row = memory.placement, memory.shape[-1]
+    if isinstance(placement, SwizzledByBits):
+        return placement.chunk > 0 and row % (placement.chunk << max(placement.moves).bit_length()) == 0
     if isinstance(placement, Panels):
         if placement.width < 1 or row % placement.width or len(memory.shape) < 2:
             return False

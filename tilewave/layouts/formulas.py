@@ -100,6 +100,52 @@ class Layout:
         steps = tuple(tuple(step[a] for a in order) for step in self.steps)
         return replace(self, steps=steps, axes=tuple(self.axes[a] for a in order))
 
+    def with_last(self, axis: int) -> Layout:
+        """The same, its registers numbered so that neighbours along a tile axis follow each other, if it has some."""
+        order = neighbours_last(self.steps, axis)
+        return replace(
+            self, registers=tuple(self.registers[i] for i in order), steps=tuple(self.steps[i] for i in order)
+        )
+
+
+def read_transposed(layout: Layout, lanes: int, rows: int) -> Layout | None:
+    """Where each lane reads if `lanes` neighbours read `rows` rows for each other, to hold a tile as `layout` says.
+
+    None where lanes do not hold columns of so many rows. A lane's registers are groups of `rows` neighbours then:
+
+        holds     column = lane % 16             row = lane // 16 · 8 + register
+        reads     column = lane % 4 · 4 + e      row = lane // 16 · 8 + lane // 4 % 4 + group · 4
+    """
+    depth = next((axis for axis, far in enumerate(layout.steps[-1]) if far), None)
+    across = [(axis, term) for axis, terms in enumerate(layout.axes) for term in terms if _tells_apart(term, lanes)]
+    whole = layout.registers[-1] % rows == 0 and sum(layout.steps[-1]) == 1 and not layout.limit
+    if depth is None or not whole or len(across) != 1:
+        return None
+    ((axis, term),) = across
+    if axis == depth or term != Term("lane", 1, 1, term.modulus) or term.modulus % lanes:
+        return None
+    far = [Term("lane", lanes, lanes, term.modulus // lanes)] if term.modulus != lanes else []
+    axes = [list(terms) for terms in layout.axes]
+    axes[axis] = [Term("lane", rows, 1, lanes // rows), *far, *(t for t in axes[axis] if t != term)]
+    axes[depth].append(Term("lane", 1, lanes // rows, rows))
+    group, each = (tuple(n if i == a else 0 for i in range(layout.rank)) for n, a in ((rows, depth), (1, axis)))
+    return Layout(
+        (*layout.registers[:-1], layout.registers[-1] // rows, rows),
+        (*layout.steps[:-1], group, each),
+        tuple(map(tuple, axes)),
+    )
+
+
+def _tells_apart(term: Term, lanes: int) -> bool:
+    """Whether it differs among so many neighbouring lanes."""
+    return term.of == "all" or (term.of == "lane" and term.divisor % lanes != 0)
+
+
+def neighbours_last(steps: Sequence[Sequence[int]], axis: int) -> tuple[int, ...]:
+    """The register axes with the one behind the others that steps from neighbour to neighbour along an axis."""
+    last = [i for i, step in enumerate(steps) if step[axis] == 1 and sum(map(bool, step)) == 1]
+    return (*(i for i in range(len(steps)) if i not in last[-1:]), *last[-1:])
+
 
 @lru_cache(maxsize=256)
 def as_linear(layout: Layout, shape: tuple[int, ...], waves: int, lanes: int) -> LinearLayout | None:
@@ -138,6 +184,42 @@ def linear(shape: tuple[int, ...], width: int, lanes: int) -> tuple[Layout, ...]
     if left:
         found.append(replace(_round(shape, width, rounds * lanes, 1, (0,) * len(shape)), limit=left))
     return tuple(found)
+
+
+LANES_ACROSS = 8
+"""Of a wave, that load neighbours along a row: a line of global memory, and as many chunks as shared memory has banks
+for, of 16 bytes each."""
+
+
+def blocks(shape: tuple[int, ...], rows: int, width: int, lanes: int) -> tuple[Layout, ...]:
+    """Lanes take blocks of `rows` neighbouring rows and `width` neighbours in each, eight lanes side by side.
+
+    64x256 by 512 lanes, 4x8 each:      row = t // 8 % 16 · 4 + i,      column = t % 8 · 8 + t // 128 · 64 + register
+    """
+    *batch, high, wide = shape
+    assert prod(batch) == 1, f"{shape} is more than one matrix"
+    across = next(n for n in range(LANES_ACROSS, 0, -1) if wide // width % n == 0)
+    panels = linear((wide // width // across, high // rows, across), 1, lanes)
+    return tuple(_in_blocks(layout, len(batch), rows, width, across) for layout in panels)
+
+
+def _in_blocks(panels: Layout, batches: int, rows: int, width: int, across: int) -> Layout:
+    """The layout of a tile's elements, from that of its blocks: panels x rows of them x blocks side by side."""
+    far = ((0, width * across), (rows, 0), (0, width))  # what each axis of blocks moves along rows and columns
+    rounds, _ = panels.steps
+    step = tuple(sum(r * f[axis] for r, f in zip(rounds, far, strict=True)) for axis in (0, 1))
+    axes = tuple(
+        tuple(
+            replace(term, factor=term.factor * f[axis])
+            for terms, f in zip(panels.axes, far, strict=True)
+            for term in terms
+            if f[axis]
+        )
+        for axis in (0, 1)
+    )
+    front = (0,) * batches
+    steps = tuple((*front, *each) for each in (step, (1, 0), (0, 1)))
+    return Layout((panels.registers[0], rows, width), steps, (*((),) * batches, *axes), panels.limit)
 
 
 def _round_step(shape: tuple[int, ...], width: int, lanes: int) -> tuple[int, ...] | None:

@@ -59,6 +59,18 @@ class SharedMemory:
 
 
 @dataclass(frozen=True)
+class TransposingRead:
+    """`lanes` neighbouring lanes read `rows` rows of as many elements, and each gets a column of them.
+
+    Each lane says where `rows` neighbours of a row lie: a row is read by `lanes` / `rows` of them.
+    """
+
+    element_bytes: int
+    lanes: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class CopyEngine:
     """What moves boxes between global and shared memory by itself."""
 
@@ -117,6 +129,8 @@ class Chip:
     copy_engine: CopyEngine | None = None
     direct_load_bytes: tuple[int, ...] = ()
     """What a lane can load into shared memory without a register; lane l's bytes go behind those of lane l - 1."""
+    transposing_reads: tuple[TransposingRead, ...] = ()
+    """Of shared memory."""
     converts: tuple[str, ...] = ()
     """8-bit floats that it has instructions to convert from f32 and back with, rounding to nearest even."""
     swaps_rows: bool = False
@@ -225,10 +239,11 @@ GFX950 = Chip(
         write_phases=WRITE_PHASES,
     ),
     direct_load_bytes=(1, 2, 4, 12, 16),
+    transposing_reads=(TransposingRead(element_bytes=2, lanes=16, rows=4),),
     swaps_rows=True,
     features=ALIGNED,
     converts=("f8e4m3fn", "f8e5m2"),
-    sources=CDNA_SOURCES,
+    sources=(*CDNA_SOURCES, Source("transposing_reads", CDNA_ISA + ", DS_READ_B64_TR_B16")),
 )
 
 NVIDIA_LANES = 32

@@ -41,6 +41,7 @@ from tilewave.ir.ops import (
     Lane,
     Load,
     LoadEach,
+    LoadTransposed,
     Loop,
     Matrix,
     MatrixHeld,
@@ -70,10 +71,10 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.placements import in_its_place, lies_in
 from tilewave.ir.rewrite import names, substitute, walk
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzled, Tile, Vector
+from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory, Scalar, Swizzle, Swizzled, Tile, Vector
 from tilewave.layouts.bits import identity
 from tilewave.layouts.conversions import LaneExchange, Rearrangement
-from tilewave.layouts.formulas import Layout, Term
+from tilewave.layouts.formulas import Layout, Term, read_transposed
 from tilewave.layouts.fragments import GROUP, GroupFragment
 from tilewave.layouts.reductions import Copies, copies, covers, movers, neighbours_first, registers_first
 from tilewave.machine.matrix import BY_NAME
@@ -183,6 +184,10 @@ class _Lanes:
         match op:
             case Const(value):
                 return emit(Const, value)
+            case Read(memory, at, axes, transposed=(lanes, rows)):
+                where, _ = self.window(at, axes, _reading(op, layout, lanes, rows))
+                _, steps = self.window(at, axes, layout)
+                return emit(LoadTransposed, memory, where, steps, lanes, rows)
             case Read(memory, at, axes):
                 where, steps = self.window(at, axes, layout)
                 return emit(Load, memory, where, self.mask(layout), steps, op.guard, *self.within(op, layout))
@@ -371,6 +376,10 @@ class _Lanes:
     def bring_rounds(self, op: CopyAsync, to: Memory, width: int, first: int, rounds: tuple[int, int]) -> None:
         """So many rounds of so many rows each, from a row of a wave's part on."""
         row, column = self.chunk(to, width, first)
+        columns: list[Value] = []
+        if any(in_its_place(to, r * rounds[1], 0) for r in range(rounds[0])):
+            each = (self.chunk(to, width, first + r * rounds[1])[1] for r in range(rounds[0]))
+            columns = [self.out.emit(Add, op.at[op.axes[-1]], far, type=INDEX_SCALAR) for far in each]
         at = list(op.at)
         for axis, far in zip(op.axes[-2:], (row, column), strict=True):
             at[axis] = self.out.emit(Add, at[axis], far, type=INDEX_SCALAR)
@@ -388,6 +397,7 @@ class _Lanes:
             (*op.to_at, *zeros, begin),
             (rounds[0], width),
             steps,
+            tuple(columns),
             op.guard,
         )
 
@@ -403,7 +413,7 @@ class _Lanes:
             lane, begin = Number(self.top, self.number("lane")), Number(self.top, self.row_of_wave(to))
             row = begin + lane // per_row + first
             placement = to.placement
-            if isinstance(placement, Swizzled):
+            if isinstance(placement, Swizzle):
                 placement = replace(placement, chunk=placement.chunk // width)
             column = in_its_place(replace(to, placement=placement), row, lane % per_row) * width
             self.chunks[key] = row.value, column.value
@@ -579,6 +589,12 @@ class _Lanes:
         if isinstance(v.type, Vector):
             return v
         return self.out.emit(Broadcast, v, type=Vector(layout.registers, v.type.dtype))
+
+
+def _reading(op: Read, layout: Layout, lanes: int, rows: int) -> Layout:
+    found = read_transposed(layout, lanes, rows)
+    assert found is not None, f"{op.loc}: lanes hold {op.result} otherwise than they can read it for each other"
+    return found
 
 
 def _tiles_of(op: Op) -> list[Value]:

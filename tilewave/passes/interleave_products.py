@@ -42,6 +42,7 @@ from tilewave.ir.ops import (
     InstructionGroup,
     KeepOrder,
     Load,
+    LoadTransposed,
     Loop,
     Matrix,
     Meet,
@@ -144,7 +145,7 @@ class _Step:
     """What is."""
     loads: tuple[Load | CopyAsyncChunks, ...]
     """Or what is brought instead; then there are no stores."""
-    reads: tuple[Load, ...]
+    reads: tuple[Load | LoadTransposed, ...]
     product: Matrix
     stores: tuple[Store, ...]
     waits: tuple[AwaitAsync, ...]
@@ -165,7 +166,7 @@ class _Step:
         loads: tuple[Load | CopyAsyncChunks, ...] = brings
         if not brings:
             loads = tuple(op for op in ops if isinstance(op, Load) and not lies_in(op.memory, "shared"))
-        reads = tuple(op for op in ops if isinstance(op, Load) and lies_in(op.memory, "shared"))
+        reads = tuple(op for op in ops if isinstance(op, (Load, LoadTransposed)) and lies_in(op.memory, "shared"))
         stores = tuple(op for op in ops if isinstance(op, Store))
         ends = ops[-1]
         assert isinstance(ends, Yield)
@@ -223,6 +224,11 @@ class _Step:
         held = [self.product.acc, self.product.a, self.product.b, *(v for op in self.loads for v in op.results)]
         return sum(_words(v) for v in held)
 
+    @property
+    def stores_across_rows(self) -> bool:
+        """Whether registers change places before they are stored."""
+        return any(op.is_across_rows for op in self.stores)
+
     def load_instructions(self) -> int:
         return sum(op.shape[0] if isinstance(op, CopyAsyncChunks) else _accesses(op.results) for op in self.loads)
 
@@ -260,7 +266,7 @@ class _Layout:
         found = {read.result: self._read(read, first, last) for read in self.step.reads}
         return found[self.step.product.a], found[self.step.product.b]
 
-    def _read(self, read: Load, first: int, last: int) -> Value:
+    def _read(self, read: Load | LoadTransposed, first: int, last: int) -> Value:
         self.out.locate = lambda: read.loc
         at = list(read.at)
         for axis, far in enumerate(read.steps[-2]):
@@ -268,7 +274,9 @@ class _Layout:
                 at[axis] = self.out.emit(Add, at[axis], self.out.const(far * first), type=INDEX_SCALAR)
         *front, _, chunk = read.result.type.shape
         kind = Vector((*front, last - first, chunk), read.result.type.dtype)
-        return self.out.emit(Load, read.memory, tuple(at), read.mask, read.steps, type=kind, name=read.result.name)
+        result = self.out.fresh(read.result.name, kind)
+        self.add(replace(read, at=tuple(at), results=(result,)))
+        return result
 
     def multiply(self, operands: tuple[Value, Value], rows: tuple[int, ...] = ()) -> None:
         product = self.step.product
@@ -276,6 +284,13 @@ class _Layout:
         a, b = operands
         self.add(replace(product, a=a, b=b, acc=self.sums, rows=rows, results=(result,)))
         self.sums = result
+
+    def await_loads(self) -> None:
+        self.add(AwaitLoads(loc=self.loc))
+        if (
+            self.step.stores_across_rows
+        ):  # what puts registers in order stays behind the wait, or it has waits of its own
+            self.add(KeepOrder(loc=self.loc))
 
     def loop(self) -> Loop:
         old = self.step.loop
@@ -351,7 +366,8 @@ class _PingPong(_Layout):
         self.meet()
 
     def store(self) -> None:
-        self.add(AwaitLoads(loc=self.loc), *self.step.stores)
+        self.await_loads()
+        self.add(*self.step.stores)
         self.meet()
 
     def in_two(self) -> None:
@@ -380,6 +396,11 @@ class _Alone(_Layout):
         self.products = blocks * (step.product.shape[2] // instruction_depth) // 2
         """Matrix instructions of one half."""
 
+    @property
+    def is_tight(self) -> bool:
+        """Whether the registers do not hold both halves."""
+        return self.step.registers() + self.spare > self.units.registers
+
     def ops(self) -> Sequence[Op]:
         step, half = self.step, self.step.depths // 2
         self.add(*step.waits, Barrier(loc=self.loc))
@@ -387,7 +408,7 @@ class _Alone(_Layout):
             whole = self.read(0, step.depths)
             self.first(whole, (0, step.rows // 2), _accesses(whole), 0)
             self.second(whole, (step.rows // 2, step.rows))
-        elif step.registers() + self.spare > self.units.registers:
+        elif self.is_tight:
             first = self.read(0, half)
             self.first(first, (), _accesses(first), 0)
             self.second(self.read(half, step.depths), ())
@@ -417,10 +438,20 @@ class _Alone(_Layout):
         self.add(*step.loads)
         second = self.read(half, step.depths)
         self.multiply(first)
-        self.add(InstructionGroup("shared_load", _accesses(first), loc=self.loc))
-        self.spread(["load"] * step.load_instructions() + ["shared_load"] * _accesses(second))
+        self.add(InstructionGroup("shared_load", self.reads(first), loc=self.loc))
+        self.spread(["load"] * step.load_instructions() + ["shared_load"] * self.reads(second))
         self.add(KeepOrder(loc=self.loc))
         self.second(second, ())
+
+    def reads(self, operands: tuple[Value, Value]) -> int:
+        """How many of the loads from shared memory stand together, or between products.
+
+        All, but half of those that lanes do for each other: they move half as much, and what the first product needs
+        has come by then; LLVM puts the others where they are needed.
+        """
+        makers = {v: op for op in self.out.ops for v in op.results}
+        transposed = [v for v in operands if isinstance(makers[v], LoadTransposed)]
+        return (_accesses(operands) + _accesses(transposed)) // (2 if transposed else 1)
 
     def second(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
         """Multiply the second half, when all waves have read it; stores stand between its products."""
@@ -428,9 +459,27 @@ class _Alone(_Layout):
             self.multiply(operands, rows)
             self.add(KeepOrder(loc=self.loc))
             return
+        if self.step.stores_across_rows:
+            self.store_and_multiply(operands, rows or (0, self.step.rows))
+            return
         self.add(Barrier(loc=self.loc), *self.step.stores)
         self.multiply(operands, rows)
         self.spread(_in_turn(("shared_store", _accesses([op.x for op in self.step.stores]))))
+
+    def store_and_multiply(self, operands: tuple[Value, Value], rows: tuple[int, ...]) -> None:
+        """One operand's stores, with what puts their registers in order, then some of the products, and so on.
+
+        Between single products LLVM would keep registers of both orders. Where they are few, all stores come first.
+        """
+        self.add(Barrier(loc=self.loc))
+        self.await_loads()
+        stores, (first, last) = self.step.stores, rows
+        parts = [stores] if self.is_tight or last - first < len(stores) else [(op,) for op in stores]
+        for i, some in enumerate(parts):
+            self.add(*some, KeepOrder(loc=self.loc))
+            ends = (first + (last - first) * n // len(parts) for n in (i, i + 1))
+            self.multiply(operands, tuple(ends))
+            self.add(KeepOrder(loc=self.loc))
 
     def spread(self, queue: Sequence[str]) -> None:
         """Memory instructions one by one between the products of a half."""

@@ -23,7 +23,7 @@ from tilewave.ir.ops import Allocate, AwaitAsync, CopyAsync, Read, Write, Yield
 from tilewave.ir.placements import elements, lies_in
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import map_blocks, walk
-from tilewave.ir.types import Memory, Padded, Swizzled, dims
+from tilewave.ir.types import Memory, Padded, Swizzled, SwizzledByBits, dims
 from tilewave.machine.chips import Chip
 
 COMPUTED = Reason(
@@ -99,7 +99,13 @@ class LoadedTile:
     write: Write
 
     def bring(self) -> CopyAsync:
-        return CopyAsync(self.read.memory, self.read.at, self.write.memory, (), self.read.axes, loc=self.read.loc)
+        return CopyAsync(self.read.memory, self.read.at, self.write.memory, (), self.axes, loc=self.read.loc)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axis of global memory along which each axis of shared memory runs."""
+        along = dict(zip(self.write.axes, self.read.axes, strict=True))
+        return tuple(along[axis] for axis in sorted(along))
 
 
 class _Finder:
@@ -150,13 +156,14 @@ class _Finder:
         width, size = self.chunk_bytes // memory.dtype.bytes, memory.dtype.bytes
         shapes = {"tile": dims(read.within), "padded": dims(write.tile.type.shape)}
         want(not read.within, PADDED, read.loc, memory=name, **shapes)
-        in_rows = read.axes == tuple(sorted(read.axes)) and read.axes[-1:] == (memory.rank - 1,)
+        axes = LoadedTile(read, write).axes
+        in_rows = axes == tuple(sorted(axes)) and axes[-1:] == (memory.rank - 1,)
         want(in_rows, ACROSS_ROWS, read.loc, memory=name)
         length = memory.extents[-1]  # one that is open is looked at when arrays are passed
         grains = columns % width == 0 and (isinstance(length, str) or length % width == 0)
         grains = grains and self.positions.divisor(read.at[-1]) % width == 0
         want(grains, GRAINS, read.loc, memory=name, bytes=self.chunk_bytes, elements=width)
-        whole = to.shape == write.tile.type.shape and write.axes == tuple(range(len(to.shape)))
+        whole = tuple(to.shape[axis] for axis in write.axes) == write.tile.type.shape and len(write.axes) == to.rank
         want(whole and prod(batch) == 1 and _keeps_chunks(to, width), APART, read.loc)
         row_bytes, tile_bytes = columns * size, rows * columns * size
         stretches = self.round_bytes % row_bytes == 0 and tile_bytes % (self.waves * self.round_bytes) == 0
@@ -167,7 +174,7 @@ class _Finder:
 def _keeps_chunks(to: Memory, width: int) -> bool:
     """Whether the elements of a chunk stand behind each other, and nothing between rows."""
     match to.placement:
-        case Swizzled(chunk):
+        case Swizzled(chunk) | SwizzledByBits(chunk):
             return chunk % width == 0 and len(to.shape) > 1
         case Padded():
             return False

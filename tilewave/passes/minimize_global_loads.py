@@ -8,10 +8,11 @@ The matrix instruction finds its elements in shared memory, whoever brought them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
-from tilewave.analysis.loads import memory_order, widest_chunk
+from tilewave.analysis.loads import is_crossed, lane_block, memory_order, widest_chunk
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Elementwise, Read, Write
 from tilewave.ir.placements import lies_in
@@ -34,14 +35,18 @@ NARROW = Reason(
 
 @dataclass(frozen=True)
 class MinimizeGlobalLoads:
+    """`deepest_bytes`: of what a lane stores at once of a tile that is stored across the rows in which it lies in
+    global memory; 0: an element."""
+
     widest_bytes: int
+    deepest_bytes: int = 0
 
     def __call__(self, kernel: Kernel) -> Kernel:
         users: dict[Value, list[Op]] = {}
         for op in walk(kernel.body):
             for v in dict.fromkeys(op.operands):
                 users.setdefault(v, []).append(op)
-        groups: dict[Op, list[Read]] = {}
+        groups: dict[Write, list[Read]] = {}
         declined: list[Declined] = []
         for op in walk(kernel.body):
             if isinstance(op, Read) and lies_in(op.memory, "global"):
@@ -52,7 +57,8 @@ class MinimizeGlobalLoads:
                         groups.setdefault(write, []).append(op)
                 elif staging:
                     declined.append(USED_BESIDE.at(op.loc, memory=op.memory.name))
-        linear = {op.result: op for reads in groups.values() for op in self.linear(reads)}
+        lanes = kernel.lanes * prod(kernel.waves)
+        linear = {op.result: op for write, reads in groups.items() for op in self.linear(write, reads, lanes)}
         declined += [OTHER_ORDER.at(op.loc, memory=op.memory.name) for op in _others(groups, linear)]
         declined += self.narrow(linear.values())
 
@@ -64,19 +70,24 @@ class MinimizeGlobalLoads:
     def narrow(self, reads: Iterable[Read]) -> Iterator[Declined]:
         for op in reads:
             size = op.memory.type.dtype.bytes
-            if op.per_lane * size < self.widest_bytes:
+            # Lanes take less of each row where a tile has few elements for them, which no longer rows would change.
+            loaded = op.per_lane if op.spread == "linear" else widest_chunk(op, self.widest_bytes)
+            if loaded * size < self.widest_bytes:
                 facts = {"memory": op.memory.name, "widest": self.widest_bytes, "elements": self.widest_bytes // size}
-                yield NARROW.at(op.loc, bytes=op.per_lane * size, **facts)
+                yield NARROW.at(op.loc, bytes=loaded * size, **facts)
 
-    def linear(self, reads: Sequence[Read]) -> list[Read]:
+    def linear(self, write: Write, reads: Sequence[Read], lanes: int) -> list[Read]:
         """Reads that meet in one tile are held alike: in the order of the first, and in chunks that fit them all."""
         first = memory_order(reads[0])
         alike = [op for op in reads if memory_order(op) == first and op.result.type.shape == reads[0].result.type.shape]
+        blocks = [lane_block(op, self.deepest_bytes, lanes) for op in alike]
+        if is_crossed(write, first) and blocks == blocks[:1] * len(blocks) and (block := blocks[0]):
+            return [replace(op, per_lane=block.width, rows_per_lane=block.rows, spread="blocks") for op in alike]
         width = min(widest_chunk(op, self.widest_bytes) for op in alike)
         return [replace(op, per_lane=width, spread="linear") for op in alike]
 
 
-def _others(groups: dict[Op, list[Read]], linear: dict[Value, Read]) -> Iterator[Read]:
+def _others(groups: Mapping[Write, list[Read]], linear: dict[Value, Read]) -> Iterator[Read]:
     return (op for reads in groups.values() for op in reads if op.result not in linear)
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewave.analysis.instructions import fragment_of, instruction_of
-from tilewave.analysis.loads import memory_order, power_of_two, widest_chunk
+from tilewave.analysis.loads import lane_block, memory_order, power_of_two, widest_chunk
 from tilewave.analysis.shared_rows import (
     REPEATING_ROWS,
     WIDE_PADS,
@@ -34,10 +35,10 @@ from tilewave.ir.ops import Allocate, Broadcast, Const, Elementwise, Gather, Iot
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import map_blocks, names, walk
 from tilewave.ir.types import INDEX_SCALAR, DType, Memory, Panels, Placement, Swizzled, Tile
-from tilewave.layouts.formulas import linear
+from tilewave.layouts.formulas import Layout, blocks, linear, read_transposed
 from tilewave.layouts.fragments import Fragment
 from tilewave.machine.banks import ports
-from tilewave.machine.chips import Chip
+from tilewave.machine.chips import Chip, TransposingRead
 from tilewave.machine.matrix import NAMED, GroupInstruction
 
 SPREADS = ("rows", "columns")
@@ -62,6 +63,8 @@ class _Staging:
         self.memories: dict[Value, Value] = {}
         self.turned: set[Value] = set()
         """Operands that lie along their rows in shared memory, as they do in global memory."""
+        self.transposed: dict[Value, TransposingRead] = {}
+        """Those of them that lanes read for each other, and how."""
         self.allocations: list[Op] = []
         self.reads: dict[Value, Read] = {}
         """What becomes of reads, by their results."""
@@ -105,8 +108,22 @@ class _Staging:
                     width = read.per_lane if _divides(read.per_lane, block) else one.per_lane
                 self.reads[read.result] = replace(read, through="", per_lane=width, spread=SPREADS[side])
         if staged and x not in self.memories:
+            if found := self.transposing(x, reads, block, side):
+                self.turned.add(x)
+                self.transposed[x] = found
             access = self.access(x, reads, block, side)
             self.allocate(x, op, cheapest(ports(self.machine.shared), access).placement)
+
+    def transposing(self, x: Value, reads: list[Read], block: Fragment, side: int) -> TransposingRead | None:
+        """How lanes read an operand that lies across its depth, where all its products take it alike and they can."""
+        if not reads or prod(x.type.shape[:-2]) != 1 or not all(map(_lies_along_rows, reads)):
+            return None
+        uses = [(op, s) for op in walk(self.old.body) if isinstance(op, Mma) for s in (0, 1) if (op.a, op.b)[s] == x]
+        if any((_fragment(op), s) != (block, side) for op, s in uses):
+            return None
+        held = block.operand(x.type.shape, (1, 1), side)
+        fits = (t for t in self.machine.transposing_reads if t.element_bytes == x.type.dtype.bytes)
+        return next((t for t in fits if read_transposed(held, t.lanes, t.rows)), None)
 
     def look_at_rows(self, op: Mma, side: int) -> None:
         """An operand that the matrix unit takes from shared memory itself: its rows must lie as it reads them."""
@@ -147,8 +164,26 @@ class _Staging:
         if not reads:
             width = power_of_two(shape[-1], self.machine.shared.widest_bytes // size)
             return _access(lanes, shape, size, _axes(x), width, block, side, readers)
+        order, all_lanes = memory_order(reads[0]), lanes * prod(self.old.waves)
         width = min(widest_chunk(read, self.machine.widest_load_bytes) for read in reads)
-        return _access(lanes, shape, size, memory_order(reads[0]), width, block, side, readers)
+        if x in self.transposed:
+            return self.access_as_it_lies(x, width, block.operand(shape, (1, 1), side), readers)
+        held = lane_block(reads[0], self.machine.widest_load_bytes, all_lanes)
+        if order[-1] != len(shape) - 1 and held:
+            back = tuple(order.index(axis) for axis in range(len(shape)))
+            written = blocks(tuple(shape[axis] for axis in order), held.rows, held.width, all_lanes)
+            crossed = tuple(layout.permuted(back).with_last(len(shape) - 1) for layout in written)
+            return StagedAccess(shape, size, crossed, (block.operand(shape, (1, 1), side),), 1, lanes, readers)
+        return _access(lanes, shape, size, order, width, block, side, readers)
+
+    def access_as_it_lies(self, x: Value, width: int, held: Layout, readers: int) -> StagedAccess:
+        """Rows are written as they lie in global memory, and lanes read them for each other."""
+        found, lanes, order = self.transposed[x], self.machine.lanes, self.axes(x)
+        shape = tuple(x.type.shape[axis] for axis in order)
+        reading = read_transposed(held, found.lanes, found.rows)
+        assert reading is not None
+        written = linear(shape, width, lanes)
+        return StagedAccess(shape, x.type.dtype.bytes, written, (reading.permuted(order),), 1, lanes, readers)
 
     def sources(self, v: Value) -> Iterator[Read | Gather | None]:
         """The reads that a tile is computed from; None for what lanes already hold in some way."""
@@ -205,7 +240,16 @@ class _Staging:
 
     def read(self, part: ProductSide, result: Value, loc: Loc) -> Read:
         memory, per_lane = self.memories[part.of], part.fragment.per_lane if part.fragment else 0
-        return Read(memory, self.start(part.of), self.axes(part.of), per_lane=per_lane, results=(result,), loc=loc)
+        found = self.transposed.get(part.of)
+        return Read(
+            memory,
+            self.start(part.of),
+            self.axes(part.of),
+            per_lane=per_lane,
+            transposed=(found.lanes, found.rows) if found else (),
+            results=(result,),
+            loc=loc,
+        )
 
     def write(self, v: Value, loc: Loc) -> Write:
         return Write(v, self.memories[v], self.start(v), self.axes(v), loc=loc)

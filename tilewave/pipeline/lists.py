@@ -92,7 +92,8 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         chain_products,  # behind: it counts rows; before staging: it says in which order operands are read
         shift_through_shared,  # behind: it is the longer rows that move; before layouts are asked for
         StageShared(machine),
-        MinimizeGlobalLoads(machine.widest_load_bytes),  # before the loop is pipelined, which copies the loads
+        # Before the loop is pipelined, which copies the loads.
+        MinimizeGlobalLoads(machine.widest_load_bytes, machine.shared.widest_bytes),
         LoadIntoShared(machine, _slots(pipelining)),  # behind: it takes what is loaded in the widest chunks
         *pipelining,  # before barriers: it decides what must be waited for
         reduce_across_waves,  # before layouts are converted: what waves left for each other can be had in any

@@ -116,7 +116,10 @@ OTHERWISE = [
     ),
     ("rows are no multiple of 16 bytes", {"shape": (64, 64, 300), "tile": (64, 64, 64), "waves": (2, 2)}),
     ("a wave would have less than a stretch", {"shape": (64, 64, 128), "tile": (32, 64, 32), "waves": (2, 2)}),
-    ("a is transposed", {"shape": (64, 64, 128), "tile": (64, 64, 64), "waves": (2, 2), "a_dims": (K, M)}),
+    (
+        "words are not read transposed",
+        {"shape": (64, 64, 128), "tile": (64, 64, 32), "waves": (2, 2), "a_dims": (K, M), "dtype": f32},
+    ),
     ("two steps do not fit", {"shape": (128, 128, 256), "tile": (128, 128, 128), "waves": (2, 2), "dtype": f32}),
 ]
 

@@ -14,6 +14,8 @@ from tilewave.backend.assembler import OUR_FAULT, assembled
 from tilewave.backend.llvm_child import ObjectCode
 from tilewave.errors import TargetError, here
 from tilewave.ir.core import Kernel
+from tilewave.ir.ops import LoadTransposed, Store
+from tilewave.ir.rewrite import walk
 from tilewave.lower.gpu.kernel import lower_lanes
 from tilewave.machine.chips import Chip
 
@@ -24,10 +26,18 @@ def llvm_ir_of(kernel: Kernel, chip: Chip) -> str:
 
 def code_of(kernel: Kernel, chip: Chip, any_strides: frozenset[str]) -> AmdCode:
     lowered = lower_lanes(kernel, Amdgcn(chip), any_strides)
-    make = _least_moved if lowered.launch else _in_time
+    make = _least_moved if lowered.launch or _reads_across(kernel) else _in_time
     made = make(kernel.name, chip, lowered.llvm_ir)
     sizes = lowered.shared_bytes, lowered.workgroup_size, lowered.workgroups, lowered.launch
     return AmdCode(lowered.arguments, lowered.reaches, *sizes, made.asm, link(made.code))
+
+
+def _reads_across(kernel: Kernel) -> bool:
+    """Whether operands lie across their depth, so that more registers and addresses are in use at once."""
+    across = (
+        isinstance(op, LoadTransposed) or (isinstance(op, Store) and op.is_across_rows) for op in walk(kernel.body)
+    )
+    return any(across)
 
 
 def _least_moved(kernel: str, chip: Chip, llvm_ir: str) -> ObjectCode:

@@ -256,6 +256,15 @@ class Amdgcn:
         call(f, "s.barrier")
         f.do(IN_ORDER)
 
+    @property
+    def transposing_reads(self) -> Amdgcn | None:
+        return self if self.chip.transposing_reads else None
+
+    def load_transposed(self, f: LlvmFunction, element_bytes: int, pointer: str, note: str) -> str:
+        assert element_bytes == 2, f"nobody reads elements of {element_bytes} bytes transposed"
+        found = f.call("<4 x i16>", "llvm.amdgcn.ds.read.tr16.b64.v4i16", [(self.shared_pointer, pointer)], note)
+        return f.value(f"bitcast <4 x i16> {found} to <2 x i32>")
+
     # -- products
 
     def instruction_depth(self, instruction: str) -> int:

@@ -30,6 +30,7 @@ class Nvptx:
     shared_pointer = "ptr addrspace(3)"
     windows = None
     brings = None
+    transposing_reads = None
     float8 = None
 
     @property

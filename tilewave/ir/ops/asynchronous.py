@@ -13,7 +13,7 @@ says how one learns that it has come:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
@@ -89,6 +89,8 @@ class CopyAsyncChunks(CopyToShared):
     `shape` is rounds x neighbours. In each round every lane takes one chunk, at positions as in `load`, and what lies
     outside along `guard` is 0. Lane l's chunk goes right behind that of lane l - 1, and a round behind the one before,
     as rows stand in `to` from the beginning of row `to_at` on: lanes choose what they take, not where it goes.
+    `columns`: where along the last axis each round's chunk lies, where chunks change places from round to round; else
+    at `at[-1]` in all of them.
     """
 
     levels = ON_LANES
@@ -99,10 +101,15 @@ class CopyAsyncChunks(CopyToShared):
     to_at: tuple[Value, ...]
     shape: tuple[int, ...]
     steps: tuple[tuple[int, ...], ...]
+    columns: tuple[Value, ...] = ()
     guard: tuple[int, ...] = ()
 
     mask: ClassVar[tuple[Value, ...]] = ()
     """Every lane takes part."""
+
+    def of_round(self, r: int) -> CopyAsyncChunks:
+        """As it is for round r, whose chunks lie at `at` and as many steps from there."""
+        return replace(self, at=(*self.at[:-1], self.columns[r]), columns=()) if self.columns else self
 
     def check(self, want: Want) -> None:
         memory, to = self.memory.type, self.to.type
@@ -115,6 +122,8 @@ class CopyAsyncChunks(CopyToShared):
         want(len(self.shape) == 2 and min(self.shape) > 0, f"{list(self.shape)} are not rounds and neighbours")
         fits = len(self.steps) == 2 and all(len(step) == rank for step in self.steps)
         want(fits and self.steps[1] == (*[0] * (rank - 1), 1), f"chunks run along the last axis of {memory}")
+        each = not self.columns or len(self.columns) == self.shape[0]
+        want(each and are_indices(self.columns), f"{len(self.columns)} columns are not one for each round")
         want(to.shape[-1] % self.shape[1] == 0, f"chunks of {self.shape[1]} do not fit rows of {to}")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.rules import GLOBAL_OR_SHARED, ON_LANES, SHARED, are_axes, are_indices, places, want_results
 from tilewave.ir.types import BOOL, F32, INDEX, INDEX_SCALAR, Memory, Scalar, Type, Vector, elementwise
+from tilewave.layouts.formulas import neighbours_last
 from tilewave.layouts.fragments import GROUP_ROWS
 
 F32_MANTISSA = 23
@@ -170,6 +172,50 @@ class Load(Computed):
 
 
 @dataclass(frozen=True)
+class LoadTransposed(Computed):
+    """What neighbouring `lanes` take from a shared memory for each other.
+
+    They read `rows` rows of `lanes` elements: each lane `rows` neighbours along the memory's last axis, those of a row
+    one behind the other, `lanes` / `rows` of them, and then those of the next row. Lane i gets element i of each row.
+    `at` is where this lane reads; for each group of `rows` registers at positions as in `load`.
+    """
+
+    levels = ON_LANES
+    reads = places(memory=SHARED)
+
+    memory: Value
+    at: tuple[Value, ...]
+    steps: tuple[tuple[int, ...], ...]
+    lanes: int
+    rows: int
+
+    mask: ClassVar[tuple[Value, ...]] = ()
+    guard: ClassVar[tuple[int, ...]] = ()
+    own: ClassVar[tuple[Value, ...]] = ()
+    """Every lane takes part, and all of the tile is there."""
+
+    def check(self, want: Want) -> None:
+        held = self.result.type
+        _want_steps(self, held, want)
+        whole = self.rows > 0 and self.lanes % self.rows == held.shape[-1] % self.rows == 0
+        want(whole, f"{self.lanes} lanes do not hold {self.rows} rows each in {held}")
+
+    def check_wave(self, lanes: int, want: Want) -> None:
+        want(lanes % self.lanes == 0, f"{lanes} lanes are not groups of {self.lanes}")
+
+    @property
+    def read_steps(self) -> tuple[tuple[int, ...], ...]:
+        """As `steps`, of what this lane reads: the last axis is cut into groups, each of neighbours along a row."""
+        *front, last = self.steps
+        return (*front, tuple(self.rows * far for far in last), (*[0] * (len(last) - 1), 1))
+
+    @property
+    def read_shape(self) -> tuple[int, ...]:
+        *front, last = self.result.type.shape
+        return (*front, last // self.rows, self.rows)
+
+
+@dataclass(frozen=True)
 class Store(Op):
     """Where this lane's registers go; positions as in `load`, and nothing is stored outside along `guard`, nor from
     `within` on."""
@@ -186,6 +232,11 @@ class Store(Op):
     own: tuple[Value, ...] = ()
     within: tuple[int, ...] = ()
     begin: tuple[int, ...] = ()
+
+    @property
+    def is_across_rows(self) -> bool:
+        """Whether the registers that lie behind each other in memory are numbered otherwise."""
+        return neighbours_last(self.steps, len(self.at) - 1) != tuple(range(len(self.steps)))
 
     def check(self, want: Want) -> None:
         _want_steps(self, self.x.type, want)
@@ -232,12 +283,14 @@ class StoreEach(Op):
         _want_each(self, self.x.type, want)
 
 
-def _want_steps(op: Load | Store, held: Type, want: Want) -> None:
+def _want_steps(op: Load | LoadTransposed | Store, held: Type, want: Want) -> None:
     memory = _want_moved(op, held, want)
     want(are_indices(op.at), "positions are of type index")
     fits = len(op.steps) == len(held.shape) and all(len(step) == memory.rank for step in op.steps)
     want(fits, f"{list(map(list, op.steps))} do not step through {memory} for each axis of {held}")
     want(are_axes(op.guard, memory.rank), f"{memory} has no axes {list(op.guard)}")
+    if isinstance(op, LoadTransposed):
+        return
     whole = not op.own or len(op.own) == memory.rank
     want(whole and len(op.own) == len(op.within), f"{memory} has other axes than {list(op.within)}")
     want(are_indices(op.own) and all(n >= 0 for n in op.within), "places in a tile are of type index")
@@ -251,7 +304,7 @@ def _want_each(op: LoadEach | StoreEach, held: Type, want: Want) -> None:
     want(each, f"each element of {held} needs a position")
 
 
-def _want_moved(op: Load | Store | LoadEach | StoreEach, held: Type, want: Want) -> Memory:
+def _want_moved(op: Load | LoadTransposed | Store | LoadEach | StoreEach, held: Type, want: Want) -> Memory:
     """The memory that a vector moves to or from."""
     memory = op.memory.type
     want(isinstance(memory, Memory) and isinstance(held, Vector), f"moves a vector, {held}, and a memory, {memory}")
@@ -419,6 +472,7 @@ OPS: tuple[type[Op], ...] = (
     Rearrange,
     Shuffle,
     Load,
+    LoadTransposed,
     Store,
     LoadUnaligned,
     StoreUnaligned,

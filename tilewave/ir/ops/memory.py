@@ -67,7 +67,12 @@ class Read(Computed):
     per_lane: int = 0
     spread: str = ""
     """How lanes share the tile: as its use wants (nothing); "rows" or "columns": as the matrix instruction takes its
-    left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`."""
+    left or right operand, `per_lane` neighbours each; "linear": neighbouring lanes take chunks of `per_lane`;
+    "blocks": each takes such chunks of `rows_per_lane` neighbouring rows."""
+    rows_per_lane: int = 1
+    transposed: tuple[int, ...] = ()
+    """Lanes and rows: so many neighbouring lanes read so many rows of the memory for each other, and each gets a column
+    of them; nothing: each lane reads what it holds."""
     guard: tuple[int, ...] = ()
     """The memory axes along which the tile may hang over, or lie behind the memory; guard_edges finds them all."""
     within: tuple[int, ...] = ()
@@ -76,6 +81,8 @@ class Read(Computed):
     def check(self, want: Want) -> None:
         _want_window(self, self.result.type, want)
         _want_within(self, self.result.type, want)
+        lanes = not self.transposed or (len(self.transposed) == 2 and lies_in(self.memory, "shared"))
+        want(lanes, f"lanes do not read {self.memory.type} for each other as {list(self.transposed)}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ An array that lies otherwise than windows allow goes through registers, an eleme
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewave.ir.ops import AwaitAsync, CopyAsyncChunks
 from tilewave.ir.placements import row_elements
 from tilewave.lower.gpu.memory import ArrayWindow, Chunks, GlobalAccess, GlobalPlace
@@ -32,8 +34,11 @@ class DirectLoads:
         chunk = op.shape[1] * place.bytes
         stretch = self.lanes * chunk
         at_once = self.brings.farthest // stretch + 1
-        window = _WindowInFront(self.m, op, place, (min(at_once, op.shape[0]) - 1) * stretch)
+        in_front = (min(at_once, op.shape[0]) - 1) * stretch
+        window = _WindowInFront(self.m, op.of_round(0), place, in_front)
         for r in range(op.shape[0]):
+            if op.columns and r:  # the same window, though LLVM has to find that out
+                window = _WindowInFront(self.m, op.of_round(r), place, in_front)
             if r % at_once == 0:
                 where = self._place(op, to, r * stretch)
             far = r % at_once * stretch
@@ -56,7 +61,11 @@ class DirectLoads:
         f, kind, width = self.f, in_memory(place.memory.dtype), op.shape[1]
         chunk = width * place.bytes
         pointer = self.n.target.shared_pointer
-        elements = [self.m.load_any_strides(place, kind, *where) for where in self.m.each_of(op, place, _every(op))]
+        elements = [
+            self.m.load_any_strides(place, kind, *where)
+            for r in range(op.shape[0])
+            for where in self.m.each_of(op.of_round(r), place, _each(op, r))
+        ]
         own = f.value(f"mul i32 {self.n.target.lane(f)}, {chunk}")
         for r in range(op.shape[0]):
             x = join(f, elements[r * width : (r + 1) * width], kind, 1)
@@ -68,8 +77,10 @@ def _round(op: CopyAsyncChunks, r: int) -> tuple[int, ...]:
     return tuple(r * step for step in op.steps[0])
 
 
-def _every(op: CopyAsyncChunks) -> Chunks:
-    return Chunks.of(op.shape, op.steps, 1)
+def _each(op: CopyAsyncChunks, r: int) -> Chunks:
+    """The elements of a round."""
+    every = Chunks.of(op.shape, op.steps, 1)
+    return replace(every, offsets=every.offsets[r * op.shape[1] : (r + 1) * op.shape[1]])
 
 
 class _WindowInFront(ArrayWindow):

@@ -307,7 +307,7 @@ class _Body:
         self.shared_bytes = begin + -(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         return self.target.shared_memory(self.module, f"{self.kernel.name}.{name}", begin, size)
 
-    def access(self, op: ir.Load | ir.Store | ir.LoadEach | ir.StoreEach) -> None:
+    def access(self, op: ir.Load | ir.LoadTransposed | ir.Store | ir.LoadEach | ir.StoreEach) -> None:
         place = self.places[op.memory]
         memory = self.global_memory if isinstance(place, GlobalPlace) else self.shared_memory
         match op:
@@ -320,6 +320,10 @@ class _Body:
                 store_unaligned(self.global_memory, op, self.to_memory(x), place)
             case ir.Load():
                 self.registers.vectors[op.result] = self.from_memory(memory.load(op, place), op.result)  # type: ignore[arg-type]
+            case ir.LoadTransposed():
+                assert isinstance(place, SharedPlace), f"{op.loc}: {op.memory} is not shared"
+                found = self.shared_memory.load_transposed(op, place)
+                self.registers.vectors[op.result] = self.from_memory(found, op.result)
             case ir.LoadEach():
                 self.registers.vectors[op.result] = self.from_memory(memory.load_each(op, place), op.result)  # type: ignore[arg-type]
             case ir.Store(x):
@@ -465,7 +469,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.AllOf: _Body.all_of,
     **dict.fromkeys((ir.Lane, ir.Wave, ir.Workgroup), _Body.number),
     ir.Matrix: _Body.matrix,
-    **dict.fromkeys((ir.Load, ir.Store, ir.LoadEach, ir.StoreEach), _Body.access),
+    **dict.fromkeys((ir.Load, ir.LoadTransposed, ir.Store, ir.LoadEach, ir.StoreEach), _Body.access),
     ir.Allocate: _Body.allocate,
     ir.Overlay: _Body.overlay,
     **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),

@@ -6,19 +6,22 @@ differ by a constant share one address and say the rest in the instruction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial, reduce
-from math import gcd
+from math import gcd, prod
 
-from tilewave.ir.ops import Load, LoadEach, Store, StoreEach
-from tilewave.ir.placements import offset, row_elements
-from tilewave.ir.types import Memory, Panels, Swizzled
+import numpy as np
+
+from tilewave.ir.ops import Load, LoadEach, LoadTransposed, Store, StoreEach
+from tilewave.ir.placements import in_its_place, offset, row_elements
+from tilewave.ir.types import Memory, Panels, Swizzle, SwizzledByBits
+from tilewave.layouts.formulas import neighbours_last
 from tilewave.lower.gpu.fragments import FragmentStore
 from tilewave.lower.gpu.memory import Chunks
 from tilewave.lower.gpu.numbers import OffsetNumber, numbers_of
 from tilewave.lower.gpu.registers import Registers
-from tilewave.lower.gpu.values import Held, held, regrouped
+from tilewave.lower.gpu.values import Held, held, rearranged, regrouped
 from tilewave.lower.numbers import in_memory
 
 
@@ -52,17 +55,28 @@ class SharedAccess:
             parts.append(self._load(place, kind, chunks.width, where, self._alignment(op, place), condition))
         return Held(op.result.type.shape, kind, chunks.width, tuple(parts))
 
+    def load_transposed(self, op: LoadTransposed, place: SharedPlace) -> Held:
+        """Each lane says where it reads; what it gets is what another one's neighbours are."""
+        kind, reads = in_memory(place.memory.dtype), self.target.transposing_reads
+        assert reads is not None, f"{op.loc}: each lane reads for itself"
+        chunks = Chunks.of(op.read_shape, op.read_steps, op.rows)
+        parts = [
+            reads.load_transposed(self.f, place.bytes, self._address(op, place, at), self.note) for at in chunks.offsets
+        ]
+        return Held(op.result.type.shape, kind, op.rows, tuple(parts))
+
     def store(self, op: Store, x: Held, place: SharedPlace) -> None:
         fragments = FragmentStore.of(self.n, op, place.memory)
         if fragments:
             fragments.write(x, place.pointer)
             return
+        x, op = self._along_rows(x, op)
         chunks = self._chunks(op, x.shape, place)
         x = regrouped(self.f, x, chunks.width)
         condition = self._condition(op)
 
         def write() -> None:
-            for part, at in zip(x.parts, chunks.offsets, strict=True):
+            for at, part in _neighbours_first(place.memory, zip(chunks.offsets, x.parts, strict=True)):
                 where, aligned = self._address(op, place, at), self._alignment(op, place)
                 self.f.do(f"store {x.type} {part}, {self._pointer} {where}, align {aligned}")
 
@@ -70,6 +84,14 @@ class SharedAccess:
             self.f.when(condition, write, lambda: None)
         else:
             write()
+
+    def _along_rows(self, x: Held, op: Store) -> tuple[Held, Store]:
+        """The registers with those behind each other that lie so in memory."""
+        order = neighbours_last(op.steps, len(op.at) - 1)
+        if order == tuple(range(len(order))):
+            return x, op
+        places = np.arange(prod(x.shape)).reshape(x.shape).transpose(order)
+        return rearranged(self.f, x, places.shape, places), replace(op, steps=tuple(op.steps[i] for i in order))
 
     def load_each(self, op: LoadEach, place: SharedPlace) -> Held:
         kind = in_memory(place.memory.dtype)
@@ -120,7 +142,7 @@ class SharedAccess:
         assert not op.guard and not op.own, f"{op.loc}: nothing hangs over a shared memory"
         return self.n.truth(op.mask[0]) if op.mask else ""
 
-    def _address(self, op: Load | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
+    def _address(self, op: Load | LoadTransposed | Store, place: SharedPlace, at: tuple[int, ...]) -> str:
         number = offset(place.memory, *numbers_of(self.n, op.at, at)) * place.bytes
         assert isinstance(number, OffsetNumber)
         if self.note:  # slots lie far apart: beside its base an address must be small enough for an instruction
@@ -135,7 +157,7 @@ class SharedAccess:
     def _alignment(self, op: Load | Store, place: SharedPlace) -> int:
         """What the address of each chunk is surely a multiple of, in bytes, up to the widest access."""
         placement = place.memory.placement
-        chunk = placement.chunk if isinstance(placement, (Swizzled, Panels)) else 0
+        chunk = placement.chunk if isinstance(placement, Swizzle | Panels) else 0
         column = self.n.positions.of(op.at[-1]).divisor()
         steps = (step[-1] for step in op.steps if step[-1] != 1)
         row = row_elements(place.memory) if len(op.at) > 1 else 0
@@ -145,3 +167,12 @@ class SharedAccess:
         of = held(kind, width)
         x = self.f.value(f"load {of}, {self._pointer} {where}, align {aligned}{self.note}")
         return self.f.value(f"select i1 {condition}, {of} {x}, {of} zeroinitializer") if condition else x
+
+
+def _neighbours_first(
+    memory: Memory, chunks: Iterable[tuple[tuple[int, ...], str]]
+) -> Iterable[tuple[tuple[int, ...], str]]:
+    """Chunks that stand alike in their rows follow each other: LLVM then makes one store of two."""
+    if not isinstance(memory.placement, SwizzledByBits):
+        return chunks
+    return sorted(chunks, key=lambda chunk: in_its_place(memory, *chunk[0][-2:]))

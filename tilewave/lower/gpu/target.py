@@ -89,6 +89,14 @@ class Brings(Protocol):
         ...
 
 
+class TransposingReads(Protocol):
+    """How neighbouring lanes read rows of shared memory for each other, so that each gets a column."""
+
+    def load_transposed(self, f: LlvmFunction, element_bytes: int, pointer: str, note: str) -> str:
+        """8 bytes of each lane, as words."""
+        ...
+
+
 class LaneTarget(Protocol):
     @property
     def global_pointer(self) -> str:
@@ -179,6 +187,11 @@ class LaneTarget(Protocol):
     @property
     def brings(self) -> Brings | None:
         """How lanes load into shared memory past their registers; None where they cannot."""
+        ...
+
+    @property
+    def transposing_reads(self) -> TransposingReads | None:
+        """None where each lane reads for itself."""
         ...
 
     @property
