@@ -9,11 +9,12 @@ from tilewave import (
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
+    WorkgroupMapping,
     cast,
     exp2,
     f16,
     f32,
-    i32,
+    fma,
     iterate,
     maximum,
     mma,
@@ -42,6 +43,7 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
             WorkgroupConstraint(B, 1, 2),
             TilingConstraint(K2, BLOCK_K2),
             WaveConstraint(M, BLOCK_M / waves),
+            *([WorkgroupMapping("last_first()")] if is_causal else []),  # the longest first
         ]
     )
     def attention(
@@ -54,11 +56,12 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
 
         @iterate(K2, init_args=begin)
         def blocks(old_max, old_sum, acc):
-            x = mma(read(q), read(k), Register[B, M, K2, f32](0.0)) * scale
+            x = mma(read(q), read(k), Register[B, M, K2, f32](0.0))
             if is_causal:
-                x = select(self_index(M, i32) >= self_index(K2, i32), x, -math.inf)
+                x = select(self_index(M) >= self_index(K2), x, -math.inf)
             new_max = maximum(x.max(dim=K2), old_max)
-            shrink, p = (exp2(change, flush=True) for change in (old_max - new_max, x - new_max))
+            shrink = exp2((old_max - new_max) * scale, flush=True)
+            p = exp2(fma(x, scale, -new_max * scale), flush=True)
             new_sum = p.sum(dim=K2) + old_sum * shrink
             return new_max, new_sum, mma(cast(p, f16), read(v), acc * shrink)
 

@@ -5,6 +5,7 @@ from kernels import FORMATS
 from tilewave.ir.places import Places
 from tilewave.machine.chips import CHIPS, SM_90A
 from tilewave.mapping import as_mapping
+from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -31,9 +32,12 @@ from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_masked_steps import skip_masked_steps
+from tilewave.passes.skip_unit_factors import skip_unit_factors
+from tilewave.passes.skip_whole_masks import skip_whole_masks
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
@@ -44,6 +48,8 @@ from tilewave.passes.start_early import start_early
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.tell_whole_steps import tell_whole_steps
+from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
@@ -53,6 +59,7 @@ from tilewave.passes.widen_rows import widen_rows
 from tilewave.passes.widen_writes import WidenWrites
 
 PASSES = {
+    "add_up_parts": lambda text: add_up_parts,
     "alternate_depth": lambda text: alternate_depth,
     "chain_products": lambda text: chain_products,
     "choose_instructions": lambda text: ChooseInstructions(CHIPS[text], Places()),
@@ -77,6 +84,7 @@ PASSES = {
     "recompute_rows": lambda text: RecomputeRows(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
     "separate_edges": lambda text: separate_edges,
+    "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
     "simplify": lambda text: simplify,
@@ -90,9 +98,13 @@ PASSES = {
     "take_a_step": lambda text: take_a_step,
     "take_parts_first": lambda text: take_parts_first,
     "skip_masked_steps": lambda text: skip_masked_steps,
+    "skip_unit_factors": lambda text: skip_unit_factors,
+    "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
+    "tell_whole_steps": lambda text: tell_whole_steps,
+    "turn_narrow_products": lambda text: TurnNarrowProducts(CHIPS[text]),
     "turn_products": lambda text: turn_products,
     "unroll_slots": lambda text: UnrollSlots(),
     "use_copy_engine": lambda text: UseCopyEngine(CHIPS[text]),

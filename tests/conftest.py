@@ -28,9 +28,10 @@ settings.load_profile("tilewave")
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_cache_of_its_own(tmp_path_factory):
-    """Tests neither use what the user's cache holds nor fill it."""
+    """Tests neither use what the user's cache and records hold nor fill them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("TILEWAVE_RECORDS", "off")
         yield
 
 

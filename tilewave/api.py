@@ -21,6 +21,7 @@ from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
 from tilewave.lang.constraints import MMAType as MMAType
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
+from tilewave.lang.constraints import SplitConstraint as SplitConstraint
 from tilewave.lang.constraints import TilingConstraint as TilingConstraint
 from tilewave.lang.constraints import WaveConstraint as WaveConstraint
 from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
@@ -40,6 +41,7 @@ from tilewave.lang.ops import erf as erf
 from tilewave.lang.ops import exp as exp
 from tilewave.lang.ops import exp2 as exp2
 from tilewave.lang.ops import first_index as first_index
+from tilewave.lang.ops import fma as fma
 from tilewave.lang.ops import log as log
 from tilewave.lang.ops import log2 as log2
 from tilewave.lang.ops import log10 as log10
@@ -77,6 +79,7 @@ from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import Memory as Memory
 from tilewave.lang.types import Register as Register
 from tilewave.saved.loading import load as load
+from tilewave.tune.tune import Tune as Tune
 
 bf16 = BF16
 f8e4m3fn = F8E4M3FN

@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from tilewave.backend.targets import target_on
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import Compiled, WaveCompileOptions, compile_near, wave_compile
 from tilewave.errors import CallError, SymbolError, TraceError, here
 from tilewave.ir.core import word
 from tilewave.ir.types import I64, INDEX, DType
@@ -46,10 +46,17 @@ def compile_kernel(
 
 
 def compiled_for(
-    kernel: WaveKernel, target: str, subs: Mapping[Symbol, Any], longest: Mapping[Symbol, int]
+    kernel: WaveKernel,
+    target: str,
+    subs: Mapping[Symbol, Any],
+    longest: Mapping[Symbol, int],
+    sizes: Mapping[Symbol, int],
 ) -> Compiled:
-    """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are."""
-    return wave_compile(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel)
+    """The kernel for a target; sizes that `subs` does not tell stay open, `longest` says how long whole ones are.
+
+    `sizes` are those of the call that it is compiled for.
+    """
+    return compile_near(WaveCompileOptions(subs=subs, target=target, longest=longest), kernel, sizes)
 
 
 LEAST_WHOLE, LONG = 16, 2048
@@ -110,7 +117,7 @@ class KernelCalls:
             return
         symbols = self._given(call.symbols)
         places = self._places(call.arrays)
-        compiled = self._compiled(self._device(call.arrays, places), symbols, self._longest(places, symbols))
+        compiled = self._compiled(self._device(call.arrays, places), symbols, places)
         if where is not None:
             if len(self._without_symbols) >= KEPT_KERNELS:
                 self._without_symbols.clear()
@@ -173,8 +180,9 @@ class KernelCalls:
 
     # -- compiling
 
-    def _compiled(self, device: str, symbols: Mapping[Symbol, Any], longest: Mapping[Symbol, int]) -> Compiled:
+    def _compiled(self, device: str, symbols: Mapping[Symbol, Any], places: Places) -> Compiled:
         """The kernel for where the arrays are; sizes that arrays tell stay open, whoever else says them."""
+        longest = self._longest(places, symbols)
         subs = {s: value for s, value in symbols.items() if not self._is_told(s, value)}
         target = target_on(self.kernel.name, device).name
         said = target, *sorted((s.name, str(value)) for s, value in subs.items())
@@ -183,9 +191,17 @@ class KernelCalls:
             if len(self._kernels) >= KEPT_KERNELS:
                 self._kernels.pop(next(iter(self._kernels)), None)
             with _missing_told(self.kernel.name):
-                found = compiled_for(self.kernel, target, subs, longest)
+                found = compiled_for(self.kernel, target, subs, longest, self._sizes(places))
             key = said, *self._taken(found, longest).items()
             self._kernels[key] = found
+        return found
+
+    def _sizes(self, places: Places) -> dict[Symbol, int]:
+        """Those that the arrays of this call tell."""
+        found: dict[Symbol, int] = {}
+        for (_, kind), (_, shape) in zip(self.memories, places, strict=True):
+            pairs = zip(kind.dims, shape, strict=False)
+            found.update({dim: length for dim, length in pairs if isinstance(dim, Symbol)})
         return found
 
     def _taken(self, compiled: Compiled, longest: Mapping[Symbol, int]) -> Mapping[Symbol, int]:

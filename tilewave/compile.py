@@ -20,6 +20,7 @@ from tilewave.backend.targets import TARGETS, quoted, target_here, target_named,
 from tilewave.errors import (
     NOWHERE,
     CallError,
+    ConstraintError,
     SavedKernelError,
     SymbolError,
     TargetError,
@@ -45,12 +46,16 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place
 from tilewave.runtime.signature import Signature
 from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
 from tilewave.trace import TileRoom
+from tilewave.tune.space import undecided
+from tilewave.tune.tune import Tune
 
 if TYPE_CHECKING:
     from tilewave.emulator import EmulationReport, LoopStatistics
     from tilewave.emulator.findings import Check
     from tilewave.emulator.run import Order as WaveOrder
     from tilewave.passes.map_workgroups import TileOrder
+    from tilewave.tune.choose import TileChoice
+    from tilewave.tune.default import BySize
 
 T = TypeVar("T")
 Builder = Callable[[Kernel, Places], Build]
@@ -104,6 +109,8 @@ class WaveCompileOptions:
     many of these as fit, where it is not said."""
     longest: Mapping[Symbol, int] = field(default_factory=dict)
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
+    tune: Tune | None = None
+    """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -135,6 +142,10 @@ class Compiled:
     """Of its options, what was taken as something else."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
     """The same for the device of arrays that are not where this one runs, if its author named no target."""
+    choice: TileChoice | None = None
+    """The tile that was taken, where the author gave none, and why."""
+    by_size: BySize[Compiled] | None = field(default=None, repr=False)
+    """Where tiles are chosen by the sizes of each call: who serves which."""
 
     @property
     def name(self) -> str:
@@ -159,6 +170,9 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
+        if self.by_size is not None:
+            self.by_size.of(_shapes(arrays)).launch(arrays, values)
+            return
         try:
             self.build.call(arrays, values, self._sized)
         except WrongDevice as error:
@@ -404,6 +418,8 @@ class Compiled:
         With arrays, also what these keep the machine code of a GPU from.
         """
         found = Why.of(self.steps).of_options(self.not_taken)
+        if self.choice is not None:
+            found = found.of_choice(self.choice.declined())
         if not arrays:
             return found
         return found.of_a_call(self.build.declined_for(arrays, self.sizes.of_call(arrays, {}).parameters))
@@ -509,6 +525,14 @@ class _JudgedSizes:
         return all(condition.holds(values) for condition in self.compiled.assumed)
 
 
+def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Of the arrays of a call; of those that do not say it as numpy's do, as DLPack has them."""
+    try:
+        return [array.shape for array in arrays]
+    except AttributeError:
+        return [place_of(array)[1] for array in arrays]
+
+
 def _with_targets(error: WrongDevice) -> WrongDevice:
     """With the targets that would take the array where it lies."""
     fitting = targets_on(error.device)
@@ -523,17 +547,68 @@ EXAMPLES = {
 
 
 def wave_compile(options: WaveCompileOptions, kernel: WaveKernel) -> Compiled:
-    """Compile a kernel; it is left as it was, and may be compiled again with other options."""
+    """Compile a kernel; it is left as it was, and may be compiled again with other options.
+
+    Where symbols that stand for tiles have no value, they are chosen: for the sizes in `subs`, or those of each call.
+    """
+    return compile_near(options, kernel, {})
+
+
+def compile_near(options: WaveCompileOptions, kernel: WaveKernel, sizes: Mapping[Symbol, int]) -> Compiled:
+    """The same, where a call with these sizes is expected first; it serves all that the options leave open."""
     _check_kinds(options, kernel)
     target = target_named(set_default_run_config(options).target or "")
-    wanted = _checked_options(options, target)
-    compiled = compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+    _check_tune(options.tune or kernel.tune)
+    if undecided(kernel, options.subs, _open_symbols(options.dynamic_symbols)):
+        compiled = _choosing(options, kernel, target, sizes)
+    else:
+        compiled = _compiled(options, kernel, target)
 
     @cache
     def there(device: str) -> Compiled:
         return wave_compile(replace(options, target=target_on(kernel.name, device).name), kernel)
 
     return compiled if options.target else replace(compiled, elsewhere=there)
+
+
+def _compiled(options: WaveCompileOptions, kernel: WaveKernel, target: Backend) -> Compiled:
+    wanted = _checked_options(options, target)
+    return compile_with(options, kernel, lambda tiles, places: target.build(tiles, places, wanted))
+
+
+MOST_TRIED = 8
+"""Tiles that are compiled, the best first, until one is not refused: the model does not know all that passes do."""
+
+
+def _choosing(
+    options: WaveCompileOptions, kernel: WaveKernel, target: Backend, sizes: Mapping[Symbol, int]
+) -> Compiled:
+    """With tiles as the model chooses them; where sizes are open, for each bucket of them when its first call comes."""
+    with IMPORTING:
+        from tilewave.tune.default import BySize, UndecidedKernel  # noqa: PLC0415  most give their tiles
+
+    tune: Tune | None = options.tune or kernel.tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
+    tiles = UndecidedKernel.of(kernel, *facts)
+    known: dict[str, Compiled] = {}
+
+    def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
+        refused: TilewaveError | None = None
+        for choice in tiles.choices(buckets)[:MOST_TRIED]:
+            try:
+                if choice.text not in known:
+                    told = replace(options, subs={**options.subs, **choice.point})
+                    known[choice.text] = _compiled(told, tiles.decided(choice), target)
+            except ConstraintError as error:
+                refused = refused or error
+            else:
+                return replace(known[choice.text], choice=choice)
+        raise refused or tiles.nothing_fits()
+
+    if not tiles.left_open:
+        return for_buckets(None)
+    serving = BySize(tiles.told, for_buckets)
+    return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
@@ -582,6 +657,11 @@ def _check_schedule(schedule: object) -> None:
     named = next((s for s in SchedulingType if str(schedule).lower() in (s.value, f"schedulingtype.{s.value}")), None)
     remedy = f"write schedule=SchedulingType.{(named or SchedulingType.PREFETCH).name}"
     raise TilewaveError(f"schedule is {schedule!r}, no SchedulingType", loc=here(), remedy=remedy)
+
+
+def _check_tune(tune: object) -> None:
+    if tune is not None and not isinstance(tune, Tune):
+        raise TilewaveError(f"tune is {tune!r}, no Tune", loc=here(), remedy="write tune=Tune(BLOCK_M=(64, 128))")
 
 
 def _check_kinds(options: object, kernel: object) -> None:

@@ -18,7 +18,7 @@ from tilewave.errors import Loc, TraceError, here
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Op, Value
 from tilewave.ir.ops import FloorDiv, Mul
-from tilewave.ir.types import INDEX_SCALAR, Type
+from tilewave.ir.types import INDEX_SCALAR, DType, Type
 
 Index = Any
 """An int, or a number that is known only when the kernel runs."""
@@ -42,6 +42,8 @@ class WalkedDimension:
     step: int
     iters: Any = None
     """The author's expression for how many steps there are at most; None: as many as it takes."""
+    parts: int = 1
+    """Into how many its steps are cut, for workgroups that add up one tile together."""
 
     @property
     def ends_with_a_step(self) -> bool:
@@ -66,6 +68,41 @@ class TileRoom:
 
 
 ANYWHERE = TileRoom()
+
+
+@dataclass(frozen=True)
+class TileTransfer:
+    """A tile that is read or written, by its dims, within the loops that walk `walked`."""
+
+    memory: str
+    dims: tuple[Any, ...]
+    dtype: DType
+    is_written: bool
+    walked: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TileProduct:
+    """A matrix product of tiles, by their dims, within the loops that walk `walked`."""
+
+    rows: Any
+    cols: Any
+    depth: Any
+    batch: tuple[Any, ...]
+    dtype: DType
+    acc: DType
+    walked: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TileWork:
+    """What one tile of a kernel takes, in dims: how long these are, and how they are cut, is said elsewhere."""
+
+    transfers: tuple[TileTransfer, ...] = ()
+    products: tuple[TileProduct, ...] = ()
+
+
+NO_WORK = TileWork()
 
 
 @dataclass
@@ -98,8 +135,8 @@ class Trace(Builder):
     unplaced: frozenset[Any] = frozenset()
     """Dimensions cut over the grid whose tiles the kernel's own loop places: where they begin, nobody else knows."""
     room: TileRoom = ANYWHERE
-    product: tuple[Hashable, Hashable] | None = None
-    """The dims of the rows and columns of the first matrix product."""
+    transfers: list[TileTransfer] = field(default_factory=list)
+    products: list[TileProduct] = field(default_factory=list)
 
     def emit(self, cls: Callable[..., Op], *parts: Any, type: Type, name: str = "") -> Value:
         loc = self.locate()
@@ -126,6 +163,11 @@ class Trace(Builder):
 
     def set_symbol(self, symbol: Hashable, number: Number) -> None:
         self.symbols[symbol] = self.settable[symbol] = number
+
+    @property
+    def walked(self) -> tuple[Any, ...]:
+        """The dimensions that the loops around this walk."""
+        return tuple(dim for dim in self.walks if dim in self.windows)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

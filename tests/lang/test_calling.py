@@ -45,9 +45,9 @@ def compiles(monkeypatch):
     """The targets and symbols of what calls compile."""
     seen = []
 
-    def counted(kernel, target, subs, longest):
+    def counted(kernel, target, subs, longest, sizes):
         seen.append((target, {s.name: str(value) for s, value in {**subs, **longest}.items()}))
-        return compiled_for(kernel, target, subs, longest)
+        return compiled_for(kernel, target, subs, longest, sizes)
 
     compiled_for = tilewave.call.compiled_for
     monkeypatch.setattr(tilewave.call, "compiled_for", counted)
@@ -309,9 +309,9 @@ def test_sizes_that_do_not_agree_are_told_with_both_arrays(compiles):
 
 def test_a_symbol_that_nobody_gives_is_asked_for():
     a, b, c = arrays(20, 30, 40)
-    assert refused(SymbolError, lambda: made({BLOCK_M: 16, BLOCK_K: 16})(a, b, c, 1.0), c) == (
-        "gemm: BLOCK_N has no value, and no array tells it",
-        "write gemm(…, BLOCK_N=…), or @wave(constraints, subs={BLOCK_N: …})",
+    assert refused(SymbolError, lambda: made(BLOCKS, [GridConstraint(sym.COUNT)])(a, b, c, 1.0), c) == (
+        "gemm: COUNT has no value, and no array tells it",
+        "write gemm(…, COUNT=…), or @wave(constraints, subs={COUNT: …})",
     )
     assert refused(SymbolError, lambda: made({**BLOCKS, BLOCK_M: BLOCK_N * sym.TIMES})(a, b, c, 1.0), c)[0] == (
         "gemm: TIMES has no value, and no array tells it"
@@ -404,7 +404,7 @@ def test_the_decorators_subs_are_checked_where_they_stand(subs):
 
 def test_what_calls_leave_behind_is_bounded(monkeypatch):
     copy = copy_kernel()
-    monkeypatch.setattr(tilewave.call, "compiled_for", lambda kernel, target, subs, longest: Fake())
+    monkeypatch.setattr(tilewave.call, "compiled_for", lambda *facts: Fake())
 
     class Fake:
         def launch(self, arrays, values):

@@ -34,12 +34,12 @@ OPEN_AND_WHOLE = (
 CASES = {
     "a symbol without a value": (
         SymbolError,
-        HEAD.replace("K, 32", "K, T") + GEMM + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
+        HEAD + "tiles += [GridConstraint(T)]\n" + GEMM + "wave_compile(WaveCompileOptions(subs=sizes), gemm)",
         """
         T has no value
-          gemm.py:6
-              tiles = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, T)]
-                                                                                     ^^^^^^^^^^^^^^^^^^^^^^
+          gemm.py:8
+              tiles += [GridConstraint(T)]
+                        ^^^^^^^^^^^^^^^^^
           give it one: WaveCompileOptions(subs={T: …, …})
         """,
     ),

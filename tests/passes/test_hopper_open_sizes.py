@@ -6,14 +6,21 @@ from functools import cache
 import numpy as np
 import pytest
 from hopper_kernels import biased, both, ops
-from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, poisoned
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poisoned, sizes
 from lane_runs import operands
 from seeds import SEEDS
 
 from tilewave import *
 from tilewave.analysis.splits import EqualParts, Split
 from tilewave.interp.lanes import interpret_lanes
-from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
+from tilewave.ir.last_round import (
+    HAND_OVER_BYTES,
+    equal_parts,
+    parts_that_pay,
+    range_sharers,
+    reciprocal,
+    reciprocal_shift,
+)
 from tilewave.ir.launch import HostLaunch, bind
 from tilewave.ir.ops import (
     CopyAsyncCluster,
@@ -104,6 +111,39 @@ def test_nobody_shares_where_there_is_nothing_left_or_numbers_would_not_fit(deci
     assert decide(10, 0, 132, 128, HAND_OVER) == 0
     assert decide(60, 4096, 132, 128, HAND_OVER) > 0
     assert decide(60, 1 << 24, 132, 128, HAND_OVER) == 0
+
+
+@pytest.mark.parametrize(
+    ("tiles", "steps", "parts"),
+    [(128, 128, 1), (64, 224, 2), (8, 1024, 16), (2, 512, 11), (132, 4096, 1), (200, 4096, 1), (8, 1, 1), (1, 0, 1)],
+)
+def test_how_many_parts_pay(tiles, steps, parts):
+    assert parts_that_pay(tiles, steps, 132, 128) == parts
+
+
+def test_parts_that_pay_are_the_quickest_of_all():
+    rng = random.Random(3)
+    for _ in range(400):
+        tiles, steps = rng.randint(1, 131), rng.randint(1, 1500)
+        ways = range(1, min(132 // tiles, steps) + 1)
+        times = {p: -(-steps // p) * 128 + (p * HAND_OVER if p > 1 else 0) for p in ways}
+        assert times[parts_that_pay(tiles, steps, 132, 128, HAND_OVER)] == min(times.values())
+
+
+@pytest.mark.parametrize("shape", [(16, 64, 2048), (16, 200, 1024), (3, 64, 8), (1, 1, 0), (33, 130, 72)], ids=str)
+def test_few_small_tiles_are_shared_and_many_are_not(shape):
+    """Several workgroups of such tiles fit on a processor; where tiles are few, parts of them keep more of it busy."""
+    subs = {s: v for s, v in sizes(0, 0, 0, 16, 64, 64).items() if v}
+    made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), gemm())
+    tiles, steps = -(-shape[0] // 16) * -(-shape[1] // 64), max(1, -(-shape[2] // 64))
+    bound = bind(made.build.lanes, dict(zip("MNK", shape, strict=True)))
+    assert bound.workgroups == (range_sharers(tiles, steps, 132, 128, HAND_OVER_BYTES) or tiles)
+    many = bind(made.build.lanes, {"M": 16, "N": 64 * 500, "K": 64 * 64})
+    assert many.workgroups == 500
+    a, b = operands(shape)
+    c = poisoned(shape[:2], f32)
+    made.interpret(a, b, c, level="lane", order="random")
+    check_product(c, a, b)
 
 
 DIVISORS = (1, 2, 3, 5, 7, 12, 63, 64, 65, 192, 1000, 4160, 65535, (1 << 20) + 3, (1 << 30) - 1, (1 << 31) - 1)

@@ -311,7 +311,7 @@ def test_tiles_that_no_group_computes_are_refused():
         "a tile of 256x256 leaves each lane 256 sums to hold, but sm_90a has registers for 192",
         "make the tile of M or that of N smaller",
     )
-    assert told((64, 64, 64), (150, 250, 32)) == (
+    assert told((64, 64, 64), (192, 250, 32)) == (
         "a tile of 192x256 leaves each lane 384 sums to hold, but sm_90a has registers for 192",
         "make the tile of M or that of N smaller",
     )

@@ -13,6 +13,7 @@ import pytest
 from checked import PASSES, SEPARATOR
 from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, compiled, gemm, sizes, tiling
 
+import tilewave.analysis
 import tilewave.passes
 from tilewave import *
 from tilewave.backend.amd import program as amd_program
@@ -20,6 +21,7 @@ from tilewave.backend.nvidia import build, program
 from tilewave.ir.parse import parse
 from tilewave.ir.reasons import Reason
 from tilewave.machine.chips import SM_90A
+from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.unroll_slots import UnrollSlots
@@ -124,6 +126,10 @@ def capped():
         write(total, c)
 
     return capped
+
+
+def in_parts():
+    return wave([*tiling(), SplitConstraint(K, 2)])(gemm().function)
 
 
 def begun():
@@ -322,6 +328,13 @@ def steps_at_the_call():
     return of_text(text.replace("(%a:", "(%steps: index, %a:"), SplitLastRound(2))
 
 
+def open_off_lines():
+    tile = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 16}
+    tiles = compiled(gemm(), target="numpy", subs=tile).kernel
+    few = SplitLastRound(132, line_bytes=128, open_on_lines=False, only_few=True)
+    return [(d, source(d.loc)) for d in few(tiles).declined]
+
+
 def fewer_stages():
     tile = (128, 256, 64)
     found = compiled(narrow(c_dims=(M, N)), target="sm_90a", subs=subs_of({"shape": (1024, 1024, 512), "tile": tile}))
@@ -425,14 +438,15 @@ CASES = {
     "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
-    "split_last_round.NOT_ONE_LOOP": by(SplitLastRound(2), in_two_loops),
-    "split_last_round.DOES_MORE": by(SplitLastRound(2), capped),
-    "split_last_round.UNKNOWN_STEPS": steps_at_the_call,
-    "split_last_round.NOT_FROM_ZERO": by(SplitLastRound(2), begun),
-    "split_last_round.WRITES_BEFORE": by(SplitLastRound(2), written_first),
-    "split_last_round.READS_WRITTEN": by(SplitLastRound(2), added_to),
+    "rounds.NOT_ONE_LOOP": by(SplitLastRound(2), in_two_loops),
+    "rounds.DOES_MORE": by(SplitLastRound(2), capped),
+    "rounds.UNKNOWN_STEPS": steps_at_the_call,
+    "rounds.NOT_FROM_ZERO": by(SplitLastRound(2), begun),
+    "rounds.WRITES_BEFORE": by(SplitLastRound(2), written_first),
+    "rounds.READS_WRITTEN": by(SplitLastRound(2), added_to),
     "split_last_round.AS_QUICK": by(SplitLastRound(2), gemm),
     "split_last_round.BEYOND": by(SplitLastRound(2, 0, 128), exponents, shape=(192, 64, 40), tile=(64, 64, 8)),
+    "split_last_round.OFF_LINES": open_off_lines,
     "split_tiles.CANNOT_BE_CUT": checked("split_tiles", "a_product", ("    yield([", "    barrier()\n    yield([")),
     "split_tiles.LOOP_DECIDES": checked("split_tiles", "a_number_carried_with_the_tile_stays_whole"),
     "split_tiles.ALONG_ITSELF": checked("split_tiles", "a_tile_times_itself_stays_whole"),
@@ -530,13 +544,15 @@ CASES = {
     "nvidia.program.NOT_COPIED": called("sm_90a", 4096, (136, 2)),
     "nvidia.program.ONE_BY_ONE": called("sm_90a", 4096, (2, 512)),
     "nvidia.program.NARROW": called("sm_90a", 4098, (128, 2)),
+    "add_up_parts.BY_ITSELF": by(add_up_parts, in_parts),
     "nvidia.build.TWO_FIT": on("sm_90a", narrow, shape=(2048, 1024, 64), tile=(64, 64, 64)),
 }
 
 
 def reasons():
-    """All that passes and builds declare."""
-    modules = [f"tilewave.passes.{m.name}" for m in pkgutil.iter_modules(tilewave.passes.__path__)]
+    """All that passes, what they ask, and builds declare."""
+    rooms = tilewave.passes, tilewave.analysis
+    modules = [f"{room.__name__}.{m.name}" for room in rooms for m in pkgutil.iter_modules(room.__path__)]
     for module in map(importlib.import_module, modules):
         own = {n: r for n, r in vars(module).items() if isinstance(r, Reason)}
         yield from ((f"{module.__name__.rpartition('.')[2]}.{name}", reason) for name, reason in own.items())
@@ -589,5 +605,7 @@ def test_whatever_is_declined_is_a_reason_at_the_top_of_its_module():
 def test_every_declared_reason_is_used():
     for name in REASONS:
         module, _, constant = name.rpartition(".")
-        path = f"backend/{module.replace('.', '/')}.py" if "." in module else f"passes/{module}.py"
-        assert (PACKAGE / path).read_text().count(constant) > 1, f"{name} is never said"
+        rooms = ["backend"] if "." in module else ["passes", "analysis"]
+        paths = [PACKAGE / room / f"{module.replace('.', '/')}.py" for room in rooms]
+        text = "".join(path.read_text() for path in paths if path.exists())
+        assert text.count(constant) > 1, f"{name} is never said"

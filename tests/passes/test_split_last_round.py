@@ -38,6 +38,7 @@ from tilewave.errors import InterpreterError
 from tilewave.interp.exchanges import ExchangeSlots
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.interp.tiles import interpret
+from tilewave.ir.launch import bind
 from tilewave.ir.ops import HandOver, Loop, MakeExchange, Read, TakeOver, Write
 from tilewave.ir.parse import parse
 from tilewave.ir.places import Places
@@ -46,6 +47,7 @@ from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
 from tilewave.passes.simplify import simplify
 from tilewave.passes.split_last_round import SplitLastRound
+from tilewave.passes.take_a_step import take_a_step
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -283,6 +285,29 @@ def test_what_is_handed_over_comes_before_what_is_waited_for(monkeypatch):
         shape = FORMS[form][1]
         interpret(split(tiles_of(shape), 3), [*operands(shape), poisoned(shape[:2], f32)], {})
         assert happened == events
+
+
+def first_steps(kernel):
+    """Where along the depth each workgroup begins."""
+    found = {}
+    for visit in visits(kernel, {}, (Read,)):
+        for w, k in zip(visit.workgroups.tolist(), visit.at[1].tolist(), strict=True):
+            found[w] = min(k, found.get(w, k))
+    return [found[w] for w in range(kernel.workgroups)]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_neighbours_have_the_same_steps_of_different_tiles_where_no_round_is_full(is_open):
+    """Both then find in the cache what they share."""
+    shape = (128, 128, 80)
+    kernel = tiles_of(shape)
+    if is_open:
+        subs = {s: v for s, v in sizes(0, 0, 0, *TILE).items() if v}
+        tiles = wave_compile(WaveCompileOptions(subs=subs, target="numpy"), gemm()).kernel
+        parted = bind(SplitLastRound(8, 0)(take_a_step(tiles)), dict(zip("MNK", shape, strict=True)))
+    else:
+        parted = split(kernel, 8)
+    assert first_steps(parted) == [0, 0, 0, 0, 32, 32, 32, 32]
 
 
 # -- what stays as it was

@@ -37,11 +37,13 @@ from tilewave.ir.ops import (
     Div,
     Elementwise,
     Equal,
+    Fma,
     Loop,
     Max,
     Min,
     Mma,
     Mul,
+    Neg,
     Or,
     Permute,
     Reduce,
@@ -61,8 +63,18 @@ class Carried:
     axes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Finite:
+    """A number, wherever what the loop carries is one: no larger than that."""
+
+    value: Value
+
+
 Known = Any
-"""One number for all elements, as numpy has it; `Carried`; None for anything else."""
+"""One number for all elements, as numpy has it; `Carried`; `Finite`; None for anything else."""
+
+
+CARRIED = (Carried, Finite)
 
 
 def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
@@ -123,6 +135,10 @@ class _Step:
                 return np.True_
             case Elementwise(), _ if operands and all(_is_constant(x) for x in operands):
                 return elementwise(op, operands)
+            case Neg(), [Carried() | Finite() as x]:
+                return Finite(x.value)
+            case Fma(), [a, b, (Carried() | Finite()) as c] if _is_constant(a) and _is_constant(b) and np.isinf(a * b):
+                return self.as_number(c, float(a * b))
             case _, [a, b]:
                 return self.combined(op, a, b)
             case _:
@@ -140,7 +156,7 @@ class _Step:
 
     def combined(self, op: Op, a: Known, b: Known) -> Known:
         """Of two of which one is carried at least."""
-        if isinstance(b, Carried) and isinstance(op, (Add, Mul, Max, Min, Equal)) and not isinstance(a, Carried):
+        if isinstance(b, CARRIED) and isinstance(op, (Add, Mul, Max, Min, Equal)) and not isinstance(a, CARRIED):
             a, b = b, a
         match op:
             case Max() | Min() if _same(a, b):
@@ -153,16 +169,18 @@ class _Step:
                 return a
             case Mul() | Div() if _is(b, 1):
                 return a
+            case Mul() if isinstance(a, CARRIED) and _is_constant(b) and abs(b) <= 1:
+                return Finite(a.value)
             case Sub() if isinstance(a, Carried) and _same(a, b):
                 return self.as_number(a, 0.0)
-            case Sub() if _is_infinite(a) and isinstance(b, Carried):
+            case Sub() if _is_infinite(a) and isinstance(b, CARRIED):
                 return self.as_number(b, a)
             case Equal() if isinstance(a, Carried) and _is_infinite(b):
                 return self.as_number(a, np.False_)
             case _:
                 return None
 
-    def as_number(self, carried: Carried, found: Known) -> Known:
+    def as_number(self, carried: Carried | Finite, found: Known) -> Known:
         """What is found where this is a number, and neither infinite nor none."""
         if not carried.value.type.dtype.is_float:
             return None
@@ -185,7 +203,7 @@ def _moved(op: Broadcast | Permute, x: Known) -> Known:
 
 
 def _is_constant(x: Known) -> bool:
-    return x is not None and not isinstance(x, Carried)
+    return x is not None and not isinstance(x, CARRIED)
 
 
 def _is(x: Known, number: float) -> bool:
@@ -197,6 +215,8 @@ def _is_infinite(x: Known) -> bool:
 
 
 def _same(a: Known, b: Known) -> bool:
+    if isinstance(a, Finite) or isinstance(b, Finite):
+        return False
     if isinstance(a, Carried) or isinstance(b, Carried):
         return bool(a == b)
     return a is not None and b is not None and bool(a == b)

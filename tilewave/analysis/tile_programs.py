@@ -15,7 +15,8 @@ def computes_one_tile(kernel: Kernel) -> bool:
     numbers = [op for op in walk(kernel.body) if isinstance(op, Workgroup)]
     products = any(isinstance(op, Mma) for op in walk(kernel.body))
     known = all(op in tops for op in numbers) and not any(isinstance(op, Allocate) for op in tops)
-    return products and bool(numbers) and known and not nested
+    counted = bool(numbers) or kernel.workgroups == 1
+    return products and counted and known and not nested
 
 
 def only_adds_up(op: Op) -> bool:

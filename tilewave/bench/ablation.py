@@ -82,7 +82,10 @@ def ablation_named(name: str) -> Ablation:
 
 
 NEEDED = (
+    "turn_narrow_products",
     "take_a_step",
+    "share_parts",
+    "add_up_parts",
     "choose_instructions",
     "pad_products",
     "shift_through_shared",
@@ -97,8 +100,8 @@ NEEDED = (
     "fit_shared",
     "simplify",
 )
-"""Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes do not need;
-the others can be left out."""
+"""Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles
+and sums in one part do not need; the others can be left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:

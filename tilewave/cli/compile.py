@@ -82,7 +82,9 @@ def _record(c: Compiled) -> dict[str, Any]:
     code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
     declined = [row.record for row in _why(c)]
     launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
-    return {"target": c.target, **launch, "tiles": str(c.proof), **code, **c.build.figures, "declined": declined}
+    chosen = {"chosen": c.choice.text} if c.choice else {}
+    facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
+    return {**facts, **c.build.figures, "declined": declined}
 
 
 def _why(c: Compiled) -> Why:

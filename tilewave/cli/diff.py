@@ -151,6 +151,15 @@ def fixed_in(
         return found.compiled or _compile(found, sizes, options, ())
 
 
+def kernels_in(file: Path) -> list[WaveKernel]:
+    """The kernels of a file that it leaves uncompiled."""
+    with _as_a_program(file):
+        found = _found_in(file, {}, ())
+        if found.compiled:
+            raise TilewaveError(f"{file} compiles its kernels itself", remedy="leave wave_compile out of it")
+        return found.kernels
+
+
 def _want_sizes(kernel: str, missing: Sequence[str], remedy: str) -> None:
     if missing:
         what = f"{kernel}: how large its arrays are depends on {', '.join(missing)}"

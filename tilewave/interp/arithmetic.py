@@ -29,6 +29,7 @@ from tilewave.ir.ops import (
     Exp2Flushed,
     Floor,
     FloorDiv,
+    Fma,
     Function,
     Less,
     LessEqual,
@@ -90,6 +91,19 @@ def _rounded_away(x: Any) -> Any:
     return np.copysign(np.where(np.abs(x - whole) >= 0.5, np.abs(whole) + 1, whole), x)
 
 
+def _multiplied_and_added(a: Any, b: Any, c: Any) -> Any:
+    """Of f32, rounded once: what float64 leaves over of a sum makes it odd, so that rounding again sees that it was."""
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)  # exact: 24 bits times 24
+    added = np.asarray(c, np.float64)
+    total = product + added
+    back = total - product
+    rest = (product - (total - back)) + (added - back)
+    bits = total.view(np.int64)
+    inexact = (rest != 0) & np.isfinite(total) & (bits & 1 == 0)
+    towards = np.where((rest > 0) == (total > 0), 1, -1)  # away from 0, or to it
+    return np.where(inexact, bits + towards, bits).view(np.float64).astype(np.float32)[()]
+
+
 def _is_float(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind not in "iub"
 
@@ -131,6 +145,7 @@ MEANING: dict[type[Op], Callable[..., Any]] = {
     RoundAway: _rounded_away,
     RoundEven: np.rint,
     Select: np.where,
+    Fma: _multiplied_and_added,
 }
 
 

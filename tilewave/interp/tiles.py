@@ -58,6 +58,7 @@ from tilewave.ir.ops import (
     Yield,
     ZeroAccumulator,
 )
+from tilewave.ir.parts import steps_of_a_part
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import DType, Memory, Scalar
@@ -257,8 +258,21 @@ class _Interpreter(InterpretedCall):
 
     def loop(self, op: Loop) -> tuple[Any, ...]:
         carried = tuple(self.env[v] for v in op.init)
+        if op.split > 1:
+            return self.parts(op, carried)
         for i in range(self.env[op.trips]):
             carried = self.block(op.body, i, *carried)
+        return carried
+
+    def parts(self, op: Loop, carried: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What each part adds up to, from zeros on, is added to what the parts before came to."""
+        steps = self.env[op.trips]
+        each = steps_of_a_part(steps, op.split)
+        for first in range(0, op.split * each, max(1, each)):
+            sums = tuple(np.zeros_like(v) for v in carried)
+            for i in range(first, min(first + each, steps)):
+                sums = self.block(op.body, i, *sums)
+            carried = tuple(a + b for a, b in zip(carried, sums, strict=True))
         return carried
 
     def loop_while(self, op: While) -> tuple[Any, ...]:

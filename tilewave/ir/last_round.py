@@ -10,6 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 from math import isqrt
 
+HAND_OVER_BYTES = 512
+"""Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
+added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
 AROUND = 2
 """Parts on each side of the best of an undivided number: rounding up moves it no further, which a test tries."""
 LARGEST = (1 << 31) - 1
@@ -48,6 +51,20 @@ def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_ov
         longest = -(-steps // parts)
         if left * parts % 2 == 0 and (parts - 1) * longest < steps:
             quickest = min(quickest, (longest * step_bytes + parts * hand_over_bytes, parts))
+    return quickest[1]
+
+
+@lru_cache(maxsize=KEPT)
+def parts_that_pay(
+    tiles: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int = HAND_OVER_BYTES
+) -> int:
+    """Into how many parts each of few tiles is best cut, where `workgroups` run at once; 1: whole tiles are as quick.
+
+    `step_bytes` are those of a row of an operand in one step. For whoever chooses tiles, or `SplitConstraint`.
+    """
+    quickest = steps * step_bytes, 1
+    for parts in _near(steps, step_bytes, hand_over_bytes, min(workgroups // max(1, tiles), steps)):
+        quickest = min(quickest, (-(-steps // parts) * step_bytes + parts * hand_over_bytes, parts))
     return quickest[1]
 
 

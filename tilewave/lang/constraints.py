@@ -137,6 +137,17 @@ class TilingConstraint(Constraint):
 
 
 @dataclass(frozen=True)
+class SplitConstraint(Constraint):
+    """The steps of `iterate` over `dim` are cut into `parts`, for workgroups that add up parts of one tile together."""
+
+    dim: Symbol
+    parts: Any
+
+    def __post_init__(self) -> None:
+        _as_expression(self, "parts")
+
+
+@dataclass(frozen=True)
 class GridConstraint(Constraint):
     """Exactly this many workgroups, in one dimension: a persistent kernel."""
 

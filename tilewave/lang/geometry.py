@@ -18,6 +18,7 @@ from tilewave.lang.constraints import (
     GridConstraint,
     HardwareConstraint,
     ReorderingConstraint,
+    SplitConstraint,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
@@ -190,12 +191,15 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     cuts = _all(constraints, WorkgroupConstraint)
     _refuse_twice(_all(constraints, TilingConstraint), "walked by iterate")
     _refuse_twice(_all(constraints, WaveConstraint), "cut among waves")
+    parts = _parts(constraints, subs)
     shares, counts = _shares([c for c in cuts if c.primary], subs)
     grid = _grid(counts, cuts)
     known = {s: v for s, v in subs.items() if not isinstance(v, Number)}
     _refuse_derived(constraints, {s for s in subs if s not in known and s not in dynamic})
     walks = {
-        c.dim: WalkedDimension(size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"), c.iters)
+        c.dim: WalkedDimension(
+            size(c.dim, subs, c.loc), positive(c.tile, subs, c.loc, "tile"), c.iters, parts.get(c.dim, 1)
+        )
         for c in _all(constraints, TilingConstraint)
         if c.tile is not None
     }
@@ -256,7 +260,24 @@ def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> 
                 )
 
 
-def _refuse_twice(constraints: Sequence[TilingConstraint] | Sequence[WaveConstraint], how: str) -> None:
+def _parts(constraints: Sequence[Constraint], subs: Subs) -> dict[Symbol, int]:
+    """Into how many parts the steps along each dim are cut."""
+    splits = _all(constraints, SplitConstraint)
+    _refuse_twice(splits, "cut into parts")
+    walked = [c.dim for c in _all(constraints, TilingConstraint) if c.tile is not None]
+    for c in splits:
+        if c.dim not in walked:
+            raise ConstraintError(
+                f"the steps along {c.dim} are to be cut into parts, but it is not walked step by step",
+                loc=c.loc,
+                remedy=f"add TilingConstraint({c.dim}, BLOCK_{c.dim}), or leave SplitConstraint out",
+            )
+    return {c.dim: positive(c.parts, subs, c.loc, "number of parts") for c in splits}
+
+
+def _refuse_twice(
+    constraints: Sequence[TilingConstraint] | Sequence[WaveConstraint] | Sequence[SplitConstraint], how: str
+) -> None:
     first: dict[Symbol, Loc] = {}
     for c in constraints:
         if c.dim in first:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
 from tilewave.forks import IMPORTING
@@ -23,7 +23,7 @@ from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.symbols import Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
-from tilewave.trace import ANYWHERE, DimensionWindow, TileRoom, Trace, tracing
+from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileRoom, TileWork, Trace, tracing
 
 Argument = MemoryArgument | ScalarArgument
 
@@ -37,6 +37,8 @@ class WaveKernel:
     loc: Loc
     subs: Mapping[Symbol, Any] = field(default_factory=dict)
     """What symbols are worth where neither the options nor a call say it."""
+    tune: Any = None
+    """Which tiles may be chosen, where none are given: a `Tune`, which the compiler reads."""
     kept: dict[str, Any] = field(default_factory=dict, repr=False)
     """What calls left for later ones."""
 
@@ -75,9 +77,12 @@ def _calling() -> ModuleType:
 
 
 def wave(
-    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None
+    constraints: Sequence[Constraint], subs: Mapping[Symbol, Any] | None = None, tune: Any = None
 ) -> Callable[[Callable[..., Any]], WaveKernel]:
-    """Make a kernel of a function; `subs` are values of symbols for all who do not give others."""
+    """Make a kernel of a function; `subs` are values of symbols for all who do not give others.
+
+    `tune` is a `Tune`: among which values those are chosen that nobody gives.
+    """
     loc = here()
     own = given_subs({} if subs is None else subs)
     if isinstance(constraints, Constraint) or not isinstance(constraints, Iterable):
@@ -88,7 +93,7 @@ def wave(
             raise ConstraintError(
                 f"{c!r} is no constraint", loc=loc, remedy="write WorkgroupConstraint(M, BLOCK_M, 0), …"
             )
-    return lambda function: WaveKernel(function, constraints, _definition(function, loc), own)
+    return lambda function: WaveKernel(function, constraints, _definition(function, loc), own, tune)
 
 
 def _definition(function: Callable[..., Any], otherwise: Loc) -> Loc:
@@ -105,6 +110,8 @@ class TracedKernel:
     places: Places
     assumed: tuple[Assumed, ...] = ()
     """What is taken for granted of the numbers of a call."""
+    work: TileWork = NO_WORK
+    """What one tile takes."""
 
 
 def trace_kernel(
@@ -136,11 +143,19 @@ def trace_kernel(
     args = [a.value for a in given] + list(numbers.values())
     body = trace.block(args)
     body = replace(body, ops=(*trace.allocations, *body.ops))
-    dims = trace.product or sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
-    places = places_of(kernel.constraints, geometry, cast(Sequence[Symbol], dims), kernel.loc)
+    dims = _rows_and_cols(trace, geometry)
+    places = places_of(kernel.constraints, geometry, dims, kernel.loc)
     limits = tuple((numbers[dim].name, *limit) for dim, limit in trace.limits.items())
     made = replace(_with_wishes(kernel, geometry, dims, body), limits=limits)
-    return TracedKernel(at_launch(made), geometry.order, places, left)
+    work = TileWork(tuple(trace.transfers), tuple(trace.products))
+    return TracedKernel(at_launch(made), geometry.order, places, left, work)
+
+
+def _rows_and_cols(trace: Trace, geometry: Geometry) -> Sequence[Symbol]:
+    """The dims of the first matrix product, or else those that are cut over the grid."""
+    if trace.products:
+        return trace.products[0].rows, trace.products[0].cols
+    return sorted(geometry.shares, key=lambda d: geometry.shares[d].axis)[:2]
 
 
 def unsaid_sizes(kernel: WaveKernel, sizes: Mapping[Symbol, Any]) -> list[Symbol]:

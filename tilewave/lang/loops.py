@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
+from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
@@ -119,7 +120,9 @@ class Carrying:
         found = [Traced(trace, v, x.dims) for v, x in zip(results, self.init, strict=False)]
         return None if not found else found[0] if len(found) == 1 else tuple(found)
 
-    def looped(self, trips: Value, count: Value, place: Callable[[], None], optional: bool = False) -> Any:
+    def looped(
+        self, trips: Value, count: Value, place: Callable[[], None], optional: bool = False, parts: int = 1
+    ) -> Any:
         """So many rounds of the author's function, each behind what `place` tells of it."""
         trace = self.trace
         with trace.scope():
@@ -132,7 +135,7 @@ class Carrying:
             block = substitute_block(block, self.unchanged())
         results = self.results(changed)
         init = tuple([x.value for x in self.init] + [self.before[s].value for s in changed])
-        trace.effect(ir.Loop, trips, init, block, optional, results=results)
+        trace.effect(ir.Loop, trips, init, block, optional, parts, results=results)
         return self.finish(changed, results)
 
     def results(self, changed: list[Any]) -> tuple[Value, ...]:
@@ -175,7 +178,18 @@ class _Walk(Carrying):
             number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
             trace.windows[self.axis] = DimensionWindow(number * self.walk.step, self.walk.step)
 
-        return self.looped(trips, count, place)
+        result = self.looped(trips, count, place, parts=self.walk.parts)
+        if self.walk.parts > 1 and not only_adds_up(trace.ops[-1]):
+            raise self.is_no_sum(self.walk.parts)
+        return result
+
+    def is_no_sum(self, parts: int) -> TilewaveError:
+        acc = next(iter(signature(self.body).parameters), "acc")
+        return TraceError(
+            f"{self.body.__name__} does more than add products up, and only sums can be cut into {parts} parts",
+            loc=here(),
+            remedy=f"return mma(…, {acc}), or leave out the SplitConstraint of {self.axis}",
+        )
 
     def most_steps(self) -> Any:
         """As many as cover the dimension, or fewer where the author says so."""

@@ -35,7 +35,7 @@ from tilewave.lang.values import (
     together,
     want_number,
 )
-from tilewave.trace import DimensionWindow, Trace, current
+from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, Trace, current
 
 # -- memory ---------------------------------------------------------------------------------------------------------
 
@@ -49,6 +49,7 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
+    trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), kind.dtype, False, trace.walked))
     through = memory.through
     place = _Place(trace, memory, tile_dims, mapping.outputs if mapping else None, mapping.inputs if mapping else None)
     if place.is_window():
@@ -74,6 +75,7 @@ def write(
     _want_mapping("write", mapping)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
+    trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), tile.dtype, True, trace.walked))
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
     if trace.mask is not None:
         tile = _where_it_holds(trace, tile, place)
@@ -243,7 +245,7 @@ def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> T
     if cols in a.dims and rows in b.dims and rows not in a.dims:
         a, b = b, a
     (depth,) = (d for d in a.dims if d in b.dims and d not in acc.dims)
-    trace.product = trace.product or (rows, cols)
+    trace.products.append(TileProduct(rows, cols, depth, tuple(batch), a.dtype, acc.dtype, trace.walked))
     x = _whole_depth(trace, in_order(a, (*batch, rows, depth)), depth)
     y = _whole_depth(trace, in_order(b, (*batch, cols, depth)), depth)
     wish = mma_type.value if mma_type else ""
@@ -405,6 +407,15 @@ def _both(a: Any, b: Any) -> tuple[Traced, Traced]:
     if not isinstance(a, Traced) and not isinstance(b, Traced):
         a = scalar(a, F32 if isinstance(a, float) or isinstance(b, float) else INDEX)
     return together(a, b)
+
+
+def fma(a: Any, b: Any, c: Any) -> Traced:
+    """a · b + c of f32, rounded once."""
+    for x in (a, b, c):
+        if isinstance(x, Traced) and x.dtype != F32:
+            remedy = "write cast(x, f32) first"
+            raise DTypeError(f"fma takes f32, not {describe(x)}", loc=here(), remedy=remedy)
+    return elementwise(ir.Fma, a, b, c)
 
 
 def cast(x: Traced, dtype: DType) -> Traced:

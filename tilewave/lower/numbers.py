@@ -285,6 +285,7 @@ LOWERINGS: dict[type[Op], Callable[[Written], str]] = {
     **dict.fromkeys((ir.Add, ir.Sub, ir.Mul, ir.Div, ir.Xor, ir.And, ir.Or), _arithmetic),
     ir.Comparison: _compared,
     ir.Select: _chosen,
+    ir.Fma: lambda w: w.intrinsic("fma"),
     ir.Min: lambda w: w.intrinsic("minimum" if w.dtype.is_float else "smin"),
     ir.Max: lambda w: w.intrinsic("maximum" if w.dtype.is_float else "smax"),
     ir.Not: lambda w: w.f.value(f"xor {w.kind} {w.operands[0]}, {splat_constant('i1', 'true', w.lanes)}"),

@@ -156,6 +156,8 @@ H200 = _hopper(
 )
 
 MACHINES: dict[str, Machine] = {m.name: m for m in (MI300X, MI325X, MI350X, MI355X, H100, H200)}
+STANDING_FOR: dict[str, Machine] = {m.target: m for m in (MI300X, MI355X, H200)}
+"""By chip: the card that predictions are made for where nobody names one."""
 
 
 def find(name: str) -> Machine:

@@ -45,7 +45,7 @@ from tilewave.ir.ops import (
     Select,
 )
 from tilewave.ir.reasons import Declined, Reason
-from tilewave.ir.rewrite import names, rewrite, rewrite_block, walk
+from tilewave.ir.rewrite import names, rewrite_block, walk
 from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar
 
 UNKNOWN_DIVISOR = Reason(
@@ -94,7 +94,9 @@ class MultiplyByReciprocals:
                 return None
             return _product(op, divisors, factors, unit, builder)
 
-        return rewrite(kernel, divide).declining(*declined)
+        launch, rest = launch_and_rest(kernel.body)  # whoever launches may divide
+        body = rewrite_block(rest, divide)
+        return replace(kernel, body=replace(body, ops=(*launch, *body.ops))).declining(*declined)
 
 
 def _product(op: FloorDiv, divisors: Sequence[int], factors: Sequence[int], unit: int, out: Builder) -> list[Op]:

@@ -39,12 +39,14 @@ from tilewave.ir.ops import (
     CopyAsyncSignal,
     Elementwise,
     Equal,
+    HandOver,
     Loop,
     MakeSignals,
     Or,
     Role,
     Store,
     StoreEach,
+    TakeOver,
     Workgroup,
 )
 from tilewave.ir.placements import lies_in, lies_on_lines, row_elements
@@ -435,7 +437,7 @@ class _Sharing:
         return self.in_turns(rewrite_block(substitute_block(body, new), both), self.writing_own)
 
     def writing_own(self, body: Block, members: _Members | None) -> Block:
-        """Only a tile of its own is written."""
+        """Only a tile of its own is written, and only parts of such are handed over and taken."""
         writes = members.writes if members else None
         if writes is None:
             return body
@@ -449,6 +451,11 @@ class _Sharing:
                         self.builder.locate = lambda: op.loc
                         allowed = self.builder.binary(And, mask[0], writes) if mask else writes
                         return [*self.builder.ops, replace(op, mask=(allowed,))]
+                case Loop(trips=trips, body=inner) if any(isinstance(o, (HandOver, TakeOver)) for o in inner.ops):
+                    with self.builder.region():
+                        self.builder.locate = lambda: op.loc
+                        times = Number(self.builder, writes).choose(Number(self.builder, trips), 0).value
+                        return [*self.builder.ops, replace(op, trips=times)]
                 case _ if any(lies_in(v, "global") for v in op.written):
                     raise NotImplementedError(f"{op.loc}: {op.name} cannot be kept from writing")
                 case _:

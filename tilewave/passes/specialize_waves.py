@@ -56,6 +56,11 @@ from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
 SIGNAL_BYTES = 8
+LEAST_STAGES = 4
+"""Three cost one percent on the shapes measured, two a third."""
+IN_FLIGHT_BYTES = 96 << 10
+"""Of a ring: with so much on its way memory is busy, and on an H200 more of it was no quicker. Two workgroups that have
+such a ring each fit on a processor."""
 
 WAVES_MEET = Reason(
     "waves hand global memory over to each other here, and a wave that runs ahead to bring tiles could not meet them: "
@@ -72,17 +77,17 @@ FEWER_STAGES = Reason(
 class SpecializeWaves:
     """`stages`: how many steps the ring holds; where shared memory is too small, fewer, but not below `fewest`.
 
-    Three stages cost one percent on the shapes measured, two a third. Waves that do not multiply keep
+    Unsaid, four, or as many as keep memory busy where tiles are small. Waves that do not multiply keep
     `producer_registers` for each lane, enough to ask for copies.
     """
 
     machine: Chip
-    stages: int = 4
+    stages: int | None = None
     fewest: int = 1
     producer_registers: int = 40
 
     def __repr__(self) -> str:
-        return f"SpecializeWaves({self.stages})"
+        return f"SpecializeWaves({self.stages or ''})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
         if kernel.level != "lane":
@@ -95,9 +100,10 @@ class SpecializeWaves:
             return kernel.declining(WAVES_MEET.at(meet.loc))
         stages = self.stages_for(kernel, homes)
         made = _Split(kernel, homes, stages, self.producer_registers).kernel()
-        if stages[-1] == self.stages:
+        wished = self.stages or LEAST_STAGES
+        if stages[-1] >= wished:
             return made
-        facts = {"stages": stages[-1], "wished": self.stages, "bytes": _ring_bytes(homes[-1])}
+        facts = {"stages": stages[-1], "wished": wished, "bytes": _ring_bytes(homes[-1])}
         return made.declining(FEWER_STAGES.at(next(op.loc for op in homes[-1].ops if isinstance(op, Copy)), **facts))
 
     def stages_for(self, kernel: Kernel, homes: Sequence[Block]) -> tuple[int, ...]:
@@ -106,8 +112,9 @@ class SpecializeWaves:
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
         *around, inner = (_ring_bytes(home) + 2 * SIGNAL_BYTES * len(streams(home)) for home in homes)
+        wished = self.stages or max(LEAST_STAGES, IN_FLIGHT_BYTES // _ring_bytes(homes[-1]))
         for outer in (2, 1) if around else (1,):
-            found = min(self.stages, (left - outer * sum(around)) // inner)
+            found = min(wished, (left - outer * sum(around)) // inner)
             if found >= 2:
                 break
         return (*[outer] * len(around), max(self.fewest, found))

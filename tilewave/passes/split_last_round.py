@@ -19,59 +19,26 @@ neighbours then still want the same. The last part may run beyond the end of its
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tilewave.analysis.depths import Depths
+from tilewave.analysis.rounds import SharedRounds, TileProgram, Turn, hands_over
 from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
-from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
-from tilewave.interp.tiles import touched
-from tilewave.ir.build import Builder, Number
-from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.last_round import LARGEST
-from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
+from tilewave.ir.build import Number
+from tilewave.ir.core import Kernel
+from tilewave.ir.last_round import HAND_OVER_BYTES, LARGEST
 from tilewave.ir.ops import (
-    Const,
     EqualShares,
-    HandOver,
     LastRound,
-    Loop,
-    MakeExchange,
     Mma,
     RangeSharers,
-    Read,
-    TakeOver,
-    While,
-    Workgroup,
 )
 from tilewave.ir.placements import lies_on_lines
 from tilewave.ir.reasons import Left, Reason, want
-from tilewave.ir.rewrite import names, substitute, substitute_block, walk
-from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import INDEX_SCALAR
 
-HAND_OVER_BYTES = 512
-"""Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
-added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
-SUM_BITS = 32
-NOT_ONE_LOOP = Reason(
-    "a tile is not computed by one loop over its depth alone, so tiles of the last round are not shared"
-)
-DOES_MORE = Reason("this loop does more than add products up, so tiles of the last round are not shared")
-UNKNOWN_STEPS = Reason(
-    "how many steps this loop takes is known at the call only, so tiles of the last round are not shared",
-    "give the depth a value in subs",
-)
-NOT_FROM_ZERO = Reason(
-    "this loop does not begin with one tile of zeros, of {bits} bits each, so tiles of the last round are not shared",
-    "add what it begins with behind the loop",
-)
-WRITES_BEFORE = Reason("this is written in front of the loop, so tiles of the last round are not shared")
-READS_WRITTEN = Reason(
-    "{memory} is read in front of the loop and written behind it, so tiles of the last round are not shared",
-    "read it behind the loop",
-)
 AS_QUICK = Reason(
     "the last round has {left} of {at_once} tiles, and to hand parts of {steps} steps over would take as long as whole "
     "tiles do"
@@ -80,6 +47,10 @@ BEYOND = Reason(
     "equal parts of {steps} steps run beyond the end of a tile, where this loop adds more than zeros, so tiles of the "
     "last round are not shared",
     "let the depth have an even number of steps",
+)
+OFF_LINES = Reason(
+    "rows may begin off cache lines, where neighbours share copies, so each small tile is one workgroup's",
+    "give the depth a value in subs",
 )
 AnySplit = TypeVar("AnySplit", Split, EqualParts)
 
@@ -96,32 +67,37 @@ class SplitLastRound:
     line_bytes: int = 1
     open_on_lines: bool = True
     """Of memories whose rows are open, whether the code is for such as begin on lines."""
+    only_few: bool = False
+    """Whether tiles are shared only where no round is full: else each workgroup has one tile and ends."""
 
     def __repr__(self) -> str:
         return f"SplitLastRound({self.workgroups})"
 
     def __call__(self, kernel: Kernel) -> Kernel:
-        if not self.workgroups or not any(isinstance(op, Mma) for op in walk(kernel.body)):
+        products = any(isinstance(op, Mma) for op in walk(kernel.body))
+        if not self.workgroups or not products or hands_over(kernel):
             return kernel
         left = kernel.workgroups % self.workgroups if isinstance(kernel.workgroups, int) else None
-        if left == 0:
+        if left == 0 or (self.only_few and left != kernel.workgroups and left is not None):
             return kernel
         try:
-            found = _Tile.of(kernel)
+            found = TileProgram.of(kernel)
             if left is None or not isinstance(found.steps, int):
                 return self.open_rounds(kernel, found).kernel()
             return self.rounds(kernel, found, left).kernel()
         except Left as why:
             return kernel.declining(why.declined)
 
-    def open_rounds(self, kernel: Kernel, found: _Tile) -> _Rounds:
+    def open_rounds(self, kernel: Kernel, found: TileProgram) -> SharedRounds:
         """The launch decides how many share the last round, and whether anybody does."""
         if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
-            return _OpenRanges(kernel, found, self.workgroups, self.hand_over_bytes)
+            kind = _OpenFew if self.only_few else _OpenRanges
+            return kind(kernel, found, self.workgroups, self.hand_over_bytes)
+        want(not self.only_few, OFF_LINES, found.loop.loc)
         want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
         return _OpenParts(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
 
-    def rounds(self, kernel: Kernel, found: _Tile, left: int) -> _Rounds:
+    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> SharedRounds:
         if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
             if (split := self.best(left, found.steps, found.step_bytes)) is not None:
                 return _Ranges(kernel, found, split, self.workgroups)
@@ -161,184 +137,14 @@ class SplitLastRound:
                 yield cut
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """The program of a tile: a loop that adds up, from zero, and what is done with its sums."""
+class _Ranges(SharedRounds):
+    """What is left is cut evenly: a workgroup has one part or two.
 
-    before: tuple[Op, ...]
-    loop: Loop
-    after: tuple[Op, ...]
-    steps: Any
-    """An int, or a number of the launch."""
-    step_bytes: int
-    depths: Depths
+    Ranges are workgroups' in their order; where no round is full and each tile has as many, neighbours have the same
+    range of different tiles, and find what they share in the cache.
+    """
 
-    @property
-    def memories(self) -> list[Value]:
-        return [op.memory for op in self.loop.body.ops if isinstance(op, Read)]
-
-    @property
-    def ends_in_zeros(self) -> bool:
-        return self.depths.end_in_zeros(self.loop)
-
-    @property
-    def running_on(self) -> _Tile:
-        """The same, where steps behind the last one read zeros."""
-        return replace(self, loop=replace(self.loop, body=self.depths.running_on(self.loop)))
-
-    @staticmethod
-    def of(kernel: Kernel) -> _Tile:
-        """Raises `Left` where it is not sure that sums of parts make the sums."""
-        ops = launch_and_rest(kernel.body)[1].ops
-        loops = [op for op in walk(kernel.body) if isinstance(op, (Loop, While))]
-        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
-        want(computes_one_tile(kernel) and len(loops) == 1, NOT_ONE_LOOP, products[0].loc)
-        (loop,) = loops
-        want(only_adds_up(loop), DOES_MORE, loop.loc)
-        assert isinstance(loop, Loop)
-        made = {op.results[0]: op for op in ops if isinstance(op, Const)}
-        want(loop.trips in made or loop.trips in known_at_launch(kernel), UNKNOWN_STEPS, loop.loc)
-        want(_begins_with_zero(loop, made), NOT_FROM_ZERO, loop.loc, bits=SUM_BITS)
-        steps = int(made[loop.trips].value) if loop.trips in made else loop.trips
-        before = ops[: ops.index(loop)]
-        _check_before(kernel, before)
-        own = [op for op in loop.body.ops if isinstance(op, Mma)]
-        step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in own)
-        return _Tile(before, loop, ops[len(before) + 1 :], steps, step_bytes, Depths(kernel))
-
-
-def _check_before(kernel: Kernel, before: tuple[Op, ...]) -> None:
-    """Whoever has a part of a tile does this too: it must write nothing, nor read what the one who ends it writes."""
-    written, _ = touched(kernel)
-    for op in before:
-        want(not op.has_effect, WRITES_BEFORE, op.loc)
-        for memory in op.read:
-            want(memory not in written, READS_WRITTEN, op.loc, memory=memory.name)
-
-
-def _begins_with_zero(loop: Loop, made: dict[Value, Const]) -> bool:
-    zeros = [made[v].value == 0 for v in loop.init if v in made and isinstance(v.type, Tile)]
-    return zeros == [True] == [loop.init[0].type.dtype.bits == SUM_BITS] and len(loop.init) == 1
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """What a workgroup computes in a turn: the steps of a tile from one to another."""
-
-    number: Value
-    first: Number
-    end: Number
-    trips: Number | None = None
-    """How many steps it takes, where these may be more than there are."""
-
-
-class _Rounds(ABC):
-    """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
-
-    rounds: Any
-    """As many turns have whole tiles."""
-    whole: Any
-    """As many tiles are computed whole."""
-    workgroups: Any
-    steps: Any
-    """Of a whole tile."""
-
-    def __init__(self, kernel: Kernel, tile: _Tile, slots: int) -> None:
-        self.old, self.tile, self.slots, self.steps = kernel, tile, slots, tile.steps
-        start = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
-        self.builder = Builder(names(kernel), locate=lambda: start.loc)
-
-    @abstractmethod
-    def start(self) -> Any:
-        """What a workgroup knows of its parts; how many it has."""
-
-    @abstractmethod
-    def turn(self, turn: Number, is_whole: Number) -> _Turn: ...
-
-    @abstractmethod
-    def others(self) -> Any:
-        """How many workgroups have parts in front of an end that is no whole tile."""
-
-    @abstractmethod
-    def slot(self, other: Number) -> Any:
-        """Where one of these put what it handed over."""
-
-    def kernel(self) -> Kernel:
-        b = self.builder
-        sums = self.tile.loop.init[0].type
-        slots = Exchange((self.slots, *sums.shape), sums.dtype)
-        self.exchange = b.emit(MakeExchange, type=slots, name="exchange")
-        self.own = Number(b, b.emit(Workgroup, type=INDEX_SCALAR, name="own"))
-        trips = (self.start() + self.rounds).value
-        turn = b.fresh("turn", INDEX_SCALAR)
-        with b.region():
-            self.compute(Number(b, turn))
-            body = b.block((turn,), ())
-        b.effect(Loop, trips, (), body)
-        launch, rest = launch_and_rest(self.old.body)
-        new = replace(self.old, body=replace(rest, ops=(*launch, *b.ops)), workgroups=self.workgroups)
-        return at_launch(new)
-
-    def is_whole(self, turn: Number) -> Any:
-        return turn < self.rounds
-
-    def compute(self, count: Number) -> None:
-        turn = self.turn(count, self.is_whole(count))
-        sums = self.add_up(turn)
-        ends = turn.end.equals(self.steps)
-        self.when(ends.choose(0, 1), lambda: self.builder.effect(HandOver, sums, self.exchange, self.own.value))
-        others = ends.choose(turn.first.equals(0).choose(0, self.others()), 0)
-        whole = self.take_over(sums, others)
-        (result,) = self.tile.loop.results
-        new = {**self.numbers(turn.number), result: whole}
-        self.when(ends.choose(1, 0), lambda: self.builder.ops.extend(substitute(op, new) for op in self.tile.after))
-
-    def add_up(self, turn: _Turn) -> Value:
-        """The loop, from one step to another."""
-        new, loop = self.numbers(turn.number), self.tile.loop
-        self.builder.ops += [substitute(op, new) for op in self.tile.before if not isinstance(op, Workgroup)]
-        index, *sums = loop.body.args
-        with self.builder.region():
-            step = (Number(self.builder, index) + turn.first).value
-            start = list(self.builder.ops)
-        body = substitute_block(loop.body, {**new, index: step})
-        trips = turn.trips
-        if trips is None:
-            trips = (turn.end - turn.first).larger(1)  # it never is less, and passes behind can now see that
-        result = self.builder.fresh(f"{loop.results[0].name}_part", loop.results[0].type)
-        block = Block((index, *sums), (*start, *body.ops))
-        self.builder.ops.append(Loop(trips.value, loop.init, block, results=(result,), loc=loop.loc))
-        return result
-
-    def take_over(self, sums: Value, others: Number) -> Value:
-        """What the workgroups in front handed over is added, the first one's first."""
-        b = self.builder
-        index, before = b.fresh("other", INDEX_SCALAR), b.fresh("sums", sums.type)
-        with b.region():
-            slot = self.slot(Number(b, index)).value
-            after = b.emit(TakeOver, before, self.exchange, slot, type=sums.type, name="sums")
-            body = b.block((index, before), (after,))
-        whole = b.fresh("whole", sums.type)
-        b.effect(Loop, others.value, (sums,), body, results=(whole,))
-        return whole
-
-    def when(self, times: Number, write: Any) -> None:
-        """A loop that goes round once or not at all."""
-        once = self.builder.fresh("once", INDEX_SCALAR)
-        with self.builder.region():
-            write()
-            body = self.builder.block((once,), ())
-        self.builder.effect(Loop, times.value, (), body)
-
-    def numbers(self, number: Value) -> dict[Value, Value]:
-        """The tile's own number in place of the workgroup's."""
-        return {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
-
-
-class _Ranges(_Rounds):
-    """What is left is cut evenly: a workgroup has one part or two."""
-
-    def __init__(self, kernel: Kernel, tile: _Tile, split: Split, at_once: int) -> None:
+    def __init__(self, kernel: Kernel, tile: TileProgram, split: Split, at_once: int) -> None:
         super().__init__(kernel, tile, split.workgroups)
         self.split, self.at_once = split, at_once
         self.rounds, self.workgroups = _known_rounds(kernel, split, at_once)
@@ -346,7 +152,9 @@ class _Ranges(_Rounds):
 
     def start(self) -> Any:
         split = self.split
-        first, last = split.first(self.own), split.first(self.own + 1) - 1
+        across = split.tiles if not self.rounds and split.workgroups % split.tiles == 0 else 1
+        self.range = self.own % across * (split.workgroups // across) + self.own // across if across > 1 else self.own
+        first, last = split.first(self.range), split.first(self.range + 1) - 1
         self.first_tile, self.first_step = first // split.steps, first % split.steps
         self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
         has_two = self.first_tile.differs(self.last_tile)
@@ -354,30 +162,34 @@ class _Ranges(_Rounds):
         self.source = split.workgroup_of(self.first_tile * split.steps)
         return (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
 
-    def turn(self, turn: Number, is_whole: Number) -> _Turn:
+    def turn(self, turn: Number, is_whole: Number) -> Turn:
         """A whole tile, or the first of two parts, which is the begin of a tile, or the last part."""
         is_first = turn.equals(self.rounds)
         tile = is_first.choose(self.last_tile, self.first_tile) + self.whole
         number = is_whole.choose(self.own + turn * self.stride, tile)
         first = is_whole.choose(0, is_first.choose(self.begin, self.first_step))
-        return _Turn(number.value, first, is_first.choose(self.last_step, self.split.steps))
+        return Turn(number.value, first, is_first.choose(self.last_step, self.split.steps))
 
     @property
     def stride(self) -> Any:
         """From one whole tile of a workgroup to its next."""
         return self.workgroups
 
+    @property
+    def own_slot(self) -> Number:
+        return self.range
+
     def others(self) -> Any:
-        return self.own - self.source
+        return self.range - self.source
 
     def slot(self, other: Number) -> Any:
         return self.source + other
 
 
-class _Parts(_Rounds):
+class _Parts(SharedRounds):
     """Tiles that are left are cut into equal parts; how many steps a turn has, no workgroup's number decides."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, cut: EqualParts, at_once: int) -> None:
+    def __init__(self, kernel: Kernel, tile: TileProgram, cut: EqualParts, at_once: int) -> None:
         super().__init__(kernel, tile if cut.is_exact else tile.running_on, cut.workgroups)
         self.cut = cut
         self.rounds, self.workgroups = _known_rounds(kernel, cut, at_once)
@@ -387,11 +199,11 @@ class _Parts(_Rounds):
         self.its_tile, self.begin = self.cut.tile(self.own), self.cut.first(self.own)
         return (self.own < self.cut.workgroups).choose(1, 0)
 
-    def turn(self, turn: Number, is_whole: Number) -> _Turn:
+    def turn(self, turn: Number, is_whole: Number) -> Turn:
         number = is_whole.choose(self.own + turn * self.workgroups, self.its_tile + self.whole)
         first = is_whole.choose(0, self.begin)
         trips = is_whole.choose(self.cut.steps, self.cut.longest)
-        return _Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
+        return Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
 
     def others(self) -> int:
         return self.cut.parts - 1
@@ -409,8 +221,8 @@ def _known_rounds(kernel: Kernel, split: Split | EqualParts, at_once: int) -> tu
 class _OpenRanges(_Ranges):
     """The same where the launch counts tiles and steps: it says how many share, and 0 where nobody does."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, at_once: int, hand_over_bytes: int) -> None:
-        _Rounds.__init__(self, kernel, tile, at_once)
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
+        SharedRounds.__init__(self, kernel, tile, at_once)
         self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
 
     @property
@@ -424,7 +236,9 @@ class _OpenRanges(_Ranges):
         split = self.split = OpenSplit(plan.left, plan.steps, plan.shares, every=every, most=most)
         self.rounds, self.whole, self.workgroups = plan.rounds(self.own), plan.whole, plan.grid(plan.shares)
         self.steps = plan.steps
-        first, last = split.first(self.own), (split.first(self.own + 1) - 1).larger(0)
+        across = plan.across()
+        self.range = (self.own % across * (plan.shares // across) + self.own // across).smaller(self.at_once - 1)
+        first, last = split.first(self.range), (split.first(self.range + 1) - 1).larger(0)
         self.first_tile, self.first_step = first // split.steps, first % split.steps
         self.last_tile, self.last_step = last // split.steps, last % split.steps + 1
         has_two = self.first_tile.differs(self.last_tile)
@@ -433,12 +247,20 @@ class _OpenRanges(_Ranges):
         return (self.own < split.workgroups).choose(has_two.choose(2, 1), 0)
 
 
+class _OpenFew(_OpenRanges):
+    """The same where workgroups have one tile each, or share few."""
+
+    @property
+    def stride(self) -> int:
+        return 0
+
+
 class _OpenParts(_Parts):
     """The same in equal parts. All that depends on a workgroup's number is computed turn by turn, so that one of two
     neighbours can take a turn for the other."""
 
-    def __init__(self, kernel: Kernel, tile: _Tile, at_once: int, hand_over_bytes: int) -> None:
-        _Rounds.__init__(self, kernel, tile, at_once)
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int, hand_over_bytes: int) -> None:
+        SharedRounds.__init__(self, kernel, tile, at_once)
         self.at_once, self.hand_over_bytes = at_once, hand_over_bytes
 
     def start(self) -> Any:
@@ -454,14 +276,14 @@ class _OpenParts(_Parts):
         """Where tiles are shared, whole ones fill all rounds before; so no workgroup's number decides it."""
         return turn < self.most_rounds
 
-    def turn(self, turn: Number, is_whole: Number) -> _Turn:
+    def turn(self, turn: Number, is_whole: Number) -> Turn:
         self.its_tile = self.cut.tile(self.own)
         longest = (self.cut.steps + self.cut.parts - 1) // self.cut.parts
         begin = self.own // self.cut.tiles * longest
         number = is_whole.choose(self.own + turn * self.at_once, self.its_tile + self.whole)
         first = is_whole.choose(0, begin)
         trips = is_whole.choose(self.cut.steps, longest).larger(1)
-        return _Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
+        return Turn(number.value, first, (first + trips).smaller(self.cut.steps), trips)
 
 
 @dataclass(frozen=True)
@@ -479,10 +301,11 @@ class _Plan:
     @staticmethod
     def of(rounds: _OpenRanges | _OpenParts, decision: type[LastRound]) -> _Plan:
         b, at_once, step_bytes = rounds.builder, rounds.at_once, rounds.tile.step_bytes
-        tiles, steps = tiles_of(rounds.old, b), rounds.tile.steps
+        tiles = tiles_of(rounds.old, b)
         tiles = tiles if isinstance(tiles, Number) else Number(b, b.const(tiles))
-        steps = Number(b, steps if isinstance(steps, Value) else b.const(steps))
-        left = tiles % at_once
+        steps = rounds.tile.steps_at(b)
+        few = isinstance(rounds, _OpenFew)
+        left = (tiles < at_once).choose(tiles, 0) if few else tiles % at_once
         weighed = decision(
             left.value,
             steps.value,
@@ -494,7 +317,12 @@ class _Plan:
         b.ops.append(weighed)
         shares = Number(b, weighed.result)
         whole = shares.equals(0).choose(tiles, tiles // at_once * at_once)
-        return _Plan(tiles, steps, left, shares, whole, at_once)
+        return (_FewPlan if few else _Plan)(tiles, steps, left, shares, whole, at_once)
+
+    def across(self) -> Any:
+        """How many tiles neighbours have the same range of: all, where no round is full and each has as many ranges."""
+        alike = (self.shares % self.left).equals(0).choose(self.left, 1)
+        return self.whole.equals(0).choose(alike, 1).larger(1)
 
     def rounds(self, own: Number) -> Any:
         return (self.whole + (self.at_once - 1) - own) // self.at_once
@@ -502,4 +330,16 @@ class _Plan:
     def grid(self, sharers: Number) -> str:
         """The name of the number of workgroups: with a round of whole tiles, or nothing shared, as many as it has."""
         most: Number = self.whole.smaller(self.at_once).larger(sharers)
+        return most.value.name
+
+
+@dataclass(frozen=True)
+class _FewPlan(_Plan):
+    """Where each workgroup has one tile, unless they are few."""
+
+    def rounds(self, own: Number) -> Any:
+        return (own < self.whole).choose(1, 0)
+
+    def grid(self, sharers: Number) -> str:
+        most: Number = self.whole.larger(sharers)
         return most.value.name

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewave.ir.places import Places
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import NAMED
+from tilewave.passes.add_up_parts import add_up_parts
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.chain_products import chain_products
 from tilewave.passes.choose_instructions import ChooseInstructions
@@ -33,8 +34,11 @@ from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
+from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_unit_factors import skip_unit_factors
+from tilewave.passes.skip_whole_masks import skip_whole_masks
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
@@ -45,6 +49,8 @@ from tilewave.passes.start_early import start_early
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.tell_whole_steps import tell_whole_steps
+from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
 from tilewave.passes.use_copy_engine import UseCopyEngine
@@ -58,7 +64,8 @@ from tilewave.pipeline.runner import Pass
 def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """From whole tiles to register blocks of `rows` x `cols`."""
     return (
-        WalkReductions(4 * cols, 8),  # first: it leaves tiles of other shapes behind
+        add_up_parts,  # first: whoever follows sees loops that are whole
+        WalkReductions(4 * cols, 8),  # early: it leaves tiles of other shapes behind
         SplitTiles(rows, cols),  # before packing: what is packed depends on how high and wide a block is
         PrepackOperands(rows, cols, unit, formats),
         simplify,  # last: folds the positions of blocks and panels
@@ -73,7 +80,8 @@ def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, 
 def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to what each lane of each wave does; `pipelining` overlaps loads and products, or is empty."""
     return (
-        dissolve_loops,  # first: a single step needs no pipeline, and no barrier for the step behind it
+        add_up_parts,  # first: whoever follows sees loops that are whole
+        dissolve_loops,  # early: a single step needs no pipeline, and no barrier for the step behind it
         hoist_reads,  # before anybody counts or stages what a step reads
         widen_rows,  # before waves are counted: it is the longer rows that they share
         ChooseWaves(machine),
@@ -123,6 +131,8 @@ def prefetch(buffers: int) -> tuple[Pass, ...]:
 def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pass, ...]:
     """From whole tiles to lanes, where groups of waves multiply what lies in shared memory; lanes load it."""
     return (
+        add_up_parts,
+        TurnNarrowProducts(machine),  # before waves and instructions are chosen
         dissolve_loops,
         hoist_reads,
         turn_products,  # before instructions are chosen: groups of waves lie below each other
@@ -165,13 +175,21 @@ def hopper(
     `workgroups` run at once; where there are more, each of those computes several tiles; 0 where each has one tile.
     `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
-    specialize = SpecializeWaves(machine, stages, fewest) if stages else SpecializeWaves(machine)
     return (
-        take_a_step,  # first: whoever makes parts of a depth must know that there is one
-        SplitLastRound(workgroups, line_bytes=machine.line_bytes, open_on_lines=open_on_lines),  # makes rounds, or
+        TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
+        take_a_step,  # before: whoever makes parts of a depth must know that there is one
+        ShareParts(machine.processors),  # before: what its author cuts is not cut again
+        add_up_parts,  # behind: what workgroups cannot share
+        SplitLastRound(  # makes rounds, or
+            workgroups or machine.processors,
+            line_bytes=machine.line_bytes,
+            open_on_lines=open_on_lines,
+            only_few=not workgroups,
+        ),
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         hoist_reads,  # behind: it moves what stands between loops
+        tell_whole_steps,  # on tiles, whose positions are sums
         turn_products,  # before instructions are chosen: groups of waves lie below each other
         ChooseInstructions(machine, places),
         pad_products,
@@ -186,7 +204,9 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
-        specialize,  # on lanes: each role is a program of its own
+        skip_whole_masks,  # on lanes: what decides a mask is left out too
+        skip_unit_factors,  # on lanes: each wave asks for itself
+        SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled
         start_early,  # behind roles: each waits by itself, when it is ready

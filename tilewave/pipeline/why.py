@@ -57,6 +57,10 @@ class Why:
         """With what was asked for when it was compiled, and is taken as something else."""
         return Why((*(WhyRow("options", d) for d in declined), *self.rows))
 
+    def of_choice(self, declined: Declined) -> Why:
+        """With what was chosen because nobody said it."""
+        return Why((WhyRow("tiles", declined), *self.rows))
+
     def of_a_call(self, declined: Iterable[Declined]) -> Why:
         """With what the arrays of a call keep the code from."""
         return Why((*self.rows, *(WhyRow("call", d) for d in declined)))

@@ -211,7 +211,8 @@ def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_
         return built
     needed = built.resources.shared_bytes
     alone = needed > chip.shared.bytes // 2  # no two workgroups fit on one processor
-    if alone or built.lanes.workgroups == tiles.workgroups:
+    few = isinstance(tiles.workgroups, int) and tiles.workgroups < chip.processors  # parts are for those without a tile
+    if alone or few or built.lanes.workgroups == tiles.workgroups:
         return built
     loc = next(op.loc for op in walk(tiles.body) if isinstance(op, Mma))
     enough = tiles.workgroups if isinstance(tiles.workgroups, int) else 0

@@ -10,7 +10,7 @@ import numpy as np
 from tilewave.ir.core import Axis, Op, Value, Want
 from tilewave.ir.ops.kinds import Pure
 from tilewave.ir.rules import ON_BOTH, same_axes, want_results
-from tilewave.ir.types import BOOL, INDEX_SCALAR, DType, Scalar, Type, elementwise, is_held
+from tilewave.ir.types import BOOL, F32, INDEX_SCALAR, DType, Scalar, Type, elementwise, is_held
 
 LARGEST_FLOAT = 1 << 1023
 """Of whole numbers that are written where floats are meant."""
@@ -322,8 +322,22 @@ class Select(Elementwise):
         want(condition in (elementwise(a, BOOL), Scalar(BOOL)), f"chooses by {condition}")
 
 
+@dataclass(frozen=True)
+class Fma(Elementwise):
+    """a · b + c of f32, rounded once."""
+
+    a: Value
+    b: Value
+    c: Value
+
+    def takes(self, want: Want) -> None:
+        a, b, c = (v.type for v in self.operands)
+        want(a == b == c and is_held(a) and a.dtype == F32, f"takes three alike of f32, not {a}, {b} and {c}")
+
+
 OPS: tuple[type[Op], ...] = (
     Const,
+    Fma,
     Add,
     Sub,
     Mul,

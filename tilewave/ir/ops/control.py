@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewave.ir.core import Block, Op, Value, Want
 from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only, want_results, want_yields
-from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, is_held
+from tilewave.ir.types import BOOL, INDEX_SCALAR, Accumulator, Scalar, Tile, is_held
 
 MOST_WAVES = 1024
 """More than any workgroup has; what a machine has, its own passes say."""
@@ -25,10 +25,15 @@ class Loop(Computed):
     body: Block
     optional: bool = False
     """Whether its author means it not to run at times: what it alone writes may stay as it was."""
+    split: int = 1
+    """Into how many parts its rounds are cut, of equally many; each begins with zeros, and what they come to is added,
+    part by part, to what the loop begins with. On whole tiles alone: lanes are told who does what."""
 
     def check(self, want: Want) -> None:
         carried = [v.type for v in self.init]
         _want_carried(self, want)
+        want(self.split >= 1, f"is cut into one part at least, not {self.split}")
+        want(self.split == 1 or all(isinstance(kind, Tile) for kind in carried), "adds up tiles, if it is cut")
         want(self.trips.type == INDEX_SCALAR, f"counts by an index, not {self.trips.type}")
         args = [v.type for v in self.body.args]
         want(args == [INDEX_SCALAR, *carried], "its block takes an index and what it carries")

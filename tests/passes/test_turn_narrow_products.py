@@ -1,0 +1,133 @@
+"""Few rows: the weights become the rows of the matrix unit, and a long ring keeps memory busy."""
+
+import pytest
+from hopper_kernels import biased, check_biased
+from kernels import G, K, M, N, check_product, gemm, poisoned, sizes
+from lane_runs import ORDERS, check_lanes, operands
+
+from tilewave import *
+from tilewave.interp.tiles import interpret
+from tilewave.ir.ops import Loop, MakeSignals, MatrixShared, Mma, Permute
+from tilewave.ir.rewrite import walk
+from tilewave.machine.chips import SM_90A
+from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES
+from tilewave.passes.turn_narrow_products import TurnNarrowProducts
+
+TURN = TurnNarrowProducts(SM_90A)
+ROWS = (1, 8, 16, 32, 64, 128)
+
+
+def hopper(shape, tile, kernel=None, **options):
+    return wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="sm_90a", **options), kernel or gemm())
+
+
+def tiles_of(shape, tile, kernel=None):
+    return wave_compile(WaveCompileOptions(subs=sizes(*shape, *tile), target="numpy"), kernel or gemm()).kernel
+
+
+def products(kernel):
+    return [op.shape for op in walk(kernel.body) if isinstance(op, MatrixShared)]
+
+
+def stages(kernel):
+    (count,) = {op.result.type.shape[0] for op in walk(kernel.body) if isinstance(op, MakeSignals)}
+    return count
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_weights_are_the_rows_of_the_unit_and_one_wave_brings_them_far_ahead(rows):
+    columns = max(8, rows)
+    made = hopper((rows, 256, 512), (columns, 64, 64))
+    lanes = made.build.lanes
+    narrow = (64, columns, 64) if rows <= 64 else (64, 64, 64)
+    assert products(lanes) == [narrow]
+    assert lanes.waves == ((8, 1) if rows <= 64 else (12, 1))
+    stage_bytes = (columns + 64) * 64 * 2
+    assert stages(lanes) == max(4, IN_FLIGHT_BYTES // stage_bytes)
+    assert "wgmma.mma_async.sync.aligned.m64n" + str(narrow[1]) + "k16" in made.asm
+    check_lanes(made, (rows, 256, 512), ("random",))
+
+
+def test_as_many_stages_as_are_asked_for():
+    assert stages(hopper((16, 128, 512), (16, 64, 64), buffers=3).build.lanes) == 3
+
+
+@pytest.mark.parametrize("dtype", [bf16, f8e4m3fn, i8], ids=str)
+def test_every_dtype(dtype):
+    shape, out = (16, 192, 160), i32 if dtype is i8 else f32
+    made = hopper(shape, (16, 64, 32), gemm(dtype=dtype, acc=out))
+    assert products(made.build.lanes) == [(64, 16, 32)]
+    check_lanes(made, shape, ORDERS, dtype, out)
+
+
+@pytest.mark.parametrize("shape", [(5, 200, 136), (24, 70, 8), (40, 129, 64), (1, 1, 8)], ids=str)
+def test_ragged_sizes(shape):
+    check_lanes(hopper(shape, (24, 64, 64)), shape)
+
+
+def test_an_epilogue_is_computed_on_what_lanes_hold():
+    made = hopper((16, 136, 96), (16, 64, 32), biased)
+    assert products(made.build.lanes) == [(64, 16, 32)]
+    check_biased(made, (16, 136, 96))
+
+
+def test_open_sizes_are_turned_too():
+    subs = {s: v for s, v in sizes(0, 0, 0, 16, 64, 64).items() if v}
+    made = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), gemm())
+    assert products(made.build.lanes) == [(64, 16, 64)]
+    for shape in [(16, 128, 128), (3, 200, 72), (33, 64, 8)]:
+        check_lanes(made, shape, ("random",))
+
+
+@pytest.mark.parametrize("tile", [(64, 64, 32), (128, 64, 32), (64, 16, 32), (128, 256, 64), (16, 16, 32)], ids=str)
+def test_products_that_would_not_be_less_work_stay(tile):
+    kernel = tiles_of((256, 256, 128), tile)
+    assert TURN(kernel).body == kernel.body
+
+
+def test_a_loop_that_looks_at_its_sums_stays():
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K, 32)])
+    def capped(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(sum):
+            return minimum(mma(read(a), read(b), sum), 5.0)
+
+        write(total, c)
+
+    kernel = wave_compile(WaveCompileOptions(subs={M: 16, N: 64, K: 64}, target="numpy"), capped).kernel
+    assert TURN(kernel).body == kernel.body
+
+
+def test_zeros_stay_a_constant_and_the_sums_are_transposed_behind_the_loop():
+    kernel = TURN(tiles_of((16, 64, 64), (16, 64, 32)))
+    (loop,) = (op for op in kernel.body.ops if isinstance(op, Loop))
+    assert loop.results[0].type.shape == (64, 16)
+    (product,) = (op for op in walk(kernel.body) if isinstance(op, Mma))
+    assert (product.a.type.shape, product.b.type.shape) == ((64, 32), (16, 32))
+    assert [op.x for op in walk(kernel.body) if isinstance(op, Permute)] == [loop.results[0]]
+    a, b = operands((16, 64, 64))
+    c = poisoned((16, 64), f32)
+    interpret(kernel, [a, b, c], {})
+    check_product(c, a, b)
+
+
+def test_two_groups_of_weights():
+    made = hopper((16, 256, 128), (16, 128, 64))
+    assert products(made.build.lanes) == [(64, 16, 64)]
+    assert made.build.lanes.waves == (12, 1)
+    check_lanes(made, (16, 256, 128))
+
+
+def test_lanes_that_load_by_themselves_turn_it_too():
+    shape = (16, 136, 70)
+    made = hopper(shape, (16, 64, 32))
+    kernel = made.build.lanes  # rows of 140 bytes are none for the copy engine
+    assert "use_copy_engine" in str(made.why())
+    assert products(kernel) == [(64, 16, 32)]
+    check_lanes(made, shape)
+
+
+def test_a_tile_wider_than_the_unit_is_computed_the_other_way_round():
+    made = hopper((16, 512, 64), (16, 512, 32))
+    assert products(made.build.lanes) == [(256, 16, 32)]
+    check_lanes(made, (16, 512, 64), ("random",))

@@ -1,0 +1,255 @@
+"""Searches: at most so many runs, wrong points are never chosen, and who is killed goes on where it stopped."""
+
+import json
+
+import pytest
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, gemm
+
+from tilewave import *
+from tilewave.bench.tuning import tune, without_tiles
+from tilewave.errors import SymbolError
+from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.records import merged
+from tilewave.tune.search import UNFINISHED, PointTime, candidates, search
+from tilewave.tune.store import FILE
+
+SIZES = {M: 512, N: 512, K: 512}
+
+
+def open_tiles(target="sm_90a", within=None, sizes=SIZES, kernel=None):
+    return UndecidedKernel.of(kernel or gemm(), sizes, (), {}, target, within)
+
+
+class Clock:
+    """Times points by a rule; what it timed stands in `seen`."""
+
+    def __init__(self, rule, most=10**6):
+        self.rule, self.seen, self.most = rule, [], most
+
+    def __call__(self, points):
+        found = []
+        for point in points:
+            if len(self.seen) >= self.most:
+                raise KeyboardInterrupt
+            self.seen.append(point.text)
+            answer = self.rule(point)
+            found.append(answer if isinstance(answer, PointTime) else PointTime(answer, 1e-9, 9))
+        return found
+
+
+def area(point):
+    """The smallest tile is the fastest; of two, the one that is less deep."""
+    rows, cols, depth = (point.point[s] for s in (BLOCK_M, BLOCK_N, BLOCK_K))
+    return 1e-9 * rows * cols * depth + 1e-7 * depth
+
+
+def recorded(directory):
+    return merged((directory / FILE).read_text().splitlines())[0]
+
+
+def test_the_model_alone_runs_nothing(tmp_path):
+    clock = Clock(area)
+    found = search(open_tiles(), "model", clock, tmp_path)
+    assert clock.seen == [] and found.tried == ()
+    assert found.winner.text == open_tiles().predicted({})[0].text
+    assert [r.how for r in recorded(tmp_path)] == ["model"]
+
+
+def test_at_most_so_many_points_are_timed_and_the_fastest_is_kept(tmp_path):
+    clock = Clock(area)
+    found = search(open_tiles(), "measured", clock, tmp_path, runs=8)
+    assert len(found.tried) == 8 == len({*clock.seen})
+    best = min(open_tiles().predicted({})[:8], key=area)
+    assert found.winner.text == best.text and found.record.tried == 8
+    assert recorded(tmp_path) == [found.record] and found.record.how == "measured"
+    assert found.record.measured == pytest.approx(area(best), rel=1e-9)
+
+
+def test_exhaustive_is_every_legal_point(tmp_path):
+    found = search(open_tiles(), "exhaustive", Clock(area), tmp_path)
+    assert len(found.tried) == len(open_tiles().predicted({}))
+    assert found.winner.text == min(open_tiles().predicted({}), key=area).text
+
+
+def test_a_point_without_a_time_is_reported_and_never_chosen(tmp_path):
+    wrong = min(open_tiles().predicted({})[:8], key=area).text
+
+    def rule(point):
+        return PointTime(None, why="its result is wrong") if point.text == wrong else area(point)
+
+    found = search(open_tiles(), "measured", Clock(rule), tmp_path, runs=8)
+    assert found.winner.text != wrong
+    assert [(one.text, one.time.why) for one in found.tried if one.time.seconds is None] == [
+        (wrong, "its result is wrong")
+    ]
+
+
+def test_where_nothing_has_a_time_the_model_decides_and_the_record_says_so(tmp_path):
+    found = search(open_tiles(), "measured", Clock(lambda p: PointTime(None, why="refused")), tmp_path, runs=3)
+    assert (found.record.how, found.record.tried, found.record.measured) == ("model", 0, None)
+
+
+def test_a_difference_within_the_spread_changes_nothing(tmp_path):
+    first = open_tiles().predicted({})[0].text
+
+    def rule(point):
+        return PointTime(1.00e-5 if point.text == first else 0.95e-5, 1e-6, 9)
+
+    found = search(open_tiles(), "measured", Clock(rule), tmp_path, runs=4)
+    assert found.winner.text == first
+    assert any("which the spread does not tell from the winner" in line for line in found.reasons)
+
+
+def test_a_search_that_was_killed_goes_on_where_it_stopped(tmp_path):
+    first = Clock(area, most=7)
+    with pytest.raises(KeyboardInterrupt):
+        search(open_tiles(), "exhaustive", first, tmp_path)
+    assert len((tmp_path / UNFINISHED).read_text().splitlines()) == 5  # one batch: the first point and four more
+    with (tmp_path / UNFINISHED).open("a") as file:
+        file.write('{"search": half a line')
+    second = Clock(area)
+    found = search(open_tiles(), "exhaustive", second, tmp_path)
+    again = {*first.seen[:5]} & {*second.seen}
+    assert found.resumed == 5 and again == {first.seen[0]}  # which every batch is compared with
+    assert found.record == search(open_tiles(), "exhaustive", Clock(area), tmp_path / "whole").record
+    assert len((tmp_path / UNFINISHED).read_text().splitlines()) == 1
+
+
+def test_batches_are_compared_by_the_point_that_is_in_all_of_them(tmp_path):
+    """A machine that gets twice as slow on its way makes no point slower than it is."""
+    clock = Clock(area)
+
+    def measure(points):
+        slow = 1 + len(clock.seen) // 5
+        return [PointTime(one.seconds * slow, one.spread, one.rounds) for one in clock(points)]
+
+    found = search(open_tiles(), "exhaustive", measure, tmp_path)
+    for one in found.tried:
+        assert one.time.seconds == pytest.approx(area(one.choice), rel=1e-9)
+
+
+def test_other_orders_are_tried_where_they_matter():
+    large = open_tiles(sizes={M: 8192, N: 8192, K: 512})
+    orders = {one.order for one in candidates(large, "measured", 8)}
+    assert len(orders) == 3 and all(order.startswith("grouped(") for order in orders)
+    assert {one.order for one in candidates(open_tiles(), "measured", 8)} == {""}
+
+
+def test_an_unknown_strength_is_told_with_those_that_there_are(tmp_path):
+    with pytest.raises(TilewaveError, match="no strength is called 'quick'"):
+        search(open_tiles(), "quick", Clock(area), tmp_path)
+
+
+# -- what may be tried
+
+
+def test_tune_narrows_and_widens_the_space():
+    space = open_tiles(within=Tune(BLOCK_M=(64, 128), BLOCK_N=24)).space
+    values = {d.symbol: d.values for d in space.decisions}
+    assert values[BLOCK_M] == (64, 128) and values[BLOCK_N] == (24,) and len(values[BLOCK_K]) > 1
+
+
+def test_the_choice_is_among_what_tune_names():
+    options = WaveCompileOptions(subs=SIZES, target="sm_90a", tune=Tune(BLOCK_M=(128,), BLOCK_N=(32, 64)))
+    point = wave_compile(options, gemm()).choice.point
+    assert point[BLOCK_M] == 128 and point[BLOCK_N] in (32, 64)
+
+
+def test_a_kernel_brings_its_own_tune_and_options_go_before_it():
+    @wave([WorkgroupConstraint(M, BLOCK_M, 0)], tune=Tune(BLOCK_M=3))
+    def double(x: Memory[M, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x) * 2.0, y)
+
+    assert wave_compile(WaveCompileOptions(subs={M: 9}, target="cpu"), double).choice.point == {BLOCK_M: 3}
+    options = WaveCompileOptions(subs={M: 9}, target="cpu", tune=Tune(BLOCK_M=2))
+    assert wave_compile(options, double).choice.point == {BLOCK_M: 2}
+
+
+def test_orders_that_tune_names_are_the_ones_tried():
+    options = WaveCompileOptions(subs=SIZES, target="sm_90a", tune=Tune(mapping=["hilbert()"]))
+    assert wave_compile(options, gemm()).choice.order == "hilbert()"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: Tune(BLOCK_M=()), "Tune: BLOCK_M is (), which leaves nothing to try"),
+        (lambda: Tune(BLOCK_M=0), "Tune: BLOCK_M is 0, which leaves nothing to try"),
+        (lambda: Tune(BLOCK_M=(True,)), "Tune: BLOCK_M is (True,), which leaves nothing to try"),
+        (lambda: Tune(mapping=[]), "Tune: mapping is [], no list of orders"),
+        (lambda: Tune(mapping="hilbert()"), "Tune: mapping is 'hilbert()', no list of orders"),
+        (lambda: open_tiles(within=Tune(BLOK_M=64)), "Tune: BLOK_M is nothing that is decided here"),
+    ],
+)
+def test_spaces_without_a_point_are_refused(made, told):
+    with pytest.raises(SymbolError) as error:
+        made()
+    assert error.value.what == told and error.value.remedy
+
+
+def test_a_space_of_illegal_points_alone_says_what_there_is_too_little_of():
+    options = WaveCompileOptions(subs=SIZES, target="sm_90a", tune=Tune(BLOCK_M=256, BLOCK_N=256))
+    with pytest.raises(TilewaveError, match=r"of 2 points 2 are illegal \(2 by registers\), so no tile is left"):
+        wave_compile(options, gemm())
+
+
+def test_what_is_no_tune_is_refused():
+    with pytest.raises(TilewaveError, match="tune is 'fast', no Tune"):
+        wave_compile(WaveCompileOptions(subs=SIZES, target="cpu", tune="fast"), gemm())
+
+
+# -- here
+
+
+def test_points_are_timed_on_this_machine(tmp_path):
+    sizes = {M: 40, N: 30, K: 20}
+    found = tune(gemm(), sizes, "cpu", "measured", records=tmp_path, runs=2, rounds=2)
+    assert found.record.how == "measured" and found.record.measured > 0 and found.record.tried == 2
+    (line,) = (tmp_path / FILE).read_text().splitlines()
+    assert json.loads(line)["at"].endswith(" K=20,M=40,N=30")
+
+
+def test_a_card_that_is_not_here_leaves_the_model_and_counts(tmp_path):
+    found = tune(gemm(), SIZES, "gfx942", "measured", records=tmp_path)
+    assert found.record.how == "model" and "by the model alone" in found.record.notes
+    assert "instructions for each matrix instruction" in found.record.notes
+
+
+def test_what_was_tuned_is_what_is_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
+    sizes, kernel = {M: 64, N: 64, K: 64}, gemm()
+    within = Tune(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16)
+    tune(kernel, sizes, "cpu", "model", within=within, records=tmp_path)
+    one = wave_compile(WaveCompileOptions(subs=sizes, target="cpu"), kernel)
+    assert {*one.choice.point.values()} == {16} and "a record in" in one.choice.reason
+
+
+def test_a_record_at_the_largest_sizes_of_a_bucket_serves_its_calls(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
+    kernel = gemm()
+    tune(
+        kernel, {M: 64, N: 64, K: 64}, "cpu", "model", within=Tune(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16), records=tmp_path
+    )
+    one = open_tiles("cpu", sizes={}, kernel=kernel)
+    assert {*one.choices({M: 6, N: 6, K: 6})[0].point.values()} == {16}
+    assert "the model" in one.choices({M: 7, N: 6, K: 6})[0].reason
+
+
+def test_tiles_that_a_kernel_fixes_itself_are_open_to_tuning():
+    @wave([WorkgroupConstraint(M, BLOCK_M, 0)], subs={BLOCK_M: 7, N: 3})
+    def double(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x) * 2.0, y)
+
+    assert {*without_tiles(double, {M: 5}).subs} == {N}
+    assert {*without_tiles(double, {M: 5, BLOCK_M: 4}).subs} == {N, BLOCK_M}
+
+
+def test_a_kernel_that_leaves_nothing_to_decide_is_told(tmp_path):
+    @wave([WorkgroupConstraint(M, 16, 0)])
+    def double(x: Memory[M, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, GLOBAL_ADDRESS_SPACE, f32]):
+        write(read(x) * 2.0, y)
+
+    with pytest.raises(TilewaveError, match="double leaves nothing to decide"):
+        tune(double, {M: 16}, "cpu", records=tmp_path)
+    with pytest.raises(TilewaveError, match="how large its arrays are depends on M"):
+        tune(double, {}, "cpu", records=tmp_path)

@@ -1,0 +1,259 @@
+"""A tile whose sums several workgroups add up: its program taken apart, and the rounds in which workgroups take parts.
+
+loop(‹turns›) do (%turn) {
+  %part = loop(‹its steps›, …) {… %k = add(%i, ‹its first step›) …}
+  loop(‹1 where it ends too early›)  { hand_over(%part, %exchange, %own) }
+  %sum = loop(‹parts before it›, [%part]) { take_over(…, %exchange, …) }
+  loop(‹1 where it ends the tile›) { write(%sum, %c, …) }
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewave.analysis.depths import Depths
+from tilewave.analysis.tile_programs import computes_one_tile, only_adds_up
+from tilewave.interp.tiles import touched
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import at_launch, known_at_launch, launch_and_rest
+from tilewave.ir.ops import Const, HandOver, Loop, MakeExchange, Mma, Read, TakeOver, While, Workgroup
+from tilewave.ir.reasons import Reason, want
+from tilewave.ir.rewrite import names, substitute, substitute_block, walk
+from tilewave.ir.types import INDEX_SCALAR, Exchange, Tile
+
+SUM_BITS = 32
+NOT_ONE_LOOP = Reason("a tile is not computed by one loop over its depth alone, so workgroups do not share it")
+DOES_MORE = Reason("this loop does more than add products up, so workgroups do not share it")
+UNKNOWN_STEPS = Reason(
+    "how many steps this loop takes is known at the call only, so workgroups do not share it",
+    "give the depth a value in subs",
+)
+NOT_FROM_ZERO = Reason(
+    "this loop does not begin with one tile of zeros, of {bits} bits each, so workgroups do not share it",
+    "add what it begins with behind the loop",
+)
+WRITES_BEFORE = Reason("this is written in front of the loop, so workgroups do not share it")
+READS_WRITTEN = Reason(
+    "{memory} is read in front of the loop and written behind it, so workgroups do not share it",
+    "read it behind the loop",
+)
+
+
+@dataclass(frozen=True)
+class TileProgram:
+    """The program of a tile: a loop that adds up, from zero, and what is done with its sums."""
+
+    before: tuple[Op, ...]
+    loop: Loop
+    after: tuple[Op, ...]
+    steps: Any
+    """An int, or a number of the launch."""
+    step_bytes: int
+    depths: Depths
+
+    @property
+    def memories(self) -> list[Value]:
+        return [op.memory for op in self.loop.body.ops if isinstance(op, Read)]
+
+    @property
+    def ends_in_zeros(self) -> bool:
+        return self.depths.end_in_zeros(self.loop)
+
+    @property
+    def running_on(self) -> TileProgram:
+        """The same, where steps behind the last one read zeros."""
+        return replace(self, loop=replace(self.loop, body=self.depths.running_on(self.loop)))
+
+    def steps_at(self, builder: Builder) -> Number:
+        return Number(builder, self.steps if isinstance(self.steps, Value) else builder.const(self.steps))
+
+    @staticmethod
+    def of(kernel: Kernel) -> TileProgram:
+        """Raises `Left` where it is not sure that sums of parts make the sums."""
+        ops = launch_and_rest(kernel.body)[1].ops
+        loops = [op for op in walk(kernel.body) if isinstance(op, (Loop, While))]
+        products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
+        want(computes_one_tile(kernel) and len(loops) == 1, NOT_ONE_LOOP, products[0].loc)
+        (loop,) = loops
+        want(only_adds_up(loop), DOES_MORE, loop.loc)
+        assert isinstance(loop, Loop)
+        made = {op.results[0]: op for op in ops if isinstance(op, Const)}
+        want(loop.trips in made or loop.trips in known_at_launch(kernel), UNKNOWN_STEPS, loop.loc)
+        want(_begins_with_zero(loop, made), NOT_FROM_ZERO, loop.loc, bits=SUM_BITS)
+        steps = int(made[loop.trips].value) if loop.trips in made else loop.trips
+        before = ops[: ops.index(loop)]
+        _check_before(kernel, before)
+        own = [op for op in loop.body.ops if isinstance(op, Mma)]
+        step_bytes = sum(op.a.type.shape[-1] * op.a.type.dtype.bytes for op in own)
+        return TileProgram(before, loop, ops[len(before) + 1 :], steps, step_bytes, Depths(kernel))
+
+
+def _check_before(kernel: Kernel, before: tuple[Op, ...]) -> None:
+    """Whoever has a part of a tile does this too: it must write nothing, nor read what the one who ends it writes."""
+    written, _ = touched(kernel)
+    for op in before:
+        want(not op.has_effect, WRITES_BEFORE, op.loc)
+        for memory in op.read:
+            want(memory not in written, READS_WRITTEN, op.loc, memory=memory.name)
+
+
+def _begins_with_zero(loop: Loop, made: dict[Value, Const]) -> bool:
+    zeros = [made[v].value == 0 for v in loop.init if v in made and isinstance(v.type, Tile)]
+    return zeros == [True] == [loop.init[0].type.dtype.bits == SUM_BITS] and len(loop.init) == 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a workgroup computes in a turn: the steps of a tile from one to another."""
+
+    number: Value
+    first: Number
+    end: Number
+    trips: Number | None = None
+    """How many steps it takes, where these may be more than there are."""
+
+
+class Sharing(ABC):
+    """Writes a kernel whose workgroups add up parts of tiles, and hand them to each other through an exchange."""
+
+    def __init__(self, kernel: Kernel, tile: TileProgram, slots: int) -> None:
+        self.old, self.tile, self.slots = kernel, tile, slots
+        start = next((op for op in kernel.body.ops if isinstance(op, Workgroup)), tile.loop)
+        self.builder = Builder(names(kernel), locate=lambda: start.loc)
+
+    @abstractmethod
+    def slot(self, other: Number) -> Any:
+        """Where one of those in front put what it handed over."""
+
+    def prepare(self) -> None:
+        """The exchange, and the workgroup's own number."""
+        b = self.builder
+        sums = self.tile.loop.init[0].type
+        slots = Exchange((self.slots, *sums.shape), sums.dtype)
+        self.exchange = b.emit(MakeExchange, type=slots, name="exchange")
+        self.own = Number(b, b.emit(Workgroup, type=INDEX_SCALAR, name="own"))
+
+    def finished(self, workgroups: int | str) -> Kernel:
+        launch, rest = launch_and_rest(self.old.body)
+        new = replace(self.old, body=replace(rest, ops=(*launch, *self.builder.ops)), workgroups=workgroups)
+        return at_launch(new)
+
+    def in_turns(self, trips: Value) -> None:
+        """`compute`, turn by turn."""
+        b = self.builder
+        turn = b.fresh("turn", INDEX_SCALAR)
+        with b.region():
+            self.compute(Number(b, turn))
+            body = b.block((turn,), ())
+        b.effect(Loop, trips, (), body)
+
+    @abstractmethod
+    def compute(self, count: Number) -> None:
+        """What a workgroup does in a turn."""
+
+    def add_up(self, turn: Turn) -> Value:
+        """The loop, from one step to another."""
+        new, loop = self.numbers(turn.number), self.tile.loop
+        self.builder.ops += [substitute(op, new) for op in self.tile.before if not isinstance(op, Workgroup)]
+        index, *sums = loop.body.args
+        with self.builder.region():
+            step = (Number(self.builder, index) + turn.first).value
+            start = list(self.builder.ops)
+        body = substitute_block(loop.body, {**new, index: step})
+        trips = turn.trips
+        if trips is None:
+            trips = (turn.end - turn.first).larger(1)  # it never is less, and passes behind can now see that
+        result = self.builder.fresh(f"{loop.results[0].name}_part", loop.results[0].type)
+        block = Block((index, *sums), (*start, *body.ops))
+        self.builder.ops.append(Loop(trips.value, loop.init, block, results=(result,), loc=loop.loc))
+        return result
+
+    def take_over(self, sums: Value, others: Number) -> Value:
+        """What the workgroups in front handed over is added, the first one's first."""
+        b = self.builder
+        index, before = b.fresh("other", INDEX_SCALAR), b.fresh("sums", sums.type)
+        with b.region():
+            slot = self.slot(Number(b, index)).value
+            after = b.emit(TakeOver, before, self.exchange, slot, type=sums.type, name="sums")
+            body = b.block((index, before), (after,))
+        whole = b.fresh("whole", sums.type)
+        b.effect(Loop, others.value, (sums,), body, results=(whole,))
+        return whole
+
+    def when(self, times: Number, write: Any) -> None:
+        """A loop that goes round once or not at all."""
+        once = self.builder.fresh("once", INDEX_SCALAR)
+        with self.builder.region():
+            write()
+            body = self.builder.block((once,), ())
+        self.builder.effect(Loop, times.value, (), body)
+
+    def numbers(self, number: Value) -> dict[Value, Value]:
+        """The tile's own number in place of the workgroup's."""
+        return {op.result: number for op in self.old.body.ops if isinstance(op, Workgroup)}
+
+    @property
+    def own_slot(self) -> Number:
+        """Where this workgroup puts what it hands over."""
+        return self.own
+
+    def hand_over(self, sums: Value, times: Number) -> None:
+        self.when(times, lambda: self.builder.effect(HandOver, sums, self.exchange, self.own_slot.value))
+
+    def end(self, number: Value, whole: Value, times: Number) -> None:
+        """What is done with the sums of a tile."""
+        (result,) = self.tile.loop.results
+        new = {**self.numbers(number), result: whole}
+        self.when(times, lambda: self.builder.ops.extend(substitute(op, new) for op in self.tile.after))
+
+
+class SharedRounds(Sharing):
+    """Whole tiles for all workgroups, round by round, and then parts for those that share what is left."""
+
+    rounds: Any
+    """As many turns have whole tiles."""
+    whole: Any
+    """As many tiles are computed whole."""
+    workgroups: Any
+    steps: Any
+    """Of a whole tile."""
+
+    def __init__(self, kernel: Kernel, tile: TileProgram, slots: int) -> None:
+        super().__init__(kernel, tile, slots)
+        self.steps = tile.steps
+
+    @abstractmethod
+    def start(self) -> Any:
+        """What a workgroup knows of its parts; how many it has."""
+
+    @abstractmethod
+    def turn(self, turn: Number, is_whole: Number) -> Turn: ...
+
+    @abstractmethod
+    def others(self) -> Any:
+        """How many workgroups have parts in front of an end that is no whole tile."""
+
+    def kernel(self) -> Kernel:
+        self.prepare()
+        self.in_turns((self.start() + self.rounds).value)
+        return self.finished(self.workgroups)
+
+    def is_whole(self, turn: Number) -> Any:
+        return turn < self.rounds
+
+    def compute(self, count: Number) -> None:
+        turn = self.turn(count, self.is_whole(count))
+        sums = self.add_up(turn)
+        ends = turn.end.equals(self.steps)
+        self.hand_over(sums, ends.choose(0, 1))
+        others = ends.choose(turn.first.equals(0).choose(0, self.others()), 0)
+        whole = self.take_over(sums, others)
+        self.end(turn.number, whole, ends.choose(1, 0))
+
+
+def hands_over(kernel: Kernel) -> bool:
+    """Whether its workgroups wait for each other: in the order in which they start, which nobody may change."""
+    return any(isinstance(op, MakeExchange) for op in walk(kernel.body))

@@ -1,0 +1,122 @@
+"""Time points of a kernel's space here: each is compiled, held against the kernel's own program, and timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tilewave.bench.devices import device_of
+from tilewave.bench.kernel import KernelSettings, measure_kernels
+from tilewave.bench.rounds import Rounds
+from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.errors import TargetError, TilewaveError
+from tilewave.lang.kernel import WaveKernel, unsaid_sizes
+from tilewave.lang.symbols import Symbol
+from tilewave.tune.choose import TileChoice
+from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.records import STRENGTHS
+from tilewave.tune.search import RUNS, Advance, PointTime, Tuned, search
+from tilewave.tune.space import said_of, undecided
+from tilewave.tune.store import DIRECTORY
+from tilewave.tune.tune import Tune
+
+ROUNDS = 9
+CHECK_SECONDS = 0.5
+"""For each point: what the interpreter may take to see whether it is right."""
+
+
+@dataclass(frozen=True)
+class PointTimer:
+    """Compiles points of one kernel for one target, and times them there."""
+
+    open_tiles: UndecidedKernel
+    options: WaveCompileOptions
+    rounds: int = ROUNDS
+
+    def __call__(self, points: Sequence[TileChoice]) -> list[PointTime]:
+        made: dict[str, Compiled] = {}
+        why: dict[str, str] = {}
+        rounds: Rounds | None = None
+        for point in points:
+            try:
+                made[point.text] = self.compiled(point)
+            except TilewaveError as error:
+                why[point.text] = _line(error)
+        if made:
+            settings = KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS)
+            report = measure_kernels(made, settings)
+            why |= {one.contestant: one.why for one in report.left_out}
+            why |= {one.name: "its result is wrong" for one in report.kernels if not one.accuracy.passed}
+            rounds = report.rounds[0] if report.rounds else None
+        return [_time(point.text, rounds, why) for point in points]
+
+    def why_not(self) -> str:
+        """Why nothing can be timed here, and what is known instead; nothing where it can."""
+        found = self.open_tiles.predicted({})
+        if not found:
+            return ""
+        first = self.compiled(found[0])
+        try:
+            device_of(first)
+        except TargetError as error:
+            counted = ""
+            if first.build.emulated is not None:
+                each = first.loop_statistics.instructions_per_matrix
+                counted = f"; its K loop has {each:.2f} instructions for each matrix instruction"
+            return f"by the model alone: {_line(error)}{counted}"
+        return ""
+
+    def compiled(self, point: TileChoice) -> Compiled:
+        options = replace(self.options, subs={**self.options.subs, **point.point}, tune=None)
+        return wave_compile(options, self.open_tiles.decided(point))
+
+
+def tune(
+    kernel: WaveKernel,
+    subs: Mapping[Symbol, Any],
+    target: str,
+    how: str = STRENGTHS[1],
+    *,
+    within: Tune | None = None,
+    records: Path = Path(DIRECTORY),
+    runs: int = RUNS,
+    rounds: int = ROUNDS,
+    advance: Advance = lambda: None,
+) -> Tuned:
+    """Decide a kernel's tiles for sizes on a target, and put the decision on record.
+
+    how="model": nothing runs; "measured": the model's best few, at most `runs`; "exhaustive": every legal point.
+    """
+    free = without_tiles(kernel, subs)
+    missing = list(dict.fromkeys(s.name for s in unsaid_sizes(free, said_of(free, subs, ()))))
+    if missing:
+        what = f"{kernel.name}: how large its arrays are depends on {', '.join(missing)}"
+        raise TilewaveError(what, remedy=f"say it: {', '.join(f'{name}=…' for name in missing)}")
+    if not undecided(free, subs, ()):
+        what = f"{kernel.name} leaves nothing to decide"
+        raise TilewaveError(what, remedy="let a symbol stand where a tile stands: WorkgroupConstraint(M, BLOCK_M, 0)")
+    open_tiles = UndecidedKernel.of(free, subs, (), {}, target, within or kernel.tune)
+    timer = PointTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
+    notes = timer.why_not() if how in STRENGTHS[1:] else ""
+    return search(open_tiles, STRENGTHS[0] if notes else how, timer, records, runs, advance, notes)
+
+
+def without_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> WaveKernel:
+    """The kernel without its own values for symbols that stand where a tile stands."""
+    bare = replace(kernel, subs={}, kept={})
+    sizes = dict.fromkeys(unsaid_sizes(bare, {}), 1)
+    tiles = {one.symbol for one in undecided(bare, {**sizes}, ())} - set(subs)
+    return replace(kernel, subs={s: v for s, v in kernel.subs.items() if s not in tiles}, kept={})
+
+
+def _time(name: str, rounds: Rounds | None, why: Mapping[str, str]) -> PointTime:
+    if name in why or rounds is None:
+        return PointTime(None, why=why.get(name, "nothing was timed"))
+    found = rounds.time(name)
+    return PointTime(found.median, found.spread, len(rounds.rounds))
+
+
+def _line(error: TilewaveError) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,96 @@
+"""`tilewave records`: show, merge and check files of decisions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SQUARE
+from rich.console import Console
+from rich.table import Table
+
+from tilewave.errors import TilewaveError
+from tilewave.tune.choose import seconds_text
+from tilewave.tune.records import NewerRecord, TileRecord, merged
+from tilewave.tune.store import DIRECTORY, FILE, read_lines, search_path, tidy
+
+ACTIONS = ("show", "merge", "check")
+
+
+def records_command(
+    action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
+    files: Annotated[list[Path] | None, typer.Argument(help="Files or directories; the search path without.")] = None,
+    into: Annotated[Path, typer.Option(help="The directory that merge writes to.")] = Path(DIRECTORY),
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show decisions on record, merge files of them, or check that every line is one.
+
+    [bold]tilewave records show[/bold]
+
+    [bold]tilewave records merge theirs.jsonl ours.jsonl --into tilewave.records[/bold]
+
+    [bold]tilewave records check[/bold]
+    """
+    if action not in ACTIONS:
+        raise TilewaveError(f"records: no action is called {action!r}", remedy=f"there are {', '.join(ACTIONS)}")
+    given = [path / FILE if path.is_dir() else path for path in files or ()]
+    paths = given or [path / FILE for path in search_path()]
+    if missing := next((path for path in given if not path.is_file()), None):
+        raise TilewaveError(f"records: there is no file {missing}")
+    if action == "merge":
+        _merge(paths, into)
+    elif action == "check":
+        _check(paths, as_json)
+    else:
+        _show(paths, as_json)
+
+
+def _show(paths: list[Path], as_json: bool) -> None:
+    found = {path: merged(read_lines(path))[0] for path in paths}
+    if as_json:
+        print(
+            json.dumps({str(path): [json.loads(r.line) for r in records] for path, records in found.items()}, indent=2)
+        )
+        return
+    for path, records in found.items():
+        if records:
+            Console().print(_table(path, records))
+    if not any(found.values()):
+        print("no records: " + ", ".join(map(str, paths)))
+
+
+def _table(path: Path, records: list[TileRecord]) -> Table:
+    table = Table("Kernel", "Chip", "Sizes", "Choice", "How", box=SQUARE, title=str(path))
+    for title in ("Measured", "Predicted"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for r in records:
+        choice = ", ".join(f"{name}={value}" for name, value in r.choice.items()) + (f", {r.order}" if r.order else "")
+        times = ("" if r.measured is None else seconds_text(r.measured)), seconds_text(r.predicted)
+        table.add_row(r.key.kernel, r.key.chip, r.key.sizes.replace(",", ", "), choice, r.how, *times)
+    return table
+
+
+def _merge(paths: list[Path], into: Path) -> None:
+    bad = tidy(into, paths)
+    for path, number, why in bad:
+        print(f"{path}:{number}: kept as it is: {why}")
+    print(f"{len(merged(read_lines(into / FILE))[0])} decisions in {into / FILE}")
+
+
+def _check(paths: list[Path], as_json: bool) -> None:
+    rows = []
+    for path in paths:
+        records, bad = merged(read_lines(path))
+        wrong = [{"line": number, "why": str(why), "newer": isinstance(why, NewerRecord)} for number, _, why in bad]
+        rows.append({"file": str(path), "records": len(records), "damaged": wrong})
+    if as_json:
+        print(json.dumps(rows, indent=2))
+    else:
+        for row in rows:
+            print(f"{row['file']}: {row['records']} records")
+            for one in row["damaged"]:  # type: ignore[attr-defined]
+                print(f"{row['file']}:{one['line']}: {one['why']}")
+    if any(not one["newer"] for row in rows for one in row["damaged"]):  # type: ignore[attr-defined]
+        raise typer.Exit(1)

@@ -1,0 +1,10 @@
+"""The steps of a loop, cut into parts: as many for each as for the first; the last ones may have fewer, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def steps_of_a_part(steps: Any, parts: int) -> Any:
+    """Of the first part, which has the most; `steps` may be a number of any kind."""
+    return (steps + (parts - 1)) // parts

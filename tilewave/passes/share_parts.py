@@ -1,0 +1,146 @@
+"""The parts into which an author cuts a sum go to workgroups of their own, and one of these adds them up.
+
+    kernel {workgroups = 8}                          kernel {workgroups = 32}
+      %sum = loop(%steps, [%zero]) {split = 4}  →      %part = loop(‹its steps›, …) {… %k = add(%i, ‹its first step›) …}
+      write(%sum, %c, …)                               loop(‹1 but for the first part›)  { hand_over(%part, …) }
+                                                       %sum = loop(‹3 for the first part›, [%part]) { take_over(…) }
+                                                       loop(‹1 for the first part›) { write(%sum, %c, …) }
+
+Neighbours have the same part of different tiles, so that operands they share are in the cache when the second one asks:
+of T tiles in P parts, workgroup w has part (w // T + 1) % P of tile w % T. The first part comes last, and takes over
+from all others, in their order: ((part 0 + part 1) + part 2) + …, whoever is quick. Nobody waits for a workgroup that
+starts later.
+
+Where there are more tiles than the machine needs, each workgroup computes all parts of a tile by itself, and puts what
+it has so far into a slot of its own while it adds up the next part: the sums have the same bits. Where sizes are open,
+the launch decides which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewave.analysis.rounds import Sharing, TileProgram, Turn
+from tilewave.analysis.splits import tiles_of
+from tilewave.ir.build import Number
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Loop
+from tilewave.ir.parts import steps_of_a_part
+from tilewave.ir.reasons import Left
+from tilewave.ir.rewrite import walk
+from tilewave.mapping import smaller
+
+ROUNDS = 2
+"""Of parts that workgroups share: where there are more, all tiles together keep the machine busy, and each workgroup
+adds its parts up by itself."""
+
+
+@dataclass(frozen=True)
+class ShareParts:
+    """`workgroups`: as many as run at once."""
+
+    workgroups: int
+
+    def __repr__(self) -> str:
+        return f"ShareParts({self.workgroups})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        if not any(isinstance(op, Loop) and op.split > 1 for op in walk(kernel.body)):
+            return kernel
+        try:
+            program = TileProgram.of(kernel)
+        except Left as why:
+            return kernel.declining(why.declined)
+        return _Parts(kernel, program, self.workgroups).kernel()
+
+
+@dataclass(frozen=True)
+class _Item:
+    """What a workgroup does in a turn: a part of a tile."""
+
+    tile: Number
+    part: Number
+    takes: Number
+    """How many parts it takes over behind its own."""
+    ends: Number
+    """Whether the tile is complete then."""
+
+
+class _Parts(Sharing):
+    def __init__(self, kernel: Kernel, tile: TileProgram, at_once: int) -> None:
+        self.at_once, self.parts = at_once, tile.loop.split
+        exact = isinstance(tile.steps, int) and tile.steps % self.parts == 0
+        self.runs_on = exact or tile.ends_in_zeros
+        super().__init__(kernel, tile.running_on if self.runs_on and not exact else tile, 0)
+        self.tiles = tiles_of(kernel, self.builder)
+        self.most = ROUNDS * at_once // (self.parts - 1)
+        """As many tiles are shared at most, so that there are slots for all."""
+        self.shares = self.tiles <= self.most
+        """Whether workgroups share tiles: a truth value, or one that the launch knows."""
+        self.slots = self.slots_needed()
+
+    def slots_needed(self) -> int:
+        if not isinstance(self.shares, bool):
+            return max(self.at_once, self.most * (self.parts - 1))
+        slots: int = self.tiles * (self.parts - 1) if self.shares else min(self.tiles, self.at_once)
+        return slots
+
+    def kernel(self) -> Kernel:
+        self.prepare()
+        if self.shares is True:
+            self.one_item(self.shared())
+        else:
+            self.in_turns(self.either(lambda: 1, self.turns).value)
+        grid = self.either(lambda: self.tiles * self.parts, lambda: smaller(self.tiles, self.at_once))
+        return self.finished(grid if isinstance(grid, int) else grid.value.name)
+
+    def turns(self) -> Any:
+        """Of a workgroup that computes all parts of its tiles."""
+        return (self.tiles + (self.at_once - 1) - self.own) // self.at_once * self.parts
+
+    def compute(self, count: Number) -> None:
+        if self.shares is False:
+            self.one_item(self.alone(count))
+            return
+        pairs = zip(vars(self.shared()).values(), vars(self.alone(count)).values(), strict=True)
+        self.one_item(_Item(*(self.shares.choose(a, b) for a, b in pairs)))
+
+    def shared(self) -> _Item:
+        """Those who have a later part of a tile start first, and hand it over to whoever has the first part."""
+        part = (self.own // self.few + 1) % self.parts
+        is_first = part.equals(0)
+        return _Item(self.own % self.few, part, is_first.choose(self.parts - 1, 0), is_first)
+
+    def alone(self, count: Number) -> _Item:
+        """Part by part, each of which takes over what those before it came to."""
+        tile, part = self.own + count // self.parts * self.at_once, count % self.parts
+        return _Item(tile, part, part.equals(0).choose(0, 1), part.equals(self.parts - 1))
+
+    def one_item(self, item: _Item) -> None:
+        self.item = item
+        sums = self.add_up(self.of_part(item))
+        whole = self.take_over(sums, item.takes)
+        self.hand_over(whole, item.ends.choose(0, 1))
+        self.end(item.tile.value, whole, item.ends.choose(1, 0))
+
+    def of_part(self, item: _Item) -> Turn:
+        each = steps_of_a_part(self.tile.steps_at(self.builder), self.parts)
+        first = item.part * each
+        trips = each if self.runs_on else (self.tile.steps_at(self.builder) - first).larger(0).smaller(each)
+        return Turn(item.tile.value, first, first + trips, trips)
+
+    def slot(self, other: Number) -> Any:
+        return self.either(lambda: other * self.few + self.item.tile, lambda: self.own)
+
+    @property
+    def few(self) -> Any:
+        """Tiles, where they are shared."""
+        return smaller(self.tiles, self.most)
+
+    def either(self, shared: Callable[[], Any], alone: Callable[[], Any]) -> Any:
+        """As tiles are shared or not."""
+        if isinstance(self.shares, bool):
+            return shared() if self.shares else alone()
+        return self.shares.choose(shared(), alone())

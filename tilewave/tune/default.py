@@ -1,0 +1,300 @@
+"""What is taken where nobody gave a tile: the model's choice for the sizes at hand, or for the bucket of a call's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
+from tilewave.errors import ConstraintError, TilewaveError
+from tilewave.ir.core import Kernel
+from tilewave.ir.rewrite import unnamed
+from tilewave.lang.constraints import WorkgroupMapping
+from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
+from tilewave.lang.symbols import Symbol
+from tilewave.lang.types import MemoryType
+from tilewave.machine.cards import STANDING_FOR
+from tilewave.machine.chips import CHIPS
+from tilewave.runtime.cache import key_of
+from tilewave.runtime.pool import default_threads
+from tilewave.trace import NO_WORK, TileWork
+from tilewave.tune.choose import (
+    RankedPoints,
+    TileChoice,
+    TileMachine,
+    bucket,
+    bucket_ends,
+    bucket_text,
+    illegal_text,
+    rank,
+    rank_buckets,
+    sizes_text,
+)
+from tilewave.tune.fitted import HOST, TIMINGS
+from tilewave.tune.gpu import GpuTiles
+from tilewave.tune.host import HostTiles
+from tilewave.tune.order import order_for, orders_on
+from tilewave.tune.problem import TiledProblem
+from tilewave.tune.records import RecordKey
+from tilewave.tune.space import Space, said_of, space_of, undecided
+from tilewave.tune.store import Found, LookedUp, Records, search_path
+from tilewave.tune.tune import Tune
+
+PROBED = 64
+"""The tile that a kernel is traced with to see what it does; any would do."""
+TYPICAL = 4096
+"""A size that stands for those of a call that nobody has made yet."""
+T = TypeVar("T")
+ILLEGAL_RECORD = "a record in {} names other symbols or an illegal point, and was not used: tilewave records check"
+
+
+def stale_note(stale: Sequence[Found]) -> str:
+    """That there are records of an older text of the kernel."""
+    files = ", ".join(dict.fromkeys(str(found.file) for found in stale))
+    return f"records in {files} are of another text of this kernel, and were not used: tune it again"
+
+
+def records_here() -> Records:
+    """Those of the path as it is now."""
+    return _records(tuple(search_path()))
+
+
+@cache
+def _records(path: tuple[Path, ...]) -> Records:
+    return Records(path)
+
+
+def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
+    """What is known of a target's tiles: a chip's card, or else this machine's cores."""
+    if chip := CHIPS.get(target):
+        return GpuTiles(chip, STANDING_FOR[target], TIMINGS[chip.vendor])
+    dtypes = {p.dtype.name for p in work.products}
+    able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
+    s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
+    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST)
+
+
+@dataclass(frozen=True)
+class UndecidedKernel:
+    """A kernel whose author left tiles open, for a target: what can be decided, and what it is decided by."""
+
+    kernel: WaveKernel
+    machine: TileMachine
+    problem: TiledProblem
+    space: Space
+    left_open: tuple[Symbol, ...]
+    """The sizes that a call's arrays tell."""
+    digest: str
+    """Of what it computes: its text, as traced."""
+    asked: tuple[str, ...] = ()
+    """Orders of tiles that are to be tried."""
+
+    @staticmethod
+    def of(
+        kernel: WaveKernel,
+        subs: Mapping[Symbol, Any],
+        dynamic: Sequence[Symbol],
+        longest: Mapping[Symbol, int],
+        target: str,
+        tune: Tune | None = None,
+    ) -> UndecidedKernel:
+        said, found = said_of(kernel, subs, dynamic), undecided(kernel, subs, dynamic)
+        dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
+        probe = {**subs, **{one.symbol: PROBED for one in found}}
+        traced = trace_kernel(kernel, probe, dynamic, longest)
+        work = traced.work
+        known = {s: v for s, v in _known(said, (*dims, *dynamic)).items() if isinstance(v, int)}
+        machine = machine_of(target, work)
+        problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
+        digest = _digest(kernel, probe, dynamic, longest, traced.ir)
+        space = space_of(found, work, machine)
+        if tune is None:
+            return UndecidedKernel(kernel, machine, problem, space, dims, digest)
+        return UndecidedKernel(kernel, machine, problem, tune.of(space), dims, digest, tune.mapping)
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """That are tried where the author does not say one."""
+        if self.asked or not isinstance(self.machine, GpuTiles):
+            return self.asked
+        return tuple(orders_on(self.machine.card))
+
+    @property
+    def told(self) -> tuple[SizeTold, ...]:
+        """Where a call tells the sizes that are open."""
+        return sizes_told(self.kernel, self.left_open)
+
+    @property
+    def typical(self) -> dict[Symbol, int]:
+        """Sizes that stand for those of calls to come."""
+        return dict.fromkeys(self.left_open, TYPICAL)
+
+    def choices(self, buckets: Mapping[Symbol, int] | None = None) -> list[TileChoice]:
+        """What is on record, then the model's, the best first; for the sizes, or for those of a bucket."""
+        buckets = {dim: bucket(TYPICAL) for dim in self.left_open} if buckets is None else buckets
+        made = self.predicted(buckets)
+        found = self.on_record(buckets)
+        if found.found is None:
+            return [replace(one, notes=stale_note(found.stale)) for one in made] if found.stale else made
+        told = self.of_record(found.found, buckets, made[0].sizes if made else "")
+        return [told, *made] if told else [replace(one, notes=ILLEGAL_RECORD.format(found.found.file)) for one in made]
+
+    def on_record(self, buckets: Mapping[Symbol, int]) -> LookedUp:
+        """Of a bucket, what is on record for all of it, or else for its largest sizes."""
+        found = records_here().look_up(self.key(buckets))
+        if found.found is None and buckets:
+            largest = records_here().look_up(self.key_of_sizes(self.largest(buckets)))
+            return largest if largest.found or not found.stale else found
+        return found
+
+    def predicted(self, buckets: Mapping[Symbol, int]) -> list[TileChoice]:
+        """The model's choices."""
+        if not self.left_open:
+            ranked = rank(self.problem, self.space.within(self.problem.values), self.machine)
+            return self._told(ranked, self.problem, sizes_text(self._sizes(self.problem)), 1.0)
+        ranked, share = rank_buckets(self.problem, self.space, self.machine, buckets)
+        return self._told(ranked, self.largest(buckets), bucket_text(buckets), share)
+
+    def largest(self, buckets: Mapping[Symbol, int]) -> TiledProblem:
+        """With the largest sizes of a bucket."""
+        return self.problem.sized({dim: bucket_ends(number)[1] for dim, number in buckets.items()})
+
+    def key(self, buckets: Mapping[Symbol, int]) -> RecordKey:
+        """What a decision for a bucket is on record for; without one, for the sizes."""
+        return self._key({dim: "{}..{}".format(*bucket_ends(number)) for dim, number in buckets.items()})
+
+    def key_of_sizes(self, problem: TiledProblem) -> RecordKey:
+        return self._key({dim: str(n) for dim, n in self._sizes(problem).items()})
+
+    def _key(self, told: Mapping[Symbol, str]) -> RecordKey:
+        known = {str(d): str(n) for d, n in self._sizes(self.problem).items()} | {str(d): n for d, n in told.items()}
+        sizes = ",".join(f"{name}={value}" for name, value in sorted(known.items())) or "-"
+        return RecordKey(self.kernel.name, self.digest, self.machine.name, sizes)
+
+    def of_record(self, found: Found, buckets: Mapping[Symbol, int], sizes: str) -> TileChoice | None:
+        """The choice of a record; None where it names other symbols, or a point that is illegal now."""
+        record = found.record
+        point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
+        if len(point) != len(self.space.symbols) or len(point) != len(record.choice):
+            return None
+        cut = self.largest(buckets).cut(point)
+        if self.machine.refused(cut):
+            return None
+        prediction = self.machine.predict(cut)
+        how = f"a record in {found.file}, {record.how}, of {record.tried} runs,"
+        if record.measured is not None:
+            error = (record.spread or 0.0) / record.measured if record.measured else 0.0
+            prediction = replace(prediction, seconds=record.measured, error=error, fitted_on=str(found.file))
+        illegal = {"what the record says": record.illegal} if record.illegal else {}
+        order = "" if self.problem.is_ordered else record.order
+        return TileChoice(point, order, prediction, record.considered, illegal, (), sizes, how)
+
+    def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
+        """Of the arrays, as far as they are known."""
+        arrays = [kind for _, kind in parameters_of(self.kernel) if isinstance(kind, MemoryType)]
+        dims = dict.fromkeys(d for kind in arrays for d in kind.dims if isinstance(d, Symbol))
+        return {d: problem.values[d] for d in dims if d in problem.values}
+
+    def _told(self, ranked: RankedPoints, problem: TiledProblem, sizes: str, share: float) -> list[TileChoice]:
+        made = []
+        for at, one in enumerate(ranked.legal):
+            order = "" if at or problem.is_ordered else order_for(problem.cut(one.point), self.machine, self.asked)
+            made.append(ranked.choice(at, order, sizes, share))
+        return made
+
+    def nothing_fits(self) -> ConstraintError:
+        """Why there is no choice."""
+        ranked = rank(self.problem.sized(self.typical), self.space, self.machine)
+        what = f"{self.kernel.name}: of {ranked.considered} points {illegal_text(ranked.illegal)}, so no tile is left"
+        names = ", ".join(f"{s}: …" for s in self.space.symbols)
+        return ConstraintError(what, loc=self.kernel.loc, remedy=f"give one: subs={{{names}}}")
+
+    def decided(self, choice: TileChoice) -> WaveKernel:
+        """The kernel with the order of tiles that was chosen."""
+        if not choice.order:
+            return self.kernel
+        order = WorkgroupMapping(choice.order, loc=self.kernel.loc)
+        return replace(self.kernel, constraints=(*self.kernel.constraints, order), kept={})
+
+
+def _digest(
+    kernel: WaveKernel,
+    probe: Mapping[Symbol, Any],
+    dynamic: Sequence[Symbol],
+    longest: Mapping[Symbol, int],
+    traced: Kernel,
+) -> str:
+    """Of what a kernel computes, whatever its sizes, where it can be traced without them."""
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    sizes = {d for kind in arrays for d in kind.dims}
+    told = {s: v for s, v in probe.items() if s not in sizes}
+    with suppress(TilewaveError):
+        traced = trace_kernel(replace(kernel, subs=_without(kernel.subs, sizes)), told, dynamic, longest).ir
+    return key_of(unnamed(traced), repr(kernel.constraints))[:16]
+
+
+def _without(subs: Mapping[Symbol, Any], sizes: Collection[Any]) -> dict[Symbol, Any]:
+    return {s: v for s, v in subs.items() if s not in sizes}
+
+
+def _known(said: Mapping[Symbol, Any], left_open: Sequence[Symbol]) -> dict[Symbol, Any]:
+    """The values of those symbols that do not hang on what is open."""
+    numbers = dict.fromkeys(left_open)
+    kept = {s: v for s, v in said.items() if not _hangs_on(v, numbers, said)}
+    return check_subs(kept)
+
+
+def _hangs_on(value: Any, numbers: Mapping[Symbol, None], said: Mapping[Symbol, Any]) -> bool:
+    inner = value.symbols() if hasattr(value, "symbols") else ()
+    return any(s in numbers or s not in said or _hangs_on(said[s], numbers, said) for s in inner)
+
+
+# -- at a call --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SizeTold:
+    """A size, and the array and axis of a call that tell it."""
+
+    symbol: Symbol
+    array: int
+    axis: int
+
+
+def sizes_told(kernel: WaveKernel, left_open: Sequence[Symbol]) -> tuple[SizeTold, ...]:
+    """Where each is told first."""
+    found: dict[Symbol, SizeTold] = {}
+    arrays = [kind for _, kind in parameters_of(kernel) if isinstance(kind, MemoryType)]
+    for at, kind in enumerate(arrays):
+        for axis, dim in enumerate(kind.dims):
+            if isinstance(dim, Symbol) and dim in left_open:
+                found.setdefault(dim, SizeTold(dim, at, axis))
+    return tuple(found.values())
+
+
+class BySize(Generic[T]):
+    """What serves the sizes of a call: one thing for each bucket, made when its first call comes."""
+
+    def __init__(self, told: tuple[SizeTold, ...], make: Callable[[Mapping[Symbol, int]], T]) -> None:
+        self.told, self.make = told, make
+        self.made: dict[tuple[int, ...], T] = {}
+
+    def of(self, shapes: Sequence[tuple[int, ...]]) -> T:
+        """For arrays of these shapes, in the time of a look into a table."""
+        try:
+            key = tuple([bucket(shapes[one.array][one.axis]) for one in self.told])
+        except IndexError:  # an array has too few axes, which whoever serves the call will say
+            key = next(iter(self.made))
+        return self.made.get(key) or self._new(key)
+
+    def near(self, sizes: Mapping[Symbol, int]) -> T:
+        """For calls with sizes such as these."""
+        return self._new(tuple(bucket(sizes[one.symbol]) for one in self.told))
+
+    def _new(self, key: tuple[int, ...]) -> T:
+        found = self.made[key] = self.make({one.symbol: n for one, n in zip(self.told, key, strict=True)})
+        return found

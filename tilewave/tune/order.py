@@ -1,0 +1,52 @@
+"""The order of tiles, by the simulator: where a launch has more tiles than run at once, which of a few orders reads
+least again from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewave.machine import Machine
+from tilewave.sim import Gemm, simulate
+from tilewave.tune.gpu import GpuTiles
+from tilewave.tune.problem import CutWork
+
+GROUPS = (4, 8, 16)
+"""Rows of tiles that are swept together."""
+ROUNDS = 6
+"""Of tasks are looked at: what follows is more of the same."""
+
+
+def order_for(cut: CutWork, machine: object, orders: Sequence[str] = ()) -> str:
+    """`grouped(8)`, the best of these, or of a few; nothing where every order is the same.
+
+    Nor where nothing is known of the machine's caches; of orders that somebody named, it is then the first.
+    """
+    if len(orders) == 1:
+        return orders[0]
+    if not isinstance(machine, GpuTiles) or len(cut.products) != 1 or len(cut.grid) < 2:
+        return next(iter(orders), "")
+    card = machine.card
+    if cut.tasks <= card.units or min(cut.grid[:2]) < 2 or card.flops(cut.products[0].dtype.name) is None:
+        return next(iter(orders), "")
+    found = {order: simulate(_excerpt(cut, card), card, order) for order in orders or orders_on(card)}
+    return min(found, key=lambda order: (found[order].seconds, found[order].hbm_read_bytes))
+
+
+def orders_on(card: Machine) -> list[str]:
+    """Those that are worth a try."""
+    if card.xcds == 1:
+        return [f"grouped({size})" for size in GROUPS]
+    return [f"xcd_contiguous({card.xcds}) >> grouped({size})" for size in GROUPS]
+
+
+def _excerpt(cut: CutWork, card: Machine) -> Gemm:
+    """The first rounds of a launch, as a plain product."""
+    p = cut.products[0]
+    rows, cols = cut.grid[:2]
+    most = ROUNDS * card.units
+    if rows * cols > most:
+        rows = max(2, min(rows, max(GROUPS) * 2, most // 2))
+        cols = max(2, min(cols, most // rows))
+    persistent = card.units if card.xcds == 1 else None
+    sizes = rows * p.rows, cols * p.cols, p.depth * p.times
+    return Gemm(*sizes, (p.rows, p.cols, p.depth), p.dtype.name, "f32", workgroups=persistent)

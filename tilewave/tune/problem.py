@@ -1,0 +1,204 @@
+"""What is to be tiled: a kernel's work in dims, how it is cut in symbols, and sizes; a point of a space cuts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tilewave.ir.types import DType
+from tilewave.lang.constraints import (
+    Constraint,
+    GridConstraint,
+    ReorderingConstraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
+from tilewave.lang.symbols import Expression, Symbol
+from tilewave.trace import TileProduct, TileTransfer, TileWork
+
+Point = Mapping[Symbol, int]
+"""A value for each symbol that is to be decided."""
+
+
+@dataclass(frozen=True)
+class CutProduct:
+    """A product of tiles: its extents, and how often a task computes it."""
+
+    rows: int
+    cols: int
+    depth: int
+    batch: int
+    times: int
+    dtype: DType
+    acc: DType
+    largest: tuple[int, int]
+    """Rows and columns of a tile that does not hang over an edge, or of the only one."""
+    inside: float
+    """Of all rows and columns, the share that lies inside."""
+
+
+@dataclass(frozen=True)
+class CutTransfer:
+    """A tile that is read or written, and how often a task does so."""
+
+    memory: str
+    tile_bytes: int
+    inside_bytes: float
+    """Of these, on average what does not hang over an edge."""
+    times: int
+    is_written: bool
+    is_walked: bool
+    array_bytes: int
+    """Of all that is touched so, once."""
+    row_bytes: int
+    """Of a whole row of the array."""
+
+
+@dataclass(frozen=True)
+class CutWork:
+    """A launch: so many tasks, and what each of them does."""
+
+    tasks: int
+    grid: tuple[int, ...]
+    """Tiles along each dimension of the grid."""
+    steps: int
+    products: tuple[CutProduct, ...]
+    transfers: tuple[CutTransfer, ...]
+    waves: tuple[int, int] | None
+    """That share rows and columns, where the author says it."""
+    waves_fit: bool = True
+    """Whether their parts make up the tile."""
+
+    @property
+    def step_bytes(self) -> int:
+        """That one step of the loop reads."""
+        return sum(t.tile_bytes * t.times for t in self.transfers if t.is_walked and not t.is_written) // self.steps
+
+    @property
+    def outside_bytes(self) -> float:
+        """Of these, what lies over an edge."""
+        found = (t for t in self.transfers if t.is_walked and not t.is_written)
+        return sum((t.tile_bytes - t.inside_bytes) * t.times for t in found) / self.steps
+
+    @property
+    def written_bytes(self) -> int:
+        """Of the tiles that a task writes."""
+        return sum(t.tile_bytes for t in self.transfers if t.is_written)
+
+    @property
+    def asked_bytes(self) -> float:
+        """That all tasks read and write."""
+        return self.tasks * sum(t.inside_bytes * t.times for t in self.transfers)
+
+    @property
+    def distinct_bytes(self) -> float:
+        """The same, each byte once."""
+        once: dict[tuple[str, bool], int] = {}
+        for t in self.transfers:
+            once[t.memory, t.is_written] = max(t.array_bytes, once.get((t.memory, t.is_written), 0))
+        return float(sum(once.values()))
+
+    @property
+    def flops(self) -> float:
+        """Of all tasks, what hangs over edges included."""
+        return self.tasks * sum(2.0 * p.batch * p.rows * p.cols * p.depth * p.times for p in self.products)
+
+
+@dataclass(frozen=True)
+class TiledProblem:
+    """A kernel whose sizes are known and whose tiles are not."""
+
+    work: TileWork
+    constraints: tuple[Constraint, ...]
+    values: Mapping[Symbol, Any]
+    """Sizes and other symbols, as far as they are known."""
+
+    def sized(self, sizes: Mapping[Symbol, int]) -> TiledProblem:
+        return TiledProblem(self.work, self.constraints, {**self.values, **sizes})
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its author says in which order workgroups take tiles, or walks them."""
+        return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
+
+    def cut(self, point: Point) -> CutWork:
+        return _Cutting(self, {**self.values, **point}).work()
+
+
+class _Cutting:
+    """A problem whose every symbol has a value."""
+
+    def __init__(self, problem: TiledProblem, values: Mapping[Symbol, Any]) -> None:
+        self.problem, self.values = problem, values
+        self.grid: dict[Symbol, int] = {}
+        self.steps: dict[Symbol, int] = {}
+        self.waves: dict[Symbol, int] = {}
+        self.goes_with: dict[Symbol, int] = {}
+        for c in problem.constraints:
+            match c:
+                case WorkgroupConstraint(primary=True):
+                    self.grid[c.dim] = self.number(c.tile)
+                case WorkgroupConstraint():
+                    self.goes_with[c.dim] = self.number(c.tile)
+                case TilingConstraint(tile=tile) if tile is not None:
+                    self.steps[c.dim] = self.number(tile)
+                case WaveConstraint():
+                    self.waves[c.dim] = self.number(c.tile)
+
+    def number(self, e: Expression) -> int:
+        return max(1, int(e.evaluate(self.values)))
+
+    def size(self, dim: Any) -> int:
+        return max(1, int(dim.evaluate(self.values)))
+
+    def extent(self, dim: Any) -> int:
+        """Of a tile along a dim; one that nobody cuts is whole."""
+        for cut in (self.grid, self.steps, self.goes_with):
+            if dim in cut:
+                return cut[dim]
+        return self.size(dim)
+
+    def count(self, dim: Any) -> int:
+        """Of tiles along a dim."""
+        return -(-self.size(dim) // self.extent(dim))
+
+    def work(self) -> CutWork:
+        products = tuple(map(self.product, self.problem.work.products))
+        transfers = tuple(map(self.transfer, self.problem.work.transfers))
+        steps = max([1, *(p.times for p in products), *(t.times for t in transfers)])
+        grid = tuple(self.count(dim) for dim in self.grid)
+        fit = all(self.extent(dim) % tile == 0 for dim, tile in self.waves.items())
+        return CutWork(prod(grid), grid, steps, products, transfers, self.waves_of_product(), fit)
+
+    def product(self, p: TileProduct) -> CutProduct:
+        rows, cols, depth = (self.extent(d) for d in (p.rows, p.cols, p.depth))
+        batch = prod(self.extent(d) for d in p.batch)
+        largest = min(rows, self.size(p.rows)), min(cols, self.size(p.cols))
+        inside = self.inside(p.rows) * self.inside(p.cols)
+        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, inside)
+
+    def inside(self, dim: Any) -> float:
+        """Of the tiles along a dim, the share that does not hang over its end."""
+        return self.size(dim) / (self.count(dim) * self.extent(dim))
+
+    def transfer(self, t: TileTransfer) -> CutTransfer:
+        tile = prod(self.extent(d) for d in t.dims) * t.dtype.bytes
+        inside = prod(map(self.inside, t.dims))
+        array = prod(self.size(d) for d in t.dims) * t.dtype.bytes
+        row = self.size(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
+        times = self.times(t.walked)
+        return CutTransfer(t.memory, tile, tile * inside, times, t.is_written, bool(t.walked), array, row)
+
+    def times(self, walked: tuple[Any, ...]) -> int:
+        return prod(self.count(d) for d in walked)
+
+    def waves_of_product(self) -> tuple[int, int] | None:
+        if not self.waves or not self.problem.work.products:
+            return None
+        first = self.problem.work.products[0]
+        rows, cols = (-(-self.extent(d) // self.waves[d]) if d in self.waves else 1 for d in (first.rows, first.cols))
+        return rows, cols

@@ -1,0 +1,195 @@
+"""Decisions on record: a line of JSON each, read as data and as nothing else.
+
+{"at":"gemm 9f3a0c1d2e4b5a68 H200 K=1024,M=1024,N=1024","choice":{"BLOCK_K":64,…},"considered":36,"format":1,…}
+
+`at` stands first in a line and says what was decided for: the kernel, the digest of what it computes, the chip and the
+sizes. Lines of several files may be put one after the other, in any order; of two for the same thing the better wins:
+one that was measured, over more points, in more rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from tilewave._version import __version__
+
+FORMAT = 1
+STRENGTHS = ("model", "measured", "exhaustive")
+"""How a decision was made, the weakest first."""
+FIRST = '{"at":"'
+LONGEST_LINE = 1 << 16
+LONGEST_SECONDS = 1e9
+AT = re.compile(r"[^\s\"\\]+ [0-9a-f]{16} [^\s\"\\]+ [^\s\"\\]+")
+
+
+class BadRecord(ValueError):
+    """A line that is no record; says why."""
+
+
+class NewerRecord(BadRecord):
+    """A line that a later tilewave wrote."""
+
+
+@dataclass(frozen=True)
+class RecordKey:
+    """What a decision is for."""
+
+    kernel: str
+    digest: str
+    chip: str
+    sizes: str
+    """`K=1024,M=1024,N=1024`, by name; of a bucket, `M=65..128`."""
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.digest} {self.chip} {self.sizes}"
+
+    @property
+    def without_digest(self) -> str:
+        return f"{self.kernel} {self.chip} {self.sizes}"
+
+    @staticmethod
+    def parse(text: str) -> RecordKey:
+        if not AT.fullmatch(text):
+            raise BadRecord(f"at is {text[:80]!r}, and not kernel, digest, chip and sizes")
+        kernel, digest, chip, sizes = text.split(" ")
+        return RecordKey(kernel, digest, chip, sizes)
+
+
+@dataclass(frozen=True)
+class TileRecord:
+    """One decision."""
+
+    key: RecordKey
+    choice: Mapping[str, int]
+    order: str = ""
+    how: str = STRENGTHS[0]
+    considered: int = 0
+    illegal: int = 0
+    tried: int = 0
+    """Points that ran."""
+    predicted: float = 0.0
+    """Seconds."""
+    measured: float | None = None
+    spread: float | None = None
+    rounds: int = 0
+    baseline: float | None = None
+    """Seconds of what the model alone would have taken, in the same run."""
+    version: str = __version__
+    notes: str = field(default="", compare=False)
+
+    @property
+    def rank(self) -> tuple[int, int, int, str]:
+        """The better of two is the larger; that does not hang on the order in which they are read."""
+        return STRENGTHS.index(self.how), self.tried, self.rounds, self.line
+
+    @property
+    def line(self) -> str:
+        facts: dict[str, Any] = {
+            "at": str(self.key),
+            "baseline": self.baseline,
+            "choice": dict(sorted(self.choice.items())),
+            "considered": self.considered,
+            "format": FORMAT,
+            "how": self.how,
+            "illegal": self.illegal,
+            "measured": self.measured,
+            "notes": self.notes,
+            "order": self.order,
+            "predicted": self.predicted,
+            "rounds": self.rounds,
+            "spread": self.spread,
+            "tried": self.tried,
+            "version": self.version,
+        }
+        return json.dumps(facts, separators=(",", ":"), allow_nan=False)
+
+    @staticmethod
+    def parse(line: str | bytes, expected: RecordKey | None = None) -> TileRecord:
+        """The record of a line; a `BadRecord` for whatever is none. `expected` is what it is most likely for."""
+        if len(line) > LONGEST_LINE:
+            raise BadRecord(f"a line of {len(line):,} characters")
+        try:
+            facts = json.loads(line)
+        except (ValueError, RecursionError):
+            raise BadRecord("this is no JSON") from None
+        if not isinstance(facts, dict):
+            raise BadRecord("this is no JSON object")
+        if _count(facts, "format") > FORMAT:
+            raise NewerRecord(f"format {facts['format']}, and {FORMAT} is the last that is known here")
+        if facts.get("how") not in STRENGTHS:
+            raise BadRecord(f"how is {facts.get('how')!r}; there are {', '.join(STRENGTHS)}")
+        at = _text(facts, "at")
+        return TileRecord(
+            expected if expected is not None and at == str(expected) else RecordKey.parse(at),
+            _numbers(facts, "choice"),
+            _text(facts, "order"),
+            facts["how"],
+            _count(facts, "considered"),
+            _count(facts, "illegal"),
+            _count(facts, "tried"),
+            _seconds(facts, "predicted") or 0.0,
+            _seconds(facts, "measured"),
+            _seconds(facts, "spread"),
+            _count(facts, "rounds"),
+            _seconds(facts, "baseline"),
+            _text(facts, "version"),
+            _text(facts, "notes"),
+        )
+
+
+def _fail(facts: Mapping[str, Any], name: str, what: str) -> NoReturn:
+    raise BadRecord(f"{name} is {str(facts.get(name))[:40]!r}, and not {what}")
+
+
+def _text(facts: Mapping[str, Any], name: str) -> str:
+    found = facts.get(name)
+    return found if type(found) is str else _fail(facts, name, "a text")
+
+
+def _count(facts: Mapping[str, Any], name: str) -> int:
+    found = facts.get(name)
+    return found if type(found) is int and 0 <= found < 1 << 63 else _fail(facts, name, "a whole number")
+
+
+def _seconds(facts: Mapping[str, Any], name: str) -> float | None:
+    found = facts.get(name)
+    if found is None or (type(found) is float and 0 <= found < LONGEST_SECONDS):
+        return found
+    return float(found) if type(found) is int and 0 <= found < LONGEST_SECONDS else _fail(facts, name, "seconds")
+
+
+def _numbers(facts: Mapping[str, Any], name: str) -> dict[str, int]:
+    found = facts.get(name)
+    if not isinstance(found, dict) or not found or not all(type(v) is int and v >= 1 for v in found.values()):
+        _fail(facts, name, "names and whole numbers")
+    return found
+
+
+def key_in(line: bytes) -> str:
+    """What a line says it is for, without reading the rest; nothing where it does not begin as a record does."""
+    if not line.startswith(FIRST.encode()):
+        return ""
+    end = line.find(b'"', len(FIRST))
+    return line[len(FIRST) : end].decode(errors="replace") if end > 0 else ""
+
+
+def merged(lines: Iterable[str]) -> tuple[list[TileRecord], list[tuple[int, str, BadRecord]]]:
+    """The better record for each thing, by what it is for; and lines that are none: (number, text, why)."""
+    best: dict[RecordKey, TileRecord] = {}
+    bad = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = TileRecord.parse(line.strip())
+        except BadRecord as why:
+            bad.append((number, line, why))
+            continue
+        other = best.get(record.key)
+        if other is None or record.rank > other.rank:
+            best[record.key] = record
+    return sorted(best.values(), key=lambda record: str(record.key)), bad

@@ -1,0 +1,276 @@
+"""Decide with more than the model: time its best few, or every legal point, and keep the fastest.
+
+Who times is given: `measure` takes points of one kernel, the first of which is what the others are compared with, and
+says of each how long it took or why it has no time. What was timed is written down at once; a search that was killed
+goes on behind the last point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tilewave._version import __version__
+from tilewave.errors import TilewaveError
+from tilewave.tune.choose import TileChoice, seconds_text
+from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.problem import CutWork
+from tilewave.tune.records import STRENGTHS, TileRecord
+from tilewave.tune.store import add, add_line, locked, read_lines
+
+UNFINISHED = "unfinished.jsonl"
+"""Points of searches that have not ended."""
+RUNS = 8
+"""Points that are timed at most, where not all of them are."""
+AT_ONCE = 4
+"""Points that are timed in turns with the first one."""
+BEYOND = 0.01
+"""A point must be faster than the model's by this share, and by more than the spread, to be taken for it."""
+
+
+@dataclass(frozen=True)
+class PointTime:
+    """What timing a point gave: seconds, or why there are none."""
+
+    seconds: float | None
+    spread: float = 0.0
+    rounds: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A point that was timed, and its prediction."""
+
+    choice: TileChoice
+    time: PointTime
+
+    @property
+    def text(self) -> str:
+        return self.choice.text
+
+
+Measure = Callable[[Sequence[TileChoice]], Sequence[PointTime]]
+Advance = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search decided, and all that it tried."""
+
+    record: TileRecord
+    winner: TileChoice
+    tried: tuple[Tried, ...]
+    resumed: int
+    """Of these, how many an earlier search had timed."""
+    reasons: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        points = [
+            {
+                "point": {s.name: v for s, v in one.choice.point.items()},
+                "order": one.choice.order,
+                "predicted": one.choice.prediction.seconds,
+                "seconds": one.time.seconds,
+                "spread": one.time.spread,
+                "why": one.time.why,
+            }
+            for one in self.tried
+        ]
+        return {
+            "record": json.loads(self.record.line),
+            "resumed": self.resumed,
+            "reasons": self.reasons,
+            "tried": points,
+        }
+
+
+def candidates(open_tiles: UndecidedKernel, how: str, runs: int) -> list[TileChoice]:
+    """The points of a strength, the best predicted first."""
+    if how not in STRENGTHS:
+        raise TilewaveError(f"no strength is called {how!r}", remedy=f"there are {', '.join(STRENGTHS)}")
+    found = open_tiles.predicted({})
+    if not found:
+        raise open_tiles.nothing_fits()
+    order = found[0].order
+    found = [replace(one, order=order) for one in found]
+    others = [o for o in open_tiles.orders if o != order] if order else []
+    if how == STRENGTHS[1]:
+        least = max(1, runs - len(others))
+        return [found[0], *(replace(found[0], order=o) for o in others), *found[1:least]][:runs]
+    if how == STRENGTHS[2]:
+        return [*found, *(replace(one, order=o) for o in others for one in found)]
+    return found[:1]
+
+
+def search(
+    open_tiles: UndecidedKernel,
+    how: str,
+    measure: Measure,
+    directory: Path,
+    runs: int = RUNS,
+    advance: Advance = lambda: None,
+    notes: str = "",
+) -> Tuned:
+    """Decide for one kernel and its sizes, and put it on record."""
+    points = candidates(open_tiles, how, runs)
+    key = open_tiles.key({})
+    journal = _Journal(directory / UNFINISHED, f"{key} {__version__}")
+    known = journal.times() if how != STRENGTHS[0] else {}
+    tried = [Tried(one, known[one.text]) for one in points if one.text in known]
+    for _ in tried:
+        advance()
+    left = [one for one in points if one.text not in known] if how != STRENGTHS[0] else []
+    for batch in _batches(points[0], left):
+        for one in _timed(batch, measure, known.get(points[0].text)):
+            if one.text not in known:
+                journal.add(one)
+                known[one.text] = one.time
+                tried.append(one)
+                advance()
+    winner, timed = _winner(points[0], tried)
+    record = TileRecord(
+        key,
+        {s.name: v for s, v in winner.point.items()},
+        winner.order,
+        how if timed else STRENGTHS[0],
+        winner.considered,
+        sum(winner.illegal.values()),
+        sum(one.time.seconds is not None for one in tried),
+        winner.prediction.seconds,
+        timed.seconds if timed else None,
+        timed.spread if timed else None,
+        timed.rounds if timed else 0,
+        known[points[0].text].seconds if points[0].text in known else None,
+        notes=notes,
+    )
+    add(record, directory)
+    journal.end()
+    reasons = reasons_for(open_tiles, winner, points[0], tried)
+    return Tuned(record, winner, tuple(sorted(tried, key=_by_time)), len(points) - len(left), reasons)
+
+
+def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[TileChoice]]:
+    others = [one for one in left if one.text != first.text]
+    if first in left and not others:
+        yield [first]
+    for at in range(0, len(others), AT_ONCE):
+        yield [first, *others[at : at + AT_ONCE]]
+
+
+def _timed(batch: Sequence[TileChoice], measure: Measure, first: PointTime | None) -> list[Tried]:
+    """Times as if all batches had been timed in one: the first point is in each, and says how they differ."""
+    times = measure(batch)
+    own = times[0].seconds
+    scale = first.seconds / own if first and first.seconds and own else 1.0
+    found = []
+    for choice, time in zip(batch, times, strict=True):
+        scaled = None if time.seconds is None else time.seconds * scale
+        found.append(Tried(choice, replace(time, seconds=scaled, spread=time.spread * scale)))
+    return found
+
+
+def _by_time(one: Tried) -> tuple[bool, float, str]:
+    return one.time.seconds is None, one.time.seconds or 0.0, one.text
+
+
+def _winner(first: TileChoice, tried: Sequence[Tried]) -> tuple[TileChoice, PointTime | None]:
+    """The fastest; the model's own choice where none is faster beyond the spread."""
+    timed = sorted((one for one in tried if one.time.seconds is not None), key=_by_time)
+    if not timed:
+        return first, None
+    best = timed[0]
+    own = next((one for one in timed if one.text == first.text), None)
+    if own is not None:
+        assert own.time.seconds is not None and best.time.seconds is not None
+        needed = max(BEYOND * own.time.seconds, best.time.spread)
+        if own.time.seconds - best.time.seconds <= needed:
+            return own.choice, own.time
+    return best.choice, best.time
+
+
+# -- what was timed so far ---------------------------------------------------------------------------------------------
+
+
+class _Journal:
+    """Times of one search, line by line."""
+
+    def __init__(self, path: Path, search: str) -> None:
+        self.path, self.search = path, search
+
+    def times(self) -> dict[str, PointTime]:
+        found = {}
+        for line in read_lines(self.path):
+            facts = self._facts(line)
+            if facts is not None:
+                found[facts["point"]] = PointTime(facts["seconds"], facts["spread"], facts["rounds"], facts["why"])
+        return found
+
+    def _facts(self, line: str) -> dict[str, Any] | None:
+        """Of a line of this search; None of others, and of damaged ones."""
+        try:
+            facts = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        kinds = {"point": str, "spread": float, "rounds": int, "why": str}
+        if not isinstance(facts, dict) or facts.get("search") != self.search:
+            return None
+        right = all(type(facts.get(name)) is kind for name, kind in kinds.items())
+        return facts if right and type(facts.get("seconds")) in (float, type(None)) else None
+
+    def add(self, one: Tried) -> None:
+        facts = {
+            "search": self.search,
+            "point": one.text,
+            "seconds": one.time.seconds,
+            "spread": float(one.time.spread),
+        }
+        add_line(self.path, json.dumps({**facts, "rounds": one.time.rounds, "why": one.time.why}))
+
+    def end(self) -> None:
+        """Its points are no longer needed."""
+        if not self.path.exists():
+            return
+        with locked(self.path.parent):
+            kept = [line for line in read_lines(self.path) if self._facts(line) is None]
+            if kept:
+                self.path.write_text("".join(f"{line}\n" for line in kept))
+            else:
+                self.path.unlink()
+
+
+# -- why ---------------------------------------------------------------------------------------------------------------
+
+
+def reasons_for(
+    open_tiles: UndecidedKernel, winner: TileChoice, first: TileChoice, tried: Sequence[Tried]
+) -> tuple[str, ...]:
+    """Why the winner won, beside the slowest that ran and the model's own choice."""
+    times = {one.text: one.time.seconds for one in tried if one.time.seconds is not None}
+    told = [f"{winner.text}: {facts_text(open_tiles.problem.cut(winner.point), open_tiles)}"]
+    if first.text != winner.text and first.text in times:
+        told.append(f"the model's {first.text} took {seconds_text(times[first.text])}")
+    fastest = min(times, key=lambda text: times[text], default=winner.text)
+    if fastest != winner.text:
+        told.append(f"{fastest} took {seconds_text(times[fastest])}, which the spread does not tell from the winner")
+    slowest = max((one for one in tried if one.text in times), key=lambda one: times[one.text], default=None)
+    if slowest is not None and slowest.text != winner.text:
+        cut = open_tiles.problem.cut(slowest.choice.point)
+        told.append(f"slowest {slowest.text}, {seconds_text(times[slowest.text])}: {facts_text(cut, open_tiles)}")
+    return tuple(told)
+
+
+def facts_text(cut: CutWork, open_tiles: UndecidedKernel) -> str:
+    """Tiles, rounds, how full the last of them is, bytes that workgroups ask for, and what the time goes into."""
+    units = open_tiles.machine.units
+    rounds, left = divmod(cut.tasks, units)
+    last = f" and one of {left}" if left else ""
+    again = cut.asked_bytes / max(1.0, cut.distinct_bytes)
+    limit = open_tiles.machine.predict(cut).limit
+    return (
+        f"{cut.tasks} tiles, {units} at once: {rounds} whole rounds{last}; {cut.asked_bytes / 1e6:.3g} MB asked for, "
+        f"each byte {again:.1f} times; predicted to go into {limit}"
+    )

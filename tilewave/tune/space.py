@@ -1,0 +1,118 @@
+"""What can be decided: symbols without a value that stand where a tile stands, each with the values worth a try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, Protocol
+
+from tilewave.lang.constraints import TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
+from tilewave.lang.symbols import Expression, Symbol
+from tilewave.trace import TileWork
+
+ROLES = ("rows", "cols", "depth", "grid", "walk", "waves")
+"""What a symbol may decide: a side of the product, another dim of the grid or of a loop, or the part of a wave."""
+
+
+Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint
+KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint)
+"""Constraints with a tile; the first that a symbol stands in says what it decides."""
+
+
+class TileValues(Protocol):
+    """A machine, as far as it says which tiles are worth a try."""
+
+    def values(self, role: str, element_bytes: int) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A symbol, what it decides, and among which values."""
+
+    symbol: Symbol
+    role: str
+    values: tuple[int, ...]
+    dim: Symbol | None = None
+    """That it cuts."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """All points: a value for each symbol."""
+
+    decisions: tuple[Decision, ...]
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        return tuple(d.symbol for d in self.decisions)
+
+    def __len__(self) -> int:
+        return prod(len(d.values) for d in self.decisions)
+
+    def points(self) -> Iterator[dict[Symbol, int]]:
+        for values in product(*(d.values for d in self.decisions)):
+            yield dict(zip(self.symbols, values, strict=True))
+
+    def within(self, sizes: Mapping[Symbol, Any]) -> Space:
+        """Without tiles that a smaller one covers as well: the first that is as long as the dim is long enough."""
+        return Space(tuple(_within(d, sizes) for d in self.decisions))
+
+
+def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
+    size = sizes.get(d.dim) if d.dim is not None else None
+    if not isinstance(size, int):
+        return d
+    enough = next((v for v in sorted(d.values) if v >= size), max(d.values))
+    return Decision(d.symbol, d.role, tuple(v for v in d.values if v <= enough), d.dim)
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A symbol without a value, and the constraint that it stands in."""
+
+    symbol: Symbol
+    constraint: Cut
+
+
+def undecided(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> tuple[Undecided, ...]:
+    """The symbols that stand where a tile stands, or a number of an order, and have no value; each once."""
+    said = said_of(kernel, subs, dynamic)
+    known = {*said, *unsaid_sizes(kernel, said), *dynamic}
+    found: dict[Symbol, Undecided] = {}
+    for kind in KINDS:
+        for c in kernel.constraints:
+            if isinstance(c, kind) and isinstance(c.tile, Expression):
+                found.update({s: Undecided(s, c) for s in c.tile.symbols() if s not in known and s not in found})
+    return tuple(found.values())
+
+
+def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Any]:
+    """What symbols are worth: as `subs` say, or else the kernel."""
+    return {**{s: v for s, v in kernel.subs.items() if s not in dynamic}, **given_subs(subs)}
+
+
+def space_of(found: Sequence[Undecided], work: TileWork, machine: TileValues) -> Space:
+    """The space of a kernel, as its work says what each symbol decides."""
+    return Space(tuple(_decision(one, work, machine) for one in found))
+
+
+def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
+    role, dim = _role(one.constraint, work)
+    dtypes = [p.dtype for p in work.products] or [t.dtype for t in work.transfers]
+    return Decision(one.symbol, role, machine.values(role, max((d.bytes for d in dtypes), default=4)), dim)
+
+
+def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:
+    match c:
+        case WorkgroupConstraint():
+            sides = {side: role for p in reversed(work.products) for side, role in ((p.rows, "rows"), (p.cols, "cols"))}
+            return sides.get(c.dim, "grid"), c.dim
+        case TilingConstraint():
+            depths = {p.depth for p in work.products[:1]}
+            others = {p.cols for p in work.products}
+            return "depth" if c.dim in depths else "cols" if c.dim in others else "walk", c.dim
+        case WaveConstraint():
+            return "waves", None
