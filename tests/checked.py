@@ -17,6 +17,7 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
@@ -30,6 +31,7 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PrepackOperands
 from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
@@ -71,6 +73,7 @@ PASSES = {
     "fit_shared": lambda text: FitShared(CHIPS[text], Places()),
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
+    "load_early": lambda text: LoadEarly(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -83,6 +86,7 @@ PASSES = {
     "prepack_operands": lambda text: PrepackOperands(4, 8, int(text), FORMATS),
     "recompute_rows": lambda text: RecomputeRows(int(text)),
     "reduce_across_waves": lambda text: reduce_across_waves,
+    "repack_rows": lambda text: RepackRows(CHIPS[text]),
     "separate_edges": lambda text: separate_edges,
     "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),

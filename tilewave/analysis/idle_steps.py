@@ -54,6 +54,8 @@ from tilewave.ir.ops import (
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import walk
 
+COMMUTATIVE = (Add, Mul, Max, Min, Equal)
+
 
 @dataclass(frozen=True)
 class Carried:
@@ -65,16 +67,13 @@ class Carried:
 
 @dataclass(frozen=True)
 class Finite:
-    """A number, wherever what the loop carries is one: no larger than that."""
+    """Some number, as long as this one that a loop carries is one."""
 
     value: Value
 
 
 Known = Any
 """One number for all elements, as numpy has it; `Carried`; `Finite`; None for anything else."""
-
-
-CARRIED = (Carried, Finite)
 
 
 def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
@@ -137,8 +136,10 @@ class _Step:
                 return elementwise(op, operands)
             case Neg(), [Carried() | Finite() as x]:
                 return Finite(x.value)
-            case Fma(), [a, b, (Carried() | Finite()) as c] if _is_constant(a) and _is_constant(b) and np.isinf(a * b):
-                return self.as_number(c, float(a * b))
+            case Mul(), ([Carried() | Finite() as x, by] | [by, Carried() | Finite() as x]) if _shrinks(by):
+                return Finite(x.value)
+            case Fma(), [a, b, c] if _is_constant(a) and _is_constant(b):
+                return self.combined(op, c, elementwise(Mul(op.a, op.b, results=op.results), [a, b]))
             case _, [a, b]:
                 return self.combined(op, a, b)
             case _:
@@ -155,10 +156,14 @@ class _Step:
         return x if kept else None
 
     def combined(self, op: Op, a: Known, b: Known) -> Known:
-        """Of two of which one is carried at least."""
-        if isinstance(b, CARRIED) and isinstance(op, (Add, Mul, Max, Min, Equal)) and not isinstance(a, CARRIED):
+        """Of two of which one is carried at least; of `fma` the sum and the product."""
+        if isinstance(b, Carried | Finite) and isinstance(op, COMMUTATIVE) and not isinstance(a, Carried):
             a, b = b, a
         match op:
+            case Add() | Fma() if isinstance(a, Carried | Finite) and _is_infinite(b):
+                return self.as_number(a, b)
+            case Fma() if _is(b, 0):
+                return a
             case Max() | Min() if _same(a, b):
                 return a
             case Max() if _is(b, -np.inf):
@@ -169,11 +174,9 @@ class _Step:
                 return a
             case Mul() | Div() if _is(b, 1):
                 return a
-            case Mul() if isinstance(a, CARRIED) and _is_constant(b) and abs(b) <= 1:
-                return Finite(a.value)
             case Sub() if isinstance(a, Carried) and _same(a, b):
                 return self.as_number(a, 0.0)
-            case Sub() if _is_infinite(a) and isinstance(b, CARRIED):
+            case Sub() if _is_infinite(a) and isinstance(b, Carried | Finite):
                 return self.as_number(b, a)
             case Equal() if isinstance(a, Carried) and _is_infinite(b):
                 return self.as_number(a, np.False_)
@@ -195,7 +198,7 @@ def _constant(op: Op | None) -> Known:
 
 
 def _moved(op: Broadcast | Permute, x: Known) -> Known:
-    if not isinstance(x, Carried):
+    if not isinstance(x, Carried):  # whatever else it is, it is so at every place
         return x
     if isinstance(op, Broadcast):
         return Carried(x.value, tuple(op.axes[axis] for axis in x.axes))
@@ -203,11 +206,16 @@ def _moved(op: Broadcast | Permute, x: Known) -> Known:
 
 
 def _is_constant(x: Known) -> bool:
-    return x is not None and not isinstance(x, CARRIED)
+    return x is not None and not isinstance(x, Carried | Finite)
 
 
 def _is(x: Known, number: float) -> bool:
     return _is_constant(x) and bool(x == number)
+
+
+def _shrinks(x: Known) -> bool:
+    """Whether a number times this one is a number: it does not become too large."""
+    return _is_constant(x) and 0 < abs(x) < 1
 
 
 def _is_infinite(x: Known) -> bool:
@@ -215,10 +223,8 @@ def _is_infinite(x: Known) -> bool:
 
 
 def _same(a: Known, b: Known) -> bool:
-    if isinstance(a, Finite) or isinstance(b, Finite):
-        return False
-    if isinstance(a, Carried) or isinstance(b, Carried):
-        return bool(a == b)
+    if isinstance(a, Carried | Finite) or isinstance(b, Carried | Finite):
+        return isinstance(a, Carried) and bool(a == b)
     return a is not None and b is not None and bool(a == b)
 
 

@@ -15,6 +15,7 @@ from tilewave.ir.types import (
     DTYPES,
     SPACES,
     Accumulator,
+    Columns,
     DType,
     Exchange,
     Memory,
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 SHAPED = re.compile(r"([0-9]+|\{\w+\})((?:x[0-9]+|x\{\w+\})*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
 EXTENT = re.compile(r"[0-9]+|\{(\w+)\}", re.ASCII)
-PLACED = re.compile(r"(pad|xor|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
+PLACED = re.compile(r"(pad|columns|xor|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
@@ -42,7 +43,12 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "signals": Signals,
     "exchange": Exchange,
 }
-PLACEMENTS: dict[str, tuple[type[Placement], int]] = {"pad": (Padded, 1), "xor": (Swizzled, 3), "panels": (Panels, 4)}
+PLACEMENTS: dict[str, tuple[type[Placement], int]] = {
+    "pad": (Padded, 1),
+    "columns": (Columns, 1),
+    "xor": (Swizzled, 3),
+    "panels": (Panels, 4),
+}
 """Each with how many numbers it takes."""
 
 
@@ -209,7 +215,7 @@ class _Parser:
         kind, count = PLACEMENTS[found[1]] if found else (Padded, 0)
         numbers = tuple(map(int, found[2].split(", "))) if found else ()
         if len(numbers) != count or not found:
-            known = "pad(elements), xor(chunk, period, every) or panels(width, chunk, period, every)"
+            known = "pad(elements), columns(elements), xor(chunk, period, every) or panels(width, chunk, period, every)"
             self.fail(f"rows lie as {known}, not as {word!r}", at)
         return kind(*numbers)
 

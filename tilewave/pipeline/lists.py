@@ -21,6 +21,7 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.meet_once import MeetOnce
@@ -32,6 +33,7 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
@@ -108,6 +110,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),
         StoreInParts(),  # behind: it is what is computed again that need not be there all at once
+        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,
@@ -157,6 +160,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),  # behind: it is lanes that hold rows
         StoreInParts(),  # behind: it is what is computed again that need not be there all at once
+        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
         simplify,
     )
 
@@ -176,6 +180,7 @@ def hopper(
     `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
     return (
+        RepackRows(machine),  # first: whoever asks where rows begin must know that they are copied
         TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
         take_a_step,  # before: whoever makes parts of a depth must know that there is one
         ShareParts(machine.processors),  # before: what its author cuts is not cut again

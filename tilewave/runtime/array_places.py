@@ -6,6 +6,7 @@ That code is a function of Python, written for arrays of so many axes: it goes t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from typing import Any
@@ -30,6 +31,14 @@ ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
 def places_of(views: Sequence[ArrayView]) -> ArrayPlaces:
     strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
     return [v.pointer for v in views], [v.shape for v in views], strides
+
+
+def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
+    """Arrays of the same dtypes and devices as others, elsewhere."""
+    return [
+        replace(v, pointer=p, shape=tuple(shape), strides=tuple([step * v.dtype.bytes for step in steps]))
+        for v, p, shape, steps in zip(like, *places, strict=True)
+    ]
 
 
 ArrayKinds = tuple[tuple[int, bool], ...]

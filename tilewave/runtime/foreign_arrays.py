@@ -252,6 +252,27 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
         raise Refused(f"does not tell where its memory is: {error}", "pass a dense copy of {name}") from error
 
 
+# copies -------------------------------------------------------------------------------------------------------------
+
+
+def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
+    """A copy of the same kind, whose axes lie in another order and whose rows begin `row` elements apart: torch's,
+    cupy's, and for interpreters numpy's."""
+    back = [order.index(axis) for axis in range(len(order))]
+    package = library(array) or type(array).__module__.partition(".")[0]
+    if package == "torch":
+        seen = array.detach().permute(*order)
+        *outer, cols = seen.shape
+        return seen.new_empty((*outer, row))[..., :cols].copy_(seen).permute(*back)
+    if package not in ("cupy", "numpy"):
+        raise Refused(f"is an array of {package}, which is not known to make another", "copy it to torch or cupy")
+    seen = array.transpose(*order)
+    *outer, cols = seen.shape
+    made = sys.modules[package].empty((*outer, row), array.dtype)[..., :cols]
+    made[...] = seen
+    return made.transpose(*back)
+
+
 # keys ---------------------------------------------------------------------------------------------------------------
 
 

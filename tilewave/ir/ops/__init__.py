@@ -91,7 +91,7 @@ from tilewave.ir.ops.asynchronous import (
     MakeSignals,
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
-from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
+from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -99,6 +99,7 @@ from tilewave.ir.ops.lane import (
     Lane,
     Load,
     LoadEach,
+    LoadUnaligned,
     Matrix,
     MatrixHeld,
     MatrixShared,
@@ -108,6 +109,7 @@ from tilewave.ir.ops.lane import (
     Shuffle,
     Store,
     StoreEach,
+    StoreUnaligned,
     Unset,
     Wave,
 )
@@ -194,6 +196,7 @@ __all__ = [
     "Load",
     "LoadAccumulator",
     "LoadEach",
+    "LoadUnaligned",
     "Log",
     "Log2",
     "Log10",
@@ -249,8 +252,10 @@ __all__ = [
     "Sqrt",
     "Store",
     "StoreEach",
+    "StoreUnaligned",
     "Sub",
     "TakeOver",
+    "TakeOverAll",
     "Tanh",
     "TileOf",
     "Unary",
