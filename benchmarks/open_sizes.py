@@ -4,7 +4,7 @@
 
 speed: the shapes of `tilewave bench gemm --shapes seeds`, f16: one binary for all of them against one for each, the
        same again (noise), and torch.matmul; bursts of equally many launches, the known sizes before and after each.
-calls: microseconds of Python for a call with arrays seen before, new arrays of seen sizes, new sizes.
+calls: microseconds of a call with arrays seen before, new arrays of seen sizes, new sizes; and of a launch alone.
 many:  a thousand different M in a row: how often something was compiled, the time of a call, and the memory taken.
 """
 
@@ -115,6 +115,8 @@ def calls(torch: Any) -> dict[str, Any]:
     same = _arrays(torch, 256)
     for call in (one, known):
         call(*same)
+    one(*same)  # from here on its launch is kept
+    kept = [prepared for prepared in one.build.program._chooser[0]._prepared.values() if prepared]
     fresh = [_arrays(torch, 256) for _ in range(500)]
     sizes = [_arrays(torch, 257 + i) for i in range(500)]
     found = {
@@ -123,6 +125,7 @@ def calls(torch: Any) -> dict[str, Any]:
         "open sizes, seen arrays": _microseconds(torch, one, [same] * 2000),
         "open sizes, new arrays": _microseconds(torch, one, fresh),
         "open sizes, new sizes": _microseconds(torch, one, sizes),
+        "the driver's part": _microseconds(torch, kept[0].launcher.launch, [(kept[0].frame,)] * 2000),
     }
     print("\nmicroseconds of a call")
     for name, estimate in found.items():
