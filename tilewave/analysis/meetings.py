@@ -15,7 +15,7 @@ from tilewave.ir.rewrite import walk
 
 
 @dataclass(frozen=True)
-class Meeting:
+class WaveMeeting:
     """What each wave leaves, the barrier, and what all of them make of it."""
 
     store: Store
@@ -40,7 +40,7 @@ class Meeting:
     def result(self) -> Value:
         return self.reductions[-1].result
 
-    def is_read_like(self, other: Meeting) -> bool:
+    def is_read_like(self, other: WaveMeeting) -> bool:
         mine, its = self.load, other.load
         return (mine.result.type, mine.at, mine.steps) == (its.result.type, its.at, its.steps)
 
@@ -49,7 +49,7 @@ class Meeting:
         return self.own.type == self.result.type and self.all.type.shape[:1] == self.result.type.shape
 
 
-class Meetings:
+class WaveMeetings:
     """Of a kernel's lanes; `makers` and `users` are of all its values."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -60,7 +60,7 @@ class Meetings:
             for v in dict.fromkeys(op.operands):
                 self.users.setdefault(v, []).append(op)
 
-    def among(self, ops: Sequence[Op], instead: Collection[int]) -> Iterator[Meeting]:
+    def among(self, ops: Sequence[Op], instead: Collection[int]) -> Iterator[WaveMeeting]:
         """Those of numbers that are left once, and read once behind the next barrier; `instead` are the ops, by
         identity, of which none runs where these do."""
         left: dict[Value, Store] = {}
@@ -76,7 +76,7 @@ class Meetings:
                 case Load(memory) if memory in handed:
                     reductions = tuple(self.reductions_of(op.result))
                     if reductions:
-                        yield Meeting(*handed[memory], op, reductions)
+                        yield WaveMeeting(*handed[memory], op, reductions)
                 case _:
                     pass  # nobody is told of it
 
@@ -94,7 +94,7 @@ class Meetings:
             v = op.x
         return v, steps
 
-    def known_from(self, ops: Sequence[Op], first: Meeting, second: Meeting) -> list[Op] | None:
+    def known_from(self, ops: Sequence[Op], first: WaveMeeting, second: WaveMeeting) -> list[Op] | None:
         """What between two barriers comes from the first meeting; None where it, or what else is there, cannot wait for
         the second."""
         between = ops[place(ops, first.barrier) + 1 : place(ops, second.barrier)]

@@ -25,7 +25,7 @@ from math import inf, prod
 from typing import Protocol
 
 from tilewave.analysis.held_registers import MOST_HELD_BYTES, held_bytes
-from tilewave.analysis.meetings import Meeting, Meetings, place
+from tilewave.analysis.meetings import WaveMeeting, WaveMeetings, place
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.copies import Copier
@@ -83,7 +83,7 @@ class _Terms(Protocol):
         """What a wave takes for the base, from what it has found itself."""
         ...
 
-    def of_all(self, out: Builder, first: Meeting, second: Meeting) -> Value:
+    def of_all(self, out: Builder, first: WaveMeeting, second: WaveMeeting) -> Value:
         """What the waves left for the second meeting, relative to the base of all of them."""
         ...
 
@@ -103,7 +103,7 @@ class _Powers:
         none = out.elementwise(Equal, own, out.const(-inf, own.type))  # -inf - -inf is no number
         return out.emit(Select, none, out.const(0.0, own.type), own, type=own.type)
 
-    def of_all(self, out: Builder, first: Meeting, second: Meeting) -> Value:
+    def of_all(self, out: Builder, first: WaveMeeting, second: WaveMeeting) -> Value:
         kind = first.all.type
         far = out.elementwise(Sub, first.all, out.emit(Broadcast, self.base, (0,), type=kind))
         if self.scale:
@@ -124,7 +124,7 @@ class _Squares:
     def own_base(self, out: Builder, own: Value) -> Value:
         return out.elementwise(Div, own, out.const(float(self.count), own.type))
 
-    def of_all(self, out: Builder, first: Meeting, second: Meeting) -> Value:
+    def of_all(self, out: Builder, first: WaveMeeting, second: WaveMeeting) -> Value:
         kind = first.all.type
         count = out.const(float(self.count), kind)
         means = out.elementwise(Div, first.all, count)
@@ -135,7 +135,7 @@ class _Squares:
 class _Kernel:
     def __init__(self, kernel: Kernel, most_bytes: int) -> None:
         self.ranges, self.builder, self.most_bytes = Ranges(kernel), Builder(names(kernel)), most_bytes
-        self.meetings = Meetings(kernel)
+        self.meetings = WaveMeetings(kernel)
         self.makers = self.meetings.makers
 
     def block(self, block: Block, instead: Iterable[Op] = ()) -> Block:
@@ -167,7 +167,7 @@ class _Kernel:
 
     # -- what is added up
 
-    def terms(self, first: Meeting, second: Meeting) -> _Terms | None:
+    def terms(self, first: WaveMeeting, second: WaveMeeting) -> _Terms | None:
         if second.how != "sum" or not first.is_read_like(second) or not first.is_held_alike():
             return None
         added, reductions = self.meetings.reduced_to(second.own)
@@ -175,7 +175,7 @@ class _Kernel:
             return None
         return self.powers(first, added, reductions) if first.how == "max" else self.squares(first, added, reductions)
 
-    def powers(self, first: Meeting, added: Value, reductions: Sequence[Op]) -> _Powers | None:
+    def powers(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Powers | None:
         ops, op = list(reductions), self.makers.get(added)
         if isinstance(op, Select) and self.is_const(op.b, 0):  # what lies past the end of a row
             ops.append(op)
@@ -194,7 +194,7 @@ class _Kernel:
             return None
         return _Powers(op.a, shift.x, (shift, op, *reversed(ops)), power, scale)
 
-    def squares(self, first: Meeting, added: Value, reductions: Sequence[Op]) -> _Squares | None:
+    def squares(self, first: WaveMeeting, added: Value, reductions: Sequence[Op]) -> _Squares | None:
         """Only where each wave has as many numbers: without those past the end of a row."""
         square = self.makers.get(added)
         op = self.makers.get(square.a) if isinstance(square, Mul) and square.a == square.b else None
@@ -215,7 +215,7 @@ class _Kernel:
     # -- the block
 
     def met(
-        self, ops: Sequence[Op], first: Meeting, second: Meeting, terms: _Terms, late: Sequence[Op]
+        self, ops: Sequence[Op], first: WaveMeeting, second: WaveMeeting, terms: _Terms, late: Sequence[Op]
     ) -> Iterator[Op]:
         begin, end, last = (place(ops, op) for op in (first.barrier, second.barrier, second.reductions[-1]))
         waits = set(map(id, late))
@@ -232,7 +232,7 @@ class _Kernel:
             yield from self.of_all(op, first, second, terms) if op is second.reductions[0] else [op]
         yield from (*waiting, *ops[last + 1 :])  # the sum is there before what would have to be held meanwhile
 
-    def of_own(self, first: Meeting, second: Meeting, terms: _Terms) -> list[Op]:
+    def of_own(self, first: WaveMeeting, second: WaveMeeting, terms: _Terms) -> list[Op]:
         """The sum of a wave's own terms, relative to what it found itself."""
         out = self.builder
         out.locate = lambda: second.store.loc
@@ -242,7 +242,7 @@ class _Kernel:
             out.ops += [copier.op(op) for op in terms.ops]
             return [*out.ops, replace(second.store, x=copier.new[second.own])]
 
-    def of_all(self, op: Op, first: Meeting, second: Meeting, terms: _Terms) -> list[Op]:
+    def of_all(self, op: Op, first: WaveMeeting, second: WaveMeeting, terms: _Terms) -> list[Op]:
         """What adds up what the waves left, once that is relative to what all of them found."""
         out = self.builder
         out.locate = lambda: op.loc
