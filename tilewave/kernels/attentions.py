@@ -111,11 +111,11 @@ class Scores:
             raise CallError(what, loc=here(), remedy="pass a number above 0, or None")
         return Scores(1 / sqrt(max(heads.size, 1)) if scale is None else scale, causal, window, soft_cap)
 
-    def late_unit(self, of: DType, has_bias: bool) -> float:
+    def late_unit(self, of: DType, bias: Any = None) -> float:
         """What differences of products are multiplied by to be powers of 2, together with their subtraction; 1 where
         that is done before. It is below 1, so that the least number does not become infinite."""
         unit = self.scale * LOG2_E
-        return unit if 0 < unit < 1 and self.soft_cap is None and not has_bias and of == F32 else 1.0
+        return unit if 0 < unit < 1 and self.soft_cap is None and bias is None and of == F32 else 1.0
 
     def powers(self, products: Any) -> Any:
         """As powers of 2."""
@@ -196,7 +196,7 @@ def attention_kernel(
     def attend(q: Any, k: Any, v: Any, bias: Any, y: Any, lse: Any) -> None:
         place = self_index(M, I32) + scalar(K2 - M, I32)  # the last query stands at the last key
 
-        unit = scores.late_unit(of, bias is not None)
+        unit = scores.late_unit(of, bias)
 
         def score() -> Any:
             keys = read(k, mapping=shared_heads(heads, K2, K1))

@@ -134,7 +134,7 @@ def attention_parts_kernel(
 
     def find(q: Any, k: Any, v: Any, means: Any, sums: Any, length: Any) -> None:
         place = self_index(R, I32) % queries + scalar(K2 - queries, I32)
-        start, unit = first_index(U) * length, scores.late_unit(of, has_bias=False)
+        start, unit = first_index(U) * length, scores.late_unit(of)
 
         def score() -> Any:
             products = mma(read(q), read(k), RegisterType((B, H_KV, R, K2), of)(0.0))
