@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernels import BLOCK_M, G, K, M, N, check_product, gemm, poisoned, random_array, sizes
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, G, K, M, N, check_product, gemm, poisoned, random_array, sizes
 
 from tilewave import *
 from tilewave.analysis.sum_orders import sum_orders
@@ -121,6 +121,14 @@ def test_a_kernel_that_adds_nothing_up_is_told_so():
         write(read(x) * 2.0, y)
 
     assert proofs(compiled({M: 40}, "cpu", double)) == ["it adds nothing up over several steps"]
+
+
+@pytest.mark.parametrize("subs", [sizes(256, 256, 8192, 128, 128, 64), {BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64}])
+def test_parts_that_the_author_cuts_keep_it_though_workgroups_share_them(subs):
+    one = compiled(subs, "sm_90a", gemm(constraints=[SplitConstraint(K, 4)]))
+    assert any(step.name == "share_parts" and step.changed for step in one.build.steps)
+    (said,) = proofs(one)
+    assert "in 4 parts, one after the other" in said
 
 
 def test_the_kernel_s_text_says_that_its_sums_are_in_one_order():

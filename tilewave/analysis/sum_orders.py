@@ -50,10 +50,13 @@ class SumOrder:
     """0 where they are as many as its depth has, which is known at the launch."""
     depth: int
     """Of a step; 0 where it is no product's."""
+    parts: int = 1
+    """Into which its author cuts it."""
 
     def __str__(self) -> str:
         each = f" of {self.depth}" if self.depth else ""
-        return f"{self.steps or 'as many'} steps{each}" + ("" if self.steps else " as cover its depth")
+        told = f"{self.steps or 'as many'} steps{each}" + ("" if self.steps else " as cover its depth")
+        return told if self.parts == 1 else f"{told}, in {self.parts} parts"
 
 
 def sum_orders(kernel: Kernel) -> tuple[tuple[SumOrder, ...], tuple[Declined, ...]]:
@@ -79,7 +82,7 @@ def _told(loop: Loop, kernel: Kernel) -> SumOrder:
     made = {op.result: op for op in walk(kernel.body) if isinstance(op, Const)}
     steps = int(made[loop.trips].value) if loop.trips in made else 0
     depth = next((op.a.type.shape[-1] for op in loop.body.ops if isinstance(op, Mma)), 0)
-    return SumOrder(loop.loc, steps, depth)
+    return SumOrder(loop.loc, steps, depth, loop.split)
 
 
 class _Placed:

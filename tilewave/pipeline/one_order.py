@@ -50,4 +50,4 @@ def _shares(kernel: Kernel) -> bool:
 
 def _is_cut(kernel: Kernel) -> bool:
     """Whether its author cuts a sum into parts."""
-    return any(getattr(op, "split", 1) > 1 for op in walk(kernel.body) if isinstance(op, Loop))
+    return any(isinstance(op, Loop) and op.split > 1 for op in walk(kernel.body))
