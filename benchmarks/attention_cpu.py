@@ -1,6 +1,6 @@
 """Attention on the CPU: queries times keys, softmax step by step, times values, beside torch; interleaved in one run.
 
-    python benchmarks/attention_cpu.py --threads 2 [--rounds 15] [--shape 8x1024x64] [--tile 64x64]
+    python benchmarks/attention_cpu.py --threads 2 [--rounds 15] [--shape 8x1024x64] [--tile 128x64]
 
 Heads x length x size of a head; the tile is queries x keys of a step. Medians, the spread (half the distance between
 the quartiles), processor time over all threads, and how much quicker tilewave was, by the clock and in processor time.
@@ -13,7 +13,7 @@ PARSER = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 PARSER.add_argument("--threads", type=int, default=2)
 PARSER.add_argument("--rounds", type=int, default=15)
 PARSER.add_argument("--shape", default="8x1024x64")
-PARSER.add_argument("--tile", default="64x64")
+PARSER.add_argument("--tile", default="128x64")
 ARGUMENTS = PARSER.parse_args()
 
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"

@@ -9,12 +9,12 @@ from tilewave import (
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
+    WorkgroupMapping,
     cast,
     exp2,
     f16,
     f32,
     fma,
-    i32,
     iterate,
     maximum,
     mma,
@@ -43,6 +43,7 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
             WorkgroupConstraint(B, 1, 2),
             TilingConstraint(K2, BLOCK_K2),
             WaveConstraint(M, BLOCK_M / waves),
+            *([WorkgroupMapping("last_first()")] if is_causal else []),  # the longest first
         ]
     )
     def attention(
@@ -57,7 +58,7 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
         def blocks(old_max, old_sum, acc):
             x = mma(read(q), read(k), Register[B, M, K2, f32](0.0))
             if is_causal:
-                x = select(self_index(M, i32) >= self_index(K2, i32), x, -1e6)
+                x = select(self_index(M) >= self_index(K2), x, -math.inf)
             new_max = maximum(x.max(dim=K2), old_max)
             shrink = exp2((old_max - new_max) * scale, flush=True)
             p = exp2(fma(x, scale, -new_max * scale), flush=True)

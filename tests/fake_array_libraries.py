@@ -18,7 +18,14 @@ from tilewave.runtime.dlpack import row_major
 def forget_guests() -> None:
     """What is remembered of a library is true only while that library is there."""
     of_torch = guests._torch_reader, guests._torch_dtypes, guests._torch_device
-    for known in (guests._library, guests._reader, guests._reader_of, *of_torch, guests._cupy_device):
+    for known in (
+        guests._library,
+        guests._reader,
+        guests._reader_of,
+        guests.devices_of,
+        *of_torch,
+        guests._cupy_device,
+    ):
         known.cache_clear()
 
 

@@ -19,7 +19,7 @@ from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, given_subs, parameters_of
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.lang.types import MemoryType
-from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_device
+from tilewave.runtime.arrays import HOST, Parameter, Shape, place_of, quick_place
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.remedies import moved
 from tilewave.runtime.signature import Signature
@@ -109,16 +109,16 @@ class KernelCalls:
             raise TraceError(
                 what, loc=here(), remedy="call one after the other, outside; an inner function needs no @wave"
             )
-        call = self.signature.bind(given, named)
-        where = None if call.symbols else self._where(call.arrays)
+        call = arrays, scalars, others = self.signature.bind(given, named)
+        where = None if others else self._where(arrays)
         known = self._without_symbols.get(where)
         if known is not None:
-            known.launch(call.arrays, call.scalars)
+            known.launch(arrays, scalars)
             return
         symbols = self._given(call.symbols)
         places = self._places(call.arrays)
         compiled = self._compiled(self._device(call.arrays, places), symbols, places)
-        if where is not None and "" not in where:
+        if where is not None:
             if len(self._without_symbols) >= KEPT_KERNELS:
                 self._without_symbols.clear()
             self._without_symbols[where] = compiled
@@ -129,8 +129,8 @@ class KernelCalls:
 
     def _where(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         """What decides which kernel runs: the arrays' devices, and room for the sizes that it takes whole."""
-        where = tuple([quick_device(array) for array in arrays])
-        if not self.whole:
+        where = quick_place(arrays)
+        if where is None or not self.whole:
             return where
         try:
             return where + tuple([room_for(arrays[size.array].shape[size.axis]) for size in self.whole])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -30,7 +31,7 @@ from tilewave.errors import (
 )
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.interp.tiles import interpret, touched
-from tilewave.ir.core import Kernel, Value
+from tilewave.ir.core import ONE_ORDER, Kernel, Value
 from tilewave.ir.launch import bind, is_open, open_sizes
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
@@ -39,12 +40,14 @@ from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.assumptions import Assumed
 from tilewave.lang.kernel import WaveKernel, arguments, trace_kernel
 from tilewave.lang.symbols import Expression, Symbol
+from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_places import ArrayPlaces, Lie
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
+from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import SizedCall, Sizes
+from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
 from tilewave.trace import TileRoom
 from tilewave.tune.space import undecided
 from tilewave.tune.tune import Tune
@@ -111,6 +114,8 @@ class WaveCompileOptions:
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
     tune: Tune | None = None
     """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
+    batch_invariant: bool = False
+    """Whether every sum is added in an order that follows from its depth, the tile and the dtype alone."""
 
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
@@ -140,6 +145,8 @@ class Compiled:
     """What its author takes for granted of the numbers of a call."""
     not_taken: tuple[Declined, ...] = ()
     """Of its options, what was taken as something else."""
+    proved: tuple[Declined, ...] = ()
+    """Of a batch invariant kernel, in which order each of its sums is added."""
     elsewhere: Callable[[str], Compiled] | None = field(default=None, repr=False)
     """The same for the device of arrays that are not where this one runs, if its author named no target."""
     choice: TileChoice | None = None
@@ -159,6 +166,28 @@ class Compiled:
         tiles = "x".join(map(str, grid_of(self.kernel)))
         return f"<compiled {self.name} for {self.target}: {self.kernel.workgroups} workgroups, {tiles} tiles>"
 
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        """What rich prints, and a notebook shows as a table."""
+        yield "name", self.name
+        yield "target", self.target
+        if self.open_sizes:
+            most = {name: f"up to {most:,}" for name, _, most in self.kernel.limits}
+            yield "sizes", {name: most.get(name, "any") for name in self.open_sizes}
+        else:
+            yield "workgroups", self.kernel.workgroups
+            yield "tiles", grid_of(self.kernel)
+        yield "proof", self.proof.verdict
+        for name, figure in ({} if self.file else self.build.figures).items():
+            if figure not in ((), []):
+                yield name, figure
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape(_in_words(value))}</td></tr>"
+            for name, value in self.__rich_repr__()
+        )
+        return f"<table>{cells}</table>"
+
     # -- running it
 
     def __call__(self, /, *arrays: Any, **named: Any) -> None:
@@ -170,10 +199,10 @@ class Compiled:
 
     def launch(self, arrays: Sequence[Any], values: Mapping[str, Any]) -> None:
         """Run it with arrays in the kernel's order, and numbers as a `Signature` has them."""
-        if self.by_size is not None:
-            self.by_size.of(_shapes(arrays)).launch(arrays, values)
-            return
         try:
+            if self.by_size is not None:
+                self.by_size.of(_shapes(arrays)).launch(arrays, values)
+                return
             self.build.call(arrays, values, self._sized)
         except WrongDevice as error:
             if self.elsewhere is None:
@@ -205,8 +234,7 @@ class Compiled:
         with IMPORTING:
             from tilewave.interp.lanes import interpret_lanes  # noqa: PLC0415  few ask for it, and it is large
 
-        lanes = self.build.lanes
-        if lanes is None:
+        if self.build.lanes is None:
             first = next(target for target in TARGETS.values() if target.has_lanes)
             raise TargetError(
                 f"{self.name}: lanes exist on GPUs, and it was compiled for {self.target}",
@@ -216,8 +244,22 @@ class Compiled:
         sized = self.sizes.of_call(arrays, values)
         views = self._checked(arrays, sized)
         self._judged(sized)
-        lanes = self.build.lanes_for(views) or lanes
-        interpret_lanes(bind(lanes, sized.values), [v.numpy() for v in views], sized.values, order, seed)
+        for launch in self.build.lane_launches(views, sized.values):
+            kernel = bind(launch.kernel, launch.values)
+            interpret_lanes(kernel, [v.numpy() for v in launch.views], launch.values, order, seed)
+
+    def prepack(self, array: Any, name: str = "") -> Any:
+        """An operand as its launches had best find it, in memory of its own: for weights that many calls take.
+
+        `name` says which operand, where they are not all treated alike.
+        Where each launch would copy it first, that copy is made here, once, and calls take it in the array's place; it
+        does not follow what is written to the array later. An array that lies well is given back as it is.
+        """
+        try:
+            return self.build.prepacked(array, name)
+        except Refused as refused:
+            remedy = refused.remedy.replace("{name}", "it")
+            raise CallError(f"{self.name}: prepack: the array {refused.what}", loc=here(), remedy=remedy) from None
 
     def emulate(
         self,
@@ -313,10 +355,21 @@ class Compiled:
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arrays of a call, and its numbers by name."""
+        names = self.signature.names
+        if named.keys() == self._symbol_names and len(given) == len(names) and not self.signature.dtypes:
+            for value in named.values():
+                if type(value) is not int or value < 1:
+                    break
+            else:  # most calls need not be looked at more closely
+                return tuple(given), dict(named)
         call = self.signature.bind(given, named)
         if call.symbols or self.dynamic_symbols:
             return tuple(call.arrays), {**call.scalars, **self._symbols(call.symbols)}
         return tuple(call.arrays), dict(call.scalars)
+
+    @cached_property
+    def _symbol_names(self) -> frozenset[str]:
+        return frozenset(self.dynamic_symbols)
 
     def _symbols(self, given: Mapping[str, Any], wanted: Sequence[str] | None = None) -> dict[str, int]:
         """The symbols of a call, each an int and none missing or unknown; those that arrays tell may be missing."""
@@ -407,6 +460,7 @@ class Compiled:
         With arrays, also what these keep the machine code of a GPU from.
         """
         found = Why.of(self.steps).of_options(self.not_taken)
+        found = found.of_sums(self.proved)
         if self.choice is not None:
             found = found.of_choice(self.choice.declined())
         if not arrays:
@@ -475,11 +529,19 @@ class Compiled:
         )
 
 
+def _in_words(value: object) -> str:
+    """A value in a cell of a table."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {size}" for name, size in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
 class _JudgedSizes:
     """The sizes of a kernel's calls; it is found right for them before anything runs."""
 
     def __init__(self, compiled: Compiled) -> None:
         self.compiled, self.sizes, self.verdicts = compiled, compiled.sizes, compiled.verdicts
+        self._is_proved = self.verdicts.proof.holds
 
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         compiled = self.compiled
@@ -491,18 +553,26 @@ class _JudgedSizes:
                 sized.note_right()
         return sized
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
-        found = self.sizes.quick(places.shapes, given)
-        if found is None:
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
+        words = self.sizes.words(given) if given else ()
+        try:
+            found = self._look(*places, words)
+        except ValueError:  # an array has other axes
             return None
-        numbers, launched = found
-        if not numbers:
-            return numbers
-        if self.compiled.assumed:
-            values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
-            if not all(condition.holds(values) for condition in self.compiled.assumed):
-                return None
-        return numbers if self.verdicts.knows(launched, places.shapes) else None
+        if found is None or (self.compiled.assumed and not self._is_assumed(found[1])):
+            return None
+        lie, numbers, workgroups, passed = found
+        if self._is_proved or not numbers or self.verdicts.knows(workgroups, passed, places[1]):
+            return lie, numbers
+        return None
+
+    @cached_property
+    def _look(self) -> Callable[..., QuickLook | None]:
+        return self.sizes.look_code(self.verdicts.surely if self._is_proved else None)
+
+    def _is_assumed(self, numbers: Sequence[int]) -> bool:
+        values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
+        return all(condition.holds(values) for condition in self.compiled.assumed)
 
 
 def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -570,6 +640,7 @@ def _choosing(
     tune: Tune | None = options.tune or kernel.tune
     facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
     tiles = UndecidedKernel.of(kernel, *facts)
+    tiles = tiles.for_all_batches() if options.batch_invariant else tiles
     known: dict[str, Compiled] = {}
 
     def for_buckets(buckets: Mapping[Symbol, int] | None) -> Compiled:
@@ -605,10 +676,13 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     verdicts = Verdicts(final, proof, remedy)
     if not is_open(final) and not order_depends_on(final):
         verdicts.first({s.name: 1 for s in given})
+    if options.batch_invariant:
+        final = replace(final, sums=ONE_ORDER)
     built = build(final, traced.places)
+    proved = want_one_order(kernel.name, final, built.steps) if options.batch_invariant else ()
     names = tuple(s.name for s in given)
     made = Compiled(final, traced.ir, steps, target.name, names, built, verdicts)
-    return replace(made, assumed=traced.assumed, not_taken=options.schedule.declined)
+    return replace(made, assumed=traced.assumed, not_taken=options.schedule.declined, proved=proved)
 
 
 def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptions:

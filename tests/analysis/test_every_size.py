@@ -420,7 +420,7 @@ def test_whatever_looks_alike_is_judged_alike(text):
         seen, found = SeenSizes(final), {}
         for _ in range(30):
             values = {name: rng.choice((0, 1, 3, 4, 5, 8, 15, 16, 17, 31, 33, rng.randrange(70))) for name in names}
-            key = seen.key(HostLaunch(final)([values[name] for name in names]))
+            key = seen.key(*HostLaunch(final)([values[name] for name in names]))
             came_to = outcome(final, values)
             alike += key in found
             wrong += isinstance(came_to, type)

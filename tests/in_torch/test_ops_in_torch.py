@@ -96,6 +96,26 @@ def test_gradients_of_norms():
     assert gradcheck(ops.layer_norm, (doubles(3, 5),))
 
 
+def test_gradients_of_attention():
+    def causal(q, k, v):
+        return ops.attention(q, k, v, causal=True)
+
+    def capped(q, k, v, bias):
+        return ops.attention(q, k, v, bias=bias, soft_cap=2.0, window=2, scale=0.7)
+
+    assert gradcheck(causal, (doubles(1, 2, 3, 4), doubles(1, 2, 3, 4), doubles(1, 2, 3, 2)))
+    assert gradcheck(capped, (doubles(2, 3, 4), doubles(1, 5, 4), doubles(1, 5, 2), doubles(3, 5)))
+
+
+def test_a_query_that_sees_nothing_has_no_gradient():
+    q, k, v = (torch.randn(1, 1, 4, 8, requires_grad=True) for _ in range(3))
+    hidden = torch.zeros(4, 4).masked_fill(torch.eye(4, dtype=torch.bool)[1].expand(4, 4).T, -torch.inf)
+    y = ops.attention(q, k, v, bias=hidden)
+    assert not y[..., 1, :].any()
+    y.square().sum().backward()
+    assert not q.grad[..., 1, :].any() and all(t.grad.isfinite().all() for t in (q, k, v))
+
+
 def test_gradients_of_rows_longer_than_a_step():
     """Rows that a CPU takes whole, and that are cut when they are computed."""
     x, weight = doubles(2, 300), doubles(300)
@@ -127,6 +147,18 @@ def test_against_torch(dtype):
     same(ops.softmax(x), F.softmax(x, -1))
     same(ops.rms_norm(x, scale, 1e-6), F.rms_norm(x, (37,), scale, 1e-6))
     same(ops.layer_norm(x, scale, scale), F.layer_norm(x, (37,), scale, scale))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_against_torch(dtype):
+    q, k, v = floats(2, 4, 20, 16, dtype=dtype), floats(2, 2, 20, 16, dtype=dtype), floats(2, 2, 20, 8, dtype=dtype)
+    theirs = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True, enable_gqa=True)
+    same(ops.attention(q, k, v, causal=True), theirs.to(dtype))
+    same(ops.attention(q[0, 0], k[0, 0], v[0, 0], causal=True), theirs[0, 0].to(dtype))
+    apart = ops.attention(
+        q.flatten(0, 1), k.repeat_interleave(2, 1).flatten(0, 1), v.repeat_interleave(2, 1).flatten(0, 1)
+    )
+    same(ops.attention(q, k, v), apart.view(2, 4, 20, 8))
 
 
 def test_layouts_of_torch():
@@ -163,6 +195,7 @@ def asking(*shape):
 OPERATORS = {
     "matmul": lambda: (asking(2, 5, 7), asking(7, 3)),
     "linear": lambda: (asking(5, 7), asking(3, 7), asking(3), "gelu", asking(5, 3), True),
+    "attention": lambda: (asking(1, 2, 3, 4), asking(1, 1, 3, 4), asking(1, 1, 3, 4), None, True, None, None, None),
     "softmax": lambda: (asking(5, 7),),
     "rms_norm": lambda: (asking(5, 7), asking(7), 1e-5),
     "add_rms_norm": lambda: (asking(5, 7), asking(5, 7), asking(7), 1e-5),

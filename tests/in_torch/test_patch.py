@@ -95,6 +95,40 @@ def test_measuring_takes_times_and_leaves_no_hooks(model):
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+class Attention(nn.Module):
+    def forward(self, x, causal=True, mask=None, dropped=0.0):
+        q, k, v = x
+        return nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=dropped, is_causal=causal and mask is None
+        )
+
+
+def test_a_module_that_calls_attention_gets_ours(monkeypatch):
+    from tilewave.torch import attention_calls
+
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Attention()), torch.randn(3, 2, 4, 9, 16)
+    want, seen = model(x), []
+    report = patch(model)
+    assert str(report) == "ours   0: scaled_dot_product_attention, where nothing is dropped"
+    ours = attention_calls.attention
+    monkeypatch.setattr(attention_calls, "attention", lambda *given, **more: seen.append(1) or ours(*given, **more))
+    torch.testing.assert_close(model(x), want)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), want)
+    mask = torch.rand(2, 1, 9, 9) < 0.7
+    mask[..., 0] = True
+    theirs = Attention()(x, mask=mask)
+    torch.testing.assert_close(model[0](x, mask=mask), theirs)
+    assert len(seen) >= 2
+    seen.clear()
+    model[0](x, dropped=0.5)  # torch's
+    model[0]((x[0], x[1, :, :, :5], x[2, :, :, :5]))  # whose causal mask begins at the first key
+    assert not seen
+    unpatch(model)
+    model(x)
+    assert not seen and "forward" not in model[0].__dict__
+
+
 def test_a_patched_model_is_one_graph(model):
     patch(model)
     x = torch.randn(5, 3, 8)

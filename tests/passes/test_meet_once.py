@@ -1,4 +1,4 @@
-"""Rows of powers whose waves meet once: right for every row, also where a part of it holds nothing, in any order."""
+"""Rows whose waves meet once for two sums: right for every row, also where a part of it holds nothing, in any order."""
 
 import numpy as np
 import pytest
@@ -60,6 +60,63 @@ def test_powers_are_added_up_after_one_meeting(target, order):
     kernel = lanes_of(target)
     assert sum(isinstance(op, Barrier) for op in walk(kernel.body)) == 1
     check(kernel, rows(), {}, order)
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_squares_of_differences_are_added_up_after_one_meeting(target, order):
+    kernel = lanes_of(target, _spread(8))
+    assert sum(isinstance(op, Barrier) for op in walk(kernel.body)) == 1
+    x = np.random.default_rng(2).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    x[1] += 1000
+    x[2] += np.arange(COLUMNS)  # waves find other means than their neighbours
+    x[3], x[4, 7], x[5, 9] = 3.1, np.inf, np.nan
+    found = np.zeros_like(x)
+    interpret_lanes(kernel, [x, found], {}, order, 1)
+    y = found[:, 0]
+    np.testing.assert_array_equal(found, np.broadcast_to(y[:, None], x.shape))
+    exact = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        mean = exact.mean(axis=1, keepdims=True)
+        want = ((exact - mean) ** 2).mean(axis=1)
+    own = exact.reshape(ROWS, 8, -1).mean(axis=2)
+    rounded = np.abs(exact).max(axis=1) * UNIT * (np.log2(COLUMNS) + 2)  # of a mean
+    with np.errstate(invalid="ignore"):
+        allowed = want * UNIT * (np.log2(COLUMNS) + 8) + rounded * (2 * np.abs(own - mean).max(axis=1) + rounded)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+    assert not (np.abs(y - want) > allowed).any()
+    assert y[3] == 0
+
+
+def _spread(waves):
+    """The variance of rows that so many waves share, in every column."""
+
+    @wave([WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(N, COLUMNS, 1), WaveConstraint(N, COLUMNS // waves)])
+    def spread(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        row = read(x)
+        far = row - row.sum(dim=N) / float(COLUMNS)
+        write(far * 0.0 + (far * far).sum(dim=N) / float(COLUMNS), y)
+
+    return spread
+
+
+def test_squares_of_rows_that_are_masked_are_met_for_apart():
+    """Waves have different numbers of elements there."""
+    options = {"subs": {M: ROWS, N: COLUMNS - 8}}
+    assert lanes_of("sm_90a", _spread(8), 0, **options) == lanes_of("sm_90a", _spread(8), 1 << 20, **options)
+
+
+def test_what_needs_more_of_the_first_meeting_waits_for_it():
+    """Powers relative to the largest number of what was multiplied by it."""
+
+    @wave([WorkgroupConstraint(M, 1, 0), EIGHT_WAVES])
+    def scaled(x: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], y: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32]):
+        largest = read(x).max(dim=N)
+        powers = exp(read(x) * largest - largest)
+        write(powers / powers.sum(dim=N), y)
+
+    options = {"subs": {M: ROWS, N: COLUMNS}}
+    assert lanes_of("sm_90a", scaled, 0, **options) == lanes_of("sm_90a", scaled, 1 << 20, **options)
 
 
 @pytest.mark.parametrize("columns", [4096, 4095, 1000, 512, 1])

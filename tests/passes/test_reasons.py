@@ -107,6 +107,14 @@ def called(target, pointer, strides):
     return declined
 
 
+def repacked():
+    """By the code of a kernel for all sizes, when no rows lie on a grain."""
+    made = compiled(gemm(), target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
+    shapes = zip(((1001, 1003), (1005, 1003), (1001, 1005)), made.sizes._arrays, strict=True)
+    views = [in_rows(replace(p, shape=shape)) for shape, p in shapes]
+    return [(d, "") for d in made.build.program.declined(views)]
+
+
 def subs_of(given):
     shape, tile = given.get("shape", (192, 64, 80)), given.get("tile", (64, 64, 16))
     return {**sizes(*shape, *tile), BLOCK_M: tile[0], BLOCK_N: tile[1], BLOCK_K: tile[2]}
@@ -438,6 +446,8 @@ CASES = {
     "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
+    "repack_rows.REPACKED": checked("repack_rows", "odd_rows"),
+    "repack_rows.TRANSPOSED": checked("repack_rows", "across_the_depth"),
     "rounds.NOT_ONE_LOOP": by(SplitLastRound(2), in_two_loops),
     "rounds.DOES_MORE": by(SplitLastRound(2), capped),
     "rounds.UNKNOWN_STEPS": steps_at_the_call,
@@ -542,6 +552,7 @@ CASES = {
     "widen_writes.SHORT_ROWS": checked("widen_writes", "too_narrow"),
     "amd.program.NOT_IN_ROWS": called("gfx942", 4096, (2, 512)),
     "nvidia.program.NOT_COPIED": called("sm_90a", 4096, (136, 2)),
+    "nvidia.program.REPACKED": repacked,
     "nvidia.program.ONE_BY_ONE": called("sm_90a", 4096, (2, 512)),
     "nvidia.program.NARROW": called("sm_90a", 4098, (128, 2)),
     "add_up_parts.BY_ITSELF": by(add_up_parts, in_parts),

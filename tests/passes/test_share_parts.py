@@ -56,12 +56,12 @@ def slots(kernel):
 FORMS = {
     "two parts": ((128, 128, 80), 2, 132, 8, 4),
     "four parts, the last shorter": ((64, 128, 112), 4, 132, 8, 6),
-    "parts without a step": ((64, 128, 80), 4, 132, 8, 6),
-    "more parts than steps": ((64, 64, 32), 5, 132, 5, 4),
+    "parts without a step are none": ((64, 128, 80), 4, 132, 6, 4),
+    "more parts than steps": ((64, 64, 32), 5, 132, 2, 1),
     "as many as steps": ((64, 64, 48), 3, 132, 3, 2),
     "more workgroups than run at once": ((192, 128, 64), 2, 4, 12, 6),
     "so many tiles that each computes all parts of its own": ((192, 192, 80), 3, 4, 4, 4),
-    "the same, fewer tiles than workgroups": ((192, 64, 80), 4, 4, 3, 3),
+    "the same, fewer tiles than workgroups": ((192, 64, 128), 4, 4, 3, 3),
 }
 
 
@@ -153,7 +153,7 @@ def test_what_is_handed_over_and_taken(monkeypatch):
 
     noted("put")
     noted("take")
-    shape = (64, 128, 64)
+    shape = (64, 128, 48)
     expected = {
         132: [*((w, "put", w) for w in range(4)), (4, "take", 0), (4, "take", 2), (5, "take", 1), (5, "take", 3)],
         1: [(0, "put", 0), (0, "take", 0), (0, "put", 0), (0, "take", 0)] * 2,
@@ -245,15 +245,19 @@ def test_a_persistent_kernel_adds_up_its_parts_by_itself():
     check_product(c, a, b)
 
 
+def test_a_single_step_is_one_part():
+    assert tiles_of((64, 64, 16), 3) == tiles_of((64, 64, 16), 1)
+
+
 def test_one_part_is_the_kernel_without_the_word():
     shape = (128, 64, 80)
     assert tiles_of(shape, 1) == tiles_of(shape, 1, kernel=gemm())
 
 
-def test_ptx_of_parts():
-    made = wave_compile(WaveCompileOptions(subs=sizes(512, 512, 4096, 128, 256, 64), target="sm_90a"), in_parts(16))
+def test_parts_go_through_flags_in_ptx():
+    made = wave_compile(WaveCompileOptions(subs=sizes(512, 512, 4096, 64, 64, 64), target="sm_90a"), in_parts(2))
     assert made.build.lanes.workgroups == 128
-    assert "red.release" in made.asm or "st.release" in made.asm
+    assert [made.asm.count(word) for word in ("fence.acq_rel.gpu", "st.release.gpu", "ld.acquire.gpu")] == [1, 1, 1]
 
 
 # -- what must not go unnoticed

@@ -176,6 +176,14 @@ def online(x, largest, total, zero=lambda x: x, hidden=-np.inf):
     return larger, total * exp(largest - zero(larger)) + exp(here - zero(larger)).sum(dim=K)
 
 
+def fused(x, largest, total, scale=0.25):
+    """The scale is applied with the difference, in one rounding."""
+    here = x(-np.inf)
+    larger = here.max(dim=K, acc=largest)
+    p = exp2(fma(here, scale, -larger * scale))
+    return larger, total * exp2((largest - larger) * scale) + p.sum(dim=K)
+
+
 def guarded(larger):
     return select(larger == -np.inf, 0.0, larger)
 
@@ -194,6 +202,8 @@ RECURRENCES = {
     "a largest": (True, [-np.inf], lambda x, m: x(-np.inf).max(dim=K, acc=m)),
     "a smallest": (True, [np.inf], lambda x, m: x(np.inf).min(dim=K, acc=m)),
     "online softmax": (True, [LOWEST, 0.0], online),
+    "online softmax, its scale fused": (True, [LOWEST, 0.0], fused),
+    "a scale by which the lowest overflows": (False, [LOWEST, 0.0], lambda *a: fused(*a, scale=2.0)),
     "begun with -inf, and guarded": (True, [-np.inf, 0.0], lambda *a: online(*a, zero=guarded)),
     "begun with -inf": (False, [-np.inf, 0.0], online),
     "begun with -inf and 1": (False, [-np.inf, 1.0], lambda *a: online(*a, zero=guarded)),

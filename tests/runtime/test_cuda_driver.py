@@ -21,7 +21,7 @@ from tilewave.errors import CallError, TargetError, TilewaveError
 from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
-from tilewave.runtime.array_places import ArrayPlaces
+from tilewave.runtime.array_places import places_of
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory, cuda_driver
@@ -31,7 +31,7 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    LaunchShape,
+    LaunchText,
     ScalarSlot,
     ScratchMemory,
     Stride,
@@ -376,10 +376,14 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
     assert seen.shared_bytes == 200_000
 
 
+FOUR = LaunchText.of(1, (132, 1, 1))
+"""A launch with one number."""
+
+
 def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
     frames = [
-        gemm.template(views, 0).at(ArrayPlaces.of_views(views), [4])
+        gemm.template(views, FOUR, 0).at(places_of(views), [4]).frame
         for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
     ]
     for frame in (*frames, frames[0]):
@@ -390,10 +394,10 @@ def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
 
 def test_one_template_serves_arrays_at_all_addresses(driver, fake):
     gemm = tiled(driver)
-    places = ArrayPlaces.of_views([A, B, C])
-    template = gemm.template([A, B, C], 0)
+    _, *lie = places_of([A, B, C])
+    template = gemm.template([A, B, C], FOUR, 0)
     for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
-        gemm.launch(template.at(places._replace(pointers=at), [4]))
+        gemm.launch(template.at((at, *lie), [4]).frame)
         seen = fake.launches[-1]
         assert [fake.map_of(argument).pointer for argument in seen.arguments[:2]] == list(at[:2])
         assert seen.words[2] == at[2]
@@ -403,9 +407,11 @@ def test_one_template_serves_arrays_at_all_addresses(driver, fake):
 
 def test_one_template_serves_arrays_of_all_sizes(driver, fake):
     gemm = tiled(driver)
-    template = gemm.template([A, B, C], 0)
+    shrunk = FOUR._replace(lines=("if g0 > 5: return None",), grid=("g0 + 2", "1", "1"), starts_early="g0 < 5")
+    template = gemm.template([A, B, C], shrunk, 0)
     others = [array(0x50000, (1, 512)), array(0x60000, (512, 64), strides=(2, 2048)), array(0x70000, (1, 64), F32)]
-    gemm.launch(template.at(ArrayPlaces.of_views(others), [5], LaunchShape((7, 1, 1), starts_early=False)))
+    assert template.at(places_of(others), [6]) is None
+    gemm.launch(template.at(places_of(others), [5]).frame)
     (seen,) = fake.launches
     a, b = (fake.map_of(argument) for argument in seen.arguments[:2])
     assert (a.sizes, a.strides, b.sizes, b.strides) == ((512, 1), (1024,), (512, 64), (2048,))
@@ -922,7 +928,7 @@ def test_a_launch_is_kept_when_its_arrays_come_again_and_its_memory_is_its_own(t
     assert [seen.words for seen in fake.launches] == [first, first, second, first, second, second, first]
     kept = [prepared.frame.memory for prepared in add._prepared.values()]
     (loaded,) = add._loaded.values()
-    assert len({id(memory) for memory in kept}) == 2 and not loaded.launcher.early._free, "the first was taken twice"
+    assert len({id(memory) for memory in kept}) == 2 and not loaded.launcher.early.free, "the first was taken twice"
 
 
 def test_calls_with_arrays_that_never_come_again_share_one_memory(torch, fake):
@@ -930,7 +936,7 @@ def test_calls_with_arrays_that_never_come_again_share_one_memory(torch, fake):
     for at in range(1, 20):
         add(tensors(torch, 0x10000 * at, 0x10000 * at + 0x1000, 0x10000 * at + 0x2000), [64])
     (loaded,) = add._loaded.values()
-    assert len(loaded.launcher.early._free) == 1
+    assert len(loaded.launcher.early.free) == 1
     assert [seen.words[0] // 0x10000 for seen in fake.launches] == [*range(1, 20)]
 
 

@@ -60,14 +60,15 @@ class EverySize:
         """
         if not self.holds or (symbols and min(symbols) < 1):
             return False
-        for shape in shapes:
-            if prod(shape) > MOST_WORKGROUPS:
-                break
-        else:  # there are no more tiles than elements
-            if 1 <= workgroups <= MOST_WORKGROUPS:
-                return True
         tiles = [_tiles(shape, written.window) for shape, written in zip(shapes, self.windows, strict=True)]
         return max(workgroups, *tiles) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
+
+    def surely(self, shapes: Sequence[Sequence[str]], symbols: Sequence[str], workgroups: str) -> str:
+        """When `holds_at` holds at any rate, as Python, for what the same numbers are called: tiles are no more than
+        elements."""
+        counts = [" * ".join(lengths) or "1" for lengths in shapes]
+        most = [f"{count} <= {MOST_WORKGROUPS}" for count in counts]
+        return " and ".join([f"1 <= {workgroups} <= {MOST_WORKGROUPS}", *most, *(f"{x} >= 1" for x in symbols)])
 
     @property
     def verdict(self) -> str:

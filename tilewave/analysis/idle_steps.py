@@ -37,11 +37,13 @@ from tilewave.ir.ops import (
     Div,
     Elementwise,
     Equal,
+    Fma,
     Loop,
     Max,
     Min,
     Mma,
     Mul,
+    Neg,
     Or,
     Permute,
     Reduce,
@@ -52,6 +54,8 @@ from tilewave.ir.ops import (
 from tilewave.ir.ops.reduction import identity
 from tilewave.ir.rewrite import walk
 
+COMMUTATIVE = (Add, Mul, Max, Min, Equal)
+
 
 @dataclass(frozen=True)
 class Carried:
@@ -61,8 +65,15 @@ class Carried:
     axes: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Finite:
+    """Some number, as long as this one that a loop carries is one."""
+
+    value: Value
+
+
 Known = Any
-"""One number for all elements, as numpy has it; `Carried`; None for anything else."""
+"""One number for all elements, as numpy has it; `Carried`; `Finite`; None for anything else."""
 
 
 def is_idle(loop: Loop, condition: Value, makers: Mapping[Value, Op]) -> bool:
@@ -123,6 +134,12 @@ class _Step:
                 return np.True_
             case Elementwise(), _ if operands and all(_is_constant(x) for x in operands):
                 return elementwise(op, operands)
+            case Neg(), [Carried() | Finite() as x]:
+                return Finite(x.value)
+            case Mul(), ([Carried() | Finite() as x, by] | [by, Carried() | Finite() as x]) if _shrinks(by):
+                return Finite(x.value)
+            case Fma(), [a, b, c] if _is_constant(a) and _is_constant(b):
+                return self.combined(op, c, elementwise(Mul(op.a, op.b, results=op.results), [a, b]))
             case _, [a, b]:
                 return self.combined(op, a, b)
             case _:
@@ -139,10 +156,14 @@ class _Step:
         return x if kept else None
 
     def combined(self, op: Op, a: Known, b: Known) -> Known:
-        """Of two of which one is carried at least."""
-        if isinstance(b, Carried) and isinstance(op, (Add, Mul, Max, Min, Equal)) and not isinstance(a, Carried):
+        """Of two of which one is carried at least; of `fma` the sum and the product."""
+        if isinstance(b, Carried | Finite) and isinstance(op, COMMUTATIVE) and not isinstance(a, Carried):
             a, b = b, a
         match op:
+            case Add() | Fma() if isinstance(a, Carried | Finite) and _is_infinite(b):
+                return self.as_number(a, b)
+            case Fma() if _is(b, 0):
+                return a
             case Max() | Min() if _same(a, b):
                 return a
             case Max() if _is(b, -np.inf):
@@ -155,14 +176,14 @@ class _Step:
                 return a
             case Sub() if isinstance(a, Carried) and _same(a, b):
                 return self.as_number(a, 0.0)
-            case Sub() if _is_infinite(a) and isinstance(b, Carried):
+            case Sub() if _is_infinite(a) and isinstance(b, Carried | Finite):
                 return self.as_number(b, a)
             case Equal() if isinstance(a, Carried) and _is_infinite(b):
                 return self.as_number(a, np.False_)
             case _:
                 return None
 
-    def as_number(self, carried: Carried, found: Known) -> Known:
+    def as_number(self, carried: Carried | Finite, found: Known) -> Known:
         """What is found where this is a number, and neither infinite nor none."""
         if not carried.value.type.dtype.is_float:
             return None
@@ -177,7 +198,7 @@ def _constant(op: Op | None) -> Known:
 
 
 def _moved(op: Broadcast | Permute, x: Known) -> Known:
-    if not isinstance(x, Carried):
+    if not isinstance(x, Carried):  # whatever else it is, it is so at every place
         return x
     if isinstance(op, Broadcast):
         return Carried(x.value, tuple(op.axes[axis] for axis in x.axes))
@@ -185,11 +206,16 @@ def _moved(op: Broadcast | Permute, x: Known) -> Known:
 
 
 def _is_constant(x: Known) -> bool:
-    return x is not None and not isinstance(x, Carried)
+    return x is not None and not isinstance(x, Carried | Finite)
 
 
 def _is(x: Known, number: float) -> bool:
     return _is_constant(x) and bool(x == number)
+
+
+def _shrinks(x: Known) -> bool:
+    """Whether a number times this one is a number: it does not become too large."""
+    return _is_constant(x) and 0 < abs(x) < 1
 
 
 def _is_infinite(x: Known) -> bool:
@@ -197,8 +223,8 @@ def _is_infinite(x: Known) -> bool:
 
 
 def _same(a: Known, b: Known) -> bool:
-    if isinstance(a, Carried) or isinstance(b, Carried):
-        return bool(a == b)
+    if isinstance(a, Carried | Finite) or isinstance(b, Carried | Finite):
+        return isinstance(a, Carried) and bool(a == b)
     return a is not None and b is not None and bool(a == b)
 
 

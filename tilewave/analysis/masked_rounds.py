@@ -107,6 +107,25 @@ class MaskedRounds:
                 compared = self.comparison(op)
                 return self.compared(*compared) if compared else StepBounds()
 
+    def everywhere(self, condition: Value) -> StepBounds | None:
+        """It holds for all elements in these rounds; None where that is not told by bounds of rounds."""
+        op = self.makers.get(condition)
+        match op:
+            case And(a, b):
+                one, other = self.everywhere(a), self.everywhere(b)
+                return one & other if one and other else None
+            case Broadcast() | Permute() | Convert():
+                return self.everywhere(op.x)
+            case _:
+                compared = self.comparison(op)
+                spans = [self.span(v) for v in compared[:2]] if compared else []
+                if not compared or None in spans:
+                    return None
+                left, right = spans
+                assert left and right
+                found = self.below(left.high + right.low.times(-1), compared[2])
+                return found if found != StepBounds() else None
+
     def comparison(self, op: Op | None) -> tuple[Value, Value, int] | None:
         """(a, b, 1) for a < b, (a, b, 0) for a <= b; None for anything else."""
         match op:

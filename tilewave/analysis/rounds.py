@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from tilewave.analysis.depths import Depths
@@ -57,6 +58,11 @@ class TileProgram:
     @property
     def memories(self) -> list[Value]:
         return [op.memory for op in self.loop.body.ops if isinstance(op, Read)]
+
+    @property
+    def sums_bytes(self) -> int:
+        sums = self.loop.init[0].type
+        return prod(sums.shape) * int(sums.dtype.bytes)
 
     @property
     def ends_in_zeros(self) -> bool:
@@ -131,10 +137,13 @@ class Sharing(ABC):
     def prepare(self) -> None:
         """The exchange, and the workgroup's own number."""
         b = self.builder
-        sums = self.tile.loop.init[0].type
-        slots = Exchange((self.slots, *sums.shape), sums.dtype)
-        self.exchange = b.emit(MakeExchange, type=slots, name="exchange")
+        self.exchange = b.emit(MakeExchange, type=self.slot_type, name="exchange")
         self.own = Number(b, b.emit(Workgroup, type=INDEX_SCALAR, name="own"))
+
+    @property
+    def slot_type(self) -> Exchange:
+        sums = self.tile.loop.init[0].type
+        return Exchange((self.slots, *sums.shape), sums.dtype)
 
     def finished(self, workgroups: int | str) -> Kernel:
         launch, rest = launch_and_rest(self.old.body)
@@ -200,8 +209,13 @@ class Sharing(ABC):
         """Where this workgroup puts what it hands over."""
         return self.own
 
+    @property
+    def wide(self) -> int:
+        """Slots that a tile fills."""
+        return 1
+
     def hand_over(self, sums: Value, times: Number) -> None:
-        self.when(times, lambda: self.builder.effect(HandOver, sums, self.exchange, self.own_slot.value))
+        self.when(times, lambda: self.builder.effect(HandOver, sums, self.exchange, self.own_slot.value, self.wide))
 
     def end(self, number: Value, whole: Value, times: Number) -> None:
         """What is done with the sums of a tile."""

@@ -8,13 +8,14 @@ an axis in a loop, from its begin to its end, are inside however long it is: of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewave.analysis.positions import BlockScalars
 from tilewave.analysis.schedule import stores
 from tilewave.analysis.visits import needed_values
 from tilewave.ir.core import Kernel, Op, Value
-from tilewave.ir.launch import MOST_OPEN, HostLaunch, LaunchNumbers, launch_and_rest, numbers_of, picked
+from tilewave.ir.launch import MOST_OPEN, HostLaunch, launch_and_rest, numbers_of, picked
 from tilewave.ir.ops import Gather, Loop, Read, Scatter, Write
 from tilewave.ir.rewrite import rewrite_block, walk
 from tilewave.ir.types import Memory, Scalar
@@ -34,11 +35,10 @@ class SeenSizes:
         lengths = sorted(look.lengths)
         self._covered = [(names.index(name), window) for name, window in lengths if name not in needed]
 
-    def key(self, launched: LaunchNumbers) -> Key:
-        """The same for all calls whose order and accesses are right or wrong alike."""
-        numbers = launched.numbers
+    def key(self, workgroups: int, numbers: Sequence[int]) -> Key:
+        """The same for all calls whose order and accesses are right or wrong alike; `numbers` are all of the launch."""
         covered = [-(-numbers[at] // window) for at, window in self._covered]
-        return launched.workgroups, *self._numbers(numbers), *covered
+        return workgroups, *self._numbers(numbers), *covered
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tilewave.analysis.seen_sizes import Key, SeenSizes
 from tilewave.errors import AccessError, CoverageError
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
-from tilewave.ir.launch import HostLaunch, LaunchNumbers, Picked, bind, numbers_of, open_sizes, picked
+from tilewave.ir.launch import HostLaunch, Picked, bind, numbers_of, open_sizes, picked
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
 KEPT_VERDICTS = 4096
@@ -29,38 +29,42 @@ class Verdicts:
 
     def __init__(self, kernel: Kernel, proof: EverySize, remedy: str) -> None:
         self.kernel, self.proof, self.remedy = kernel, proof, remedy
-        self._holds = proof.holds
         self._right: set[Key] = set()
         self._schedules: dict[Key, Schedule] = {}
         self.looked_at = 0
         """How often a schedule was made and judged."""
 
-    def knows(self, launched: LaunchNumbers, shapes: Shapes) -> bool:
-        """Whether the kernel is right for what a launch computes with arrays of these shapes; nothing is looked at."""
-        return self._is_proved(launched, shapes) if self._holds else self._seen.key(launched) in self._right
+    def knows(self, workgroups: int, numbers: Sequence[int], shapes: Shapes) -> bool:
+        """Whether the kernel is right for what a launch computes with arrays of these shapes; nothing is looked at.
+
+        `numbers` are those that the launch passes on.
+        """
+        if not self.proof.holds:
+            return self._seen.key(workgroups, numbers) in self._right
+        written, positive = self._looked_for
+        return self.proof.holds_at(written(shapes), positive(numbers), workgroups)
+
+    def surely(self, workgroups: str, numbers: Sequence[str], shapes: Sequence[Sequence[str]]) -> str:
+        """When a kernel that is proved is right at any rate, as Python, for what the same numbers are called."""
+        written, positive = self._looked_for
+        return self.proof.surely(written(shapes), positive(numbers), workgroups)
 
     def want(self, numbers: Sequence[Any], values: Values, shapes: Shapes) -> None:
         """Raise unless the kernel is right for the numbers of a call, which are `values` by their names."""
         launched = HostLaunch.of(self.kernel)(numbers)
-        if self.knows(launched, shapes):
+        if self.knows(*launched, shapes):
             return
         self.schedule(numbers, values)
         if len(self._right) >= KEPT_VERDICTS:
             self._right.clear()
-        self._right.add(self._seen.key(launched))
-
-    def _is_proved(self, launched: LaunchNumbers, shapes: Shapes) -> bool:
-        written, positive = self._looked_for
-        symbols = positive(launched.numbers) if positive else ()
-        return self.proof.holds_at([shapes[at] for at in written], symbols, launched.workgroups)
+        self._right.add(self._seen.key(*launched))
 
     @cached_property
-    def _looked_for(self) -> tuple[list[int], Picked | None]:
+    def _looked_for(self) -> tuple[Picked, Picked]:
         """The arrays that the proof speaks of among all, and its symbols among the numbers of a call."""
         arrays = [v.name for v in self.kernel.body.args if isinstance(v.type, Memory)]
         written = [arrays.index(w.array) for w in self.proof.windows]
-        positive = [self._names.index(name) for name in self.proof.positive]
-        return written, picked(positive) if positive else None
+        return picked(written), picked([self._names.index(name) for name in self.proof.positive])
 
     @cached_property
     def _seen(self) -> SeenSizes:
@@ -68,7 +72,7 @@ class Verdicts:
 
     def schedule(self, numbers: Sequence[Any], values: Values) -> Schedule:
         """Who computes what for these, judged."""
-        key = self._seen.key(HostLaunch.of(self.kernel)(numbers))
+        key = self._seen.key(*HostLaunch.of(self.kernel)(numbers))
         found = self._schedules.get(key)
         if found is None:
             found = self._judged(values)

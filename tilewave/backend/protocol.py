@@ -6,7 +6,7 @@ A backend is light: LLVM, passes and drivers are imported when somebody builds, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,6 +80,15 @@ class Resources(Protocol):
         """What the author wished and did not get, and why."""
 
 
+@dataclass(frozen=True)
+class LaneLaunch:
+    """One launch of a call, for the interpreter of lanes."""
+
+    kernel: Kernel
+    views: tuple[ArrayView, ...]
+    values: Mapping[str, Any]
+
+
 class Build(Protocol):
     """A kernel for one target; what a target or a file does not have is None."""
 
@@ -109,6 +118,10 @@ class Build(Protocol):
         """What these arrays keep its code from, and why."""
         return ()
 
+    def prepacked(self, array: Any, name: str) -> Any:
+        """The operand of that name as launches had best find it, to be kept for many calls; itself where it is so."""
+        return array
+
     @property
     def figures(self) -> Mapping[str, Any]:
         """What it takes of the machine, for tables and JSON."""
@@ -119,9 +132,9 @@ class Build(Protocol):
         """What each lane does."""
         return None
 
-    def lanes_for(self, views: Sequence[ArrayView]) -> Kernel | None:
-        """What each lane does with arrays that lie so."""
-        return self.lanes
+    def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
+        """What each lane does with arrays that lie so, launch by launch; `values` are the numbers of the call."""
+        return () if self.lanes is None else (LaneLaunch(self.lanes, tuple(views), values),)
 
     @property
     def binaries(self) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ def ablation_named(name: str) -> Ablation:
 
 
 NEEDED = (
+    "repack_rows",
     "turn_narrow_products",
     "take_a_step",
     "share_parts",

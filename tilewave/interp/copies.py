@@ -33,6 +33,7 @@ from tilewave.ir.ops import (
     MakeExchange,
     MakeSignals,
     TakeOver,
+    TakeOverAll,
 )
 from tilewave.ir.placements import in_its_place
 from tilewave.ir.types import Memory
@@ -301,20 +302,32 @@ class AsynchronousMeaning:
     def hand_over(self, op: HandOver) -> None:
         slots: ExchangeSlots = self.env[op.exchange]
         held = np.broadcast_to(self.env[op.tile], (self.state.lanes, *op.tile.type.shape))
-        slots.put(op, self.state.number, self.uniform(op, op.slot), self.number, held)
+        first = self.uniform(op, op.slot)
+        for i, part in enumerate(np.split(held.reshape(self.state.lanes, -1), op.wide, axis=1)):
+            slots.put(op, self.state.number, first + i, self.number, part)
 
     def take_over(self, op: TakeOver) -> Waiting:
+        taken = yield from self.taken(op, self.uniform(op, op.slot))
+        return (self.env[op.tile] + taken,)
+
+    def take_over_all(self, op: TakeOverAll) -> Waiting:
+        first, apart = self.uniform(op, op.slot), self.uniform(op, op.apart)
+        found = self.env[op.tile]
+        for i in range(op.count):
+            taken = yield from self.taken(op, first + i * apart)
+            found = found + taken
+        return (found,)
+
+    def taken(self, op: TakeOver, slot: int) -> Generator[None, None, Array]:
         """Workgroups run one after the other: what is not there now never will be, which is told as a deadlock."""
         slots: ExchangeSlots = self.env[op.exchange]
-        slot = self.uniform(op, op.slot)
         slots.want_inside(op, self.state.number, slot)
 
         def told() -> str:
             return f"at {op.loc} for {slots.name(slot)}, which nobody in front of it handed over"
 
         yield from self.until(Wait(op, lambda: (slot, self.number) in slots.full, told))
-        taken = slots.take(op, self.state.number, slot, self.number)
-        return (self.env[op.tile] + taken,)
+        return slots.take(op, self.state.number, slot, self.number).reshape(self.state.lanes, *op.tile.type.shape)
 
     # -- what lanes bring
 

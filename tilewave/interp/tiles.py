@@ -50,6 +50,7 @@ from tilewave.ir.ops import (
     Scatter,
     Shift,
     TakeOver,
+    TakeOverAll,
     TileOf,
     While,
     Workgroup,
@@ -293,15 +294,25 @@ class _Interpreter(InterpretedCall):
         return (self.exchange(op.result),)
 
     def hand_over(self, op: HandOver) -> tuple[Any, ...]:
-        self.env[op.exchange].put(op, self.workgroup, self.env[op.slot], 0, self.env[op.tile])
+        for i, part in enumerate(np.split(self.env[op.tile], op.wide, axis=-1)):
+            self.env[op.exchange].put(op, self.workgroup, self.env[op.slot] + i, 0, part)
         return ()
 
     def take_over(self, op: TakeOver) -> tuple[Any, ...]:
-        slots, slot = self.env[op.exchange], self.env[op.slot]
+        return (self.taken(op, self.env[op.tile], self.env[op.slot]),)
+
+    def take_over_all(self, op: TakeOverAll) -> tuple[Any, ...]:
+        found = self.env[op.tile]
+        for i in range(op.count):
+            found = self.taken(op, found, self.env[op.slot] + i * self.env[op.apart])
+        return (found,)
+
+    def taken(self, op: TakeOver, tile: Array, slot: int) -> Array:
+        slots: ExchangeSlots = self.env[op.exchange]
         slots.want_inside(op, self.workgroup, slot)
         if (slot, 0) not in slots.full:
             self.fail(op, f"waits for {slots.name(slot)}, which nobody in front of it handed over")
-        return (self.env[op.tile] + slots.take(op, self.workgroup, slot, 0),)
+        return tile + slots.take(op, self.workgroup, slot, 0)
 
     # -- memory
 
@@ -460,6 +471,7 @@ MEANINGS: dict[type[Op], Callable[[_Interpreter, Any], tuple[Any, ...]]] = {
     MakeExchange: _Interpreter.make_exchange,
     HandOver: _Interpreter.hand_over,
     TakeOver: _Interpreter.take_over,
+    TakeOverAll: _Interpreter.take_over_all,
     Allocate: _Interpreter.allocate,
     Overlay: _Interpreter.overlay,
     Prepack: _Interpreter.prepack,

@@ -71,6 +71,7 @@ from tilewave.ir.ops import (
     Store,
     StoreEach,
     TakeOver,
+    TakeOverAll,
     Unset,
     Wave,
     While,
@@ -494,6 +495,7 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     Await: WaveRun.await_signal,
     AwaitAsyncOut: WaveRun.await_async_out,
     TakeOver: WaveRun.take_over,
+    TakeOverAll: WaveRun.take_over_all,
     AwaitAsync: WaveRun.await_async,
 }
 """Ops during which other waves may run."""

@@ -262,6 +262,9 @@ def attribute_text(part: object) -> str:
     return repr(part)
 
 
+ONE_ORDER = "one_order"
+
+
 @dataclass(frozen=True)
 class Kernel:
     """What one workgroup does, and how many there are; the body's arguments are given at the call."""
@@ -280,6 +283,8 @@ class Kernel:
     """Workgroups that a processor is to hold at once, so that a lane has no more registers than that leaves."""
     limits: tuple[tuple[str, int, int], ...] = ()
     """The least and the most that sizes which stay open may be, where it is not for all of them."""
+    sums: str = ""
+    """`one_order`: each is added in an order that follows from its depth, the tile and the dtype alone."""
     declined: tuple[Declined, ...] = field(default=(), compare=False)
     """What the pass that made it left as it was, and why: like locations no part of its text."""
 

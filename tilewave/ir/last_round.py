@@ -13,6 +13,13 @@ from math import isqrt
 HAND_OVER_BYTES = 512
 """Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
 added there. On an H200, 128x256 sums: 6,000 cycles to write and about 4,000 to add, where 128 bytes take 1,024."""
+SCATTERED_BYTES = 256 << 10
+"""Of sums that one workgroup would take over: from here on it is quicker if several take a slice of them each. On an
+H200 one reads about 32 bytes in a cycle, and a workgroup begins within 2,000."""
+LEAST_SUMS_BYTES = 16 << 10
+"""Of a tile that is added up in slices: smaller ones have too few columns."""
+SCATTERED = 3
+"""Hand-overs that this takes as long as, however many parts there are."""
 AROUND = 2
 """Parts on each side of the best of an undivided number: rounding up moves it no further, which a test tries."""
 LARGEST = (1 << 31) - 1
@@ -54,17 +61,29 @@ def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_ov
     return quickest[1]
 
 
+def is_scattered(parts: int, sums_bytes: int) -> bool:
+    """Whether a tile in so many parts is added up in slices."""
+    return sums_bytes >= LEAST_SUMS_BYTES and (parts - 1) * sums_bytes > SCATTERED_BYTES
+
+
 @lru_cache(maxsize=KEPT)
 def parts_that_pay(
-    tiles: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int = HAND_OVER_BYTES
+    tiles: int,
+    steps: int,
+    workgroups: int,
+    step_bytes: int,
+    sums_bytes: int,
+    hand_over_bytes: int = HAND_OVER_BYTES,
 ) -> int:
     """Into how many parts each of few tiles is best cut, where `workgroups` run at once; 1: whole tiles are as quick.
 
-    `step_bytes` are those of a row of an operand in one step. For whoever chooses tiles, or `SplitConstraint`.
+    `step_bytes` are those of a row of an operand in one step, `sums_bytes` those of a tile of sums. For whoever chooses
+    tiles, or the number in a `SplitConstraint`.
     """
     quickest = steps * step_bytes, 1
-    for parts in _near(steps, step_bytes, hand_over_bytes, min(workgroups // max(1, tiles), steps)):
-        quickest = min(quickest, (-(-steps // parts) * step_bytes + parts * hand_over_bytes, parts))
+    for parts in range(2, min(workgroups // max(1, tiles), steps) + 1):
+        joined = SCATTERED if is_scattered(parts, sums_bytes) else parts
+        quickest = min(quickest, (-(-steps // parts) * step_bytes + joined * hand_over_bytes, parts))
     return quickest[1]
 
 

@@ -221,7 +221,7 @@ SPELLED: dict[type[Op], str] = {
 """What each op means for Python's own integers, which is what a host computes with; its own numbers stand behind its
 operands."""
 
-_CALLED: dict[str, Any] = {
+AT_LAUNCH: dict[str, Any] = {
     "abs": abs,
     "int": int,
     "reciprocal": reciprocal,
@@ -229,11 +229,12 @@ _CALLED: dict[str, Any] = {
     "range_sharers": range_sharers,
     "equal_parts": equal_parts,
 }
+"""What the lines of a launch may call."""
 
 
 def _function(spelled: str) -> Callable[..., Any]:
     x = [f"x{i}" for i in range(5)]
-    return code_of(", ".join(f"{name}=0" for name in x), [f"return {spelled.format(*x)}"], _CALLED)
+    return code_of(", ".join(f"{name}=0" for name in x), [f"return {spelled.format(*x)}"], AT_LAUNCH)
 
 
 MEANINGS: dict[type[Op], Callable[..., Any]] = {op: _function(spelled) for op, spelled in SPELLED.items()}
@@ -255,11 +256,18 @@ LaunchCode = Callable[[Sequence[Any]], tuple[int, tuple[Any, ...]]]
 """The numbers of a call → workgroups, and the numbers that are wanted."""
 
 
-def launch_code(kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> LaunchCode:
-    """A kernel's launch as one function of Python: it runs for every new set of sizes, and looks nothing up.
+class LaunchLines(NamedTuple):
+    """A launch as lines of Python, in which the numbers that a call gives are called g0, g1, …"""
 
-    `given` are the names of the numbers that it is called with, in order, `wanted` of those that it returns.
-    """
+    lines: list[str]
+    workgroups: str
+    """What is to be written for their number."""
+    passed: list[str]
+    """And for the numbers that are wanted."""
+
+
+def launch_lines(kernel: Kernel, given: Sequence[str], wanted: Sequence[str], prefix: str = "v") -> LaunchLines:
+    """`given` are the names of the numbers that a call gives, in order; what is computed is called by the prefix."""
     called = {v: f"g{given.index(v.name)}" for v in numbers_of(kernel) if v.name in given}
     known = {**{v.name: v for v in called}, **_results(kernel)}
     counted = kernel.workgroups if isinstance(kernel.workgroups, int) else known[kernel.workgroups]
@@ -267,12 +275,21 @@ def launch_code(kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> 
     launch = launch_of(kernel)
     ends = Yield(tuple(v for v in returned if isinstance(v, Value)))
     ops = _pruned(Block((), (*launch.body.ops[:-1], ends))).ops if launch else (ends,)
-    lines = [line for op in ops[:-1] for line in _lines(op, called)]
+    lines = [line for op in ops[:-1] for line in _lines(op, called, prefix)]
     first, *others = [called[v] if isinstance(v, Value) else _literal(v) for v in returned]
-    given_names = pattern([f"g{i}" for i in range(len(given))])
-    found: LaunchCode = code_of(
-        "numbers", [f"{given_names} = numbers", *lines, f"return {first}, {pattern(others)}"], _CALLED
-    )
+    return LaunchLines(lines, first, others)
+
+
+def given_names(count: int) -> str:
+    """What takes the numbers of a call apart."""
+    return pattern([f"g{i}" for i in range(count)])
+
+
+def launch_code(kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> LaunchCode:
+    """A kernel's launch as one function of Python: it runs for every new set of sizes, and looks nothing up."""
+    lines, workgroups, passed = launch_lines(kernel, given, wanted)
+    returned = f"return {workgroups}, {pattern(passed)}"
+    found: LaunchCode = code_of("numbers", [f"{given_names(len(given))} = numbers", *lines, returned], AT_LAUNCH)
     return found
 
 
@@ -286,14 +303,14 @@ def _results(kernel: Kernel) -> dict[str, Value]:
     return {r.name: v for r, v in zip(launch.results, ends.values, strict=True)}
 
 
-def _lines(op: Op, called: dict[Value, str]) -> Iterator[str]:
+def _lines(op: Op, called: dict[Value, str], prefix: str) -> Iterator[str]:
     """An op as a line of Python, if it takes one, and what its result is called from here on."""
     if isinstance(op, Const):
         called[op.result] = _literal(int(op.value))
         return
     own = (op.workgroups, op.step_bytes, op.hand_over_bytes) if isinstance(op, LastRound) else ()
     operands = *(called[v] for v in op.operands), *map(_literal, own)
-    called[op.result] = f"v{len(called)}"
+    called[op.result] = f"{prefix}{len(called)}"
     yield f"{called[op.result]} = {SPELLED[type(op)].format(*operands)}"
 
 

@@ -15,6 +15,7 @@ from tilewave.ir.types import (
     DTYPES,
     SPACES,
     Accumulator,
+    Columns,
     DType,
     Exchange,
     Memory,
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 SHAPED = re.compile(r"([0-9]+|\{\w+\})((?:x[0-9]+|x\{\w+\})*)(?:x([a-z][a-z0-9]*))?", re.ASCII)
 EXTENT = re.compile(r"[0-9]+|\{(\w+)\}", re.ASCII)
-PLACED = re.compile(r"(pad|xor|bits|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
+PLACED = re.compile(r"(pad|columns|xor|bits|panels)\(([0-9]+(?:, [0-9]+)*)\)", re.ASCII)
 HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
     "tile": Tile,
     "accumulator": Accumulator,
@@ -45,6 +46,7 @@ HELD: dict[str, Callable[[tuple[int, ...], DType], Type]] = {
 }
 PLACEMENTS: dict[str, tuple[Callable[..., Placement], Container[int]]] = {
     "pad": (Padded, (1,)),
+    "columns": (Columns, (1,)),
     "xor": (Swizzled, (3,)),
     "bits": (lambda chunk, *moves: SwizzledByBits(chunk, moves), range(2, 32)),
     "panels": (Panels, (4,)),
@@ -215,9 +217,8 @@ class _Parser:
         kind, counts = PLACEMENTS[found[1]] if found else (Padded, ())
         numbers = tuple(map(int, found[2].split(", "))) if found else ()
         if len(numbers) not in counts or not found:
-            known = (
-                "pad(elements), xor(chunk, period, every), bits(chunk, moves…) or panels(width, chunk, period, every)"
-            )
+            known = "pad(elements), columns(elements), xor(chunk, period, every), bits(chunk, moves…)"
+            known += " or panels(width, chunk, period, every)"
             self.fail(f"rows lie as {known}, not as {word!r}", at)
         return kind(*numbers)
 

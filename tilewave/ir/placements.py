@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from tilewave.ir.core import Value
-from tilewave.ir.types import Memory, Padded, Panels, Swizzled, SwizzledByBits
+from tilewave.ir.types import Columns, Extent, Memory, Padded, Panels, Swizzled, SwizzledByBits
 
 
 def in_its_place(memory: Memory, row: Any, column: Any) -> Any:
@@ -112,14 +112,32 @@ def lies_in(v: Value, space: str) -> bool:
     return isinstance(v.type, Memory) and v.type.space == space
 
 
+def is_repacked(v: Value) -> bool:
+    """Whether a launch copies a memory to where it lies as its type says."""
+    return lies_in(v, "global") and isinstance(v.type, Memory) and v.type.placement is not None
+
+
+def stored_axes(memory: Memory) -> tuple[int, ...]:
+    """From the slowest to the fastest."""
+    axes = tuple(range(memory.rank))
+    return (*axes[:-2], axes[-1], axes[-2]) if isinstance(memory.placement, Columns) else axes
+
+
+def row_pitch(v: Value) -> Extent:
+    """From the first element of a memory's row to that of the next, if it has no gaps but those that are known."""
+    assert isinstance(v.type, Memory)
+    row = v.type.extents[stored_axes(v.type)[-1]]
+    unused = v.type.placement.elements if isinstance(v.type.placement, Padded | Columns) else 0
+    return row + unused if isinstance(row, int) else row
+
+
 def lies_on_lines(v: Value, line_bytes: int, open_rows: bool = False) -> bool:
     """Whether each row of a memory begins on a line of so many bytes, if the first one does; `open_rows` where rows are
     as long as the launch says."""
-    kind = v.type
-    if not isinstance(kind, Memory):
+    if not isinstance(v.type, Memory):
         return False
-    row = kind.extents[-1]
-    return open_rows if isinstance(row, str) else row * kind.dtype.bytes % line_bytes == 0
+    row = row_pitch(v)
+    return open_rows if isinstance(row, str) else row * v.type.dtype.bytes % line_bytes == 0
 
 
 def box_axes(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:

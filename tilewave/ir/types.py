@@ -136,7 +136,7 @@ class Tile(Sized):
 
 @dataclass(frozen=True)
 class Padded:
-    """Rows of a shared memory with some unused elements behind each: `pad(16)`."""
+    """Rows with some unused elements behind each: `pad(16)`."""
 
     elements: int
 
@@ -198,15 +198,28 @@ class Panels:
         return f"panels({self.width}, {self.chunk}, {self.period}, {self.every})"
 
 
+@dataclass(frozen=True)
+class Columns:
+    """A launch finds the last two axes of a global memory exchanged, with some unused elements behind each column:
+    `columns(61)`; 0 where the launch says how long columns are."""
+
+    elements: int
+
+    def __str__(self) -> str:
+        return f"columns({self.elements})"
+
+
 Swizzle = Swizzled | SwizzledByBits
-Placement = Padded | Swizzle | Panels
+Placement = Padded | Columns | Swizzle | Panels
 
 
 @dataclass(frozen=True)
 class Memory:
     """Numbers at addresses: `memory<128x64xf16, global>`; its strides are known at the call.
 
-    A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`.
+    A shared memory lies row behind row (its last axis), unless a placement says otherwise: `…, shared, pad(16)>`. Of a
+    global one, `pad(16)` says that a launch copies it into rows with so many unused elements behind each, and
+    `columns(16)` that it does so with columns.
     Sizes that stay open until the launch are named: `memory<{M}x64xf16, global>`.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
-from tilewave.ir.core import BARE_WORD, OPERANDS, Kernel, Op, Want, field_type
+from tilewave.ir.core import BARE_WORD, ONE_ORDER, OPERANDS, Kernel, Op, Want, field_type
 from tilewave.ir.launch import MOST_OPEN
 from tilewave.ir.ops import LEVELS
 from tilewave.ir.ops.control import MOST_WAVES
@@ -16,6 +16,7 @@ from tilewave.ir.types import (
     INDEX_SCALAR,
     INTERNAL,
     Accumulator,
+    Columns,
     Exchange,
     Memory,
     Padded,
@@ -100,6 +101,7 @@ def check_kernel(kernel: Kernel, want: Want) -> None:
     want(kernel.level in LEVELS, f"no level is called {kernel.level!r}; the levels are {', '.join(LEVELS)}")
     n, cluster = kernel.workgroups, kernel.cluster
     want(cluster >= 1, f"a cluster has one workgroup or more, not {cluster}")
+    want(kernel.sums in ("", ONE_ORDER), f"sums are free, or in {ONE_ORDER}, not {kernel.sums!r}")
     want(kernel.resident >= 1, f"a processor holds one workgroup or more, not {kernel.resident}")
     if isinstance(n, int):
         want(n >= 1, f"{n} workgroups compute nothing")
@@ -213,6 +215,10 @@ def _type_fault(kind: Type) -> str:
 
 
 def _rows_can_lie_so(memory: Memory) -> bool:
+    if isinstance(memory.placement, Padded) and memory.space == "global":
+        return memory.placement.elements > 0 and isinstance(memory.extents[-1], int)
+    if isinstance(memory.placement, Columns):
+        return memory.space == "global" and memory.placement.elements >= 0 and memory.rank > 1
     if memory.space != "shared":
         return False
     if isinstance(memory.placement, Padded):

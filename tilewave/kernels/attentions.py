@@ -153,7 +153,7 @@ MOST_KEYS = 64
 def attention_tile_for(target: str, heads: Heads, dtype: DType) -> AttentionTile:
     """On a GPU as many keys as three quarters of its shared memory hold, with their values."""
     if target not in CHIPS:
-        return AttentionTile(64, 64)
+        return AttentionTile(128, MOST_KEYS)
     room, keys = CHIPS[target].shared.bytes * 3 // 4, MOST_KEYS
     while keys > 16 and keys * (heads.size + heads.size_v) * dtype.bytes > room:
         keys //= 2

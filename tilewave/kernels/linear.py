@@ -30,7 +30,7 @@ BATCH = (sym.B, sym.B2, sym.B3)
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ProductBlocks:
     """How a product is cut: the tile of a workgroup, the depth of a step, and the order of tiles."""
 
     m: int
@@ -42,7 +42,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductForm:
     """What is multiplied, how it lies, and what happens to the sums before they are written."""
 
     dtype: DType
@@ -64,7 +64,7 @@ class Product:
 
 
 @cache
-def product_kernel(product: Product, blocks: Blocks) -> WaveKernel:
+def product_kernel(product: ProductForm, blocks: ProductBlocks) -> WaveKernel:
     """c = activation(a · b + bias) + residual; all that is not a, b or c as far as the product has it."""
     acc, batch = accumulator(product.dtype), product.batch
 
@@ -96,7 +96,7 @@ def _result(batch: tuple[Symbol, ...], dtype: DType) -> MemoryType:
     return MemoryType((*batch, M, N), GLOBAL_ADDRESS_SPACE, dtype)
 
 
-def _constraints(batch: tuple[Symbol, ...], blocks: Blocks) -> list[Constraint]:
+def _constraints(batch: tuple[Symbol, ...], blocks: ProductBlocks) -> list[Constraint]:
     return [
         WorkgroupConstraint(M, BLOCK_M, 0),
         WorkgroupConstraint(N, BLOCK_N, 1),

@@ -11,7 +11,7 @@ from math import e, inf, log2, nan
 from typing import Any
 
 from tilewave.errors import DTypeError, here
-from tilewave.ir.types import F32, F64, I32, I64, DType
+from tilewave.ir.types import BF16, F32, F64, I32, I64, DType
 from tilewave.kernels.rows import M, N, RowNumbers, Rows, a_number_a_row, arithmetic_of, kernel_for, matrix
 from tilewave.lang.functions import reciprocal
 from tilewave.lang.kernel import WaveKernel
@@ -93,8 +93,11 @@ def cross_entropy_kernel(rows: Rows, x_dtype: DType, target_dtype: DType, y_dtyp
 
 
 def _power(result: DType) -> Callable[[Any], Any]:
-    """exp of a difference; for results of fewer digits by exp2, which GPUs have an instruction for."""
-    return exp if result in (F32, F64) else lambda difference: exp2(difference * LOG2_E)
+    """exp of a difference; for results of fewer digits by exp2, which GPUs have an instruction for, and where results
+    are 0 far above the smallest numbers of f32, without those."""
+    if result in (F32, F64):
+        return lambda difference: exp(difference)
+    return lambda difference: exp2(difference * LOG2_E, flush=result != BF16)
 
 
 def _powers(numbers: RowNumbers, power: Callable[[Any], Any]) -> Any:

@@ -11,6 +11,7 @@ from tilewave.errors import DimensionError, EndlessLoop, ShapeError, TilewaveErr
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
 from tilewave.ir.core import Value
+from tilewave.ir.parts import parts_with_steps
 from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
@@ -178,7 +179,8 @@ class _Walk(Carrying):
             number = trace.number(count) if isinstance(first, int) else trace.number(count) + first
             trace.windows[self.axis] = DimensionWindow(number * self.walk.step, self.walk.step)
 
-        result = self.looped(trips, count, place, parts=self.walk.parts)
+        parts = parts_with_steps(steps, self.walk.parts) if isinstance(steps, int) else self.walk.parts
+        result = self.looped(trips, count, place, parts=parts)
         if self.walk.parts > 1 and not only_adds_up(trace.ops[-1]):
             raise self.is_no_sum(self.walk.parts)
         return result

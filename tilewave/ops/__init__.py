@@ -15,6 +15,8 @@ from tilewave.kernels.softmaxes import softmax_kernel
 from tilewave.lang.kernel import WaveKernel
 from tilewave.ops import products, rows
 from tilewave.ops.arrays import Array, ArrayLibrary, are_torchs, taken, torch_operators
+from tilewave.ops.attending import Asked, attention_kernel_of
+from tilewave.ops.attending import attention as attend
 from tilewave.ops.operation import Operation
 
 
@@ -85,6 +87,25 @@ def _layer_norm(
     return rows.layer_norm(lib, x, weight, bias, eps, out)
 
 
+def _attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    bias: Array | None = None,
+    out: Array | None = None,
+) -> Array:
+    """softmax(q · kᵀ · scale + bias) · v for every query of every head; the last query stands at the last key."""
+    if are_torchs(q):
+        return torch_operators().attention(q, k, v, bias, causal, window, scale, soft_cap, out)
+    lib, (q, k, v, bias, out) = taken("attention", q=q, k=k, v=v, bias=bias, out=out)
+    return attend(lib, q, k, v, bias, Asked(causal, window, scale, soft_cap), out)
+
+
 # the kernel of a call -----------------------------------------------------------------------------------------------
 
 
@@ -119,6 +140,12 @@ def _layer_norm_kernel(x: Array, weight: Array | None = None, bias: Array | None
     return kernel_for(layer_norm_kernel, x=products.folded(x), y=products.folded(x), weight=weight, bias=bias)
 
 
+def _attention_kernel(q: Array, k: Array, v: Array, *, causal: bool = False) -> WaveKernel:
+    lib, (q, k, v) = _library("attention", q=q, k=k, v=v)
+    return attention_kernel_of(lib, q, k, v, Asked(causal))
+
+
+attention = Operation("attention", _attention, _attention_kernel)
 matmul = Operation("matmul", _matmul, _matmul_kernel)
 linear = Operation("linear", _linear, _linear_kernel)
 softmax = Operation("softmax", _softmax, _softmax_kernel)

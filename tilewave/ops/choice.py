@@ -10,7 +10,7 @@ from math import prod
 
 from tilewave.errors import TargetError, here
 from tilewave.ir.types import F32, DType
-from tilewave.kernels.linear import Blocks
+from tilewave.kernels.linear import ProductBlocks
 from tilewave.kernels.products import accumulator
 from tilewave.lang.constraints import MMAType
 from tilewave.machine.chips import CHIPS, Chip
@@ -36,14 +36,14 @@ class Digits(Enum):
     """Ignore some of them, where a chip cannot do better."""
 
 
-def blocks_for(target: str, shape: tuple[int, ...], dtype: DType, digits: Digits) -> Blocks:
+def blocks_for(target: str, shape: tuple[int, ...], dtype: DType, digits: Digits) -> ProductBlocks:
     """The tile for products of this shape: the largest that gives everybody one."""
     chip = CHIPS.get(target)
     tiles, wanted = (ON_A_GPU, chip.processors) if chip else (ON_A_CPU, CPU_TILES)
     m, n = next((tile for tile in tiles if _count(shape, tile) >= wanted), tiles[-1])
     if chip is None:
-        return Blocks(m, n, CPU_STEP)
-    return Blocks(m, n, STEP_BYTES // dtype.bytes, "grouped(8)", _instruction(chip, dtype, digits))
+        return ProductBlocks(m, n, CPU_STEP)
+    return ProductBlocks(m, n, STEP_BYTES // dtype.bytes, "grouped(8)", _instruction(chip, dtype, digits))
 
 
 def _count(shape: tuple[int, ...], tile: tuple[int, int]) -> int:

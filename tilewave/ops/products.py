@@ -16,7 +16,7 @@ from tilewave.errors import CallError, DTypeError, here
 from tilewave.ir.types import F32, I8, I32, DType
 from tilewave.kernels.activations import activation_named
 from tilewave.kernels.gradients import activation_backward_kernel, column_sums_kernel
-from tilewave.kernels.linear import BATCH, Product, product_kernel
+from tilewave.kernels.linear import BATCH, ProductForm, product_kernel
 from tilewave.kernels.products import K, M, N
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
@@ -152,7 +152,7 @@ def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tu
     activation = str(beside.pop("activation", None) or "")
     others = {name: array for name, array in beside.items() if array is not None}
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
-    product = Product(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
+    product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
     target = target_of(product.name, lib.device(to.c))
     blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits())
     return product_kernel(product, blocks), [a, b, *others.values(), to.c]

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from tilewave.analysis.tile_programs import only_adds_up
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.core import ONE_ORDER, Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, Mma, While, Yield
 from tilewave.ir.reasons import Declined, Reason
-from tilewave.ir.rewrite import map_blocks, names, substitute_block
+from tilewave.ir.rewrite import map_blocks, names, substitute_block, walk
 from tilewave.ir.types import INDEX_SCALAR
 
 DOES_MORE = Reason(
@@ -26,9 +26,15 @@ DOES_MORE = Reason(
 )
 
 
+ONE_WAY = Reason("sums are to be added in one order, so every tile walks its depth from the begin")
+
+
 def alternate_depth(kernel: Kernel) -> Kernel:
     alternation = _Alternation(kernel)
     body = alternation.outside(kernel.body)
+    if kernel.sums == ONE_ORDER:
+        turned = next((op.loc for op in walk(kernel.body) if _multiplies(op)), None)
+        return kernel if body == kernel.body or turned is None else kernel.declining(ONE_WAY.at(turned))
     return replace(kernel, body=body).declining(*alternation.declined)
 
 

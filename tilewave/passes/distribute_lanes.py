@@ -62,6 +62,7 @@ from tilewave.ir.ops import (
     Store,
     StoreEach,
     TakeOver,
+    TakeOverAll,
     Wave,
     While,
     Write,
@@ -142,9 +143,9 @@ class _Lanes:
                     self.out.effect(StoreEach, x, memory, at, self.mask_of_holders(layout))
             case Reduce() if isinstance(op.result.type, Scalar):
                 self.out.effect(AllOf, self.first_register(self.reduced(op, 0)), results=op.results)
-            case HandOver(tile, exchange, slot):
+            case HandOver(tile, exchange, slot, wide):
                 ((x, _),) = self.held(tile)
-                self.out.effect(HandOver, x, exchange, slot)
+                self.out.effect(HandOver, x, exchange, slot, wide)
             case Loop(trips, init, body):
                 inner = self.block(body, op.results)
                 self.carry(op, lambda init: Loop(trips, init, inner, loc=op.loc), init)
@@ -202,6 +203,8 @@ class _Lanes:
                 return emit(Matrix, *parts, self.pieces[acc, spread][0], shape, op.instruction, op.is_transposed)
             case Reduce():
                 return self.in_registers(op, self.reduced(op, i), held)
+            case TakeOverAll(x, exchange, slot, apart, count):
+                return emit(TakeOverAll, self.pieces[x, spread][i], exchange, slot, apart, count)
             case TakeOver(x, exchange, slot):
                 return emit(TakeOver, self.pieces[x, spread][i], exchange, slot)
             case Broadcast(x, axes) if isinstance(x.type, Scalar):

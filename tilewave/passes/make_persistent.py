@@ -7,7 +7,8 @@
                                                …
 
 Where sizes are open, the loop always stands there, and the launch counts tiles and workgroups.
-The loads of one tile then overlap with the results of the one before; tiles are taken in launch order.
+The loads of one tile then overlap with the results of the one before; tiles are taken in launch order. Tiles that take
+differently many steps, as under a causal mask, are left to the machine, which balances them.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ from tilewave.ir.launch import at_launch, launch_and_rest
 from tilewave.ir.ops import Loop, Mma, Workgroup, Yield
 from tilewave.ir.reasons import Reason
 from tilewave.ir.rewrite import names, substitute_block, walk
-from tilewave.ir.types import INDEX_SCALAR
+from tilewave.ir.types import INDEX_SCALAR, Scalar
 
 OWN_LOOP = Reason(
     "a loop stands around the one over the depth, so each of {tiles} workgroups computes what it is given and ends, "
     "where {at_once} run at once"
+)
+UNEVEN = Reason(
+    "tiles take differently many steps here, so each workgroup computes one, and the machine deals the next to whoever "
+    "is free",
+    "begin with the longest: WorkgroupMapping(last_first()) where a mask hides what comes later",
 )
 
 
@@ -45,6 +51,9 @@ class MakePersistent:
         if not computes_one_tile(kernel):
             many = kernel.workgroups if isinstance(kernel.workgroups, int) else "all"
             return kernel.declining(OWN_LOOP.at(products[0].loc, tiles=many, at_once=self.workgroups))
+        uneven = next((op for op in kernel.body.ops if isinstance(op, Loop) and op.trips in depending(kernel)), None)
+        if uneven is not None:
+            return kernel.declining(UNEVEN.at(uneven.loc))
         first = next(op for op in kernel.body.ops if isinstance(op, Workgroup))
         builder = Builder(names(kernel), locate=lambda: first.loc)
         own = builder.emit(Workgroup, type=INDEX_SCALAR, name="own")
@@ -68,3 +77,13 @@ class MakePersistent:
         inner = substitute_block(rest, numbers)
         ops = [op for op in inner.ops if not isinstance(op, Workgroup)]
         return Block((turn,), (*start, *ops, Yield((), loc=ops[-1].loc)))
+
+
+def depending(kernel: Kernel) -> set[Value]:
+    """The numbers that differ from workgroup to workgroup."""
+    found: set[Value] = set()
+    for op in kernel.body.ops:
+        numbers = all(isinstance(v.type, Scalar) for v in op.results)
+        if isinstance(op, Workgroup) or (numbers and found.intersection(op.operands)):
+            found.update(op.results)
+    return found

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewave.analysis.rounds import Sharing, TileProgram, Turn
+from tilewave.analysis.scattered import ScatteredParts, slices_of
 from tilewave.analysis.splits import tiles_of
 from tilewave.ir.build import Number
 from tilewave.ir.core import Kernel
@@ -53,7 +54,9 @@ class ShareParts:
             program = TileProgram.of(kernel)
         except Left as why:
             return kernel.declining(why.declined)
-        return _Parts(kernel, program, self.workgroups).kernel()
+        found = _Parts(kernel, program, self.workgroups)
+        slices = slices_of(program, found.parts) if found.shares is True and isinstance(program.steps, int) else 1
+        return (ScatteredParts(kernel, program, found.parts, slices) if slices > 1 else found).kernel()
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from tilewave.ir.types import Scalar
 
 
 def simplify(kernel: Kernel) -> Kernel:
-    known = _Known(ranges=at_launch(kernel))
-    return drop_unused(replace(kernel, body=_Simplifier(workgroup_range(kernel)).block(kernel.body, known)))
+    known, simplifier = _Known(ranges=at_launch(kernel)), _Simplifier(workgroup_range(kernel), kernel.workgroups)
+    return drop_unused(replace(kernel, body=simplifier.block(kernel.body, known)))
 
 
 @dataclass
@@ -65,8 +65,8 @@ class _Known:
 
 
 class _Simplifier:
-    def __init__(self, workgroup: Range) -> None:
-        self.workgroup = workgroup
+    def __init__(self, workgroup: Range, workgroups: int | str) -> None:
+        self.workgroup, self.workgroups = workgroup, workgroups
 
     def block(self, block: Block, known: _Known) -> Block:
         ops: list[Op] = []
@@ -117,6 +117,8 @@ class _Simplifier:
         if all(isinstance(c, (int, bool)) for c in constants) and not op.result.type.dtype.is_float:
             return _const(op, elementwise(op, constants))
         match op:
+            case FloorDiv() | Mod() if self.is_by_their_count(op, known):
+                return op.a if isinstance(op, Mod) else _const(op, 0)
             case Select(_, a, b) if constants[0] is not None:
                 return a if constants[0] else b
             case Cast(x) if x.type == op.result.type:
@@ -125,6 +127,10 @@ class _Simplifier:
                 return _arithmetic(op, constants, known)
             case _:
                 return op
+
+    def is_by_their_count(self, op: FloorDiv | Mod, known: _Known) -> bool:
+        """Whether a workgroup's number is divided by how many there are, where only a launch tells that."""
+        return isinstance(known.makers.get(op.a), Workgroup) and op.b.name == self.workgroups
 
 
 def _is_integer(op: Op) -> bool:

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tilewave.analysis.rounds import SharedRounds, TileProgram, Turn, hands_over
+from tilewave.analysis.scattered import ScatteredParts, slices_of
 from tilewave.analysis.splits import EqualParts, OpenSplit, Split, tiles_of
 from tilewave.ir.build import Number
-from tilewave.ir.core import Kernel
-from tilewave.ir.last_round import HAND_OVER_BYTES, LARGEST
+from tilewave.ir.core import ONE_ORDER, Kernel
+from tilewave.ir.last_round import HAND_OVER_BYTES, LARGEST, parts_that_pay
 from tilewave.ir.ops import (
     EqualShares,
     LastRound,
@@ -48,6 +49,7 @@ BEYOND = Reason(
     "last round are not shared",
     "let the depth have an even number of steps",
 )
+ONE_SUM = Reason("sums are to be added in one order, so tiles of the last round are not shared")
 OFF_LINES = Reason(
     "rows may begin off cache lines, where neighbours share copies, so each small tile is one workgroup's",
     "give the depth a value in subs",
@@ -80,6 +82,8 @@ class SplitLastRound:
         left = kernel.workgroups % self.workgroups if isinstance(kernel.workgroups, int) else None
         if left == 0 or (self.only_few and left != kernel.workgroups and left is not None):
             return kernel
+        if kernel.sums == ONE_ORDER:
+            return kernel.declining(ONE_SUM.at(next(op.loc for op in walk(kernel.body) if isinstance(op, Mma))))
         try:
             found = TileProgram.of(kernel)
             if left is None or not isinstance(found.steps, int):
@@ -97,8 +101,17 @@ class SplitLastRound:
         want(found.ends_in_zeros, BEYOND, found.loop.loc, steps="equally many")
         return _OpenParts(kernel, found.running_on, self.workgroups, self.hand_over_bytes)
 
-    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> SharedRounds:
+    def scattered(self, kernel: Kernel, found: TileProgram) -> ScatteredParts | None:
+        """Of few tiles in many parts, where slices of these are best added up by workgroups of their own."""
+        weighed = kernel.workgroup_count, found.steps, self.workgroups, found.step_bytes, found.sums_bytes
+        parts = parts_that_pay(*weighed, self.hand_over_bytes)
+        slices = slices_of(found, parts)
+        return ScatteredParts(kernel, found, parts, slices) if slices > 1 else None
+
+    def rounds(self, kernel: Kernel, found: TileProgram, left: int) -> SharedRounds | ScatteredParts:
         if all(lies_on_lines(memory, self.line_bytes, self.open_on_lines) for memory in found.memories):
+            if left == kernel.workgroups and (scattered := self.scattered(kernel, found)):
+                return scattered
             if (split := self.best(left, found.steps, found.step_bytes)) is not None:
                 return _Ranges(kernel, found, split, self.workgroups)
         elif (cut := self.best_cut(left, found.steps, found.step_bytes, found.ends_in_zeros)) is not None:

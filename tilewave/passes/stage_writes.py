@@ -23,7 +23,7 @@ from tilewave.ir.build import Builder
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.launch import in_front
 from tilewave.ir.ops import Allocate, Write, WriteThrough
-from tilewave.ir.placements import lies_in
+from tilewave.ir.placements import lies_in, row_pitch
 from tilewave.ir.reasons import Declined, Left, Reason, want
 from tilewave.ir.rewrite import names, rewrite
 from tilewave.ir.types import Memory, Swizzled, dims
@@ -121,7 +121,7 @@ def _chunk(op: Write, engine: CopyEngine, positions: BlockScalars) -> int:
     want(not op.within, PADDED, loc, **facts, tile=dims(op.within), padded=dims(op.tile.type.shape))
     rows = op.axes == tuple(sorted(op.axes)) and op.axes[-1] == axes - 1 and len(op.axes) > 1
     want(rows, ACROSS_ROWS, loc, **facts)
-    row = memory.extents[-1]
+    row = row_pitch(op.memory)
     if isinstance(row, int):  # open rows are looked at when it is launched
         want(row * size % grain == 0, ROWS_APART, loc, **facts, bytes=row * size)
     want(positions.divisor(op.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)

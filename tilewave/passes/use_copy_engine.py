@@ -16,7 +16,7 @@ from tilewave.analysis.positions import BlockScalars
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Allocate, Copy, Mma, Read, Write
-from tilewave.ir.placements import lies_in, row_elements
+from tilewave.ir.placements import lies_in, row_elements, row_pitch, stored_axes
 from tilewave.ir.reasons import Left, Reason, want
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.types import Memory, dims
@@ -116,21 +116,22 @@ class CopiedTile:
 
     def check(self, engine: CopyEngine, positions: BlockScalars) -> None:
         memory, to, grain = self.read.memory.type, self.write.memory.type, engine.grain_bytes
-        assert isinstance(to, Memory)
+        assert isinstance(memory, Memory) and isinstance(to, Memory)
         box = (*to.shape[:-1], row_elements(to))
         size, loc = memory.dtype.bytes, self.read.loc
         facts = {"memory": self.read.memory.name, "grain": grain, "elements": grain // size}
         shapes = {"tile": dims(self.read.within), "padded": dims(to.shape)}
         want(not self.read.within, PADDED, loc, **facts, **shapes)
-        rows = self.axes == tuple(sorted(self.axes)) and self.axes[-1] == memory.rank - 1
-        want(rows, ACROSS_ROWS, loc, **facts)
-        row_bytes, row = row_elements(to) * size, memory.extents[-1]
+        stored = stored_axes(memory)
+        order = [stored.index(axis) for axis in self.axes]
+        want(order == sorted(order) and self.axes[-1] == stored[-1], ACROSS_ROWS, loc, **facts)
+        row_bytes, row = row_elements(to) * size, row_pitch(self.read.memory)
         widest = engine.widest_row_bytes
         step = row_bytes <= widest and row_bytes % grain == 0
         want(step, ODD_STEP, loc, **facts, bytes=row_bytes, widest=widest)
         if isinstance(row, int):  # open rows are looked at when it is launched
             want(row * size % grain == 0 or memory.rank == 1, ROWS_APART, loc, **facts, bytes=row * size)
-        want(positions.divisor(self.read.at[-1]) * size % grain == 0, ODD_BEGIN, loc, **facts)
+        want(positions.divisor(self.read.at[stored[-1]]) * size % grain == 0, ODD_BEGIN, loc, **facts)
         want(max(box) <= engine.longest_side, LONG_SIDE, loc, **facts, rows=max(box), most=engine.longest_side)
         axes = memory.rank
         want(axes <= engine.most_axes, MANY_AXES, loc, **facts, axes=axes, most=engine.most_axes)

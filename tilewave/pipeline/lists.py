@@ -21,6 +21,7 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.meet_once import MeetOnce
@@ -32,11 +33,14 @@ from tilewave.passes.place_barriers import place_barriers
 from tilewave.passes.prepack_operands import PanelFormat, PrepackOperands
 from tilewave.passes.recompute_rows import RecomputeRows
 from tilewave.passes.reduce_across_waves import reduce_across_waves
+from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
+from tilewave.passes.skip_unit_factors import skip_unit_factors
+from tilewave.passes.skip_whole_masks import skip_whole_masks
 from tilewave.passes.skip_zeros import skip_zeros
 from tilewave.passes.specialize_waves import SpecializeWaves
 from tilewave.passes.split_last_round import SplitLastRound
@@ -47,6 +51,7 @@ from tilewave.passes.start_early import start_early
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
 from tilewave.passes.take_parts_first import take_parts_first
+from tilewave.passes.tell_whole_steps import tell_whole_steps
 from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 from tilewave.passes.turn_products import turn_products
 from tilewave.passes.unroll_slots import UnrollSlots
@@ -106,6 +111,7 @@ def lanes(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> tuple[Pa
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),
         StoreInParts(),  # behind: it is what is computed again that need not be there all at once
+        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
         InterleaveProducts({name: i.depth for name, i in NAMED.items()}, machine.matrix_units),  # orders what is there
         UnrollSlots(),  # last: it repeats what was ordered
         simplify,
@@ -155,6 +161,7 @@ def hopper_plain(machine: Chip, places: Places, pipelining: Sequence[Pass]) -> t
         MeetOnce(),  # before: what it moves behind a barrier is what is computed again there
         RecomputeRows(),  # behind: it is lanes that hold rows
         StoreInParts(),  # behind: it is what is computed again that need not be there all at once
+        LoadEarly(),  # behind: of what is cut in parts, a lane holds much
         simplify,
     )
 
@@ -174,6 +181,7 @@ def hopper(
     `open_on_lines`: whether arrays whose rows are as long as a launch says begin them on cache lines.
     """
     return (
+        RepackRows(machine),  # first: whoever asks where rows begin must know that they are copied
         TurnNarrowProducts(machine),  # before parts are made: what is handed over is what the unit leaves
         take_a_step,  # before: whoever makes parts of a depth must know that there is one
         ShareParts(machine.processors),  # before: what its author cuts is not cut again
@@ -187,6 +195,7 @@ def hopper(
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         hoist_reads,  # behind: it moves what stands between loops
+        tell_whole_steps,  # on tiles, whose positions are sums
         turn_products,  # before instructions are chosen: groups of waves lie below each other
         ChooseInstructions(machine, places),
         pad_products,
@@ -201,6 +210,8 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
+        skip_whole_masks,  # on lanes: what decides a mask is left out too
+        skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         skip_zeros,  # behind: what loops begin with is settled

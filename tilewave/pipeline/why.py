@@ -57,6 +57,10 @@ class Why:
         """With what was asked for when it was compiled, and is taken as something else."""
         return Why((*(WhyRow("options", d) for d in declined), *self.rows))
 
+    def of_sums(self, proved: Iterable[Declined]) -> Why:
+        """With what is proved of the order of sums."""
+        return Why((*(WhyRow("batch_invariant", d) for d in proved), *self.rows))
+
     def of_choice(self, declined: Declined) -> Why:
         """With what was chosen because nobody said it."""
         return Why((WhyRow("tiles", declined), *self.rows))

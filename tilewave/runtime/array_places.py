@@ -6,9 +6,10 @@ That code is a function of Python, written for arrays of so many axes: it goes t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 from tilewave.ir.python_code import code_of, pattern
 from tilewave.runtime.arrays import ArrayView, Parameter, Shape
@@ -19,17 +20,25 @@ FAR = 1 << 30
 """Elements along an axis, and between two neighbours, up to which arrays may lie alike: the copy engine takes them."""
 
 
-class ArrayPlaces(NamedTuple):
-    """The arrays of a call; strides in elements."""
+Lie = tuple[int, ...]
+"""How the arrays of a call lie, as `lie_lines` has it."""
 
-    pointers: Sequence[int]
-    shapes: Sequence[Shape]
-    strides: Sequence[Shape]
 
-    @staticmethod
-    def of_views(views: Sequence[ArrayView]) -> ArrayPlaces:
-        strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
-        return ArrayPlaces([v.pointer for v in views], [v.shape for v in views], strides)
+ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
+"""Addresses, shapes, and strides in elements of a call's arrays."""
+
+
+def places_of(views: Sequence[ArrayView]) -> ArrayPlaces:
+    strides = [tuple([stride // v.dtype.bytes for stride in v.strides]) for v in views]
+    return [v.pointer for v in views], [v.shape for v in views], strides
+
+
+def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
+    """Arrays of the same dtypes and devices as others, elsewhere."""
+    return [
+        replace(v, pointer=p, shape=tuple(shape), strides=tuple([step * v.dtype.bytes for step in steps]))
+        for v, p, shape, steps in zip(like, *places, strict=True)
+    ]
 
 
 ArrayKinds = tuple[tuple[int, bool], ...]
@@ -50,13 +59,8 @@ class ArrayNames:
 
     def taken(self) -> list[str]:
         """The lines that name them."""
-        pointers = [f"{pattern(self.pointers)} = pointers"]
-        return pointers + taken_from("shapes", self.lengths) + taken_from("strides", self.steps)
-
-
-def taken_from(of: str, names: Sequence[Sequence[str]]) -> list[str]:
-    """The lines that name the lengths, or the steps, of all arrays."""
-    return [f"{pattern([pattern(of_array) for of_array in names])} = {of}"]
+        shapes, strides = (pattern([*map(pattern, names)]) for names in (self.lengths, self.steps))
+        return [f"{pattern(self.pointers)} = pointers", f"{shapes} = shapes", f"{strides} = strides"]
 
 
 Look = Callable[[Sequence[int], Sequence[Shape], Sequence[Shape]], Any]
@@ -65,13 +69,26 @@ Look = Callable[[Sequence[int], Sequence[Shape], Sequence[Shape]], Any]
 
 @lru_cache(maxsize=256)
 def lie_code(ranks: tuple[int, ...]) -> Look:
-    """What is the same of all arrays that lie alike, wherever they are and however long.
+    """What is the same of all arrays that lie alike, wherever they are and however long."""
+    of = ArrayNames(ranks)
+    return code_of("pointers, shapes, strides", [*of.taken(), *lie_lines(of), "return lie"], {"gcd": gcd})
+
+
+@lru_cache(maxsize=256)
+def apart_code(ranks: tuple[int, ...], kinds: ArrayKinds) -> Look:
+    """Whether no element of an array that is written is where another may be; else they must be looked at closely."""
+    of = ArrayNames(ranks)
+    lines, wrong = apart_lines(of, kinds)
+    return code_of("pointers, shapes, strides", [*of.taken(), *lines, f"return not ({wrong})"])
+
+
+def lie_lines(of: ArrayNames) -> list[str]:
+    """The lines that find how arrays lie.
 
     Of addresses, steps and the lengths of rows, the power of two that divides them is left, and of other lengths
     nothing, if rows lie one behind the other, with neighbours side by side. Else what is 0, 1, negative or very far
     stays as it is.
     """
-    of = ArrayNames(ranks)
     lengths, steps = ([name for names in of_arrays for name in names] for of_arrays in (of.lengths, of.steps))
     outer = [name for names in of.steps for name in names[:-1]]
     rows = [names[-1] for names in of.lengths if names]
@@ -80,15 +97,13 @@ def lie_code(ranks: tuple[int, ...]) -> Look:
     powers = [f"gcd({name}, {LINE})" for name in (*of.pointers, *outer, *rows)]
     told = [f"{name} if {name} < 2 or {name} > {FAR} else 2" for name in (*lengths, *steps)]
     told += [*(f"{name} == 0" for name in of.pointers), *(f"gcd({name}, {LINE})" for name in steps)]
-    body = [f"if {' and '.join(usual) or 'True'}:", f"    return {pattern(powers)}", f"return {pattern(powers + told)}"]
-    return code_of("pointers, shapes, strides", [*of.taken(), *body], {"gcd": gcd})
+    unusual = f"if not ({' and '.join(usual) or 'True'}): lie += {pattern(told)}"
+    return [f"lie = {pattern(powers)}", unusual]
 
 
-@lru_cache(maxsize=256)
-def apart_code(ranks: tuple[int, ...], kinds: ArrayKinds) -> Look:
-    """Whether no element of an array that is written is where another may be; else they must be looked at closely."""
-    of, wrong = ArrayNames(ranks), []
-    lines = of.taken()
+def apart_lines(of: ArrayNames, kinds: ArrayKinds) -> tuple[list[str], str]:
+    """The lines that find where arrays end, and when some are not surely apart."""
+    lines, wrong = [], []
     for pointer, lengths, steps, (item, _) in zip(of.pointers, of.lengths, of.steps, kinds, strict=True):
         last = " + ".join([*(f"({n} - 1) * {s}" for n, s in zip(lengths, steps, strict=True)), "1"])
         lines.append(f"e{pointer} = {pointer} + ({last}) * {item}")
@@ -96,7 +111,7 @@ def apart_code(ranks: tuple[int, ...], kinds: ArrayKinds) -> Look:
         if kinds[i][1]:
             wrong += _not_nested(of.lengths[i], of.steps[i])
             wrong += [f"{one} < e{other} and {other} < e{one}" for other in of.pointers if other != one]
-    return code_of("pointers, shapes, strides", [*lines, f"return not ({' or '.join(wrong) or 'False'})"])
+    return lines, " or ".join(wrong) or "False"
 
 
 def _not_nested(lengths: Sequence[str], steps: Sequence[str]) -> list[str]:

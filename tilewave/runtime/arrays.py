@@ -20,7 +20,7 @@ from tilewave.errors import NOWHERE, CallError, Loc, WrongDevice, here
 from tilewave.forks import cached_property
 from tilewave.ir.types import DTYPES, I64, INDEX, INTERNAL, DType, dims
 from tilewave.runtime.dlpack import Refused, UnknownDType, export, exports, row_major
-from tilewave.runtime.foreign_arrays import cuda_interface, device_name, look, place
+from tilewave.runtime.foreign_arrays import cuda_interface, device_name, devices_of, look, place
 from tilewave.runtime.overlaps import MOST_BYTES, NDArray, impossible, layout_of, meet, placed, repeats
 from tilewave.runtime.remedies import as_array, copied, described, fresh, moved, wrong_dtype
 
@@ -85,6 +85,19 @@ def place_of(array: object) -> tuple[str, tuple[int, ...]]:
 def quick_device(array: object) -> str:
     """The device of a numpy array, or of a library's array on a GPU; nothing for all that must be looked at closely."""
     return HOST if type(array) is _ndarray else device_name(array)
+
+
+def quick_place(arrays: Sequence[object]) -> tuple[Any, ...] | None:
+    """The same for calls with arrays on the same devices; None where they must be looked at closely."""
+    kinds: tuple[Any, ...] = (*map(type, arrays),)
+    ask = devices_of(kinds)
+    if ask is None:
+        return (HOST, len(kinds)) if {*kinds} == _ONLY_NUMPY else None
+    devices = ask(arrays)
+    return None if -1 in devices else devices
+
+
+_ONLY_NUMPY: set[Any] = {np.ndarray}
 
 
 def _view(array: object) -> ArrayView:

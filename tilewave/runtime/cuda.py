@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.ir.types import INDEX, DType
-from tilewave.runtime.array_places import ArrayPlaces, apart_code, kinds_of, lie_code
+from tilewave.runtime.array_places import ArrayPlaces, Lie, apart_code, kinds_of, lie_code, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
 from tilewave.runtime.cuda_driver import LEGACY_STREAMS, CudaDriver, cuda_driver
-from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, LaunchTemplate
+from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import DEVICES, key_of, stream_of
-from tilewave.runtime.gpu_launch import GpuLaunch, ScalarSlot, ScratchMemory
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchText, ScalarSlot, ScratchMemory
+from tilewave.runtime.launch_template import LaunchTemplate, Prepared
 from tilewave.runtime.scalars import word_of
 from tilewave.runtime.sizes import Size, SizedCall
 
@@ -51,37 +52,12 @@ class Nothing:
     def launch(self, frame: object) -> None:
         pass
 
-    def renumbered(self, frame: object, numbers: Mapping[int, int]) -> None:
-        return None
-
-
-class Prepared(NamedTuple):
-    """A launch that can be made again and again."""
-
-    launcher: Launcher | Nothing
-    frame: Any
-    numbers: Sequence[int]
-    """Those in the frame."""
-
-    def give_back(self) -> None:
-        if self.frame is not None:
-            self.frame.give_back()
-
 
 class LaunchKind(Protocol):
     """How a kernel is launched with arrays that lie alike."""
 
     def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
         """With arrays that have been checked; None where that is no launch of this kind."""
-
-
-class FixedLaunch(NamedTuple):
-    """As many workgroups in every call."""
-
-    template: LaunchTemplate
-
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared:
-        return Prepared(self.template.launcher, self.template.at(places, numbers), numbers)
 
 
 class KnownSizes(NamedTuple):
@@ -93,9 +69,11 @@ class KnownSizes(NamedTuple):
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         return SizedCall({}, self.numbers, self.parameters)
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
-        fit = all(shape == p.shape for shape, p in zip(places.shapes, self.parameters, strict=True))
-        return self.numbers if fit else None
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
+        ranks = tuple([len(p.shape) for p in self.parameters])
+        fit = [*map(tuple, places[1])] == [p.shape for p in self.parameters]
+        apart = fit and apart_code(ranks, kinds_of(self.parameters))(*places)
+        return (lie_code(ranks)(*places), self.numbers) if apart else None
 
 
 @dataclass(frozen=True)
@@ -129,8 +107,6 @@ class CudaProgram:
     def __post_init__(self) -> None:
         self._names = tuple(p.name for p in self.code.parameters)
         self._has_scratch = any(isinstance(slot, ScratchMemory) for slot in self.code.launch.slots)
-        ranks = tuple(len(p.shape) for p in self.code.parameters)
-        self._lie, self._apart = lie_code(ranks), apart_code(ranks, kinds_of(self.code.parameters))
         slots = [slot.index for slot in self.code.launch.slots if isinstance(slot, ScalarSlot)]
         self._scalars = [one.index for one in self.given if not one.is_symbol] if self.given else slots
         self._symbols = [one.name for one in self.given if one.is_symbol]
@@ -177,47 +153,35 @@ class CudaProgram:
         if facts:
             key = facts, stream, self._has_scratch and self._recording(facts[DEVICES][0], stream), *deciding
         prepared = self._prepared.get(key)
-        if prepared is None:
+        if prepared is None or (scalars and scalars != [prepared.numbers[i] for i in self._scalars]):
             self._launch_new(arrays, key, given, sized)
-            return
-        launcher, frame, numbers = prepared
-        if scalars and scalars != [numbers[i] for i in self._scalars]:
-            frame = self._renumbered(prepared, scalars)
-        launcher.launch(frame)
+        else:
+            prepared.launcher.launch(prepared.frame)
 
     def _launch_new(self, arrays: Sequence[object], key: Key, given: Mapping[str, Any], sized: Size) -> None:
         """Most arrays come once, and their launch leaves nothing behind; it is kept when they come again."""
         prepared = self._like(key, given, sized) or self._prepare(arrays, key, given, sized)
         prepared.launcher.launch(prepared.frame)
-        if key in self._prepared:
+        known = self._prepared.get(key, prepared)
+        if known is None:
             self._prepared[key] = prepared
             return
-        if key:
+        if key and known is prepared:
             _kept(self._prepared, key, None)
         prepared.give_back()
-
-    def _renumbered(self, prepared: Prepared, scalars: Sequence[int]) -> Any:
-        """The frame with other numbers for the kernel's arithmetic."""
-        return prepared.launcher.renumbered(prepared.frame, dict(zip(self._scalars, scalars, strict=True)))
 
     def _like(self, key: Key, given: Mapping[str, Any], sized: Size) -> Prepared | None:
         """The launch of arrays that lie as others before; what is not quickly seen is looked at closely."""
         if not key:
             return None
-        places = ArrayPlaces(*key[0][:DEVICES])
-        try:
-            template = self._templates.get(self._alike(places, key))
-        except ValueError:  # there are other axes than the kernel's
-            return None
-        numbers = None if template is None else sized.quick(places, given)
-        if template is None or numbers is None or not self._apart(*places):
-            return None
-        return template.at(places, numbers)
-
-    def _alike(self, places: ArrayPlaces, key: Key) -> Key:
-        """The same for the keys of all calls whose arrays lie alike, and are alike in all else."""
         facts, *rest = key
-        return self._lie(*places), facts[DEVICES:], *rest
+        places = facts[:DEVICES]
+        found = sized.quick(places, given)
+        if found is None:
+            return None
+        lie, numbers = found
+        template = self._templates.get((lie, facts[DEVICES:], *rest))
+        return None if template is None else template.at(places, numbers)
 
     def _recording(self, number: int, stream: int) -> int:
         """The number of the recording that this launch goes into, which has scratch memory of its own; 0: it runs."""
@@ -235,11 +199,13 @@ class CudaProgram:
             launch = self.launch_kind(views, found.numbers, number, stream, found.parameters)
         except (CallError, Refused) as error:  # looking for the author's line costs more than a launch
             raise self._told(error) from None
-        places = ArrayPlaces.of_views(views)
+        places = places_of(views)
         prepared = launch.at(places, found.numbers)
         assert prepared is not None, "it is the launching of these arrays"
         if key:
-            _kept(self._templates, self._alike(places, key), launch)
+            facts, *rest = key
+            lie = lie_code(tuple([len(v.shape) for v in views]))(*places)
+            _kept(self._templates, (lie, facts[DEVICES:], *rest), launch)
         return prepared
 
     def _told(self, error: CallError | Refused) -> CallError:
@@ -257,11 +223,11 @@ class CudaProgram:
         parameters: tuple[Parameter, ...],
     ) -> LaunchKind:
         """How it is launched with arrays that lie as these, on the device of that number; they have been checked."""
-        return FixedLaunch(self.template(views, number, stream))
+        return self.by_template(views, LaunchText.of(len(numbers), self.code.launch.grid), number, stream)
 
-    def template(self, views: Sequence[ArrayView], number: int, stream: int) -> LaunchTemplate:
-        """All that launches on that device need with arrays that lie as these."""
-        return self._on(number).launcher.template(views, stream)
+    def by_template(self, views: Sequence[ArrayView], text: LaunchText, number: int, stream: int) -> LaunchTemplate:
+        """Its launch with all that follows from how arrays lie worked out."""
+        return self._on(number).launcher.template(views, text, stream)
 
     def resources(self, number: int = 0) -> CudaResources:
         """Registers, spills and shared bytes, as the driver of a device counts them."""

@@ -42,6 +42,8 @@ class _Reader:
     facts: Callable[[Sequence[Any]], Facts]
     """Of all arrays of a call: their addresses, shapes and strides in elements, their devices' numbers, and what else
     decides; nothing where they must be looked at one by one."""
+    devices: Callable[[Sequence[Any]], tuple[int, ...]]
+    """The numbers of the devices of all arrays of a call; below 0 for the CPU."""
     device: Callable[[Any], str]
     """Nothing where it is on the CPU."""
     stream: Callable[[int], int]
@@ -70,7 +72,7 @@ def _reader(kind: type) -> _Reader | None:
     if package == "torch":
         return _torch_reader(module) if kind in (module.Tensor, module.nn.Parameter) else None
     return (
-        _Reader(_from_cupy, _cupy_facts, lambda array: _cupy_device(array.device.id), _cupy_stream)
+        _Reader(_from_cupy, _cupy_facts, _cupy_devices, lambda array: _cupy_device(array.device.id), _cupy_stream)
         if kind is module.ndarray
         else None
     )
@@ -99,6 +101,13 @@ def place(array: object) -> tuple[str, tuple[int, ...]] | None:
     return (device, tuple(guest.shape)) if device else None
 
 
+@lru_cache(maxsize=256)
+def devices_of(kinds: tuple[Any, ...]) -> Callable[[Sequence[Any]], tuple[int, ...]] | None:
+    """What tells the devices' numbers of guests' arrays of these classes, below 0 for the CPU; None for others'."""
+    reader = _reader_of(kinds)
+    return None if reader is None else reader.devices
+
+
 # torch --------------------------------------------------------------------------------------------------------------
 
 
@@ -122,7 +131,7 @@ def _from_torch(tensor: Any) -> Guest | None:
 @cache
 def _torch_reader(torch: ModuleType) -> _Reader:
     stream = getattr(torch._C, "_cuda_getCurrentRawStream", _torch_stream)
-    return _Reader(_from_torch, _torch_facts, _device_of_tensor, stream)
+    return _Reader(_from_torch, _torch_facts, _torch_devices, _device_of_tensor, stream)
 
 
 def _torch_facts(tensors: Sequence[Any]) -> Facts:
@@ -137,6 +146,10 @@ def _facts_code(count: int) -> Callable[[Sequence[Any]], Facts]:
     asked = ("data_ptr()",), ("shape",), ("stride()",), ("get_device()",), ("dtype", "requires_grad", "is_neg()")
     facts = [pattern([f"{name}.{word}" for word in words for name in names]) for words in asked]
     return code_of("tensors", [f"{pattern(names)} = tensors", f"return {pattern(facts)}"])
+
+
+def _torch_devices(tensors: Sequence[Any]) -> tuple[int, ...]:
+    return (*[tensor.get_device() for tensor in tensors],)
 
 
 def _device_of_tensor(tensor: Any) -> str:
@@ -239,6 +252,27 @@ def cuda_interface(array: object) -> dict[str, Any] | None:
         raise Refused(f"does not tell where its memory is: {error}", "pass a dense copy of {name}") from error
 
 
+# copies -------------------------------------------------------------------------------------------------------------
+
+
+def in_padded_rows(array: Any, order: Sequence[int], row: int) -> Any:
+    """A copy of the same kind, whose axes lie in another order and whose rows begin `row` elements apart: torch's,
+    cupy's, and for interpreters numpy's."""
+    back = [order.index(axis) for axis in range(len(order))]
+    package = library(array) or type(array).__module__.partition(".")[0]
+    if package == "torch":
+        seen = array.detach().permute(*order)
+        *outer, cols = seen.shape
+        return seen.new_empty((*outer, row))[..., :cols].copy_(seen).permute(*back)
+    if package not in ("cupy", "numpy"):
+        raise Refused(f"is an array of {package}, which is not known to make another", "copy it to torch or cupy")
+    seen = array.transpose(*order)
+    *outer, cols = seen.shape
+    made = sys.modules[package].empty((*outer, row), array.dtype)[..., :cols]
+    made[...] = seen
+    return made.transpose(*back)
+
+
 # keys ---------------------------------------------------------------------------------------------------------------
 
 
@@ -279,8 +313,18 @@ def _facts_of_several(arrays: Sequence[Any]) -> Facts:
     return *first, tuple(facts[DEVICES + 1 :] for facts in each)
 
 
-_SEVERAL = _Reader(look, _facts_of_several, device_name, lambda number: DEFAULT_STREAM)
+def _devices_of_several(arrays: Sequence[Any]) -> tuple[int, ...]:
+    kinds: list[Any] = [*map(type, arrays)]
+    readers = zip(arrays, map(_reader, kinds), strict=True)
+    return tuple([number for array, reader in readers if reader for number in reader.devices([array])])
+
+
+_SEVERAL = _Reader(look, _facts_of_several, _devices_of_several, device_name, lambda number: DEFAULT_STREAM)
 """For arrays of two libraries, whose streams must be compared."""
+
+
+def _cupy_devices(arrays: Sequence[Any]) -> tuple[int, ...]:
+    return tuple([array.device.id for array in arrays])
 
 
 def _cupy_facts(arrays: Sequence[Any]) -> Facts:

@@ -105,12 +105,24 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
-class LaunchShape(NamedTuple):
-    """What the sizes of a call decide, where a kernel leaves them open."""
+class LaunchText(NamedTuple):
+    """What a launch computes from the numbers of its call, which are called g0, g1, …, as Python."""
 
-    grid: Shape3
-    starts_early: bool
+    given: int
+    """How many these are."""
+    lines: tuple[str, ...]
+    """Those that return None turn down calls that are none of its own."""
+    numbers: tuple[str, ...]
+    """What slots take by their index."""
+    grid: tuple[str, str, str]
+    starts_early: str
     """Whether the launch asks for what `EarlyStart` allows."""
+
+    @staticmethod
+    def of(numbers: int, grid: Shape3) -> LaunchText:
+        """For as many workgroups in every call."""
+        x, y, z = map(str, grid)
+        return LaunchText(numbers, (), tuple(f"g{i}" for i in range(numbers)), (x, y, z), "True")
 
 
 # as data ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
 from tilewave.ir.core import Value
-from tilewave.ir.launch import HostLaunch, LaunchCode, launch_code, numbers_of, picked
+from tilewave.ir.launch import HostLaunch, LaunchLines, launch_lines, numbers_of
 from tilewave.ir.parse import parse
 
 KEPT_LAUNCHES = 4096
@@ -44,12 +44,11 @@ class LaunchTable:
         launched = host([symbols[v.name] for v in numbers])
         return launched.workgroups, {**symbols, **dict(zip(host.names, launched.numbers, strict=True))}
 
-    def in_order(self, given: Sequence[str], wanted: Sequence[str]) -> LaunchCode:
-        """The same for numbers of these names in their order, and of what is passed on only what is wanted."""
+    def lines(self, given: Sequence[str], wanted: Sequence[str], prefix: str) -> LaunchLines:
+        """The same as lines of Python, for numbers of these names in their order; of what is passed on, the wanted."""
         if isinstance(self.workgroups, int) and not self.text:
-            workgroups, given_on = self.workgroups, picked([given.index(name) for name in wanted])
-            return lambda numbers: (workgroups, given_on(numbers))
-        return launch_code(parse(self.text), given, wanted)
+            return LaunchLines([], str(self.workgroups), [f"g{given.index(name)}" for name in wanted])
+        return launch_lines(parse(self.text), given, wanted, prefix)
 
     @cached_property
     def _host(self) -> tuple[tuple[Value, ...], HostLaunch]:

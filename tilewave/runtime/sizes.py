@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import gcd
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
-from tilewave.ir.launch import MOST_OPEN, HostLaunch, LaunchNumbers, limits_of, numbers_of
+from tilewave.ir.launch import (
+    AT_LAUNCH,
+    MOST_OPEN,
+    HostLaunch,
+    given_names,
+    launch_lines,
+    limits_of,
+    numbers_of,
+)
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
-from tilewave.runtime.array_places import ArrayPlaces, taken_from
+from tilewave.runtime.array_places import ArrayNames, ArrayPlaces, Lie, apart_lines, kinds_of, lie_lines
 from tilewave.runtime.arrays import Parameter, Shape, view
 from tilewave.runtime.scalars import word_of
 
@@ -41,17 +50,22 @@ class SizedCall:
         (self.kept_as or self).is_right = True
 
 
+QuickLook = tuple[Lie, tuple[int, ...], int, tuple[int, ...]]
+"""How the arrays of a call lie, its numbers, and what its launch computes: workgroups, and the numbers passed on."""
+
+
+Surely = Callable[[str, Sequence[str], Sequence[Sequence[str]]], str]
+"""What workgroups, numbers that a launch passes on, and arrays' lengths are called → when all is right, as Python."""
+
+
 class Size(Protocol):
     """What the sizes of a call come to, and that they are right."""
 
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """`given` are the numbers that a call gives itself; an error where something is wrong."""
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """The numbers of a call with arrays of these lengths, and of the ranks that they must have.
-
-        None where it is not seen at once that they are right.
-        """
+    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
+        """How its arrays lie, and its numbers; None where it is not seen at once that these are right."""
 
 
 @dataclass(frozen=True)
@@ -99,43 +113,51 @@ class Sizes:
         at = {name: place for place, name in enumerate(self.launch.names)}
         return [[(at[e], 0) if isinstance(e, str) else (-1, e) for e in extents] for extents in self._extents]
 
-    def quick(self, shapes: Sequence[Shape], given: Mapping[str, Any]) -> tuple[tuple[int, ...], LaunchNumbers] | None:
-        """The numbers of a call, and what its launch computes; None where a length is not what it must be."""
-        numbers = self._numbers(shapes, self._words(given) if given else ())
-        if numbers is None:
-            return None
-        launched = self.launch(numbers)
-        for i, axis, at in self._computed_at:
-            if shapes[i][axis] != launched.numbers[at]:
-                return None
-        return None if launched.workgroups > MOST_WORKGROUPS else (numbers, launched)
-
-    def _words(self, given: Mapping[str, Any]) -> list[int]:
+    def words(self, given: Mapping[str, Any]) -> list[int]:
         """The numbers that a call gives itself, each as a word."""
         names = (name for name in self._names if name not in self.limits)
         return [word_of(given[name], self._others[name][1]) if name in self._others else given[name] for name in names]
 
-    @cached_property
-    def _numbers(self) -> Callable[[Sequence[Shape], Sequence[int]], tuple[int, ...] | None]:
-        """The numbers of a call from its arrays' shapes and the numbers that it gives itself, if lengths agree."""
-        lengths = [[f"n{i}_{axis}" for axis in range(len(extents))] for i, extents in enumerate(self._extents)]
+    def look_code(self, surely: Surely | None) -> Callable[..., QuickLook | None]:
+        """What a call comes to, from addresses, shapes and strides of its arrays, and from `words` of what it gives.
+
+        None where lengths do not agree, where arrays are not surely apart, or where the kernel is not surely right; a
+        ValueError where an array has other axes. It is one function of Python: all new arrays and sizes come by here.
+        """
+        of = ArrayNames([*map(len, self._extents)])
+        numbers, agree = self._agreeing(of)
+        launched = launch_lines(self.kernel, self._names, self.launch.names)
+        known = dict(zip(self.launch.names, launched.passed, strict=True))
+        right = [f"{of.lengths[i][axis]} == {known[str(self._extents[i][axis])]}" for i, axis in self._computed]
+        right.append(f"{launched.workgroups} <= {MOST_WORKGROUPS}")
+        if surely is not None:
+            right.append(surely(launched.workgroups, launched.passed, of.lengths))
+        ends, not_apart = apart_lines(of, kinds_of(self._arrays))
+        lines = [
+            *of.taken(),
+            f"{pattern([name for name in numbers if name.startswith('x')])} = given",
+            f"if not ({' and '.join(agree) or 'True'}): return None",
+            f"{given_names(len(numbers))} = numbers = {pattern(numbers)}",
+            *launched.lines,
+            *ends,
+            f"if {not_apart} or not ({' and '.join(right)}): return None",
+            *lie_lines(of),
+            f"return lie, numbers, {launched.workgroups}, {pattern(launched.passed)}",
+        ]
+        return code_of("pointers, shapes, strides, given", lines, {**AT_LAUNCH, "gcd": gcd})
+
+    def _agreeing(self, of: ArrayNames) -> tuple[list[str], list[str]]:
+        """What the numbers of a call are called, and what must hold for its arrays' lengths to agree with them."""
         given = [name for name in self._names if name not in self.limits]
-        known, right = {name: f"g{i}" for i, name in enumerate(given)}, []
-        for length, extent in zip(chain(*lengths), chain(*self._extents), strict=True):
+        known, agree = {name: f"x{i}" for i, name in enumerate(given)}, []
+        for length, extent in zip(chain(*of.lengths), chain(*self._extents), strict=True):
             if isinstance(extent, int) or extent in known:
-                right.append(f"{length} == {extent if isinstance(extent, int) else known[extent]}")
+                agree.append(f"{length} == {extent if isinstance(extent, int) else known[extent]}")
             elif extent in self.limits:
                 known[extent] = length
                 least, most = self.limits[extent]
-                right.append(f"{least} <= {length} <= {most}")
-        body = [*taken_from("shapes", lengths), f"{pattern([known[name] for name in given])} = given"]
-        returned = f"return {pattern([known[name] for name in self._names])}"
-        return code_of("shapes, given", [*body, f"if {' and '.join(right) or 'True'}: {returned}", "return None"])
-
-    @cached_property
-    def _computed_at(self) -> list[tuple[int, int, int]]:
-        """The same axes as in `_computed`, and where their lengths stand among the numbers of a launch."""
-        return [(i, axis, self.launch.names.index(self._extents[i][axis])) for i, axis in self._computed]
+                agree.append(f"{least} <= {length} <= {most}")
+        return [known[name] for name in self._names], agree
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""

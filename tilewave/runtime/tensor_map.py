@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilewave.ir.python_code import code_of, pattern
@@ -91,10 +90,14 @@ class TensorMap(NamedTuple):
         code = code_of("pointers, shapes, strides", [*of.taken(), f"return {pattern(numbers)}"])
         return [*code((0,), (self.sizes,), ([stride // item for stride in self.strides],))]
 
-    def encoding(self) -> tuple[tuple[int, int], tuple[Any, ...]]:
+    def encoding(self) -> Encoding:
         """What the driver is told before where an array is and how long, and behind that."""
         assert len(self.box) == len(self.sizes) == len(self.strides), f"a box of {self.box} for sizes {self.sizes}"
-        return _encoding(self.box, self.swizzle_bytes, self.l2_promotion_bytes, self.dtype.name, self.dtype.bytes)
+        return encoding(self.box, self.swizzle_bytes, self.l2_promotion_bytes, self.dtype)
+
+
+Encoding = tuple[tuple[int, int], tuple[Any, ...]]
+"""The dtype and how many axes; references to a box and to steps of one element, and four words of the driver's own."""
 
 
 def map_numbers(lengths: Sequence[str], steps: Sequence[str], item_bytes: int) -> list[str]:
@@ -107,22 +110,19 @@ def map_numbers(lengths: Sequence[str], steps: Sequence[str], item_bytes: int) -
     return [*lengths, *(f"{step} * {item_bytes} if {length} > 1 else {row}" for length, step in axes), "0"]
 
 
-@lru_cache(maxsize=256)
-def _encoding(
-    box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, dtype: str, item_bytes: int
-) -> tuple[tuple[int, int], tuple[Any, ...]]:
-    """The dtype and how many axes; the box, steps of one element, and four words of the driver's own."""
-    row, rank = box[-1] * item_bytes, len(box)
+def encoding(box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, dtype: DType) -> Encoding:
+    """What all tensor maps of one kind have in common."""
+    row, rank = box[-1] * dtype.bytes, len(box)
     assert all(1 <= size <= ENGINE.longest_side for size in box), f"a box of {box}: 1 to {ENGINE.longest_side} per axis"
-    assert row % ENGINE.grain_bytes == 0, f"rows of {row} bytes in a box; multiples of {ENGINE.grain_bytes} are needed"
+    assert row % GRAIN == 0, f"rows of {row} bytes in a box; multiples of {GRAIN} are needed"
     assert swizzle_bytes in _SWIZZLES, f"no swizzle of {swizzle_bytes} bytes"
     assert l2_promotion_bytes in _PROMOTIONS, f"no promotion to {l2_promotion_bytes} bytes"
     fits = not swizzle_bytes or row <= swizzle_bytes
     assert fits, f"rows of {row} bytes in a box, but a swizzle over {swizzle_bytes}"
-    assert dtype in _DTYPES, f"no tensor map of {dtype}"
+    assert dtype.name in _DTYPES, f"no tensor map of {dtype.name}"
     memory = (ctypes.c_uint32 * (2 * rank))(*box[::-1], *[1] * rank)
     how = _NO_INTERLEAVE, _SWIZZLES[swizzle_bytes], _PROMOTIONS[l2_promotion_bytes], _FILL_WITH_ZEROS
-    return (_DTYPES[dtype], rank), (byref(memory), byref(memory, 4 * rank), *how)
+    return (_DTYPES[dtype.name], rank), (byref(memory), byref(memory, 4 * rank), *how)
 
 
 class TensorMapBytes:

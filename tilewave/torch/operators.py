@@ -4,6 +4,7 @@ Each is one operator of torch's, with the function of `tilewave.ops` that runs i
 and a backward pass made of the same operators. Calls that nobody watches go past torch's dispatcher.
 """
 
+from tilewave.torch.attention_operators import attention as attention
 from tilewave.torch.product_operators import linear as linear
 from tilewave.torch.product_operators import matmul as matmul
 from tilewave.torch.row_operators import layer_norm as layer_norm

@@ -14,6 +14,8 @@ from torch import nn
 from tilewave.errors import TilewaveError
 from tilewave.ops.arrays import target_of
 from tilewave.ops.choice import blocks_for
+from tilewave.torch.attention_calls import NAME as ATTENTION
+from tilewave.torch.attention_calls import WithOurAttention, calls_attention
 from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation_of
 from tilewave.torch.tensors import LIBRARY, device_name
 
@@ -55,14 +57,21 @@ class PatchReport:
 
 
 def patch(model: nn.Module, *inputs: Any, **named: Any) -> PatchReport:
-    """Let a model's linear layers, norms and softmaxes run as our kernels; its parameters stay what they are.
+    """Let a model's linear layers, norms, softmaxes and attention run as our kernels; its parameters stay as they are.
 
-    With inputs for the model, each layer is measured as they use it, and stays torch's where that is faster.
+    Modules whose `forward` names `scaled_dot_product_attention` get ours for it. With inputs for the model, each other
+    layer is measured as they use it, and stays torch's where that is faster.
     """
     found = {name: _considered(name, module) for name, module in _layers(model)}
     for name, module in _layers(model):
         if found[name].is_ours:
             module.__class__ = OURS[type(module)]
+    for name, module in model.named_modules():
+        if calls_attention(module):
+            module.forward = WithOurAttention(module)
+            found[f"{name}.{ATTENTION}" if name else ATTENTION] = Layer(
+                name, ATTENTION, True, "where nothing is dropped"
+            )
     for name, linear, activation in _pairs(model):
         if name in found and found[name].is_ours:
             linear.activation = activation
@@ -76,6 +85,8 @@ def unpatch(model: nn.Module) -> None:
     """Turn a patched model's layers back into torch's."""
     for module in list(model.modules()):
         _turn_back(module)
+        if isinstance(module.__dict__.get("forward"), WithOurAttention):
+            del module.forward
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, Passed):
@@ -159,7 +170,8 @@ def _measured(
 ) -> dict[str, Layer]:
     """The layers with their times; those that torch computes faster are turned back."""
     calls, modules = _Calls(), dict(model.named_modules())
-    hooks = [modules[name].register_forward_pre_hook(calls.hook(name)) for name, x in found.items() if x.is_ours]
+    ours = [name for name, layer in found.items() if layer.is_ours and layer.kind != ATTENTION]
+    hooks = [modules[name].register_forward_pre_hook(calls.hook(name)) for name in ours]
     with torch.no_grad():
         model(*inputs, **named)
         for hook in hooks:

@@ -13,7 +13,7 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
-from tilewave.lang.constraints import WorkgroupMapping
+from tilewave.lang.constraints import TilingConstraint, WorkgroupMapping
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
@@ -122,6 +122,13 @@ class UndecidedKernel:
         if self.asked or not isinstance(self.machine, GpuTiles):
             return self.asked
         return tuple(orders_on(self.machine.card))
+
+    def for_all_batches(self) -> UndecidedKernel:
+        """The same, decided once for every size along which tiles lie: by the depths alone."""
+        depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
+        sizes = {**self.typical, **self._sizes(self.problem)}
+        values = {dim: n if dim in depths else TYPICAL for dim, n in sizes.items()}
+        return replace(self, problem=self.problem.sized(values), left_open=())
 
     @property
     def told(self) -> tuple[SizeTold, ...]:

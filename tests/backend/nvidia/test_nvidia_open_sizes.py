@@ -17,6 +17,8 @@ from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError
 from tilewave.ir.launch import HostLaunch
 from tilewave.kernels import gemm as mapped_gemm
+from tilewave.machine.chips import CHIPS, TENSOR_MAPS
+from tilewave.runtime.array_places import LINE
 
 OPEN = (kernels.M, kernels.N, kernels.K)
 PROGRAMMATIC_SERIALIZATION, CLUSTER = 6, 4
@@ -307,6 +309,11 @@ def test_calls_of_all_kinds_come_to_what_they_would_come_to_as_the_first(gemm, f
 
 
 OWN = str(Path(tilewave.__file__).parent)
+
+
+def test_no_chip_asks_for_more_alignment_than_arrays_are_told_apart_by():
+    assert {chip.line_bytes <= LINE and LINE % chip.line_bytes == 0 for chip in CHIPS.values()} == {True}
+    assert LINE % TENSOR_MAPS.grain_bytes == 0
 
 
 def test_a_call_with_new_sizes_takes_few_calls_of_python(gemm, fake, torch):

@@ -8,7 +8,8 @@ from ptx_code import LARGE, SEEDS, assembled_well, build, gelu, half_gemm, machi
 
 from tilewave import *
 from tilewave.backend.nvidia.code import Variant
-from tilewave.backend.nvidia.program import NvidiaProgram, maker
+from tilewave.backend.nvidia.make import maker
+from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.ptxas import PtxasFailed, assemble_ptx, read_log
 from tilewave.backend.nvidia.spelling import Nvptx
 from tilewave.backend.nvidia.text import sums_of_each_half

@@ -150,6 +150,9 @@ class Amdgcn:
             return word, exchanges.in_a_row(f, word, bit, alike)
         return exchanges.swapped(f, word, bit) if self.chip.swaps_rows else (word, self.across(f, word, bit))
 
+    def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
+        return None
+
     def barrier(self, f: LlvmFunction) -> None:
         f.do('fence syncscope("workgroup") release')
         call(f, "s.barrier")

@@ -180,12 +180,18 @@ class Hopper:
     # -- other workgroups
 
     def fill(self, f: LlvmFunction, flag: str) -> None:
-        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'st.release.gpu.global.b32 [$0], 1;')}"
-        asm(f, text, [("ptr addrspace(1)", flag), one_lane(f)])
+        self.fill_each(f, flag, one_lane(f)[1])
 
     def empty(self, f: LlvmFunction, flag: str) -> None:
+        self.empty_each(f, flag, one_lane(f)[1])
+
+    def fill_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
+        text = f"fence.acq_rel.gpu;\n{WAVE_MEETS}\n{when(1, 'st.release.gpu.global.b32 [$0], 1;')}"
+        asm(f, text, [("ptr addrspace(1)", flag), ("i32", has_one)])
+
+    def empty_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
         lowered = when(1, "st.relaxed.gpu.global.b32 [$0], 0;")
-        asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), one_lane(f)])
+        asm(f, f"{FLAG_LOOP}\n{WAVE_MEETS}\n{lowered}", [("ptr addrspace(1)", flag), ("i32", has_one)])
 
     def finish(self, f: LlvmFunction) -> None:
         asm(f, "cp.async.bulk.wait_group 0;")

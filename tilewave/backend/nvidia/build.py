@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tilewave.analysis.loads import LaneLoads, loads_per_lane
+from tilewave.analysis.repacking import across_depth, odd_rows
 from tilewave.analysis.wishes import not_as_asked
 from tilewave.backend.nvidia.code import NvidiaCode, Variant, kept
-from tilewave.backend.protocol import Build, figures_of
+from tilewave.backend.nvidia.repacking import in_numpy
+from tilewave.backend.protocol import Build, LaneLaunch, figures_of
 from tilewave.forks import IMPORTING, cached_property
 from tilewave.ir.core import Kernel
 from tilewave.ir.launch import is_open
 from tilewave.ir.ops import Allocate, CopyAsyncCluster, CopyAsyncSignal, Mma
-from tilewave.ir.placements import elements
+from tilewave.ir.placements import elements, is_repacked
 from tilewave.ir.places import Places
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import unnamed, walk
 from tilewave.ir.types import Memory
-from tilewave.machine.chips import Chip
+from tilewave.machine.chips import TENSOR_MAPS, Chip
+from tilewave.machine.matrix import ALONG_DEPTH
 from tilewave.pipeline.runner import Pass, Step, after, last_on_tiles, run
 from tilewave.runtime.arrays import ArrayView, Parameter
 from tilewave.runtime.cache import compile_key, key_of
@@ -28,6 +31,7 @@ from tilewave.runtime.cache import compile_key, key_of
 if TYPE_CHECKING:
     from tilewave.backend.nvidia.program import NvidiaProgram
     from tilewave.backend.nvidia.ptxas import Assembled
+    from tilewave.backend.nvidia.repacking import RowCopy
     from tilewave.runtime.saved_file import Stored
     from tilewave.runtime.sizes import Size
 
@@ -80,6 +84,11 @@ class NvidiaBuild(Build):
     off_lines: Callable[[], NvidiaBuild] | None = None
     """How it is built for open rows that do not begin on cache lines; None where rows are known, or lanes load."""
 
+    repacks: bool = False
+    """Whether arrays that the copy engine cannot take may be copied to where it can."""
+    copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
+    """What a file brought for that."""
+
     @cached_property
     def passed(self) -> Passed:
         return self.passing()
@@ -102,8 +111,11 @@ class NvidiaBuild(Build):
         """For open rows off cache lines."""
         return self.off_lines() if self.off_lines else self
 
-    def lanes_for(self, views: Sequence[ArrayView]) -> Kernel:
-        return self.program.kernel_of(self.program.variant_for(views)) if is_open(self.tiles) else self.lanes
+    def lane_launches(self, views: Sequence[ArrayView], values: Mapping[str, Any]) -> Iterable[LaneLaunch]:
+        program, plan = self.program, self.program.plan_for(views)
+        kernel = program.kernel_of(plan.variant) if is_open(self.tiles) else self.lanes
+        main = LaneLaunch(kernel, tuple(views), values)
+        return in_numpy(plan.repacked, views, main) if plan.repacked else (main,)
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -112,12 +124,14 @@ class NvidiaBuild(Build):
     @cached_property
     def program(self) -> NvidiaProgram:
         with IMPORTING:
-            from tilewave.backend.nvidia.program import NvidiaProgram, maker  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
+            from tilewave.backend.nvidia.make import maker  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
+            from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415
 
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
         sharing = (lambda: self.sharing.lanes) if self.off_lines else None
-        return NvidiaProgram(self.tiles, self.chip, lambda: self.lanes, make, plain, sharing, dict(self.codes))
+        kernels = lambda: self.lanes, make, plain, sharing
+        return NvidiaProgram(self.tiles, self.chip, *kernels, self.repacks, self.copies, dict(self.codes))
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int], parameters: tuple[Parameter, ...]) -> None:
         self.program.run(arrays, numbers, parameters)
@@ -127,6 +141,9 @@ class NvidiaBuild(Build):
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         return self.program.declined_for(arrays, parameters)
+
+    def prepacked(self, array: Any, name: str) -> Any:
+        return self.program.prepacked(array, name)
 
     def stored(self) -> Stored:
         with IMPORTING:
@@ -180,7 +197,9 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     The copy engine is ahead by `stages`; unsaid, by four, or as many as shared memory holds. Where it cannot bring the
     tiles, lanes load them, `prefetched` steps ahead.
     """
-    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles))
+    misfits = (*odd_rows(tiles, TENSOR_MAPS.grain_bytes), *across_depth(tiles, ALONG_DEPTH))
+    repacks = is_open(tiles) or bool(misfits)
+    key = compile_key(chip.name, repr(chip), places.decisive, f"{prefetched} {stages}", unnamed(tiles), *misfits)
 
     def plain() -> NvidiaBuild:
         pipelining = _pipelines().prefetch(prefetched) if prefetched else ()
@@ -194,14 +213,14 @@ def build_nvidia(tiles: Kernel, chip: Chip, places: Places, prefetched: int, sta
     def chosen() -> NvidiaBuild:
         copying = _chosen(tiles, chip, places, stages)
         if _copies(copying):
-            return replace(copying, key=key, otherwise=plain, off_lines=sharing)
+            return replace(copying, key=key, otherwise=plain, off_lines=sharing, repacks=repacks)
         return replace(_tried(copying, plain()), key=key)
 
     code = kept(key, Variant())
     if code is None:
         return chosen()
     whole = NvidiaBuild(tiles, chip, key, lambda: chosen().passed, codes={Variant(): code})
-    return replace(whole, otherwise=plain, off_lines=sharing) if code.maps else whole
+    return replace(whole, otherwise=plain, off_lines=sharing, repacks=repacks) if code.maps else whole
 
 
 def _chosen(tiles: Kernel, chip: Chip, places: Places, stages: int | None, open_on_lines: bool = True) -> NvidiaBuild:
@@ -267,7 +286,8 @@ def build_plain(tiles: Kernel, chip: Chip, places: Places, pipelining: Sequence[
 def build_with(tiles: Kernel, chip: Chip, passes: Sequence[Pass], key: str = "") -> NvidiaBuild:
     """The kernel that these passes make; without a key of its own, the cache knows it by its lanes."""
     passed = run(tiles, passes)
-    return NvidiaBuild(tiles, chip, key or compile_key(chip.name, repr(chip), unnamed(passed[0])), lambda: passed)
+    key = key or compile_key(chip.name, repr(chip), unnamed(passed[0]))
+    return NvidiaBuild(tiles, chip, key, lambda: passed, repacks=any(map(is_repacked, passed[0].body.args)))
 
 
 def _pipelines() -> ModuleType:

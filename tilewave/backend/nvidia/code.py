@@ -29,8 +29,10 @@ class Variant:
     @property
     def arrays(self) -> str:
         """What it is for, in words."""
-        if self.is_plain or self.any_strides or self.narrow:
+        if self.any_strides or self.narrow:
             return "any arrays"
+        if self.is_plain:
+            return "whole rows, by lanes"
         return "rows on 16 bytes" if self.off_lines else "rows on cache lines"
 
 

@@ -6,69 +6,88 @@ Arrays that lie otherwise than the copy engine or wide loads want get code of th
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
+from tilewave.analysis.repacking import TileLoads
+from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.make import Make, compiler, launch_of_code
 from tilewave.backend.nvidia.ptxas import Assembled, assemble_ptx, ptxas, read_log
+from tilewave.backend.nvidia.repacking import (
+    ALLOCATED_BYTES,
+    PACK,
+    TRANSPOSE,
+    UNPACK,
+    WIDEST_TRANSPOSED,
+    Misfit,
+    RepackedArray,
+    RowCopy,
+    padded_row,
+    repacked,
+)
+from tilewave.backend.nvidia.row_copies import LaunchPlace, RowCopies
 from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, here, levels_to_author
-from tilewave.forks import IMPORTING, cached_property
+from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, LaunchCode, is_open, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, is_open, launch_lines, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
-from tilewave.ir.types import INDEX, INDEX_SCALAR, Memory
-from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.array_places import ArrayPlaces, lie_code
-from tilewave.runtime.arrays import ArrayView, Parameter, check_call
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing, Prepared
-from tilewave.runtime.cuda_launch import LaunchTemplate, tensor_map
-from tilewave.runtime.gpu_launch import (
-    Address,
-    Cluster,
-    EarlyStart,
-    GpuLaunch,
-    LaunchShape,
-    ScalarSlot,
-    ScratchMemory,
-    Slot,
-    Stride,
-    SymbolArgument,
-    TiledArray,
-)
+from tilewave.runtime.array_places import ArrayPlaces, lie_code, places_of, views_at
+from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing
+from tilewave.runtime.foreign_arrays import in_padded_rows
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchText, ScalarSlot, ScratchMemory, TiledArray
+from tilewave.runtime.launch_sequence import PrivateMemory
+from tilewave.runtime.launch_template import LaunchTemplate, Prepared, tensor_map
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
-Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
-"""Code for arrays that lie so; lanes are asked for where the cache does not know it."""
-
 KEPT_CLASSES = 1024
 COPIES = (CopyAsyncSignal, CopyAsyncCluster, CopyAsyncOut)
 
 NOT_COPIED = Reason("{array} {problem}, so lanes load all tiles in this call")
+REPACKED = Reason(
+    "{array} {problem}, so it {moved} rows of {pitch} bytes {when} each launch",
+    "let it begin, and its rows lie, at multiples of {grain} bytes",
+)
 ONE_BY_ONE = Reason(
     "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
     "copy it into rows without gaps",
 )
+NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
 NARROW = Reason(
     "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move {bytes} at a time",
     "let it begin, and its rows lie, at multiples of {widest} bytes",
 )
 
 
+class Plan(NamedTuple):
+    """What a call does: the code it takes, and the arrays that are repacked for it."""
+
+    variant: Variant
+    repacked: tuple[RepackedArray, ...] = ()
+
+    def views(self, views: Sequence[ArrayView], memory: int = ALLOCATED_BYTES) -> list[ArrayView]:
+        """The arrays as that code finds them, where private memory is at an address."""
+        found = list(views)
+        for r in self.repacked:
+            found[r.array] = r.padded(found[r.array], memory)
+        return found
+
+
 class Chosen(NamedTuple):
     """Code for arrays that lie alike, and what its launches compute."""
 
     program: CudaProgram
-    code: NvidiaCode
-    launched: LaunchCode
+    text: LaunchText
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +103,10 @@ class NvidiaProgram:
     otherwise: Callable[[], Kernel] | None = None
     off_lines: Callable[[], Kernel] | None = None
     """For open rows that do not begin on cache lines."""
+    repacks: bool = False
+    """Whether arrays that its copies cannot take may be copied to where they can."""
+    known_copies: Mapping[RowCopy, NvidiaCode] = field(default_factory=dict)
+    """Code of copies that a file brought."""
     _codes: dict[Variant, NvidiaCode] = field(default_factory=dict)
     programs: dict[Variant, Chosen] = field(default_factory=dict)
     """What calls took so far."""
@@ -102,10 +125,24 @@ class NvidiaProgram:
     def memories(self) -> list[Any]:
         return [v for v in self.tiles.body.args if isinstance(v.type, Memory)]
 
+    @cached_property
+    def copies(self) -> RowCopies:
+        """What repacks its arrays."""
+        return RowCopies(self.chip, PrivateMemory(self.name), dict(self.known_copies))
+
+    @property
+    def copies_needed(self) -> tuple[RowCopy, ...]:
+        """All that calls may take."""
+        memories = self.memories if self.repacks else []
+        kinds = Counter((UNPACK if v.name in self.written else PACK, v.type.dtype.bytes, v.type.rank) for v in memories)
+        copies = [RowCopy(*kind, count + 1) for kind, most in kinds.items() for count in range(most)]
+        turned = [RowCopy(TRANSPOSE, size, rank) for kind, size, rank in kinds if kind == PACK and rank > 1]
+        return (*copies, *(copy for copy in turned if copy.element_bytes <= WIDEST_TRANSPOSED))
+
     @property
     def llvm_ir(self) -> str | None:
         """What LLVM is given where code is made."""
-        ir: str | None = _compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
+        ir: str | None = compiler().lowered_for(self.lanes(), self.chip, Variant()).llvm_ir if self.make else None
         return ir
 
     @property
@@ -134,7 +171,8 @@ class NvidiaProgram:
 
     def _choosing(self, parameters: Parameters) -> Chooser:
         if not self._chooser:
-            code = self._any_code(parameters) if self.is_open else self._cuda_code(Variant(), parameters)
+            of_any = self.is_open or self.repacks
+            code = self._any_code(parameters) if of_any else self._cuda_code(Variant(), parameters)
             self._chooser.append(Chooser(code, owner=self, given=self._given))
         return self._chooser[0]
 
@@ -165,14 +203,32 @@ class NvidiaProgram:
     def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
         found = self.programs.get(variant)
         if found is None:
-            code = self.code_for(variant)
-            launched = code.launches.in_order([v.name for v in numbers_of(self.tiles)], code.symbols)
-            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), code, launched)
+            text = self._launch_text(self.code_for(variant))
+            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), text)
         return found
+
+    def template(
+        self, variant: Variant, views: Sequence[ArrayView], on: LaunchPlace, parameters: Parameters
+    ) -> LaunchTemplate:
+        """How that code is launched with arrays that lie as these."""
+        chosen = self.chosen(variant, parameters)
+        self.warn_of_slow_code(chosen.program, on.number)
+        return chosen.program.by_template(views, chosen.text, *on)
+
+    def _launch_text(self, code: NvidiaCode) -> LaunchText:
+        """What a launch computes: tiles that can be counted, and then what the code itself asks for."""
+        given = [v.name for v in numbers_of(self.tiles)]
+        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
+        if not self.is_open:
+            return LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "True")
+        counting, tiles, _ = launch_lines(self.tiles, given, (), "t")
+        counted = f"if not 0 < {tiles} <= {MOST_TILES}: return None"
+        one_round = f"{workgroups} == -(-{tiles} // {code.cluster}) * {code.cluster}"
+        return LaunchText(len(given), (*counting, counted, *lines), tuple(passed), (workgroups, "1", "1"), one_round)
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
-        return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), _launch(code, self.tiles), parameters)
+        return CudaCode(self.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, self.tiles), parameters)
 
     def _any_code(self, parameters: Parameters) -> CudaCode:
         """What all of its code has in common, before it is known which arrays come; some of it hands parts over."""
@@ -205,12 +261,61 @@ class NvidiaProgram:
         """Element by element, which needs neither neighbours nor alignment."""
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
 
+    def plan_for(self, views: Sequence[ArrayView]) -> Plan:
+        """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
+        plain = Plan(self.variant_for(views))
+        misfits = self.misfits(views) if self.repacks else []
+        shapes = {name: v.shape for name, v in self._named(views).items()}
+        if not misfits or not all(x.copied_by(views[x.array]) for x in misfits):
+            return plain
+        if not self._loads.are_worth_it(shapes):
+            return plain
+        arrays = repacked(views, misfits)
+        variant = self.variant_for(Plan(Variant(), arrays).views(views))
+        return plain if variant.is_plain else Plan(variant, arrays)
+
+    @cached_property
+    def _loads(self) -> TileLoads:
+        return TileLoads.of(self.tiles)
+
+    def prepacked(self, array: Any, name: str) -> Any:
+        """A copy of the operand of that name as copies take it; the array itself where they do, or never would."""
+        v = view(array, f"{self.name}: array")
+        order = self._order_of(name, len(v.shape))
+        misfit = Misfit(0, name, self._problem(order, v, is_written=False), False, order) if order else None
+        if misfit is None or not self.repacks or not misfit.problem or not misfit.copied_by(v):
+            return array
+        return in_padded_rows(array, order, padded_row(misfit.seen(v)))
+
+    def _order_of(self, name: str, rank: int) -> tuple[int, ...]:
+        """The axes of the operand of that name, or of all, as the copy engine has them; nothing where it has none."""
+        brought = {n: axes for n, axes in self.copied if n not in self.written and len(axes) == rank}
+        orders = {axes for n, axes in brought.items() if name in ("", n)}
+        if len(orders) > 1:
+            what = f"{self.name}: {' and '.join(brought)} are prepacked in different ways"
+            raise CallError(what, loc=here(), remedy=f'say which it is: prepack(array, "{next(iter(brought))}")')
+        return orders.pop() if orders else ()
+
+    def misfits(self, views: Sequence[ArrayView]) -> list[Misfit]:
+        """The arrays that would have to lie elsewhere: what copies cannot take, and what lanes load in small parts."""
+        named, widest = self._named(views), self.chip.widest_load_bytes
+        problems = self._not_copied(named)
+        if self.is_open:  # code for open sizes loads whole chunks, or single elements
+            narrow = {name: size for name, size in self._fitting(views).narrow if name not in self.written}
+            problems = {name: NARROW_ROWS.format(bytes=size, widest=widest) for name, size in narrow.items()} | problems
+        return [self._misfit(name, problems[name], views) for name in named if name in problems]
+
+    def _misfit(self, name: str, problem: str, views: Sequence[ArrayView]) -> Misfit:
+        array = [v.name for v in self.memories].index(name)
+        order = dict(self.copied).get(name) or tuple(range(len(views[array].shape)))
+        return Misfit(array, name, problem, name in self.written, order)
+
     def _variant_for(self, views: Sequence[ArrayView]) -> Variant:
         return self._class_of(views) if self.is_open else self._fitting(views)
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
         """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = lie_code(tuple([len(v.shape) for v in views]))(*ArrayPlaces.of_views(views))
+        key = lie_code(tuple([len(v.shape) for v in views]))(*places_of(views))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -220,10 +325,12 @@ class NvidiaProgram:
 
     def _look_at(self, views: Sequence[ArrayView]) -> Variant:
         fitting, named = self._fitting(views), self._named(views)
+        if self.turned and fitting == Variant(is_plain=True) and not self._has_odd_rows(named):
+            return fitting  # lanes load whole chunks of what would have to be transposed for copies
         if fitting != Variant() or (not self.copied and self._has_odd_rows(named)):
             return self.for_any
-        brought = [named[name] for name, _ in self.copied if name not in self.written]
-        rows = [v.strides[-2] for v in brought if len(v.shape) > 1 and v.shape[-2] > 1]
+        brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
+        rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
         return Variant(off_lines=self.off_lines is not None and not on_lines)
 
@@ -233,20 +340,33 @@ class NvidiaProgram:
         return any(row % self.chip.widest_load_bytes for row in rows)
 
     def _fitting(self, views: Sequence[ArrayView]) -> Variant:
-        named, widest = self._named(views), self.chip.widest_load_bytes
+        named, widest, plain = self._named(views), self.chip.widest_load_bytes, self._is_left_to_lanes(views)
+        if not plain:
+            named = {name: v for name, v in named.items() if name not in self.turned}
         any_strides = tuple(name for name, v in named.items() if v.shape[-1] > 1 and v.strides[-1] != v.dtype.bytes)
         narrow = tuple((name, found) for name, v in named.items() if (found := alignment(v, widest)) < widest)
         narrow = tuple((name, found) for name, found in narrow if name not in any_strides)
-        return Variant(bool(self._not_copied(named)) and self.otherwise is not None, any_strides, narrow)
+        return Variant(plain, any_strides, narrow)
+
+    def _is_left_to_lanes(self, views: Sequence[ArrayView]) -> bool:
+        """Whether the copy engine cannot take some array, and lanes can."""
+        return self.otherwise is not None and bool(self._not_copied(self._named(views)))
+
+    @cached_property
+    def turned(self) -> frozenset[str]:
+        """Arrays whose columns are copied, and that lanes leave alone."""
+        return frozenset(name for name, axes in self.copied if axes != tuple(range(len(axes))))
 
     def declined_for(self, arrays: Sequence[Any], parameters: tuple[Parameter, ...]) -> tuple[Declined, ...]:
         """What these arrays keep its code from, and why."""
         return self.declined(check_call(self.name, parameters, arrays, "cuda", here()))
 
     def declined(self, views: Sequence[ArrayView]) -> tuple[Declined, ...]:
-        named, variant = self._named(views), self._variant_for(views)
+        named, plan = self._named(views), self.plan_for(views)
+        variant = plan.variant if plan.repacked else self._variant_for(views)
         copied = self._not_copied(named) if variant.is_plain else {}
-        found = [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
+        found = [_repacking_of(r, r.copied_by(views[r.array])) for r in plan.repacked]
+        found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
         found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
         found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in variant.narrow]
@@ -290,6 +410,16 @@ class NvidiaProgram:
         return self._codes[variant]
 
 
+MOVED = {PACK: "is copied into", TRANSPOSE: "is transposed into", UNPACK: "comes back from"}
+
+
+def _repacking_of(r: RepackedArray, kind: str) -> Declined:
+    """What is done with it, for people."""
+    when = "behind" if r.is_written else "in front of"
+    facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
+    return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
+
+
 @dataclass
 class Chooser(CudaProgram):
     """A program that looks at how arrays lie before it takes its code."""
@@ -306,29 +436,33 @@ class Chooser(CudaProgram):
         if tiles > MOST_TILES:
             what = f"{owner.name}: {tiles:,} tiles, and a launch computes {MOST_TILES:,} at most"
             raise CallError(what, remedy="call it with parts of the arrays")
-        chosen = owner.chosen(owner.variant_for(views), parameters)
-        owner.warn_of_slow_code(chosen.program, number)
-        template = chosen.program.template(views, number, stream)
-        return TileLaunch(owner, chosen.launched, chosen.code.cluster, template)
+        on = LaunchPlace(number, stream)
+        if owner.repacks and owner.misfits(views):
+            return EitherLaunch(owner, tuple(views), on, parameters)
+        return owner.template(owner.variant_for(views), views, on, parameters)
 
 
-class TileLaunch(NamedTuple):
-    """With code for arrays that lie alike; what their sizes decide is computed at each call."""
+class EitherLaunch:
+    """Of arrays that copies cannot take as they lie: each call repacks them, or leaves all to lanes."""
 
-    owner: NvidiaProgram
-    launched: LaunchCode
-    cluster: int
-    template: LaunchTemplate
+    def __init__(
+        self, owner: NvidiaProgram, views: tuple[ArrayView, ...], on: LaunchPlace, parameters: Parameters
+    ) -> None:
+        self._owner, self._views, self._on, self._parameters = owner, views, on, parameters
+        self._templates: dict[Variant, LaunchTemplate] = {}
 
     def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        owner, launched, cluster, template = self
-        tiles = owner.tile_count(numbers)
-        if not 0 < tiles <= MOST_TILES:
-            return None
-        workgroups, passed = launched(numbers)
-        one_round = workgroups == -(-tiles // cluster) * cluster
-        shape = LaunchShape((workgroups, 1, 1), one_round) if owner.is_open else None
-        return Prepared(template.launcher, template.at(places, passed, shape), numbers)
+        owner, views = self._owner, views_at(places, self._views)
+        plan = owner.plan_for(views)
+        if plan.variant not in self._templates:
+            own = plan.views(views)
+            self._templates[plan.variant] = owner.template(plan.variant, own, self._on, self._parameters)
+        main = self._templates[plan.variant]
+        if not plan.repacked:
+            return main.at(places, numbers)
+        memory = owner.copies.memory(plan.repacked, views, self._on)
+        prepared = main.at(places_of(plan.views(views, memory)), numbers)
+        return prepared and owner.copies.around(plan.repacked, views, memory, self._on, prepared)
 
 
 class NoTiles(NamedTuple):
@@ -352,54 +486,3 @@ def alignment(v: ArrayView, widest_bytes: int) -> int:
         if extent > 1:
             found |= stride
     return found & -found
-
-
-def maker(key: str, chip: Chip) -> Make:
-    """From the cache, or made anew and kept."""
-
-    def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
-        code = kept(key, variant)
-        if code is None:
-            code = _compiler().code_of(kernel_of(variant), chip, variant)
-            keep(key, variant, code)
-        return code
-
-    return make
-
-
-def _compiler() -> ModuleType:
-    with IMPORTING:
-        from tilewave.backend.nvidia import compiler as nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
-
-    return nvidia_ptx
-
-
-def _launch(code: NvidiaCode, tiles: Kernel) -> GpuLaunch:
-    names = [v.name for v in tiles.body.args if isinstance(v.type, Memory)]
-    symbols = code.symbols
-    slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
-    attributes = (
-        *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
-        *((EarlyStart(),) if code.starts_early else ()),
-    )
-    known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
-    grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)
-    return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
-
-
-def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
-    match argument.kind:
-        case "pointer":
-            return Address(names.index(argument.name))
-        case "stride":
-            return Stride(names.index(argument.name), argument.axis)
-        case "symbol":
-            index = symbols.index(argument.name)
-            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarSlot(index)
-        case "scratch":
-            return ScratchMemory(argument.scratch_bytes)
-    raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
-
-
-def _tiled(m: MapArgument, names: Sequence[str]) -> TiledArray:
-    return TiledArray(names.index(m.name), m.axes, m.box, m.swizzle_bytes)

@@ -9,6 +9,7 @@ from tilewave.analysis.loads import LaneLoads
 from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.program import NvidiaProgram
+from tilewave.backend.nvidia.repacking import ALLOCATED_BYTES, RowCopy
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
@@ -16,8 +17,6 @@ from tilewave.runtime.records import Record, restored
 from tilewave.runtime.saved_file import Contents, Stored
 
 LANES, PLAIN, OFF_LINES = "lanes.ir", "plain.ir", "off_lines.ir"
-ALLOCATED_BYTES = 256
-"""Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
 
 
 def stored_nvidia(build: NvidiaBuild) -> Stored:
@@ -30,13 +29,20 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
     codes: list[dict[str, Any]] = []
     in_rows = Variant(off_lines=build.off_lines is not None) if program.is_open else _in_rows(program)
     variants = {program.for_any: "code_any_strides", in_rows: "code_rows", Variant(): "code"}
+    if program.is_open and program.turned:
+        variants[Variant(is_plain=True)] = "code_whole_rows"
     for variant, name in reversed(variants.items()):
         code = program.code_for(variant)
         members[f"{name}.ptx"] = code.ptx.encode()
         codes.append({"member": name, "variant": {**asdict(variant), "narrow": dict(variant.narrow)}, **code.facts})
+    copies: list[dict[str, Any]] = []
+    for copy in program.copies_needed:
+        code = program.copies.code(copy)
+        members[f"{copy.member}.ptx"] = code.ptx.encode()
+        copies.append({"copy": asdict(copy), **code.facts})
     counted = {f.name: getattr(build.resources, f.name) for f in fields(NvidiaResources) if f.name != "assemble"}
     counted["loads"] = [asdict(x) for x in build.resources.loads]
-    return {"codes": codes, "resources": counted}, members
+    return {"codes": codes, "copies": copies, "resources": counted}, members
 
 
 def _in_rows(program: NvidiaProgram) -> Variant:
@@ -47,7 +53,7 @@ def _in_rows(program: NvidiaProgram) -> Variant:
         for extent in v.type.shape[:0:-1]:
             strides.insert(0, strides[0] * extent)
         views.append(ArrayView(ALLOCATED_BYTES, v.type.shape, tuple(strides), v.type.dtype, "cuda", False, None))
-    return program.variant_for(views)
+    return program.plan_for(views).variant
 
 
 def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild:
@@ -62,10 +68,18 @@ def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild
     shared_lanes = contents.kernel(OFF_LINES) if OFF_LINES in contents.members else None
     sharing = NvidiaBuild(kernel, chip, None, lambda: (shared_lanes, ())) if shared_lanes else None
     off_lines = (lambda: sharing) if sharing else None
-    loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, codes, counted, off_lines)
+    known = about.records("copies") if "copies" in about.fields else ()  # files of older releases have none
+    copies = dict(_loaded_copy(contents, one) for one in known)
+    made = codes, counted, off_lines, bool(copies), copies
+    loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, *made)
     if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
         raise contents.misfit(LANES)
     return loaded
+
+
+def _loaded_copy(contents: Contents, about: Record) -> tuple[RowCopy, NvidiaCode]:
+    copy = restored(RowCopy, about.record("copy"))
+    return copy, NvidiaCode.of(about, contents.text(f"{copy.member}.ptx"))
 
 
 def _loaded_resources(r: Record) -> NvidiaResources:

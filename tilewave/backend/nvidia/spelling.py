@@ -70,6 +70,11 @@ class Nvptx:
     def both(self, f: LlvmFunction, word: str, bit: int, alike: Collection[int]) -> tuple[str, str]:
         return word, self.across(f, word, bit)
 
+    def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
+        if lanes != numbers.LANES:
+            return None
+        return f.call("i1", f"llvm.nvvm.vote.{how}.sync", [("i32", numbers.ALL_LANES), ("i1", truth)])
+
     def barrier(self, f: LlvmFunction) -> None:
         asm(f, "bar.sync 0;")
 

@@ -91,7 +91,7 @@ from tilewave.ir.ops.asynchronous import (
     MakeSignals,
 )
 from tilewave.ir.ops.control import Loop, Role, While, Yield
-from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver
+from tilewave.ir.ops.exchange import HandOver, MakeExchange, TakeOver, TakeOverAll
 from tilewave.ir.ops.kinds import Computed, Pure
 from tilewave.ir.ops.lane import (
     Below,
@@ -100,6 +100,7 @@ from tilewave.ir.ops.lane import (
     Load,
     LoadEach,
     LoadTransposed,
+    LoadUnaligned,
     Matrix,
     MatrixHeld,
     MatrixShared,
@@ -109,6 +110,7 @@ from tilewave.ir.ops.lane import (
     Shuffle,
     Store,
     StoreEach,
+    StoreUnaligned,
     Unset,
     Wave,
 )
@@ -196,6 +198,7 @@ __all__ = [
     "LoadAccumulator",
     "LoadEach",
     "LoadTransposed",
+    "LoadUnaligned",
     "Log",
     "Log2",
     "Log10",
@@ -251,8 +254,10 @@ __all__ = [
     "Sqrt",
     "Store",
     "StoreEach",
+    "StoreUnaligned",
     "Sub",
     "TakeOver",
+    "TakeOverAll",
     "Tanh",
     "TileOf",
     "Unary",

@@ -37,9 +37,11 @@ class HandOver(Op):
     tile: Value
     exchange: Value
     slot: Value
+    wide: int = 1
+    """Its columns fill so many slots, one behind the other."""
 
     def check(self, want: Want) -> None:
-        _want_slot(self, want)
+        _want_slot(self, want, self.wide)
 
     def corresponding(self) -> tuple[tuple[Axis, Axis], ...] | None:
         return _in_slot(self)
@@ -69,19 +71,33 @@ class TakeOver(Op):
         return None if slot is None else (*same_axes(self.result, self.tile), *slot)
 
 
+@dataclass(frozen=True)
+class TakeOverAll(TakeOver):
+    """tile + those in `count` slots, `apart` from each other, in this order; waits for all of them before."""
+
+    apart: Value
+    count: int
+
+    def check(self, want: Want) -> None:
+        super().check(want)
+        want(self.apart.type == INDEX_SCALAR, f"counts slots by an index, not {self.apart.type}")
+
+
 def _in_slot(op: HandOver | TakeOver) -> tuple[tuple[Axis, Axis], ...] | None:
     """The axes of a tile, and those behind the first of what holds many; registers of lanes lie there in no order."""
-    if not isinstance(op.tile.type, Tile):
+    tile = op.tile.type
+    if not isinstance(tile, Tile):
         return None
-    return tuple(((op.tile, i), (op.exchange, i + 1)) for i in range(len(op.tile.type.shape)))
+    same = [i for i, n in enumerate(tile.shape) if n == op.exchange.type.shape[i + 1]]  # slots may hold some columns
+    return tuple(((op.tile, i), (op.exchange, i + 1)) for i in same)
 
 
-def _want_slot(op: HandOver | TakeOver, want: Want) -> None:
+def _want_slot(op: HandOver | TakeOver, want: Want, wide: int = 1) -> None:
     tile, exchange = op.tile.type, op.exchange.type
     both = isinstance(exchange, Exchange) and isinstance(tile, (Tile, Vector))
     want(both, f"moves a tile, {tile}, and an exchange, {exchange}")
     want(op.slot.type == INDEX_SCALAR, f"counts slots by an index, not {op.slot.type}")
-    one = exchange.shape[1:]
+    one = (*exchange.shape[1:-1], exchange.shape[-1] * wide)
     fits = tile.shape == one if isinstance(tile, Tile) else prod(one) % prod(tile.shape) == 0
     want(fits and tile.dtype == exchange.dtype, f"{tile} is not what the slots of {exchange} hold")
 
@@ -90,4 +106,5 @@ OPS: tuple[type[Op], ...] = (
     MakeExchange,
     HandOver,
     TakeOver,
+    TakeOverAll,
 )

@@ -242,6 +242,16 @@ class Store(Op):
         _want_steps(self, self.x.type, want)
 
 
+class LoadUnaligned(Load):
+    """The same for neighbours along the last axis that begin anywhere: aligned chunks of the memory that hold some of
+    them are loaded, and shifted."""
+
+
+class StoreUnaligned(Store):
+    """The same for neighbours along the last axis: they are stored at once where all of them are inside and lie as one
+    access wants it, which each lane finds out as it runs, and else one by one."""
+
+
 @dataclass(frozen=True)
 class LoadEach(Computed):
     """Each register from a position of its own: `at[a]` is a vector of positions along memory axis a; 0 outside."""
@@ -464,6 +474,8 @@ OPS: tuple[type[Op], ...] = (
     Load,
     LoadTransposed,
     Store,
+    LoadUnaligned,
+    StoreUnaligned,
     LoadEach,
     StoreEach,
     Matrix,

@@ -27,8 +27,9 @@ from tilewave.lower.cpu.arguments import (
 from tilewave.lower.cpu.memory import is_number, times
 from tilewave.lower.cpu.prepack import write_prepack
 from tilewave.lower.cpu.registers import RegisterTiles, RowVectors
-from tilewave.lower.cpu.scratch import ComputedTile, ScratchTile, ScratchTiles, WorkerMemory, fused_values
+from tilewave.lower.cpu.scratch import ComputedTile, ProductTile, ScratchTile, ScratchTiles, WorkerMemory
 from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.cpu.tile_uses import TileUses, tile_uses
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
 from tilewave.lower.numbers import elementwise, in_memory, literal, stored
 
@@ -135,6 +136,7 @@ class _Body:
         self.kernel, self.slots, self.target, self.room = kernel, slots, target, room
         self.f = LlvmFunction(module, "workgroup", TASK)
         self.ranges = Ranges(kernel)
+        self.uses = tile_uses(kernel.body) if room is Room.MEMORY else TileUses()
         self.values: dict[Value, Any] = {}
         self.tiles: Any = RegisterTiles(self.f, target)
 
@@ -157,7 +159,7 @@ class _Body:
             self.scratch = WorkerMemory(f, f.value(f"getelementptr i8, ptr {base}, i64 {offset}"))
         if self.room is Room.MEMORY:
             assert self.scratch
-            self.tiles = ScratchTiles(f, self.scratch, self.target, fused_values(self.kernel.body))
+            self.tiles = ScratchTiles(f, self.scratch, self.target, self.uses)
         unit = self.target.matrix_unit if uses_matrix_unit(self.kernel) else None
         if unit:
             unit.begin(f)
@@ -217,7 +219,8 @@ class _Body:
         self.give(op, self.tiles.shift(op, self.values[op.x]))
 
     def read(self, op: ir.Read) -> None:
-        self.give(op, self.tiles.read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
+        read = self.tiles.operand if op.result in self.uses.operands else self.tiles.read
+        self.give(op, read(self.values[op.memory], self.taken(op.at), op.axes, op.result.type))
 
     def write_tile(self, op: ir.Write) -> None:
         self.tiles.write(self.values[op.memory], self.taken(op.at), op.axes, self.values[op.tile])
@@ -232,7 +235,11 @@ class _Body:
         self.give(op, load_packed(self.f, op.result, self.slots))
 
     def multiply(self, op: ir.Mma) -> None:
-        self.give(op, self.tiles.multiply(*self.taken((op.a, op.b, op.acc))))
+        found = self.tiles.multiply(*self.taken((op.a, op.b, op.acc)))
+        if isinstance(found, ProductTile) and op.result not in self.uses.finished:
+            carried = self.uses.accumulated.get(op.result)
+            found = self.tiles.stored(found, None if carried is None else self.values[carried])
+        self.give(op, found)
 
     def matrix_unit(self, op: Op) -> None:
         """Sums in the matrix unit are named by nothing but their kind: it holds one block of them."""

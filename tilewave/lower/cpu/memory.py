@@ -66,6 +66,13 @@ def times(f: LlvmFunction, a: str, b: int) -> str:
     return a if b == 1 else f.value(f"mul i64 {a}, {b}")
 
 
+def product(f: LlvmFunction, a: str, b: str) -> str:
+    """a · b, where either may be known."""
+    if is_number(b):
+        return times(f, a, int(b))
+    return times(f, b, int(a)) if is_number(a) else f.value(f"mul i64 {a}, {b}")
+
+
 def parts(f: LlvmFunction, a: str, b: int) -> str:
     """How many whole parts of b there are in a length, which may be known."""
     if is_number(a):

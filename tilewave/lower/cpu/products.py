@@ -7,7 +7,7 @@ For that, elements of b with one k stand side by side: b is turned where it does
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tilewave.ir.types import DType, Tile
@@ -28,12 +28,23 @@ class TileInMemory(Protocol):
     def address(self, f: LlvmFunction, index: Sequence[str]) -> str: ...
 
 
+class TileOfElements(Protocol):
+    @property
+    def type(self) -> Tile: ...
+
+    def element(self, f: LlvmFunction, index: Sequence[str], lanes: int = 1) -> str: ...
+
+
+Put = Callable[[Sequence[str], str, int], None]
+"""What is done with sums: at an index, some side by side, so many."""
+
+
 def multiply_tiles(
-    f: LlvmFunction, target: CpuTarget, a: TileInMemory, turned: TileInMemory, acc: TileInMemory, out: TileInMemory
+    f: LlvmFunction, target: CpuTarget, a: TileInMemory, turned: TileInMemory, acc: TileOfElements, put: Put
 ) -> None:
-    """out = acc + a · b, where rows of `turned` are those of b for one k; all of one dtype, rows side by side."""
-    *batch, rows, columns = out.type.shape
-    dtype, depth = out.type.dtype, a.type.shape[-1]
+    """Put acc + a · b, where rows of `turned` are those of b for one k; all of one dtype, rows side by side."""
+    *batch, rows, columns = acc.type.shape
+    dtype, depth = acc.type.dtype, a.type.shape[-1]
     lanes = lanes_of(target, dtype, columns)
     high = next(n for n in range(min(rows, ROWS), 0, -1) if rows % n == 0)
     wide = next(n for n in range(VECTORS, 0, -1) if columns % (n * lanes) == 0)
@@ -57,9 +68,9 @@ def multiply_tiles(
                     found.append((kind, target.multiply_add(f, kind, factor, line, before, dtype)))
             return found
 
-        begin = [(kind, load(f, dtype, acc.address(f, [*outer, *place]), lanes)) for place in places]
+        begin = [(kind, acc.element(f, [*outer, *place], lanes)) for place in places]
         for place, (_, sum_) in zip(places, f.loop(str(depth), begin, step), strict=True):
-            store(f, dtype, sum_, out.address(f, [*outer, *place]), lanes)
+            put([*outer, *place], sum_, lanes)
 
     for_each(f, (*batch, rows // high, columns // (wide * lanes)), block)
 

@@ -5,20 +5,19 @@ The way for kernels whose tiles cannot be cut into register blocks; LLVM vectori
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewave.ir.core import Block, Op, Value
-from tilewave.ir.ops import Elementwise, Reduce, Scatter, Shift, Write
-from tilewave.ir.rewrite import walk
+from tilewave.ir.core import Op
+from tilewave.ir.ops import Reduce, Shift
 from tilewave.ir.types import DType, Memory, Tile
 from tilewave.lower.cpu.loops import for_each
-from tilewave.lower.cpu.memory import Place, add, inside, load, store, times, whole_inside, zero
-from tilewave.lower.cpu.products import multiply_tiles, turn
+from tilewave.lower.cpu.memory import Place, add, all_of, inside, load, product, store, times, whole_inside, zero
+from tilewave.lower.cpu.products import Put, multiply_tiles, turn
 from tilewave.lower.cpu.reductions import Combine, Flat, combining, lane_by_lane, regrouped, without_axis
 from tilewave.lower.cpu.target import CpuTarget, Panel
+from tilewave.lower.cpu.tile_uses import TileUses
 from tilewave.lower.llvm import LlvmFunction, Typed, splat, vector
 from tilewave.lower.numbers import Known, cast, elementwise, in_memory, literal, splat_constant, stored
 
@@ -35,13 +34,26 @@ class ScratchTile:
     pointer: str
     order: tuple[int, ...] = ()
     """The axes as they lie in memory, the one whose elements stand side by side last."""
+    strides: tuple[str, ...] = ()
+    """Of its axes, where it lies in a larger memory."""
 
     @property
     def dtype(self) -> DType:
         return self.type.dtype
 
+    @property
+    def lying(self) -> ScratchTile:
+        """The same memory, its axes as they lie there."""
+        order = self.order or tuple(range(len(self.type.shape)))
+        kind = Tile(tuple(self.type.shape[axis] for axis in order), self.dtype)
+        return ScratchTile(kind, self.pointer, (), tuple(self.strides[axis] for axis in order if self.strides))
+
     def address(self, f: LlvmFunction, index: Sequence[str]) -> str:
         number = "0"
+        if self.strides:
+            for i, stride in zip(index, self.strides, strict=True):
+                number = add(f, number, product(f, i, stride))
+            return f.value(f"getelementptr {in_memory(self.dtype)}, ptr {self.pointer}, i64 {number}")
         for axis in self.order or range(len(self.type.shape)):
             scaled = number if number == "0" else f.value(f"mul nuw nsw i64 {number}, {self.type.shape[axis]}")
             number = add(f, scaled, index[axis])
@@ -80,6 +92,19 @@ class ComputedTile:
 HeldTile = ScratchTile | ComputedTile
 
 
+@dataclass(frozen=True)
+class ProductTile:
+    """Sums of a product that are computed when it is known what is made of them."""
+
+    type: Tile
+    each: Callable[[Put], None]
+    """Computes all, and gives some at a time."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
 class WorkerMemory:
     """The memory of a worker's own; `bytes` is how much of it was taken."""
 
@@ -101,8 +126,8 @@ class WorkerMemory:
 class ScratchTiles:
     """How each op on tiles is said when tiles are in memory."""
 
-    def __init__(self, f: LlvmFunction, memory: WorkerMemory, target: CpuTarget, fused: Set[Value]) -> None:
-        self.f, self.memory, self.target, self.fused = f, memory, target, fused
+    def __init__(self, f: LlvmFunction, memory: WorkerMemory, target: CpuTarget, uses: TileUses) -> None:
+        self.f, self.memory, self.target, self.uses = f, memory, target, uses
 
     def new(self, kind: Tile) -> ScratchTile:
         return ScratchTile(kind, self.memory.take(kind.shape, kind.dtype))
@@ -139,16 +164,34 @@ class ScratchTiles:
         text = literal(value, kind.dtype)
         return ComputedTile(kind, lambda f, index, lanes: splat_constant(stored(kind.dtype), text, lanes))
 
-    def elementwise(self, op: Op, operands: list[HeldTile | str], kind: Tile, known: Known) -> HeldTile:
+    def elementwise(
+        self, op: Op, operands: list[HeldTile | ProductTile | str], kind: Tile, known: Known
+    ) -> HeldTile | ProductTile:
         like = [x for x in operands if not isinstance(x, str)][-1]
+        product = next((x for x in operands if isinstance(x, ProductTile)), None)
+        others = [self.stored(x) if isinstance(x, ProductTile) and x is not product else x for x in operands]
 
-        def compute(f: LlvmFunction, index: Sequence[str], lanes: int) -> str:
-            # Of numbers, a condition alone stands beside tiles: it chooses for all of them.
-            parts = [splat(f, "i1", x, lanes) if isinstance(x, str) else x.element(f, index, lanes) for x in operands]
+        def part(x: HeldTile | ProductTile | str, index: Sequence[str], lanes: int, sums: str) -> str:
+            if isinstance(x, str):  # of numbers, a condition alone stands beside tiles: it chooses for all of them
+                return splat(self.f, "i1", x, lanes)
+            return sums if isinstance(x, ProductTile) else x.element(self.f, index, lanes)
+
+        def compute(f: LlvmFunction, index: Sequence[str], lanes: int, sums: str = "") -> str:
+            parts = [part(x, index, lanes, sums) for x in others]
             return elementwise(f, op, parts, like.dtype, lanes, known)
 
+        if product is not None:
+            each = product.each
+            made = ProductTile(kind, lambda put: each(lambda at, x, n: put(at, compute(self.f, at, n, x), n)))
+            return made if op.result in self.uses.finished else self.stored(made)
         computed = ComputedTile(kind, compute)
-        return computed if op.result in self.fused else self.kept(computed)
+        return computed if op.result in self.uses.fused else self.kept(computed)
+
+    def stored(self, x: ProductTile, out: ScratchTile | None = None) -> ScratchTile:
+        """Its elements in memory, in a tile of its own unless another is given."""
+        tile = out or self.new(x.type)
+        x.each(lambda index, some, lanes: tile.put(self.f, index, some, lanes))
+        return tile
 
     def broadcast(self, x: HeldTile | str, axes: tuple[int, ...], kind: Tile) -> ComputedTile:
         if isinstance(x, str):
@@ -271,6 +314,27 @@ class ScratchTiles:
         f.when(inside, lambda: for_each(f, lying.shape, copy), lambda: for_each(f, lying.shape, guarded))
         return ScratchTile(kind, tile.pointer, () if order == tuple(range(len(axes))) else order)
 
+    def operand(self, place: Place, at: Sequence[str], axes: tuple[int, ...], kind: Tile) -> ScratchTile:
+        """What a product takes, where it lies in its memory; a copy where it hangs over the edge or lies in no rows."""
+        f, order = self.f, tuple(sorted(range(len(axes)), key=lambda i: axes[i]))
+        extents = [kind.shape[axes.index(a)] if a in axes else 1 for a in range(place.type.rank)]
+        in_rows = f.value(f"icmp eq i64 {place.strides[axes[order[-1]]]}, 1")
+        inside = whole_inside(f, at, extents, place.extents)
+
+        def there() -> list[Typed]:
+            pointer = place.address(f, at)
+            return [("ptr", pointer), *(("i64", place.strides[axes[i]]) for i in order[:-1])]
+
+        def copied() -> list[Typed]:
+            copy = self.read(place, at, axes, kind).lying
+            strides = [str(prod(copy.type.shape[i + 1 :])) for i in range(len(order) - 1)]
+            return [("ptr", copy.pointer), *(("i64", stride) for stride in strides)]
+
+        (_, pointer), *found = f.choose(all_of(f, [in_rows, inside]), there, copied)
+        strides = dict(zip(order, (*(stride for _, stride in found), "1"), strict=True))
+        sorted_already = order == tuple(range(len(axes)))
+        return ScratchTile(kind, pointer, () if sorted_already else order, tuple(strides[i] for i in range(len(axes))))
+
     def write(self, place: Place, at: Sequence[str], axes: tuple[int, ...], tile: HeldTile) -> None:
         self.scatter(place, tile, lambda index: self.position(at, axes, index))
 
@@ -306,22 +370,20 @@ class ScratchTiles:
 
         for_each(f, tile.type.shape, element)
 
-    def multiply(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile:
-        sums = self.kept(acc)
+    def multiply(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile | ProductTile:
         if isinstance(a, Panel) or isinstance(b, Panel):
-            return self.multiply_panels(a, b, sums)
-        out = self.new(acc.type)
+            return self.multiply_panels(a, b, acc)
         rows, columns = (self.widened(self.kept(x), acc.dtype) for x in (a, b))
-        multiply_tiles(self.f, self.target, self.in_rows(rows), self.turned(columns), self.in_rows(sums), out)
-        return out
+        left, right = self.in_rows(rows), self.turned(columns)
+        return ProductTile(acc.type, lambda put: multiply_tiles(self.f, self.target, left, right, acc, put))
 
     def widened(self, x: ScratchTile, dtype: DType) -> ScratchTile:
         """Its elements in another dtype, lying as they did."""
         if x.dtype == dtype:
             return x
-        f, lying = self.f, [x.type.shape[axis] for axis in x.order or range(len(x.type.shape))]
-        old, new = ScratchTile(Tile(tuple(lying), x.dtype), x.pointer), self.new(Tile(tuple(lying), dtype))
-        for_each(f, lying, lambda index: new.put(f, index, cast(f, old.element(f, index), x.dtype, dtype, 1)))
+        f, old = self.f, x.lying
+        new = self.new(Tile(old.type.shape, dtype))
+        for_each(f, new.type.shape, lambda index: new.put(f, index, cast(f, old.element(f, index), x.dtype, dtype, 1)))
         return ScratchTile(Tile(x.type.shape, dtype), new.pointer, x.order)
 
     def turned(self, b: ScratchTile) -> ScratchTile:
@@ -329,7 +391,7 @@ class ScratchTiles:
         *batch, rows, columns = b.type.shape
         kind, last = Tile((*batch, columns, rows), b.dtype), len(batch)
         if b.order == (*range(last), last + 1, last):
-            return ScratchTile(kind, b.pointer)
+            return ScratchTile(kind, b.pointer, (), b.lying.strides)
         out = self.new(kind)
         turn(self.f, self.target, self.in_rows(b), out)
         return out
@@ -338,7 +400,7 @@ class ScratchTiles:
         """The same tile in memory, its last axis side by side."""
         return x if isinstance(x, ScratchTile) and not x.order else self.copied(x)
 
-    def multiply_panels(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: ScratchTile) -> ScratchTile:
+    def multiply_panels(self, a: HeldTile | Panel, b: HeldTile | Panel, acc: HeldTile) -> ScratchTile:
         f, kind = self.f, acc.type
         depth = a.depth if isinstance(a, Panel) else a.type.shape[-1]
         wide = stored(kind.dtype)
@@ -382,26 +444,6 @@ def factor(f: LlvmFunction, x: HeldTile | Panel, index: Sequence[str]) -> str:
     number = add(f, f.value(f"mul i64 {group}, {x.rows}"), row)
     number = add(f, f.value(f"mul i64 {number}, {x.group}"), within)
     return load(f, x.dtype, f.value(f"getelementptr {in_memory(x.dtype)}, ptr {x.pointer}, i64 {number}"))
-
-
-def fused_values(body: Block) -> set[Value]:
-    """What one op alone uses, element by element, in the block that makes it: it needs no memory."""
-    uses = Counter(v for op in walk(body) for v in op.operands)
-    return {v for block in _blocks(body) for v in _used_in_place(block) if uses[v] == 1}
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for inner in op.blocks:
-            yield from _blocks(inner)
-
-
-def _used_in_place(block: Block) -> Iterator[Value]:
-    made = {v for op in block.ops if isinstance(op, Elementwise) for v in op.results if isinstance(v.type, Tile)}
-    for op in block.ops:
-        if isinstance(op, (Elementwise, Write, Scatter)):
-            yield from (v for v in op.operands if v in made)
 
 
 def _one_by_one(

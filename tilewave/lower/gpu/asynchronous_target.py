@@ -152,6 +152,14 @@ class AsynchronousTarget(Protocol):
         """What this wave stored is seen by whoever finds the flag, an address in global memory, raised."""
         ...
 
+    def fill_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
+        """The same with a flag for each lane of which `has_one` is 1."""
+        ...
+
+    def empty_each(self, f: LlvmFunction, flag: str, has_one: str) -> None:
+        """This wave waits until all flags are raised, one for each lane; those of which `has_one` is 1 lower theirs."""
+        ...
+
     def empty(self, f: LlvmFunction, flag: str) -> None:
         """This wave waits until the flag is raised, sees what was stored before, and lowers it."""
         ...

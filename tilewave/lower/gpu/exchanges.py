@@ -39,47 +39,85 @@ class Exchanges:
         match op:
             case ir.MakeExchange():
                 pass  # the launch made it
-            case ir.HandOver(tile, exchange, slot):
-                self.hand_over(tile, exchange, slot)
+            case ir.HandOver(tile, exchange, slot, wide):
+                self.hand_over(tile, exchange, slot, wide)
+            case ir.TakeOverAll(tile, exchange, slot, apart, count):
+                self.n.vectors[op.result] = self.take_over_all(tile, exchange, slot, apart, count)
             case ir.TakeOver(tile, exchange, slot):
                 self.n.vectors[op.result] = self.take_over(tile, exchange, slot)
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
 
-    def hand_over(self, tile: Value, exchange: Value, slot: Value) -> None:
+    def hand_over(self, tile: Value, exchange: Value, slot: Value, wide: int) -> None:
         x = regrouped(self.f, self.n.vector(tile), TOGETHER)
-        for part, where in zip(x.parts, self.places(x, exchange, slot), strict=True):
-            self.f.do(f"store {x.type} {part}, {self.n.target.global_pointer} {where}, align {self.bytes(x)}")
-        self.target.fill(self.f, self.flag(exchange, slot))
+        each, first = len(x.parts) // wide, self.number(slot)
+        for i in range(wide):
+            for part, where in zip(
+                x.parts[i * each :], self.places(each, x, exchange, self.behind(first, i)), strict=False
+            ):
+                self.f.do(f"store {x.type} {part}, {self.n.target.global_pointer} {where}, align {self.bytes(x)}")
+        if wide == 1:
+            self.target.fill(self.f, self.flag(exchange, first))
+        else:
+            mine, has_one = self.one_of(first, "1", wide)
+            self.target.fill_each(self.f, self.flag(exchange, mine), has_one)
 
     def take_over(self, tile: Value, exchange: Value, slot: Value) -> Held:
         x = regrouped(self.f, self.n.vector(tile), TOGETHER)
-        self.target.empty(self.f, self.flag(exchange, slot))
+        number = self.number(slot)
+        self.target.empty(self.f, self.flag(exchange, number))
+        return self.added(x, exchange, number)
+
+    def take_over_all(self, tile: Value, exchange: Value, slot: Value, apart: Value, count: int) -> Held:
+        """Each lane waits for a flag of its own, so that all are awaited at once; then all parts are loaded."""
+        x = regrouped(self.f, self.n.vector(tile), TOGETHER)
+        first, far = self.number(slot), self.number(apart)
+        for done in range(0, count, self.lanes):
+            begin = self.f.value(f"add i32 {first}, {self.f.value(f'mul i32 {far}, {done}')}")
+            mine, has_one = self.one_of(begin, far, min(self.lanes, count - done))
+            self.target.empty_each(self.f, self.flag(exchange, mine), has_one)
+        for i in range(count):
+            x = self.added(x, exchange, self.f.value(f"add i32 {first}, {self.f.value(f'mul i32 {far}, {i}')}"))
+        return x
+
+    def added(self, x: Held, exchange: Value, slot: str) -> Held:
+        """With what lies in a slot."""
         add = "fadd" if x.kind == "float" else "add"
         parts = []
-        for part, where in zip(x.parts, self.places(x, exchange, slot), strict=True):
+        for part, where in zip(x.parts, self.places(len(x.parts), x, exchange, slot), strict=True):
             other = self.f.value(f"load {x.type}, {self.n.target.global_pointer} {where}, align {self.bytes(x)}")
             parts.append(self.f.value(f"{add} {x.type} {part}, {other}"))
         return Held(x.shape, x.kind, TOGETHER, tuple(parts))
 
+    def one_of(self, first: str, apart: str, count: int) -> tuple[str, str]:
+        """A slot for each lane, and whether it has it alone: of `count`, the last is for all the rest, too."""
+        lane = self.n.target.lane(self.f)
+        inside = self.f.value(f"icmp ult i32 {lane}, {count}")
+        which = self.f.value(f"select i1 {inside}, i32 {lane}, i32 {count - 1}")
+        far = self.f.value(f"mul i32 {which}, {apart}")
+        return self.f.value(f"add i32 {first}, {far}"), self.f.value(f"zext i1 {inside} to i32")
+
     # -- where
 
-    def places(self, x: Held, exchange: Value, slot: Value) -> list[str]:
-        """Of each part of this lane's registers."""
+    def behind(self, slot: str, count: int) -> str:
+        return self.f.value(f"add i32 {slot}, {count}") if count else slot
+
+    def places(self, count: int, x: Held, exchange: Value, slot: str) -> list[str]:
+        """Of each of `count` parts of this lane's registers, which a slot holds."""
         kind = exchange.type
         assert isinstance(kind, Exchange)
-        far = self.scaled(self.number(slot), prod(kind.shape[1:]) * kind.dtype.bytes)
-        wave = self.scaled(self.n.target.wave(self.f), len(x.parts) * self.lanes * self.bytes(x))
+        far = self.scaled(slot, prod(kind.shape[1:]) * kind.dtype.bytes)
+        wave = self.scaled(self.n.target.wave(self.f), count * self.lanes * self.bytes(x))
         lane = self.scaled(self.n.target.lane(self.f), self.bytes(x))
         first = self.f.value(f"add i64 {self.f.value(f'add i64 {far}, {wave}')}, {lane}")
         begin = self.at(f"%{exchange.name}", first)
-        return [self.at(begin, str(i * self.lanes * self.bytes(x))) for i in range(len(x.parts))]
+        return [self.at(begin, str(i * self.lanes * self.bytes(x))) for i in range(count)]
 
-    def flag(self, exchange: Value, slot: Value) -> str:
+    def flag(self, exchange: Value, slot: str) -> str:
         kind = exchange.type
         assert isinstance(kind, Exchange)
         before = self.at(f"%{exchange.name}", str(prod(kind.shape) * kind.dtype.bytes))
-        number = self.f.value(f"mul i32 {self.number(slot)}, {self.waves}")
+        number = self.f.value(f"mul i32 {slot}, {self.waves}")
         number = self.f.value(f"add i32 {number}, {self.n.target.wave(self.f)}")
         return self.at(before, self.scaled(number, FLAG_BYTES))
 

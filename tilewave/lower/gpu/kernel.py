@@ -29,6 +29,7 @@ from tilewave.lower.gpu.products import multiply
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.shared import SharedAccess, SharedPlace
 from tilewave.lower.gpu.target import LaneTarget
+from tilewave.lower.gpu.unaligned import load_unaligned, store_unaligned, takes_blocks
 from tilewave.lower.gpu.values import Held, cut, regrouped
 from tilewave.lower.launch_arguments import KernelArgument, MapArgument, Reach
 from tilewave.lower.llvm import LlvmFunction, Module, Typed
@@ -310,6 +311,13 @@ class _Body:
         place = self.places[op.memory]
         memory = self.global_memory if isinstance(place, GlobalPlace) else self.shared_memory
         match op:
+            case ir.LoadUnaligned() if self.takes_blocks(op, place, op.result.type.shape):
+                assert isinstance(place, GlobalPlace)
+                loaded = load_unaligned(self.global_memory, op, place)
+                self.registers.vectors[op.result] = self.from_memory(loaded, op.result)
+            case ir.StoreUnaligned(x) if self.takes_blocks(op, place, x.type.shape):
+                assert isinstance(place, GlobalPlace)
+                store_unaligned(self.global_memory, op, self.to_memory(x), place)
             case ir.Load():
                 self.registers.vectors[op.result] = self.from_memory(memory.load(op, place), op.result)  # type: ignore[arg-type]
             case ir.LoadTransposed():
@@ -324,6 +332,15 @@ class _Body:
                 memory.store_each(op, self.to_memory(x), place)  # type: ignore[arg-type]
             case _:
                 raise NotImplementedError(f"{op.loc}: cannot lower {op.name}")
+
+    def takes_blocks(
+        self,
+        op: ir.LoadUnaligned | ir.StoreUnaligned,
+        place: GlobalPlace | SharedPlace,
+        shape: tuple[int, ...],
+    ) -> bool:
+        """Windows find out by themselves what is inside; they move such chunks element by element."""
+        return isinstance(place, GlobalPlace) and self.target.windows is None and takes_blocks(op, place, shape)
 
     def bring(self, op: ir.CopyAsyncChunks | ir.AwaitAsync) -> None:
         assert self.brought is not None, f"{op.loc}: {self.kernel.name} brings nothing, or its machine cannot"
@@ -457,7 +474,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Overlay: _Body.overlay,
     **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),
     **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.GroupProduct), _Body.asynchronous),
-    **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver), _Body.exchange),
+    **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver, ir.TakeOverAll), _Body.exchange),
     **dict.fromkeys((ir.Barrier, ir.Scheduling), _Body.order),
     ir.Loop: _Body.repeat,
     ir.While: _Body.repeat_while,

@@ -25,6 +25,7 @@ from tilewave.lower.gpu.ranges import INT32, within
 from tilewave.lower.gpu.registers import Registers
 from tilewave.lower.gpu.values import Held, cut, held, join, regrouped
 from tilewave.lower.launch_arguments import LARGEST_WINDOW, Reach
+from tilewave.lower.llvm import LlvmFunction
 from tilewave.lower.numbers import in_memory
 
 OUTSIDE = str(-(1 << 31))
@@ -140,7 +141,7 @@ class GlobalAccess:
         for _, pieces in chunks.finer(fine):
             raw = RAW[fine * place.bytes]
             loaded = [reached.load(raw, at) for at in pieces]
-            parts.append(join(self.f, [self._from_raw(x, raw, kind, fine) for x in loaded], kind, fine))
+            parts.append(join(self.f, [from_raw(self.f, x, raw, kind, fine) for x in loaded], kind, fine))
         return Held(shape, kind, chunks.width, tuple(parts))
 
     def store(self, op: Store, x: Held, place: GlobalPlace) -> None:
@@ -156,7 +157,7 @@ class GlobalAccess:
         raw = RAW[fine * place.bytes]
         for part, (_, pieces) in zip(regrouped(self.f, x, chunks.width).parts, chunks.finer(fine), strict=True):
             for piece, at in zip(cut(self.f, part, x.kind, chunks.width, fine), pieces, strict=True):
-                out = self._to_raw(piece, raw, x.kind, fine)
+                out = to_raw(self.f, piece, raw, x.kind, fine)
                 reached.store(raw, out, at)
 
     def load_each(self, op: LoadEach, place: GlobalPlace) -> Held:
@@ -298,15 +299,17 @@ class GlobalAccess:
         else:
             write()
 
-    # -- words
 
-    def _from_raw(self, x: str, raw: str, kind: str, width: int) -> str:
-        to = held(kind, width)
-        return x if raw == to else self.f.value(f"bitcast {raw} {x} to {to}")
+def from_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
+    """What a load moved, as lanes hold it."""
+    to = held(kind, width)
+    return x if raw == to else f.value(f"bitcast {raw} {x} to {to}")
 
-    def _to_raw(self, x: str, raw: str, kind: str, width: int) -> str:
-        of = held(kind, width)
-        return x if raw == of else self.f.value(f"bitcast {of} {x} to {raw}")
+
+def to_raw(f: LlvmFunction, x: str, raw: str, kind: str, width: int) -> str:
+    """What lanes hold, as a store moves it."""
+    of = held(kind, width)
+    return x if raw == of else f.value(f"bitcast {of} {x} to {raw}")
 
 
 class ArrayWindow:

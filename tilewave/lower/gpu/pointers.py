@@ -35,7 +35,7 @@ class Pointers:
         return gcd(chunks.width, most, whole, there, self.sums[self.inner].divisor(), *begins)
 
     def load(self, raw: str, at: tuple[int, ...]) -> str:
-        f, condition, where = self.f, self._condition(at), self._pointer(at)
+        f, condition, where = self.f, self.condition(at), self.pointer(at)
         if condition and self.place.is_written:
             return self.m.load_if(condition, raw, lambda: self._loaded(raw, where))
         if condition:  # the array's first element is always there to be loaded, and thrown away
@@ -47,7 +47,7 @@ class Pointers:
         return self.f.value(f"load {raw}, {self.kind} {where}, align {_bytes(raw)}")
 
     def store(self, raw: str, x: str, at: tuple[int, ...]) -> None:
-        condition, where = self._condition(at), self._pointer(at)
+        condition, where = self.condition(at), self.pointer(at)
 
         def write() -> None:
             self.f.do(f"store {raw} {x}, {self.kind} {where}, align {_bytes(raw)}")
@@ -57,7 +57,7 @@ class Pointers:
         else:
             write()
 
-    def _pointer(self, at: tuple[int, ...]) -> str:
+    def pointer(self, at: tuple[int, ...]) -> str:
         row = at[:-1]
         if row not in self.rows:
             self.rows[row] = self._row(row)
@@ -92,13 +92,13 @@ class Pointers:
     def _bits(self, part: Affine) -> int:
         return 32 if within(bounds(part, self.n.positions), INT32) else 64
 
-    def _condition(self, at: tuple[int, ...]) -> str:
+    def condition(self, at: tuple[int, ...]) -> str:
         """Whether this lane's elements `at` from the first are inside; nothing where they surely are."""
-        truths = [self._is_inside(axis, at[axis]) for axis in self.op.guard]
+        truths = [self.is_inside(axis, at[axis]) for axis in self.op.guard]
         truths += filter(None, (self.m.is_there(self.op, axis, step) for axis, step in enumerate(at)))
         return self.m.all_of([*map(self.n.truth, self.op.mask), *truths])
 
-    def _is_inside(self, axis: int, step: int) -> str:
+    def is_inside(self, axis: int, step: int) -> str:
         if (axis, step) not in self.inside:
             whole = self.sums[axis].plus(step)
             bits = self._bits(whole)

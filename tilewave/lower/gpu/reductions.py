@@ -12,7 +12,7 @@ from tilewave.analysis.ranges import ANY
 from tilewave.ir.core import Value
 from tilewave.ir.ops import ReduceHalves, ReduceLanes, ReduceRegisters, Reduction
 from tilewave.ir.ops.reduction import COMBINED_BY
-from tilewave.ir.types import I32, I64, INDEX, Vector
+from tilewave.ir.types import BOOL, I32, I64, INDEX, Vector
 from tilewave.lower.gpu.arithmetic import LaneArithmetic
 from tilewave.lower.gpu.conversions import Conversions
 from tilewave.lower.gpu.target import LaneTarget
@@ -75,6 +75,19 @@ class Reductions:
     # -- between lanes
 
     def lanes(self, op: ReduceLanes, x: Held) -> Held:
+        return self.voted(op, x) or self.exchanged(op, x)
+
+    def voted(self, op: ReduceLanes, x: Held) -> Held | None:
+        """Of truth values of all lanes, where the machine asks them at once."""
+        if op.x.type.dtype != BOOL:
+            return None
+        votes = [self.target.vote(self.f, op.how, one, 1 << len(op.bits)) for one in self.singles(x)]
+        if None in votes:
+            return None
+        whole = Held(x.shape, x.kind, 1, tuple(vote for vote in votes if vote is not None))
+        return regrouped(self.f, whole, x.width)
+
+    def exchanged(self, op: ReduceLanes, x: Held) -> Held:
         conversions = Conversions(self.f, self.target)
         in_a_word = max(1, WORD_BITS // BITS[x.kind])  # what moves between lanes, and can be part of an instruction
         x = regrouped(self.f, x, min(in_a_word, natural_width(op.result.type.shape, x.kind)))

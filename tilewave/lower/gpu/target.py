@@ -136,6 +136,10 @@ class LaneTarget(Protocol):
         differ in the bits `alike` have the same."""
         ...
 
+    def vote(self, f: LlvmFunction, how: str, truth: str, lanes: int) -> str | None:
+        """Whether it holds in `all` of so many lanes, or in `any`; None where the machine cannot ask them at once."""
+        ...
+
     def barrier(self, f: LlvmFunction) -> None: ...
 
     def order_lanes(self, f: LlvmFunction) -> None:

@@ -1,0 +1,169 @@
+"""Same bits whatever the batch: proved of the kernels for which it holds, and refused, with the line, of the others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernels import BLOCK_M, G, K, M, N, check_product, gemm, poisoned, random_array, sizes
+
+from tilewave import *
+from tilewave.analysis.sum_orders import sum_orders
+from tilewave.backend.nvidia.build import build_with, copying_passes
+from tilewave.compile import compile_with
+from tilewave.errors import ConstraintError
+from tilewave.ir.core import ONE_ORDER
+from tilewave.machine.chips import SM_90A
+from tilewave.pipeline.one_order import judged
+from tilewave.pipeline.runner import pass_name
+
+TARGETS = ["cpu", "numpy", "gfx942", "gfx950", "sm_90a"]
+MANY = sizes(2048, 2304, 8192, 128, 128, 64)
+"""288 tiles: two whole rounds of an H200, and 24 tiles that would be shared."""
+
+
+def compiled(subs, target, kernel=None, **more):
+    options = WaveCompileOptions(subs=subs, target=target, batch_invariant=True, **more)
+    return wave_compile(options, kernel or gemm())
+
+
+def proofs(one):
+    return [row.what for row in one.why() if row.step == "batch_invariant"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_product_is_proved_for_every_target(target):
+    one = compiled(sizes(300, 200, 100), target)
+    (said,) = proofs(one)
+    assert said == (
+        "proved: every element of every tile is summed in 4 steps of 32, one after the other, whatever the other sizes"
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_open_sizes_are_proved_by_the_depth_alone(target):
+    subs = {s: v for s, v in sizes(1, 1, 1).items() if s not in (M, N, K)}
+    (said,) = proofs(compiled(subs, target))
+    assert "summed in as many steps of 32 as cover its depth, one after the other" in said
+
+
+def test_without_the_option_hopper_s_sums_depend_on_the_tile():
+    """The proof is of what passes leave: with those that share tiles and turn round in K there is none."""
+    one = wave_compile(WaveCompileOptions(subs=MANY, target="sm_90a"), gemm())
+    found, broken = sum_orders(judged(one.kernel, one.build.steps))
+    assert found == () and {why.what.split(" depends")[0] for why in broken} == {"how many steps this sum takes"}
+
+
+def test_with_it_both_passes_decline_and_say_so():
+    why = compiled(MANY, "sm_90a").why()
+    said = {row.step: row.what for row in why}
+    assert said["split_last_round"] == "sums are to be added in one order, so tiles of the last round are not shared"
+    assert said["alternate_depth"] == (
+        "sums are to be added in one order, so every tile walks its depth from the begin"
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_out", "told"),
+    [
+        ("split_last_round", "in which order this sum reads a depends on which tile it is"),
+        ("alternate_depth", "how many steps this sum takes depends on which tile it is"),
+    ],
+)
+def test_a_list_of_passes_that_breaks_it_is_refused(left_out, told):
+    def build(tiles, places):
+        passes = [p for p in copying_passes(SM_90A, places) if pass_name(p) != left_out]
+        return build_with(replace(tiles, sums=""), SM_90A, passes)
+
+    options = WaveCompileOptions(subs=MANY, target="sm_90a", batch_invariant=True)
+    with pytest.raises(ConstraintError, match=f"gemm is not batch invariant: {told}"):
+        compile_with(options, gemm(), build)
+
+
+def test_a_kernel_whose_steps_depend_on_the_tile_is_refused_at_its_line():
+    @wave(
+        [
+            WorkgroupConstraint(M, 16, 0),
+            WorkgroupConstraint(N, 16, 1),
+            TilingConstraint(K, 16, iters=WORKGROUP_0 + 1),
+        ]
+    )
+    def triangle(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    with pytest.raises(ConstraintError) as error:
+        compiled({M: 64, N: 64, K: 64}, "cpu", triangle)
+    assert error.value.what.startswith(
+        "triangle is not batch invariant: how many steps this sum takes depends on which"
+    )
+    assert error.value.loc.file == __file__ and "leave out iters" in error.value.remedy
+
+
+def test_a_sum_that_starts_where_its_tile_says_is_refused():
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1), TilingConstraint(K, 16)])
+    def from_the_diagonal(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
+        @iterate(K, init_args=[Register[M, N, f32](0.0)], start=first_index(M))
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    with pytest.raises(ConstraintError, match="is not batch invariant"):
+        compiled({M: 64, N: 64, K: 64}, "cpu", from_the_diagonal)
+
+
+def test_a_kernel_that_adds_nothing_up_is_told_so():
+    @wave([WorkgroupConstraint(M, 16, 0)])
+    def double(x: Memory[M, G, f32], y: Memory[M, G, f32]):
+        write(read(x) * 2.0, y)
+
+    assert proofs(compiled({M: 40}, "cpu", double)) == ["it adds nothing up over several steps"]
+
+
+def test_the_kernel_s_text_says_that_its_sums_are_in_one_order():
+    one = compiled(sizes(64, 64, 64), "gfx942")
+    assert one.kernel.sums == ONE_ORDER and "sums = one_order" in str(one.kernel).splitlines()[0]
+
+
+# -- tiles that nobody gave
+
+
+def test_the_tile_that_is_chosen_is_one_for_every_batch():
+    points = {tuple(compiled({M: m, N: 512, K: 256}, "sm_90a").choice.point.values()) for m in (1, 16, 300, 8192)}
+    assert len(points) == 1
+    one = compiled({}, "cpu")
+    assert one.by_size is None and one.choice is not None
+
+
+# -- bits
+
+
+def rows_of(one, m, n, k, level=None):
+    rng = np.random.default_rng(7)
+    b, a = random_array(rng, (n, k), f16), random_array(rng, (m, k), f16)
+    c = poisoned((m, n), f32)
+    if level:
+        one.interpret(a, b, c, level=level)
+    else:
+        one(a, b, c)
+    check_product(c, a, b)
+    return c.view(np.uint32)
+
+
+def test_a_row_has_the_same_bits_in_every_batch_on_the_cpu():
+    one = compiled({}, "cpu")
+    first = rows_of(one, 1, 70, 300)
+    for m in (2, 3, 13, 64, 129, 500):
+        assert (rows_of(one, m, 70, 300)[0] == first[0]).all()
+
+
+@pytest.mark.parametrize("target", ["gfx942", "sm_90a"])
+def test_a_row_has_the_same_bits_in_every_batch_lane_by_lane(target):
+    subs = {BLOCK_M: 64, **{s: v for s, v in sizes(1, 1, 1).items() if s not in (M, N, K)}}
+    one = compiled(subs, target)
+    first = rows_of(one, 1, 70, 100, "lane")
+    for m in (2, 65):
+        assert (rows_of(one, m, 70, 100, "lane")[0] == first[0]).all()

@@ -1,0 +1,114 @@
+"""Where waves meet: each leaves a number in shared memory, and behind a barrier all of them make one of what is there.
+
+store(%own, %m, [%wave])  …  barrier()  …  %all = load(%m, …)  …  %found = reduce_registers(%all)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Barrier, Load, Reduction, Store
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import walk
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What each wave leaves, the barrier, and what all of them make of it."""
+
+    store: Store
+    barrier: Barrier
+    load: Load
+    reductions: tuple[Reduction, ...]
+
+    @property
+    def how(self) -> str:
+        return self.reductions[0].how
+
+    @property
+    def own(self) -> Value:
+        """What a wave leaves."""
+        return self.store.x
+
+    @property
+    def all(self) -> Value:
+        return self.load.result
+
+    @property
+    def result(self) -> Value:
+        return self.reductions[-1].result
+
+    def is_read_like(self, other: Meeting) -> bool:
+        mine, its = self.load, other.load
+        return (mine.result.type, mine.at, mine.steps) == (its.result.type, its.at, its.steps)
+
+    def is_held_alike(self) -> bool:
+        """Whether a wave's own number, and what all have left, are held as what is made of them."""
+        return self.own.type == self.result.type and self.all.type.shape[:1] == self.result.type.shape
+
+
+class Meetings:
+    """Of a kernel's lanes; `makers` and `users` are of all its values."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.makers: dict[Value, Op] = {}
+        self.users: dict[Value, list[Op]] = {}
+        for op in walk(kernel.body):
+            self.makers.update(dict.fromkeys(op.results, op))
+            for v in dict.fromkeys(op.operands):
+                self.users.setdefault(v, []).append(op)
+
+    def among(self, ops: Sequence[Op], instead: Collection[int]) -> Iterator[Meeting]:
+        """Those of numbers that are left once, and read once behind the next barrier; `instead` are the ops, by
+        identity, of which none runs where these do."""
+        left: dict[Value, Store] = {}
+        handed: dict[Value, tuple[Store, Barrier]] = {}
+        for op in ops:
+            match op:
+                case Barrier(waves=0, over="shared"):
+                    handed = {memory: (store, op) for memory, store in left.items()}
+                    left = {}
+                case Store(_, memory) if lies_in(memory, "shared"):
+                    if sum(id(user) not in instead for user in self.users[memory]) == 2:
+                        left[memory] = op
+                case Load(memory) if memory in handed:
+                    reductions = tuple(self.reductions_of(op.result))
+                    if reductions:
+                        yield Meeting(*handed[memory], op, reductions)
+                case _:
+                    pass  # nobody is told of it
+
+    def reductions_of(self, v: Value) -> Iterator[Reduction]:
+        """What is made of a value, one after the other, and nothing else."""
+        while len(users := self.users.get(v, [])) == 1 and isinstance(users[0], Reduction):
+            yield users[0]
+            v = users[0].result
+
+    def reduced_to(self, v: Value) -> tuple[Value, list[Reduction]]:
+        """What a value was reduced from, and how, the last step first."""
+        steps: list[Reduction] = []
+        while isinstance(op := self.makers.get(v), Reduction):
+            steps.append(op)
+            v = op.x
+        return v, steps
+
+    def known_from(self, ops: Sequence[Op], first: Meeting, second: Meeting) -> list[Op] | None:
+        """What between two barriers comes from the first meeting; None where it, or what else is there, cannot wait for
+        the second."""
+        between = ops[place(ops, first.barrier) + 1 : place(ops, second.barrier)]
+        found, made = [], set[Value]()
+        for op in between:
+            if op is first.load or (made.intersection(op.operands) and op is not second.store):
+                found.append(op)
+                made.update(op.results)
+                if op.has_effect or (op.read and op is not first.load):
+                    return None
+            elif op is not second.store and (op.blocks or any(lies_in(m, "shared") for m in (*op.read, *op.written))):
+                return None
+        return found
+
+
+def place(ops: Sequence[Op], wanted: Op) -> int:
+    return next(i for i, op in enumerate(ops) if op is wanted)

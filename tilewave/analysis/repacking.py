@@ -1,0 +1,111 @@
+"""When arrays whose rows a copy engine cannot take are worth copying to where it can.
+
+Lanes that load such tiles themselves do it element by element, and every workgroup anew: what that costs grows with the
+bytes that all workgroups load together. Copying each array once costs little more than the launches of the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Elementwise, Mma, Read, Write
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
+
+LEAST_BYTES = 8 << 20
+"""That all workgroups load. On an H200 lanes take 2.3 ms for the 1.8 GB of a product of 4097³, 0.8 TB/s, and so about
+10 µs for these: somewhat more than two further launches are estimated to take. The edge itself was not measured."""
+
+
+@dataclass(frozen=True)
+class TileLoads:
+    """What workgroups load of the arrays of a kernel: for each tile that one writes, whole rows of its operands."""
+
+    reads: tuple[tuple[str, int, int, int], ...]
+    """Of each array how many rows a tile has, along which axis these go, and the bytes of an element."""
+    writes: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    """Of each array along which axes a tile goes, and how far."""
+
+    @staticmethod
+    def of(kernel: Kernel) -> TileLoads:
+        reads, writes = [], []
+        for op in walk(kernel.body):
+            match op:
+                case Write(tile, memory):
+                    writes.append((memory.name, tuple(zip(op.axes, tile.type.shape, strict=True))))
+                case Read(memory) if op.result.type.rank > 1:
+                    rows = prod(op.result.type.shape[:-1])
+                    reads.append((memory.name, rows, op.axes[-1], memory.type.dtype.bytes))
+                case _:
+                    pass  # it moves no tile of an array
+        return TileLoads(tuple(reads), tuple(writes))
+
+    def are_worth_it(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether they are many enough for arrays of these shapes."""
+        tiles = max((_tiles(shapes[name], dict(tile)) for name, tile in self.writes if name in shapes), default=0)
+        reads = [(rows * size, shapes[name][axis]) for name, rows, axis, size in self.reads if name in shapes]
+        return tiles * sum(column * length for column, length in reads) >= LEAST_BYTES
+
+
+def odd_rows(kernel: Kernel, grain_bytes: int) -> tuple[str, ...]:
+    """The operands of known sizes that are worth repacking: their rows lie on no grain."""
+    memories = _arrays(kernel)
+    if any(kind.is_open for kind in memories.values()):
+        return ()
+    users = _users(kernel)
+    taken = {op.memory.name for op in walk(kernel.body) if isinstance(op, Read) and _feeds_product(op.result, users)}
+    odd = [name for name, m in memories.items() if name in taken and m.shape[-1] * m.dtype.bytes % grain_bytes]
+    return tuple(odd) if odd and _known_to_be_worth_it(kernel) else ()
+
+
+def across_depth(kernel: Kernel, along_depth: Container[str]) -> tuple[str, ...]:
+    """The operands of products that are worth transposing: their dtypes are taken along the depth, their rows are not.
+
+    Those of open sizes are: calls decide whether they do so, or leave all to lanes.
+    """
+    memories, users = _arrays(kernel), _users(kernel)
+    reads: dict[str, list[bool]] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, Read) and op.memory.name in memories:
+            last = memories[op.memory.name].rank
+            turned = len(op.axes) > 1 and op.axes[-2:] == (last - 1, last - 2)
+            alone = all(isinstance(user, Mma) for user in users.get(op.result, ()))
+            reads.setdefault(op.memory.name, []).append(turned and alone)
+    found = tuple(name for name, m in memories.items() if m.dtype.name in along_depth and all(reads.get(name, [False])))
+    is_open = any(kind.is_open for kind in memories.values())
+    return found if found and (is_open or _known_to_be_worth_it(kernel)) else ()
+
+
+def _arrays(kernel: Kernel) -> dict[str, Memory]:
+    return {v.name: v.type for v in kernel.body.args if isinstance(v.type, Memory)}
+
+
+def _users(kernel: Kernel) -> dict[Value, list[Op]]:
+    """What takes each value."""
+    found: dict[Value, list[Op]] = {}
+    for op in walk(kernel.body):
+        for v in op.operands:
+            found.setdefault(v, []).append(op)
+    return found
+
+
+def _feeds_product(v: Value, users: Mapping[Value, Sequence[Op]]) -> bool:
+    """Whether it is an operand of a product, or what is computed from it element by element is."""
+    for user in users.get(v, ()):
+        if isinstance(user, Mma) and v in (user.a, user.b):
+            return True
+        if isinstance(user, Elementwise) and _feeds_product(user.result, users):
+            return True
+    return False
+
+
+def _known_to_be_worth_it(kernel: Kernel) -> bool:
+    return TileLoads.of(kernel).are_worth_it({name: m.shape for name, m in _arrays(kernel).items()})
+
+
+def _tiles(shape: Sequence[int], tile: Mapping[int, int]) -> int:
+    """How many of them an array has."""
+    return prod(-(-n // tile.get(axis, 1)) for axis, n in enumerate(shape))

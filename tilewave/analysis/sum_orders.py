@@ -1,0 +1,169 @@
+"""In which order sums are added, and that it is one for every tile: it follows from the depth, the tile and the dtype.
+
+A value is *placed* where it depends on which tile a workgroup computes: on its number, the turn of a loop over tiles,
+on how many workgroups there are, or on a size along which tiles lie. A loop that carries tiles adds up in one order,
+whatever the tile, if
+
+    how often it goes round is not placed, and
+    whatever it reads in a step lies where its count says, and nothing placed has a part in that: what rows and columns
+    a step reads may be placed, which of the steps comes first may not.
+
+A sum that is continued with what another workgroup handed over is a loop whose rounds are placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tilewave.errors import Loc
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.launch import open_sizes
+from tilewave.ir.ops import Const, Launch, Loop, Mma, TileOf, While, Workgroup, Yield
+from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory, Scalar, Tile
+
+ROUNDS = Reason(
+    "how many steps this sum takes depends on which tile it is, so its bits may change with the batch",
+    "let every tile walk its whole depth: leave out iters, start and stop, and passes that share tiles",
+)
+WALK = Reason(
+    "in which order this sum reads {memory} depends on which tile it is, so its bits may change with the batch",
+    "leave out passes that walk some tiles backwards or from elsewhere",
+)
+CONDITION = Reason(
+    "this loop goes on as long as a condition holds, so the order of its sums is not known",
+    "walk the depth with iterate over a TilingConstraint that has a tile",
+)
+
+Source = Callable[[Op], Iterable[Value]]
+"""What an op makes that is marked from the beginning."""
+
+
+@dataclass(frozen=True)
+class SumOrder:
+    """A sum whose order is one for every tile."""
+
+    loc: Loc
+    steps: int
+    """0 where they are as many as its depth has, which is known at the launch."""
+    depth: int
+    """Of a step; 0 where it is no product's."""
+
+    def __str__(self) -> str:
+        each = f" of {self.depth}" if self.depth else ""
+        return f"{self.steps or 'as many'} steps{each}" + ("" if self.steps else " as cover its depth")
+
+
+def sum_orders(kernel: Kernel) -> tuple[tuple[SumOrder, ...], tuple[Declined, ...]]:
+    """The sums of a kernel on whole tiles: those in one order, and what keeps others from it."""
+    placed = _Placed(kernel)
+    found: list[SumOrder] = []
+    broken: list[Declined] = []
+    for loop in _sums(kernel.body):
+        wrong = [CONDITION.at(loop.loc)] if isinstance(loop, While) else list(placed.faults(loop))
+        broken += wrong
+        if isinstance(loop, Loop) and not wrong:
+            found.append(_told(loop, kernel))
+    return tuple(found), tuple(dict.fromkeys(broken))
+
+
+def _sums(block: Block) -> Iterator[Loop | While]:
+    for op in walk(block):
+        if isinstance(op, (Loop, While)) and any(isinstance(v.type, Tile) for v in op.init):
+            yield op
+
+
+def _told(loop: Loop, kernel: Kernel) -> SumOrder:
+    made = {op.result: op for op in walk(kernel.body) if isinstance(op, Const)}
+    steps = int(made[loop.trips].value) if loop.trips in made else 0
+    depth = next((op.a.type.shape[-1] for op in loop.body.ops if isinstance(op, Mma)), 0)
+    return SumOrder(loop.loc, steps, depth)
+
+
+class _Placed:
+    """The numbers of a kernel that depend on which tile is computed."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        depths = {name for loop in _sums(kernel.body) for name in _depth_sizes(loop)}
+        sizes = {v for v in kernel.body.args if v.name in open_sizes(kernel) and v.name not in depths}
+        self.values = _reached(kernel.body, sizes, _is_place)
+
+    def faults(self, loop: Loop) -> Iterator[Declined]:
+        if loop.trips in self.values:
+            yield ROUNDS.at(loop.loc)
+            return
+        counted = _counted(loop)
+        for op in walk(loop.body):
+            if any(v in counted and v in self.values for v in _places(op)):
+                yield WALK.at(loop.loc, memory=op.read[0].name)
+
+
+def _is_place(op: Op) -> Iterable[Value]:
+    """What an op makes that is placed, whatever it is made of."""
+    if isinstance(op, (Workgroup, TileOf)):
+        return op.results
+    turns = isinstance(op, Loop) and not any(isinstance(v.type, Tile) for v in op.init)
+    return op.body.args[:1] if isinstance(op, Loop) and turns else ()
+
+
+def _places(op: Op) -> list[Value]:
+    """Where an op reads memory: its numbers."""
+    if not op.read:
+        return []
+    inner = [v for block in op.blocks for v in _yielded(block)]
+    return [v for v in (*op.operands, *inner) if isinstance(v.type, Scalar)]
+
+
+def _counted(loop: Loop | While) -> set[Value]:
+    """The numbers that depend on a loop's count."""
+    return _reached(loop.body, {*loop.body.args[:1]}, lambda op: ())
+
+
+def _depth_sizes(loop: Loop | While) -> Iterator[str]:
+    """The open sizes of axes along which a loop walks."""
+    counted = _counted(loop)
+    for op in walk(loop.body):
+        for memory in op.read:
+            if isinstance(memory.type, Memory):
+                extents = zip(_places(op), memory.type.extents, strict=False)
+                yield from (extent for v, extent in extents if v in counted and isinstance(extent, str))
+
+
+def _reached(block: Block, known: set[Value], is_source: Source) -> set[Value]:
+    """The values that these reach, through numbers alone: what tiles hold is no order."""
+    found = set(known)
+    while True:
+        before = len(found)
+        for op in walk(block):
+            found.update(is_source(op))
+            _pass_on(op, found)
+        if len(found) == before:
+            return found
+
+
+def _pass_on(op: Op, found: set[Value]) -> None:
+    if isinstance(op, Loop):
+        ends = _yielded(op.body)
+        for at, arg in enumerate(op.body.args[1:]):
+            pair = (op.init[at], ends[at])
+            _mark(found, pair, (arg, op.results[at]))
+        _mark(found, (op.trips,), op.body.args[:1])
+    elif isinstance(op, Launch):
+        for result, v in zip(op.results, _yielded(op.body), strict=True):
+            _mark(found, (v,), (result,))
+    elif op.blocks:
+        _mark(found, [*op.operands, *(v for block in op.blocks for v in _yielded(block))], op.results)
+    else:
+        _mark(found, op.operands, op.results)
+
+
+def _mark(found: set[Value], by: Iterable[Value], to: Iterable[Value]) -> None:
+    if any(v in found for v in by):
+        found.update(v for v in to if isinstance(v.type, Scalar))
+
+
+def _yielded(block: Block) -> tuple[Value, ...]:
+    end = block.ops[-1] if block.ops else None
+    return tuple(end.values) if isinstance(end, Yield) else ()

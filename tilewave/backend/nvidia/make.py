@@ -1,0 +1,80 @@
+"""Code of one kernel, from the cache or made anew, and what its launches are filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from tilewave.backend.nvidia.code import NvidiaCode, Variant, keep, kept
+from tilewave.forks import IMPORTING
+from tilewave.ir.core import Kernel
+from tilewave.ir.types import INDEX, Memory
+from tilewave.lower.launch_arguments import KernelArgument, MapArgument
+from tilewave.machine.chips import Chip
+from tilewave.runtime.gpu_launch import (
+    Address,
+    Cluster,
+    EarlyStart,
+    GpuLaunch,
+    ScalarSlot,
+    ScratchMemory,
+    Slot,
+    Stride,
+    SymbolArgument,
+    TiledArray,
+)
+
+Make = Callable[[Variant, Callable[[Variant], Kernel]], NvidiaCode]
+"""Code for arrays that lie so; lanes are asked for where the cache does not know it."""
+
+
+def maker(key: str, chip: Chip) -> Make:
+    """From the cache, or made anew and kept."""
+
+    def make(variant: Variant, kernel_of: Callable[[Variant], Kernel]) -> NvidiaCode:
+        code = kept(key, variant)
+        if code is None:
+            code = compiler().code_of(kernel_of(variant), chip, variant)
+            keep(key, variant, code)
+        return code
+
+    return make
+
+
+def compiler() -> ModuleType:
+    with IMPORTING:
+        from tilewave.backend.nvidia import compiler as nvidia_ptx  # noqa: PLC0415  LLVM is heavy, and code from the cache needs none of it
+
+    return nvidia_ptx
+
+
+def launch_of_code(code: NvidiaCode, kernel: Kernel) -> GpuLaunch:
+    """How it is launched with arrays in the order of the kernel's arguments."""
+    names = [v.name for v in kernel.body.args if isinstance(v.type, Memory)]
+    symbols = code.symbols
+    slots = [*(_slot(a, names, symbols) for a in code.arguments), *(_tiled(m, names) for m in code.maps)]
+    attributes = (
+        *((Cluster((code.cluster, 1, 1)),) if code.cluster > 1 else ()),
+        *((EarlyStart(),) if code.starts_early else ()),
+    )
+    known = code.workgroups if isinstance(code.workgroups, int) else code.cluster
+    grid, block = (known, 1, 1), (code.workgroup_size, 1, 1)
+    return GpuLaunch(tuple(slots), grid, block, code.shared_bytes, attributes)
+
+
+def _slot(argument: KernelArgument, names: Sequence[str], symbols: Sequence[str]) -> Slot:
+    match argument.kind:
+        case "pointer":
+            return Address(names.index(argument.name))
+        case "stride":
+            return Stride(names.index(argument.name), argument.axis)
+        case "symbol":
+            index = symbols.index(argument.name)
+            return SymbolArgument(index) if argument.dtype == INDEX.name else ScalarSlot(index)
+        case "scratch":
+            return ScratchMemory(argument.scratch_bytes)
+    raise NotImplementedError(f"a launch cannot provide a {argument.kind}")
+
+
+def _tiled(m: MapArgument, names: Sequence[str]) -> TiledArray:
+    return TiledArray(names.index(m.name), m.axes, m.box, m.swizzle_bytes)

@@ -1,0 +1,231 @@
+"""Arrays that the copy engine cannot take, copied into memory of the launch where it can.
+
+Rows that begin anywhere are copied, once per call, into rows that begin on cache lines (`ir/repack.py`), columns that
+the matrix unit takes along the depth only are transposed on their way (`ir/transpose.py`); the product is then computed
+by the very code that arrays take which lie so from the beginning. What is written comes back by a copy of
+the other kind. An array's sizes stay what they are, so nothing is multiplied that the caller did not give: where a tile
+hangs over the end of a row, the engine brings zeros, whatever the private memory holds there.
+
+Whether that pays is decided in one place, `analysis/repacking.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewave.backend.protocol import LaneLaunch
+from tilewave.ir.core import Kernel
+from tilewave.ir.launch import numbers_of
+from tilewave.ir.repack import CHUNK_BYTES, MOST_CHUNKS, pack_rows, unpack_rows
+from tilewave.ir.transpose import transpose_rows
+from tilewave.ir.types import DTYPES, DType
+from tilewave.machine.chips import NVIDIA_LANES
+from tilewave.runtime.arrays import ArrayView
+
+PITCH_BYTES = 128
+"""Rows of private memory lie at multiples of a cache line."""
+ALLOCATED_BYTES = 256
+"""Where CUDA allocates memory it begins at multiples of this ("CUDA C++ Programming Guide", device memory accesses)."""
+CARRIERS = {1: DTYPES["i8"], 2: DTYPES["f16"], 4: DTYPES["i32"], 8: DTYPES["i64"]}
+"""What elements of so many bytes are copied as: copies ask for bits alone."""
+
+
+PACK, UNPACK, TRANSPOSE = "pack_rows", "unpack_rows", "transpose_rows"
+KERNELS: dict[str, Callable[[DType, int, int, int], Kernel]] = {
+    PACK: pack_rows,
+    UNPACK: unpack_rows,
+    TRANSPOSE: lambda dtype, rank, lanes, count: transpose_rows(dtype, rank, lanes),
+}
+WIDEST_TRANSPOSED = 4
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """An array that keeps a launch from copies, and its axes as the copy engine would have them."""
+
+    array: int
+    name: str
+    problem: str
+    is_written: bool
+    order: tuple[int, ...]
+
+    def seen(self, v: ArrayView) -> ArrayView:
+        """With its axes in that order."""
+        return _permuted(v, self.order)
+
+    def copied_by(self, v: ArrayView) -> str:
+        """What brings the array to where it lies well, or back; nothing where that cannot be."""
+        seen, size = self.seen(v), v.dtype.bytes
+        chunks = prod(seen.shape[:-1]) * (seen.shape[-1] * size // CHUNK_BYTES + 2)
+        if not 0 < chunks < MOST_CHUNKS or min(v.shape) < 1 or size not in CARRIERS:
+            return ""
+        if seen.strides[-1] == size:
+            return UNPACK if self.is_written else PACK
+        turns = len(seen.shape) > 1 and seen.strides[-2] == size <= WIDEST_TRANSPOSED and not self.is_written
+        return TRANSPOSE if turns else ""
+
+
+@dataclass(frozen=True)
+class RepackedArray(Misfit):
+    """The same, which a launch finds in rows on cache lines, `offset_bytes` into its private memory."""
+
+    offset_bytes: int
+    pitch_bytes: int
+
+    def bytes(self, v: ArrayView) -> int:
+        return prod(self.seen(v).shape[:-1]) * self.pitch_bytes
+
+    def padded(self, v: ArrayView, memory: int = ALLOCATED_BYTES) -> ArrayView:
+        """The array in private memory; rows that are written end with the last chunk, since stores are cut there."""
+        *outer, cols = self.seen(v).shape
+        if self.is_written:
+            cols = _up(cols, CHUNK_BYTES // v.dtype.bytes)
+        rows = self.in_rows(v, (*outer, cols), memory)
+        back = tuple(self.order.index(axis) for axis in range(len(self.order)))
+        return _permuted(rows, back)
+
+    def in_rows(self, v: ArrayView, shape: Sequence[int], memory: int) -> ArrayView:
+        """Private memory, with its axes as they lie there."""
+        strides = [v.dtype.bytes]
+        for axis in range(len(shape) - 2, -1, -1):
+            step = self.pitch_bytes if len(strides) == 1 else shape[axis + 1] * strides[0]
+            strides.insert(0, step)
+        at = memory + self.offset_bytes
+        return replace(v, pointer=at, shape=tuple(shape), strides=tuple(strides), readonly=False)
+
+
+def _permuted(v: ArrayView, order: Sequence[int]) -> ArrayView:
+    return replace(v, shape=tuple(v.shape[a] for a in order), strides=tuple(v.strides[a] for a in order))
+
+
+def repacked(views: Sequence[ArrayView], misfits: Sequence[Misfit]) -> tuple[RepackedArray, ...]:
+    """Places for arrays, one behind the other."""
+    found: list[RepackedArray] = []
+    offset = 0
+    for x in misfits:
+        v = views[x.array]
+        pitch_bytes = padded_row(x.seen(v)) * v.dtype.bytes
+        found.append(RepackedArray(x.array, x.name, x.problem, x.is_written, x.order, offset, pitch_bytes))
+        offset += _up(found[-1].bytes(v), ALLOCATED_BYTES)
+    return tuple(found)
+
+
+def padded_row(v: ArrayView) -> int:
+    """Elements from one row to the next, where each begins on a cache line."""
+    return _up(v.shape[-1], PITCH_BYTES // v.dtype.bytes)
+
+
+def private_bytes(arrays: Sequence[RepackedArray], views: Sequence[ArrayView]) -> int:
+    """All that they take."""
+    last = arrays[-1]
+    return last.offset_bytes + last.bytes(views[last.array])
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+# copies -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowCopy:
+    """One of the kernels, for elements of so many bytes in arrays of so many axes, several at once."""
+
+    kind: str
+    element_bytes: int
+    rank: int
+    count: int = 1
+
+    @property
+    def member(self) -> str:
+        """What a file calls its code."""
+        return f"{self.kind}_{self.count}_{self.rank}_{self.element_bytes}"
+
+    @property
+    def is_back(self) -> bool:
+        return self.kind == UNPACK
+
+    @property
+    def dtype(self) -> DType:
+        return CARRIERS[self.element_bytes]
+
+    @property
+    def kernel(self) -> Kernel:
+        return KERNELS[self.kind](self.dtype, self.rank, NVIDIA_LANES, self.count)
+
+    def bound(self, v: ArrayView, r: RepackedArray, memory: int) -> tuple[tuple[ArrayView, ArrayView], tuple[int, ...]]:
+        """What a launch is given for one array: it, what it is copied to or from, and numbers."""
+        seen, width = replace(r.seen(v), dtype=self.dtype), CHUNK_BYTES // self.element_bytes
+        *outer, cols = seen.shape
+        if self.is_back:
+            apart = (s // self.element_bytes % width for s in seen.strides[:-1])
+            numbers = (*seen.shape, v.pointer // self.element_bytes % width, *apart)
+            return (seen, r.in_rows(seen, seen.shape, memory)), numbers
+        padded = r.in_rows(seen, (*outer, _up(cols, width)), memory)
+        rank = len(seen.shape)
+        rows = _permuted(seen, (*range(rank - 2), rank - 1, rank - 2)) if self.kind == TRANSPOSE else seen
+        return (rows, padded), (*rows.shape, padded.shape[-1])
+
+
+@dataclass(frozen=True)
+class CopyGroup:
+    """Arrays that one launch copies."""
+
+    copy: RowCopy
+    arrays: tuple[RepackedArray, ...]
+
+    def bound(self, views: Sequence[ArrayView], memory: int) -> tuple[list[ArrayView], list[int]]:
+        """What it is launched with: arrays and numbers."""
+        found = [self.copy.bound(views[r.array], r, memory) for r in self.arrays]
+        return [v for pair, _ in found for v in pair], [n for _, numbers in found for n in numbers]
+
+
+def copy_groups(
+    arrays: Sequence[RepackedArray], views: Sequence[ArrayView]
+) -> tuple[tuple[CopyGroup, ...], tuple[CopyGroup, ...]]:
+    """Those in front of a launch, and those behind it: arrays of equal dtypes and axes go together."""
+    alike: dict[tuple[Any, ...], list[RepackedArray]] = {}
+    for r in arrays:
+        v = views[r.array]
+        kind = r.copied_by(v)
+        alone = r.array if kind == TRANSPOSE else None
+        alike.setdefault((kind, v.dtype.bytes, len(v.shape), alone), []).append(r)
+    groups = [
+        CopyGroup(RowCopy(kind, size, rank, len(some)), tuple(some)) for (kind, size, rank, _), some in alike.items()
+    ]
+    before, after = (tuple(g for g in groups if g.copy.is_back is is_back) for is_back in (False, True))
+    return before, after
+
+
+# in numpy -----------------------------------------------------------------------------------------------------------
+
+POISON = 0xFF
+"""What every byte of private memory holds at first: no number of any float, and -1."""
+
+
+def in_numpy(arrays: Sequence[RepackedArray], views: Sequence[ArrayView], main: LaneLaunch) -> Iterator[LaneLaunch]:
+    """The launches of a call whose arrays are repacked, with private memory of this process."""
+    memory = np.full(private_bytes(arrays, views) + ALLOCATED_BYTES, POISON, np.uint8)
+    at = _up(memory.ctypes.data, ALLOCATED_BYTES)
+    own = list(views)
+    for r in arrays:
+        own[r.array] = replace(r.padded(views[r.array], at), shape=views[r.array].shape, owner=memory)
+    before, after = copy_groups(arrays, views)
+    yield from (_in_numpy(group, views, at, memory) for group in before)
+    yield replace(main, views=tuple(own))
+    yield from (_in_numpy(group, views, at, memory) for group in after)
+
+
+def _in_numpy(group: CopyGroup, views: Sequence[ArrayView], at: int, memory: object) -> LaneLaunch:
+    arrays, numbers = group.bound(views, at)
+    kernel = group.copy.kernel
+    values = dict(zip([x.name for x in numbers_of(kernel)], numbers, strict=True))
+    return LaneLaunch(
+        kernel, tuple(v if i % 2 == 0 else replace(v, owner=memory) for i, v in enumerate(arrays)), values
+    )

@@ -1,0 +1,81 @@
+"""The copies around a launch whose arrays are repacked: their code, their launches, and the memory between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tilewave.backend.nvidia.code import NvidiaCode, Variant
+from tilewave.backend.nvidia.make import launch_of_code, maker
+from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
+from tilewave.ir.launch import numbers_of
+from tilewave.machine.chips import Chip
+from tilewave.runtime.array_places import places_of
+from tilewave.runtime.arrays import ArrayView
+from tilewave.runtime.cache import compile_key
+from tilewave.runtime.cuda import CudaCode, CudaProgram
+from tilewave.runtime.cuda_driver import cuda_driver
+from tilewave.runtime.gpu_launch import LaunchText
+from tilewave.runtime.launch_sequence import LaunchSequence, PrivateMemory, SequenceFrames
+from tilewave.runtime.launch_template import LaunchTemplate, Prepared
+
+
+class LaunchPlace(NamedTuple):
+    """A device by its number, and one of its streams."""
+
+    number: int
+    stream: int
+
+
+@dataclass(frozen=True, eq=False)
+class RowCopies:
+    """Those of one kernel; a file brings the code of all that it may need."""
+
+    chip: Chip
+    private: PrivateMemory
+    codes: dict[RowCopy, NvidiaCode] = field(default_factory=dict)
+    _programs: dict[RowCopy, CudaProgram] = field(default_factory=dict)
+    _templates: dict[tuple[RowCopy, LaunchPlace], LaunchTemplate] = field(default_factory=dict)
+
+    def code(self, copy: RowCopy) -> NvidiaCode:
+        if copy not in self.codes:
+            make = maker(compile_key(self.chip.name, repr(self.chip), str(copy.kernel)), self.chip)
+            self.codes[copy] = make(Variant(), lambda _: copy.kernel)
+        return self.codes[copy]
+
+    def memory(self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], on: LaunchPlace) -> int:
+        """The address of private memory for them."""
+        return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
+
+    def around(
+        self,
+        arrays: Sequence[RepackedArray],
+        views: Sequence[ArrayView],
+        memory: int,
+        on: LaunchPlace,
+        main: Prepared,
+    ) -> Prepared:
+        """A launch that finds these arrays in private memory, with the copies in front of it and behind it."""
+        before, after = (
+            [self._prepared(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
+        )
+        return Prepared(LaunchSequence(), SequenceFrames((*before, main, *after)), main.numbers)
+
+    def _prepared(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> Prepared:
+        arrays, numbers = group.bound(views, memory)
+        if (group.copy, on) not in self._templates:
+            self._templates[group.copy, on] = self._template(group.copy, arrays, on)
+        found = self._templates[group.copy, on].at(places_of(arrays), numbers)
+        assert found is not None, "copies take all numbers"
+        return found
+
+    def _template(self, copy: RowCopy, arrays: Sequence[ArrayView], on: LaunchPlace) -> LaunchTemplate:
+        code, kernel = self.code(copy), copy.kernel
+        if copy not in self._programs:
+            made = CudaCode(kernel.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, kernel), ())
+            self._programs[copy] = CudaProgram(made)
+        given = [v.name for v in numbers_of(kernel)]
+        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
+        text = LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "False")
+        return self._programs[copy].by_template(arrays, text, *on)

@@ -1,0 +1,91 @@
+"""What becomes of each tile of a kernel whose tiles are in memory: which need none, and which can do with another's.
+
+fused        what one op alone uses, element by element, in the block that makes it: computed where it is used
+finished     sums of a product that one op alone uses so: it is applied to them before they are stored
+accumulated  sums that a loop carries and that are used for the next sums alone: these are put in their place
+operands     what is read for products alone, from a memory that nobody writes: taken where it lies
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tilewave.ir.core import Block, Op, Value
+from tilewave.ir.ops import Elementwise, Loop, Mma, Read, Scatter, Write, Yield
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Tile
+
+
+@dataclass(frozen=True)
+class TileUses:
+    fused: frozenset[Value] = frozenset()
+    finished: frozenset[Value] = frozenset()
+    accumulated: Mapping[Value, Value] = field(default_factory=dict)
+    """By the sums of a product, what the loop carries instead of them until then."""
+    operands: frozenset[Value] = frozenset()
+
+
+def tile_uses(body: Block) -> TileUses:
+    uses = Counter(v for op in walk(body) for v in op.operands)
+    blocks = list(_blocks(body))
+    fused = frozenset(v for block in blocks for v in _used_in_place(block) if uses[v] == 1)
+    finished = frozenset(v for block in blocks for v in _used_by_elementwise(block) if uses[v] == 1)
+    makers = {v: op for op in walk(body) for v in op.results}
+    loops = [op for op in walk(body) if isinstance(op, Loop)]
+    accumulated = {sums: v for loop in loops for sums, v in _accumulated(loop, makers, uses, fused)}
+    return TileUses(fused, finished, accumulated, _operands(body, uses))
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from _blocks(inner)
+
+
+def _used_in_place(block: Block) -> Iterator[Value]:
+    made = {v for op in block.ops if isinstance(op, Elementwise) for v in op.results if isinstance(v.type, Tile)}
+    for op in block.ops:
+        if isinstance(op, (Elementwise, Write, Scatter)):
+            yield from (v for v in op.operands if v in made)
+        elif isinstance(op, Mma) and op.acc in made:
+            yield op.acc
+
+
+def _used_by_elementwise(block: Block) -> Iterator[Value]:
+    """Sums of products, and what is computed from them on the way."""
+    made: set[Value] = set()
+    for op in block.ops:
+        if isinstance(op, Mma) or (isinstance(op, Elementwise) and made.intersection(op.operands)):
+            made.update(op.results)
+        if isinstance(op, Elementwise):
+            yield from (v for v in op.operands if v in made)
+
+
+def _accumulated(
+    loop: Loop, makers: Mapping[Value, Op], uses: Mapping[Value, int], fused: frozenset[Value]
+) -> Iterator[tuple[Value, Value]]:
+    end = loop.body.ops[-1]
+    assert isinstance(end, Yield)
+    for carried, following in zip(loop.body.args[1:], end.values, strict=True):
+        op = makers.get(following)
+        is_sum = isinstance(op, Mma) and op in loop.body.ops and carried in _behind(op.acc, makers, fused)
+        if is_sum and uses[carried] == 1:
+            yield following, carried
+
+
+def _behind(v: Value, makers: Mapping[Value, Op], fused: frozenset[Value]) -> Iterator[Value]:
+    """A tile, and what it is computed from element by element on the spot."""
+    yield v
+    if v in fused:
+        for operand in makers[v].operands:
+            yield from _behind(operand, makers, fused)
+
+
+def _operands(body: Block, uses: Mapping[Value, int]) -> frozenset[Value]:
+    written = {v for op in walk(body) if op.has_effect and not isinstance(op, Yield) for v in op.operands}
+    reads = {op.result for op in walk(body) if isinstance(op, Read) and op.memory not in written}
+    multiplied = Counter(v for op in walk(body) if isinstance(op, Mma) for v in (op.a, op.b))
+    return frozenset(v for v in reads if uses[v] == multiplied[v])

@@ -1,0 +1,195 @@
+"""Neighbours that begin anywhere, moved in whole accesses.
+
+A chunk of 16 bytes at address a lies in the aligned blocks of its first and of its last byte, which are one block where
+a is a multiple of 16. Both are loaded, and the bytes from a on are shifted down:
+
+    block:    x0 x1 x2 x3 | y0 y1 y2 y3          words of 32 bits; here a begins in the middle of x2
+    by 8:     x2 x3 y0 y1 y2 y3                  where bit 3 of a is set
+    by 4:     the same                           where bit 2 of a is set, one further
+    by bytes: x2⋯x3 x3⋯y0 y0⋯y1 y1⋯y2            a funnel shift by the last two bits
+
+Each block that is looked at holds an element of the array: an array's own aligned blocks are all that is touched. Where
+a chunk hangs over the end of its row, or begins in front of it, the blocks are those of its first and last element
+inside, and what is outside becomes 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tilewave.ir.ops import LoadUnaligned, StoreUnaligned
+from tilewave.lower.gpu.memory import RAW, Chunks, GlobalAccess, GlobalPlace, bounds, from_raw, to_raw
+from tilewave.lower.gpu.pointers import Pointers
+from tilewave.lower.gpu.values import Held, cut, regrouped
+from tilewave.lower.llvm import LlvmFunction
+from tilewave.lower.numbers import in_memory
+
+BLOCK_BYTES = 16
+WORD_BYTES = 4
+WORDS = BLOCK_BYTES // WORD_BYTES
+BLOCK = RAW[BLOCK_BYTES]
+
+
+def takes_blocks(op: LoadUnaligned | StoreUnaligned, place: GlobalPlace, shape: tuple[int, ...]) -> bool:
+    """Whether the chunks that a lane moves are as long as blocks, of an array that lies in rows."""
+    if place.any_strides or op.own or BLOCK_BYTES % place.bytes:
+        return False
+    per_block = BLOCK_BYTES // place.bytes
+    return Chunks.of(shape, op.steps, per_block).width == per_block
+
+
+def load_unaligned(memory: GlobalAccess, op: LoadUnaligned, place: GlobalPlace) -> Held:
+    kind, shape, width = in_memory(place.memory.dtype), op.result.type.shape, BLOCK_BYTES // place.bytes
+    pointers = Pointers(memory, op, place)
+    chunks = Chunks.of(shape, op.steps, width)
+    parts = [_Chunk(pointers, at, width).load() for at in chunks.offsets]
+    return Held(shape, kind, width, tuple(from_raw(memory.f, x, BLOCK, kind, width) for x in parts))
+
+
+def store_unaligned(memory: GlobalAccess, op: StoreUnaligned, x: Held, place: GlobalPlace) -> None:
+    width = BLOCK_BYTES // place.bytes
+    pointers = Pointers(memory, op, place)
+    chunks = Chunks.of(x.shape, op.steps, width)
+    for part, at in zip(regrouped(memory.f, x, width).parts, chunks.offsets, strict=True):
+        _Chunk(pointers, at, width).store(part, x.kind)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """`width` neighbours, which lie `at` from a lane's first register."""
+
+    p: Pointers
+    at: tuple[int, ...]
+    width: int
+
+    @property
+    def f(self) -> LlvmFunction:
+        return self.p.f
+
+    # -- loads
+
+    def load(self) -> str:
+        f, p, size = self.f, self.p, self.p.place.bytes
+        first, behind = self._inside()
+        own = p.pointer(self.at)
+        low = f.value(f"getelementptr i8, {p.kind} {own}, i32 {self._times(first, size)}")
+        far = f.value(f"sub i32 {self._times(behind, size)}, 1")
+        high = f.value(f"getelementptr i8, {p.kind} {own}, i32 {far}")
+        condition = self._some_inside(first, behind)
+        if condition:  # the array's first element is always there to be loaded, and thrown away
+            low, high = (
+                f.value(f"select i1 {condition}, {p.kind} {x}, {p.kind} {p.place.pointer}") for x in (low, high)
+            )
+            behind = f.value(f"select i1 {condition}, i32 {behind}, i32 0")
+        words = [word for x in (low, high) for word in self._block(x)]
+        address = f.value(f"ptrtoint {p.kind} {own} to i64")
+        begin = f.value(f"trunc i64 {address} to i32")
+        return self._joined(self._within(self._shifted(words, begin), first, behind))
+
+    def _inside(self) -> tuple[str, str]:
+        """The first element inside its row, and what is behind the last one, counted from the chunk's begin."""
+        f, p = self.f, self.p
+        if p.inner not in p.op.guard:
+            return "0", str(self.width)
+        place = p.sums[p.inner].plus(self.at[-1])
+        position = p.n.sum(place, 32)
+        left = f.value(f"sub i32 {p.m.extent(p.place, p.inner, 32)}, {position}")
+        behind = f.call("i32", "llvm.smin.i32", [("i32", left), ("i32", str(self.width))])
+        if bounds(place, p.n.positions)[0] >= 0:
+            return "0", behind
+        before = f.value(f"sub i32 0, {position}")
+        return f.call("i32", "llvm.smax.i32", [("i32", before), ("i32", "0")]), behind
+
+    def _some_inside(self, first: str, behind: str) -> str:
+        """Whether an element of the chunk is to be looked at; nothing where one surely is."""
+        f, p = self.f, self.p
+        truths = [p.is_inside(axis, self.at[axis]) for axis in p.op.guard if axis != p.inner]
+        if p.inner in p.op.guard:
+            truths.append(f.value(f"icmp sgt i32 {behind}, 0"))
+        if first != "0":
+            truths.append(f.value(f"icmp slt i32 {first}, {self.width}"))
+        return p.m.all_of([*map(p.n.truth, p.op.mask), *truths])
+
+    def _times(self, x: str, size: int) -> str:
+        if not x.startswith("%"):
+            return str(int(x) * size)
+        return self.f.value(f"mul i32 {x}, {size}")
+
+    def _block(self, pointer: str) -> list[str]:
+        """The words of the aligned block that an address lies in."""
+        f, kind = self.f, self.p.kind
+        where = f.call(kind, "llvm.ptrmask.p1.i64", [(kind, pointer), ("i64", str(-BLOCK_BYTES))])
+        block = f.value(f"load {BLOCK}, {kind} {where}, align {BLOCK_BYTES}")
+        return [f.value(f"extractelement {BLOCK} {block}, i32 {i}") for i in range(WORDS)]
+
+    def _shifted(self, words: list[str], begin: str) -> list[str]:
+        """Those of two blocks from the chunk's first byte on."""
+        f, size = self.f, self.p.place.bytes
+        for step in (2, 1):
+            if step * WORD_BYTES >= size:
+                bit = f.value(f"and i32 {begin}, {step * WORD_BYTES}")
+                moved = f.value(f"icmp ne i32 {bit}, 0")
+                pairs = zip(words[step:], words, strict=False)
+                words = [f.value(f"select i1 {moved}, i32 {there}, i32 {here}") for there, here in pairs]
+        if size >= WORD_BYTES:
+            return words[:WORDS]
+        bits = f.value(f"shl i32 {begin}, 3")  # a funnel shift counts them modulo 32
+        return [
+            f.call("i32", "llvm.fshr.i32", [("i32", high), ("i32", low), ("i32", bits)])
+            for low, high in pairwise(words[: WORDS + 1])
+        ]
+
+    def _within(self, words: list[str], first: str, behind: str) -> list[str]:
+        """With 0 where the chunk is outside."""
+        f, size = self.f, self.p.place.bytes
+        found = words
+        if behind.startswith("%"):
+            found = [f.value(f"and i32 {x}, {m}") for x, m in zip(found, self._masks(behind, size), strict=True)]
+        if first != "0":
+            outside = self._masks(first, size)
+            kept = [f.value(f"xor i32 {m}, -1") for m in outside]
+            found = [f.value(f"and i32 {x}, {m}") for x, m in zip(found, kept, strict=True)]
+        return found
+
+    def _masks(self, elements: str, size: int) -> list[str]:
+        """All bits of the first so many elements, word by word."""
+        f, found = self.f, []
+        bits = f.value(f"mul i32 {elements}, {8 * size}")
+        for i in range(WORDS):
+            left = f.value(f"sub i32 {bits}, {8 * WORD_BYTES * i}")
+            some = f.call("i32", "llvm.smax.i32", [("i32", left), ("i32", "0")])
+            most = f.call("i32", "llvm.umin.i32", [("i32", some), ("i32", "32")])
+            wide = f.value(f"zext i32 {most} to i64")
+            behind = f.value(f"shl i64 -1, {wide}")
+            low = f.value(f"trunc i64 {behind} to i32")
+            found.append(f.value(f"xor i32 {low}, -1"))
+        return found
+
+    def _joined(self, words: list[str]) -> str:
+        found = "poison"
+        for i, word in enumerate(words):
+            found = self.f.value(f"insertelement {BLOCK} {found}, i32 {word}, i32 {i}")
+        return found
+
+    # -- stores
+
+    def store(self, part: str, kind: str) -> None:
+        f, p = self.f, self.p
+        pointer = p.pointer(self.at)
+        address = f.value(f"ptrtoint {p.kind} {pointer} to i64")
+        low = f.value(f"and i64 {address}, {BLOCK_BYTES - 1}")
+        last = (*self.at[:-1], self.at[-1] + self.width - 1)
+        ends = [p.condition(self.at), p.condition(last)]
+        whole = p.m.all_of([f.value(f"icmp eq i64 {low}, 0"), *filter(None, ends)])
+
+        def at_once() -> None:
+            raw = to_raw(f, part, BLOCK, kind, self.width)
+            f.do(f"store {BLOCK} {raw}, {p.kind} {pointer}, align {BLOCK_BYTES}")
+
+        def one_by_one() -> None:
+            raw = RAW[p.place.bytes]
+            for i, piece in enumerate(cut(f, part, kind, self.width, 1)):
+                p.store(raw, to_raw(f, piece, raw, kind, 1), (*self.at[:-1], self.at[-1] + i))
+
+        f.when(whole, at_once, one_by_one)

@@ -1,0 +1,80 @@
+"""Arrays that the copy engine cannot take as they lie are copied to where it can, before the launch.
+
+    (%a: memory<4097x4097xf16, global>, …)   →   (%a: memory<4097x4097xf16, global, pad(63)>, …)
+    (%b: memory<4096x4096xi8, global>, …)    →   (%b: memory<4096x4096xi8, global, columns(0)>, …)
+
+Rows that begin at no multiple of 16 bytes get unused elements behind them. Operands whose dtype the matrix unit takes
+along the depth only, and whose rows are not, are transposed. The kernel itself stays as it is; from here on all know
+how far its rows lie apart. The copy is made by whoever launches it (`backend/nvidia/repacking.py`), once per call. Rows
+that a launch tells the length of are looked at there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewave.analysis.repacking import across_depth, odd_rows
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.ops import Read
+from tilewave.ir.placements import row_pitch
+from tilewave.ir.reasons import Declined, Reason
+from tilewave.ir.rewrite import rename, rewrite_block, walk
+from tilewave.ir.types import Columns, Memory, Padded
+from tilewave.machine.chips import Chip
+from tilewave.machine.matrix import ALONG_DEPTH
+
+REPACKED = Reason(
+    "rows of {memory} are {bytes} bytes apart, and the copy engine needs multiples of {grain}, so each launch copies "
+    "it into rows of {pitch} bytes first",
+    "give it rows of a multiple of {elements} elements, or keep what prepack makes of it",
+)
+TRANSPOSED = Reason(
+    "{memory} is read across its rows, and products of {dtype} take it along them, so each launch transposes it first",
+    "declare it with the depth last",
+)
+
+
+@dataclass(frozen=True)
+class RepackRows:
+    machine: Chip
+
+    def __repr__(self) -> str:
+        return f"RepackRows({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        engine = self.machine.copy_engine
+        if engine is None:
+            return kernel
+        turned = across_depth(kernel, ALONG_DEPTH)
+        odd = [name for name in odd_rows(kernel, engine.grain_bytes) if name not in turned]
+        args = [v for v in kernel.body.args if v.name in (*turned, *odd)]
+        new = {v: self.padded(v) if v.name in odd else self.columns(v) for v in args}
+        if not new:
+            return kernel
+        body = rewrite_block(kernel.body, lambda op: [rename(op, new)])
+        body = replace(body, args=tuple(new.get(v, v) for v in body.args))
+        return replace(kernel, body=body).declining(*(self.told(v, kernel) for v in new.values()))
+
+    def padded(self, v: Value) -> Value:
+        memory = v.type
+        assert isinstance(memory, Memory)
+        per_line = self.machine.line_bytes // memory.dtype.bytes
+        return Value(v.name, replace(memory, placement=Padded(-memory.shape[-1] % per_line)))
+
+    def columns(self, v: Value) -> Value:
+        memory = v.type
+        assert isinstance(memory, Memory)
+        high = memory.extents[-2]
+        unused = -high % (self.machine.line_bytes // memory.dtype.bytes) if isinstance(high, int) else 0
+        return Value(v.name, replace(memory, placement=Columns(unused)))
+
+    def told(self, v: Value, kernel: Kernel) -> Declined:
+        memory, engine = v.type, self.machine.copy_engine
+        assert isinstance(memory, Memory) and engine is not None
+        loc = next(op.loc for op in walk(kernel.body) if isinstance(op, Read) and op.memory.name == v.name)
+        if isinstance(memory.placement, Columns):
+            return TRANSPOSED.at(loc, memory=v.name, dtype=memory.dtype)
+        size, pitch = memory.dtype.bytes, row_pitch(v)
+        assert isinstance(pitch, int)
+        facts = {"bytes": memory.shape[-1] * size, "pitch": pitch * size, "elements": engine.grain_bytes // size}
+        return REPACKED.at(loc, memory=v.name, grain=engine.grain_bytes, **facts)

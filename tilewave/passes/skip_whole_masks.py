@@ -1,0 +1,83 @@
+"""Lanes leave a select out where one number says that it would change nothing.
+
+    %either = or(broadcast(%whole), %seen)         %trips = cast(not(%whole))
+    %x = select(%either, %scores, %hidden)     →   %x = loop(%trips, [%scores]) { ‹%seen›; select(%seen, …) }
+
+A mask that only touches the border of a tile then costs nothing in all other steps: neither the select nor the
+comparisons that decide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+from tilewave.analysis.excerpts import renamed
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Broadcast, Loop, Not, Or, Select, Yield
+from tilewave.ir.rewrite import map_blocks, names
+from tilewave.ir.types import BOOL, INDEX, INDEX_SCALAR, Scalar, Vector
+from tilewave.passes.simplify import drop_unused
+
+LEAST_REGISTERS = 16
+"""Of what is masked: with fewer, to ask costs as much as to select."""
+
+
+def skip_whole_masks(kernel: Kernel) -> Kernel:
+    builder = Builder(names(kernel))
+
+    def block(old: Block) -> Block:
+        ops: list[Op] = []
+        made: dict[Value, Op] = {}
+        for inner in old.ops:
+            op = map_blocks(inner, block)
+            told = _told(op, made)
+            ops += _at_the_border(op, *told, made, builder) if told and isinstance(op, Select) else [op]
+            made.update(dict.fromkeys(op.results, op))
+        return replace(old, ops=tuple(ops))
+
+    changed = replace(kernel, body=block(kernel.body))
+    return drop_unused(changed) if changed != kernel else kernel  # else what decides would be found again outside
+
+
+def _told(op: Op, made: Mapping[Value, Op]) -> tuple[Value, Value] | None:
+    """By which number a select is told that nothing is hidden, and by which condition it goes else."""
+    if not isinstance(op, Select) or not isinstance(op.result.type, Vector):
+        return None
+    either = made.get(op.condition)
+    if prod(op.result.type.shape) < LEAST_REGISTERS or not isinstance(either, Or):
+        return None
+    for one, other in ((either.a, either.b), (either.b, either.a)):
+        wide = made.get(one)
+        if isinstance(wide, Broadcast) and wide.x.type == Scalar(BOOL):
+            return wide.x, other
+    return None
+
+
+def _at_the_border(op: Select, whole: Value, condition: Value, made: Mapping[Value, Op], builder: Builder) -> list[Op]:
+    with builder.region():
+        builder.locate = lambda: op.loc
+        trips = builder.cast(builder.elementwise(Not, whole), INDEX)
+        counter, x, masked = (
+            builder.fresh(name, kind)
+            for name, kind in (("once", INDEX_SCALAR), (op.a.name, op.a.type), (op.result.name, op.result.type))
+        )
+        select = replace(op, condition=condition, a=x, results=(masked,))
+        deciding = tuple(_deciding(condition, made))
+        copied = renamed(Block((), (*deciding, select)), lambda v: builder.fresh(v.name, v.type))
+        last = copied.ops[-1].result
+        body = Block((counter, x), (*copied.ops, Yield((last,), loc=op.loc)))
+        return [*builder.ops, Loop(trips, (op.a,), body, results=op.results, loc=op.loc)]
+
+
+def _deciding(v: Value, made: Mapping[Value, Op]) -> list[Op]:
+    """The ops of this block that a condition is computed by, as far as lanes hold what they give."""
+    op = made.get(v)
+    if op is None or not op.is_pure or op.blocks or not isinstance(v.type, Vector):
+        return []
+    found: list[Op] = []
+    for operand in op.operands:
+        found += [before for before in _deciding(operand, made) if before not in found]
+    return [*found, op]

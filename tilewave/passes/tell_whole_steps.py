@@ -1,0 +1,90 @@
+"""Where all of a step's elements are inside a mask, one number says so, and whoever comes later can ask that first.
+
+    %seen = less_equal(keys from %k on, rows from %m on)      %whole = less(%i, ‹(%m + 1) // 64›)
+    %x = select(%seen, %scores, -inf)                     →   %seen = …
+                                                              %x = select(or(%whole, %seen), %scores, -inf)
+
+In which steps a condition on positions holds everywhere follows from where their tiles begin
+(`analysis/masked_rounds`). `skip_whole_masks` then leaves the select out there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewave.analysis.masked_rounds import MaskedRounds, StepBounds
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import And, Broadcast, Less, LessEqual, Loop, Mma, Or, Select
+from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.types import BOOL, Tile
+
+
+def tell_whole_steps(kernel: Kernel) -> Kernel:
+    """In loops that multiply: there masks cost as much as what they mask."""
+    makers = {v: op for op in walk(kernel.body) for v in op.results}
+    telling = _Telling(makers, Ranges(kernel), Builder(names(kernel)))
+    told = replace(kernel, body=telling.block(kernel.body))
+    return told if told != kernel else kernel
+
+
+class _Telling:
+    def __init__(self, makers: Mapping[Value, Op], ranges: Ranges, builder: Builder) -> None:
+        self.makers, self.ranges, self.builder = makers, ranges, builder
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for old in block.ops:
+            op = map_blocks(old, self.block)
+            multiplies = isinstance(op, Loop) and any(isinstance(inner, Mma) for inner in op.body.ops)
+            ops += self.loop(op) if multiplies and isinstance(op, Loop) else [op]
+        return replace(block, ops=tuple(ops))
+
+    def loop(self, loop: Loop) -> list[Op]:
+        """The loop whose selects ask first, and what they ask by in front of it."""
+        rounds = MaskedRounds(loop, self.makers, self.ranges)
+        front: list[Op] = []
+        whole: dict[Value, tuple[list[Op], Value]] = {}
+        body: list[Op] = []
+        for op in loop.body.ops:
+            bounds = rounds.everywhere(op.condition) if _masks(op) and isinstance(op, Select) else None
+            if bounds is None or not isinstance(op, Select):
+                body.append(op)
+                continue
+            if op.condition not in whole:
+                before, inside, is_whole = self.told(loop, bounds, op)
+                front += before
+                body += inside
+                whole[op.condition] = inside, is_whole
+            body += self.asking(op, whole[op.condition][1])
+        return [*front, replace(loop, body=replace(loop.body, ops=tuple(body)))] if whole else [loop]
+
+    def told(self, loop: Loop, bounds: StepBounds, op: Op) -> tuple[list[Op], list[Op], Value]:
+        """Where rounds begin and end that need no mask; and whether this is one of them."""
+        builder, counter = self.builder, loop.body.args[0]
+        with builder.region():
+            builder.locate = lambda: op.loc
+            starts = [q.number(builder).value for q in bounds.starts]
+            stops = [q.number(builder).value for q in bounds.stops]
+            before = list(builder.ops)
+        with builder.region():
+            asked = [builder.binary(LessEqual, start, counter) for start in starts]
+            asked += [builder.binary(Less, counter, stop) for stop in stops]
+            found = asked[0]
+            for other in asked[1:]:
+                found = builder.binary(And, found, other)
+            return before, list(builder.ops), found
+
+    def asking(self, op: Select, is_whole: Value) -> list[Op]:
+        kind = Tile(op.result.type.shape, BOOL)
+        with self.builder.region():
+            self.builder.locate = lambda: op.loc
+            wide = self.builder.emit(Broadcast, is_whole, (), type=kind, name=is_whole.name)
+            either = self.builder.binary(Or, wide, op.condition)
+            return [*self.builder.ops, replace(op, condition=either)]
+
+
+def _masks(op: Op) -> bool:
+    return isinstance(op, Select) and isinstance(op.condition.type, Tile)

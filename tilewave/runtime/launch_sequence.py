@@ -1,0 +1,70 @@
+"""Several launches that a call makes one behind the other, in place of one; and memory that is theirs alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tilewave.runtime.cuda_driver import CudaDriver, DeviceMemory
+from tilewave.runtime.graph_memory import GraphMemory
+from tilewave.runtime.launch_template import Prepared
+
+
+class SequenceFrames(NamedTuple):
+    """Launches that were prepared, in order."""
+
+    launches: tuple[Prepared, ...]
+
+    def give_back(self) -> None:
+        for launch in self.launches:
+            launch.give_back()
+
+
+class LaunchSequence:
+    """Makes launches in order."""
+
+    def launch(self, frames: SequenceFrames) -> None:
+        for launcher, frame, _ in frames.launches:
+            launcher.launch(frame)
+
+
+PARTS_OF_OCTAVE = 8
+"""Sizes of memory between one power of two and the next: few serve all calls, and little is wasted."""
+
+
+class PrivateMemory:
+    """Memory of a kernel's own, which the launches on one stream share; it grows, and holds anything between them.
+
+    Launches that a graph records have their graph's, as with `ScratchMemory`. What became too small for a stream is
+    kept, for launches that were prepared with it; each is larger by half at least, so that all of them together are no
+    more than three times the last.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self._kernel = kernel
+        self._of_streams: dict[tuple[int, int], list[DeviceMemory]] = {}
+        self._of_graphs: dict[tuple[int, int], GraphMemory] = {}
+        """By device and size."""
+
+    def at_least(self, size: int, driver: CudaDriver, number: int, stream: int) -> int:
+        """The address of so many bytes."""
+        recording = driver.recording(number, stream)
+        if recording is not None:
+            return self._recorded(_rounded(size), driver, number).address(recording, stream)
+        kept = self._of_streams.setdefault((number, stream), [])
+        if not kept or kept[-1].bytes < size:
+            wanted = max(size, kept[-1].bytes * 3 // 2 if kept else 0)
+            kept.append(DeviceMemory.zeroed(driver, number, wanted, self._kernel))
+        return kept[-1].address
+
+    def _recorded(self, size: int, driver: CudaDriver, number: int) -> GraphMemory:
+        found = self._of_graphs.get((number, size))
+        if found is None:
+            with driver.beside_recordings():
+                found = self._of_graphs[number, size] = GraphMemory(driver, number, size, self._kernel)
+        return found
+
+
+def _rounded(size: int) -> int:
+    """Up to the next of a few sizes."""
+    part = max(1, (1 << size.bit_length() - 1) // PARTS_OF_OCTAVE)
+    return -(-size // part) * part

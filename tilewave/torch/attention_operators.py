@@ -1,0 +1,126 @@
+"""Attention as an operator of torch's, and in place of `scaled_dot_product_attention`.
+
+Its backward pass is made of products and holds the weights of all queries and keys at once: it needs as much memory as
+they have elements, which the forward pass does not.
+"""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewave.ops.attending import Asked
+from tilewave.ops.attending import attention as attend
+from tilewave.torch.product_operators import matmul
+from tilewave.torch.registry import define, to_autocast_dtype
+from tilewave.torch.results import given, noted
+from tilewave.torch.tensors import LIBRARY, plain, want_tensors
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    want_tensors("attention", ("q", "k", "v", "bias", "out"), (q, k, v, bias, out))
+    if (ready := plain(q, k, v, bias, out)) is not None:
+        found = attend(
+            LIBRARY, ready[0], ready[1], ready[2], ready[3], Asked(causal, window, scale, soft_cap), ready[4]
+        )
+        return noted(found, out)
+    found, _ = _ATTENTION(q, k, v, bias, causal, window, scale, soft_cap)
+    return given("attention", found, out, q, k, v, bias)
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+    soft_cap: float | None,
+) -> tuple[Tensor, Tensor]:
+    lse = _sums_of(q)
+    return attend(LIBRARY, q, k, v, bias, Asked(causal, window, scale, soft_cap), None, lse), lse
+
+
+def _sums_of(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[:-1], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, *asked: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), _sums_of(q)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, bias, *ctx.asked = inputs
+    ctx.save_for_backward(q, k, v, bias, *output)
+
+
+def _backward(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
+    q, k, v, bias, y, lse = ctx.saved_tensors
+    causal, window, scale, soft_cap = ctx.asked
+    scale = 1 / sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    keys, values = (_repeated(x, q) for x in (k, v))
+    scores = matmul(q, keys.mT).to(lse.dtype) * scale
+    capped = scores if soft_cap is None else soft_cap * torch.tanh(scores / soft_cap)
+    shown = _seen_only(capped if bias is None else capped + bias.to(lse.dtype), causal, window)
+    weights = torch.where(shown == -inf, 0.0, torch.exp(shown - lse[..., None]))
+    mean = (grad.to(lse.dtype) * y.to(lse.dtype)).sum(-1) - grad_lse
+    inner = weights * (matmul(grad, values.mT).to(lse.dtype) - mean[..., None])
+    outer = inner if soft_cap is None else inner * (1 - (capped / soft_cap).square())
+    outer = (outer * scale).to(q.dtype)
+    return (
+        matmul(outer, keys),
+        _gathered(matmul(outer.mT, q), k),
+        _gathered(matmul(weights.to(q.dtype).mT, grad), v),
+        None if bias is None else inner.sum_to_size(bias.shape).to(bias.dtype),
+        *(None for _ in ctx.asked),
+    )
+
+
+def _repeated(x: Tensor, q: Tensor) -> Tensor:
+    """Heads of keys or values, as many as there are of queries."""
+    return x if x.dim() < 3 or x.shape[-3] == q.shape[-3] else x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
+
+
+def _gathered(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of heads that several heads of queries share."""
+    if grad.shape == x.shape:
+        return grad
+    return grad.unflatten(-3, (x.shape[-3], grad.shape[-3] // x.shape[-3])).sum(-3)
+
+
+def _seen_only(scores: Tensor, causal: bool, window: int | None) -> Tensor:
+    """-inf where a query does not see a key; the last query stands at the last key."""
+    queries, keys = scores.shape[-2:]
+    query = torch.arange(queries, device=scores.device)[:, None] + (keys - queries)
+    ahead = torch.arange(keys, device=scores.device) - query
+    if causal:
+        scores = scores.masked_fill(ahead > 0, -inf)
+    if window is not None:
+        scores = scores.masked_fill(ahead.abs() >= window, -inf)
+    return scores
+
+
+_ATTENTION = define(
+    "attention",
+    "(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, int? window, float? scale, float? soft_cap)"
+    " -> (Tensor, Tensor)",
+    _run,
+    _fake,
+    save=_save,
+    backward=_backward,
+    cast=to_autocast_dtype,
+)
