@@ -33,6 +33,7 @@ from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.ops import Allocate, Barrier, MatrixShared, Read, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
+from tilewave.ir.types import Panels
 from tilewave.layouts.fragments import GroupFragment
 from tilewave.machine.chips import SM_90A
 from tilewave.pipeline.lists import prefetch
@@ -148,15 +149,19 @@ def test_no_lane_holds_an_operand():
     assert not any(op.spread == "rows" for op in walk(made.ir("guard_edges").body) if isinstance(op, Read))
 
 
-@pytest.mark.parametrize(("depth", "slices"), [(64, 1), (128, 2), (192, 3), (96, 2), (48, 2), (112, 3)])
-def test_deep_steps_are_cut_into_rows_that_the_matrix_unit_takes(depth, slices):
+@pytest.mark.parametrize(("depth", "width"), [(64, 0), (128, 64), (192, 64), (96, 32), (48, 16), (112, 16)])
+def test_rows_of_deep_steps_go_on_in_the_next_panel(depth, width):
+    """The matrix unit reads rows of 128, 64 or 32 bytes."""
     shape = (64, 72, 200)
     made = compiled_gemm(shape, (64, 80, depth))
-    assert sum(isinstance(op, MatrixShared) for op in walk(made.ir().body)) == slices
+    (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+    assert product.shape[2] == depth
+    placements = {memory.type.placement for memory in (product.a, product.b)}
+    assert {p.width if isinstance(p, Panels) else 0 for p in placements} == {width}
     check_lanes(made, shape)
 
 
-def test_operands_that_are_computed_are_cut_and_staged():
+def test_operands_that_are_computed_are_staged():
     @wave([WorkgroupConstraint(M, BLOCK_M, 0), WorkgroupConstraint(N, BLOCK_N, 1), TilingConstraint(K, BLOCK_K)])
     def scaled(a: Memory[M, K, G, f16], by: Memory[K, G, f16], b: Memory[N, K, G, f16], c: Memory[M, N, G, f32]):
         @iterate(K, init_args=[Register[M, N, f32](0)])

@@ -14,6 +14,7 @@ from tilewave.errors import NOWHERE, ConstraintError, TargetError
 from tilewave.interp.arithmetic import without_last_bits
 from tilewave.ir.ops import CopyAsyncOut, CopyAsyncSignal, MatrixShared, Mma
 from tilewave.ir.parse import parse
+from tilewave.ir.placements import row_elements
 from tilewave.ir.rewrite import walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.kernels import error_bound
@@ -161,10 +162,12 @@ def test_the_instruction_takes_32_bytes_of_depth():
     assert verify(parse(str(made.ir()))) == made.ir()
 
 
-@pytest.mark.parametrize(("depth", "rows"), [(8, [8]), (24, [16, 8]), (32, [32]), (56, [32, 16, 8]), (64, [32, 32])])
-def test_rows_of_128_bytes_are_32_numbers(depth, rows):
+@pytest.mark.parametrize(("depth", "row"), [(8, 8), (24, 8), (32, 32), (48, 16), (64, 32)])
+def test_rows_of_128_bytes_are_32_numbers(depth, row):
     made = compiled(asking(), sizes(64, 64, 2 * depth, 64, 64, depth))
-    assert [op.shape[2] for op in walk(made.ir().body) if isinstance(op, MatrixShared)] == rows
+    (product,) = (op for op in walk(made.ir().body) if isinstance(op, MatrixShared))
+    assert product.shape[2] == depth
+    assert {row_elements(memory.type) for memory in (product.a, product.b)} == {row}
 
 
 @pytest.mark.parametrize("order", ORDERS)

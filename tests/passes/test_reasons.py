@@ -341,10 +341,13 @@ X_STAGED = "%x_shared = allocate() : memory<64x64xf16"
 X_READ = "%x = read(%a, [%o, %deep]) {axes = [0, 1]} : tile<64x64xf16>"
 STAGED_AGAIN = """  }
   %u_shared = allocate() : memory<64x64xf16, shared, xor(8, 8, 1)>
-  %u = read(%a, [%o, %o]) {axes = [0, 1]} : tile<64x64xf16>
-  write(%u, %u_shared, [%o, %o]) {axes = [0, 1]}
-  %u_part = read(%u_shared, [%o, %o]) {axes = [0, 1]} : tile<64x64xf16>
-  %v = mma(%u_part, %u_part, %sum) {instruction = f32_64xNx16_f16, depth = 64} : tile<64x64xf32>
+  %more = loop(%two, [%sum]) : tile<64x64xf32> do (%i: index, %so_far: tile<64x64xf32>) {
+    %u = read(%a, [%o, %o]) {axes = [0, 1]} : tile<64x64xf16>
+    write(%u, %u_shared, [%o, %o]) {axes = [0, 1]}
+    %u_part = read(%u_shared, [%o, %o]) {axes = [0, 1]} : tile<64x64xf16>
+    %v = mma(%u_part, %u_part, %so_far) {instruction = f32_64xNx16_f16, depth = 64} : tile<64x64xf32>
+    yield([%v])
+  }
 }"""
 FOUND = "  %found = loop(%two, [%own]) : index do (%j: index, %it: index) {\n    yield([%it])\n  }\n"
 MOVING = """
@@ -432,6 +435,7 @@ CASES = {
     "load_into_shared.APART": checked("load_into_shared", "padded"),
     "load_into_shared.NO_ROOM": checked("load_into_shared", "too_much"),
     "make_persistent.OWN_LOOP": checked("make_persistent", "persistent_already"),
+    "make_persistent.UNEVEN": checked("make_persistent", "longer_and_longer"),
     "minimize_global_loads.USED_BESIDE": checked("minimize_global_loads", "used_elsewhere_too"),
     "minimize_global_loads.OTHER_ORDER": checked(
         "minimize_global_loads",

@@ -5,13 +5,16 @@
       %y = read(%k, [%i, %c0])               %y = read(%k, [%i, %c0])
 
 Only memories that nobody writes, and what is computed from such reads alone. A loop that goes round no time reads for
-nothing then, which a guard keeps inside the memory like any read.
+nothing then, which a guard keeps inside the memory like any read. Not out of loops that some workgroups may leave out
+and others not: those may have nothing to read there.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewave.analysis.pairs import following
+from tilewave.analysis.ranges import Ranges
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Const, Elementwise, Loop, Permute, Read
 from tilewave.ir.placements import lies_in
@@ -21,15 +24,21 @@ from tilewave.ir.types import Scalar
 
 def hoist_reads(kernel: Kernel) -> Kernel:
     written = {v for op in walk(kernel.body) if op.has_effect for v in op.operands}
-    hoisted = replace(kernel, body=_block(kernel.body, written))
+    ranges, differing = Ranges(kernel), following(kernel)
+    left_out = {
+        op.trips
+        for op in walk(kernel.body)
+        if isinstance(op, Loop) and op.trips in differing and ranges.of(op.trips)[0] < 1
+    }
+    hoisted = replace(kernel, body=_block(kernel.body, written, left_out))
     return hoisted if hoisted != kernel else kernel
 
 
-def _block(block: Block, written: set[Value]) -> Block:
+def _block(block: Block, written: set[Value], left_out: set[Value]) -> Block:
     ops: list[Op] = []
     for old in block.ops:
-        op = map_blocks(old, lambda inner: _block(inner, written))
-        if isinstance(op, Loop):
+        op = map_blocks(old, lambda inner: _block(inner, written, left_out))
+        if isinstance(op, Loop) and op.trips not in left_out:
             front, op = _taken_out(op, written)
             ops += front
         ops.append(op)

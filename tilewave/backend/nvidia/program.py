@@ -69,7 +69,7 @@ NARROW = Reason(
 )
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """What a call does: the code it takes, and the arrays that are repacked for it."""
 
     variant: Variant
@@ -261,9 +261,9 @@ class NvidiaProgram:
         """Element by element, which needs neither neighbours nor alignment."""
         return Variant(self.otherwise is not None, tuple(v.name for v in self.memories))
 
-    def plan_for(self, views: Sequence[ArrayView]) -> Plan:
+    def plan_for(self, views: Sequence[ArrayView]) -> LaunchPlan:
         """The code that arrays take which lie so; some are repacked where the copy engine takes them then, and pays."""
-        plain = Plan(self.variant_for(views))
+        plain = LaunchPlan(self.variant_for(views))
         misfits = self.misfits(views) if self.repacks else []
         shapes = {name: v.shape for name, v in self._named(views).items()}
         if not misfits or not all(x.copied_by(views[x.array]) for x in misfits):
@@ -271,8 +271,8 @@ class NvidiaProgram:
         if not self._loads.are_worth_it(shapes):
             return plain
         arrays = repacked(views, misfits)
-        variant = self.variant_for(Plan(Variant(), arrays).views(views))
-        return plain if variant.is_plain else Plan(variant, arrays)
+        variant = self.variant_for(LaunchPlan(Variant(), arrays).views(views))
+        return plain if variant.is_plain else LaunchPlan(variant, arrays)
 
     @cached_property
     def _loads(self) -> TileLoads:
