@@ -5,8 +5,8 @@
       %y = read(%k, [%i, %c0])               %y = read(%k, [%i, %c0])
 
 Only memories that nobody writes, and what is computed from such reads alone. A loop that goes round no time reads for
-nothing then, which a guard keeps inside the memory like any read. Not out of loops that some workgroups may leave out
-and others not: those may have nothing to read there.
+nothing then, which a guard keeps inside the memory like any read. Not out of loops over tiles, which write, where some
+workgroups may have none: those may have nothing to read either.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def hoist_reads(kernel: Kernel) -> Kernel:
     left_out = {
         op.trips
         for op in walk(kernel.body)
-        if isinstance(op, Loop) and op.trips in differing and ranges.of(op.trips)[0] < 1
+        if isinstance(op, Loop) and op.trips in differing and ranges.of(op.trips)[0] < 1 and _writes(op)
     }
     hoisted = replace(kernel, body=_block(kernel.body, written, left_out))
     return hoisted if hoisted != kernel else kernel
@@ -43,6 +43,10 @@ def _block(block: Block, written: set[Value], left_out: set[Value]) -> Block:
             ops += front
         ops.append(op)
     return replace(block, ops=tuple(ops))
+
+
+def _writes(loop: Loop) -> bool:
+    return any(op.has_effect and not op.ends_blocks for op in walk(loop.body))
 
 
 def _taken_out(loop: Loop, written: set[Value]) -> tuple[list[Op], Loop]:
