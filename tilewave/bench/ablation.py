@@ -87,6 +87,9 @@ NEEDED = (
     "take_a_step",
     "share_parts",
     "add_up_parts",
+    "hoist_reads",
+    "tell_whole_steps",
+    "turn_products",
     "choose_instructions",
     "pad_products",
     "shift_through_shared",
@@ -98,11 +101,13 @@ NEEDED = (
     "place_barriers",
     "guard_edges",
     "distribute_lanes",
+    "skip_whole_masks",
+    "skip_unit_factors",
     "fit_shared",
     "simplify",
 )
-"""Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles
-and sums in one part do not need; the others can be left out."""
+"""Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,
+sums in one part and single products do not need; the others can be left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:
