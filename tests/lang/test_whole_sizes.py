@@ -42,9 +42,9 @@ def rooms(monkeypatch):
     """How long the dims are at most that calls compile for."""
     seen = []
 
-    def counted(kernel, target, subs, longest):
+    def counted(kernel, target, subs, longest, sizes):
         seen.append({s.name: most for s, most in longest.items()})
-        return compiled_for(kernel, target, subs, longest)
+        return compiled_for(kernel, target, subs, longest, sizes)
 
     compiled_for = tilewave.call.compiled_for
     monkeypatch.setattr(tilewave.call, "compiled_for", counted)
