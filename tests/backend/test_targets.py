@@ -209,7 +209,11 @@ WORDS = {
     "cli/run.py": "numpy, the library, beside us",
     "runtime/arrays.py": "DLPack's device cpu; numpy, the attribute",
     "runtime/dlpack.py": "DLPack's device cpu",
+    "runtime/foreign_arrays.py": "DLPack's device cpu; numpy, the module",
     "runtime/remedies.py": "DLPack's device cpu; numpy, the module",
+    "torch/attention_calls.py": "torch's device cpu",
+    "torch/registry.py": "torch's device cpu",
+    "torch/signatures.py": "the interpreter, which shows what a kernel reads and writes on every target",
 }
 """Where a string that is also a target's name means something else."""
 

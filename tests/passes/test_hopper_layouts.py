@@ -20,10 +20,10 @@ from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 TURNED = {"nt": (), "nn": (1,), "tt": (0,), "tn": (0, 1)}
 
 
-def compiled(layout, shape, tile, dtype=f16, is_open=False, mapping="grouped(4)"):
+def compiled(layout, shape, tile, dtype=f16, is_open=False, mapping="grouped(4)", **more):
     made = gemm(shape, dtype, f32, tile=tile, mapping=mapping, layout=layout)
     subs = {s: n for s, n in made.subs.items() if not is_open or s.name.startswith("BLOCK")}
-    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
+    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a", **more), made.kernel)
 
 
 def laid(layout, a, b):
@@ -78,7 +78,7 @@ def test_where_rows_lie_on_no_cache_lines_neighbours_share_copies(layout):
 @pytest.mark.parametrize("lost", [Await, Arrive])
 def test_every_wait_and_arrival_is_needed(lost):
     shape = (72, 72, 360)
-    lanes = compiled("tn", shape, (64, 64, 64)).build.lanes
+    lanes = compiled("tn", shape, (64, 64, 64), buffers=2).build.lanes
     arrays = laid("tn", *operands(shape))
     for number in range(len(ops(lanes, lost))):
         without = changed(lanes, lost, number, lambda op: [])

@@ -17,8 +17,9 @@ copy, but slowly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 
+from tilewave.forks import cached_property
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Kernel, Value
 from tilewave.ir.launch import at_launch

@@ -6,7 +6,7 @@
 
 Only memories that nobody writes, and what is computed from such reads alone. A loop that goes round no time reads for
 nothing then, which a guard keeps inside the memory like any read. Not out of loops over tiles, which write, where some
-workgroups may have none: those may have nothing to read either.
+workgroups may have none: those may have nothing to read either. Nor out of loops of one round.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def hoist_reads(kernel: Kernel) -> Kernel:
         for op in walk(kernel.body)
         if isinstance(op, Loop) and op.trips in differing and ranges.of(op.trips)[0] < 1 and _writes(op)
     }
+    left_out |= {op.trips for op in walk(kernel.body) if isinstance(op, Loop) and ranges.of(op.trips)[1] <= 1}
     hoisted = replace(kernel, body=_block(kernel.body, written, left_out))
     return hoisted if hoisted != kernel else kernel
 

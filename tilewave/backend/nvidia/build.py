@@ -124,8 +124,9 @@ class NvidiaBuild(Build):
     @cached_property
     def program(self) -> NvidiaProgram:
         with IMPORTING:
-            from tilewave.backend.nvidia.make import maker  # noqa: PLC0415  the driver's side is heavy, and looking needs none of it
-            from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415
+            from tilewave.backend.nvidia.make import maker  # noqa: PLC0415  looking needs none of the driver's side
+        with IMPORTING:
+            from tilewave.backend.nvidia.program import NvidiaProgram  # noqa: PLC0415  nor this
 
         make = None if self.key is None else maker(self.key, self.chip)
         plain = (lambda: self.plain.lanes) if self.otherwise else None
