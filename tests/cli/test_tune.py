@@ -1,13 +1,10 @@
 """`tilewave tune` and `tilewave records`: what is decided, written and printed, and how mistakes are answered."""
 
 import json
-import sys
-import textwrap
 
 import pytest
 
 from tilewave.bench import measure, reference
-from tilewave.cli.main import main
 
 PRODUCT = """
 from tilewave import *
@@ -27,27 +24,14 @@ RECORDS = "tilewave.records/tiles.jsonl"
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Run a command in an empty directory with these files; its exit code, what it printed, and said on stderr."""
-    monkeypatch.chdir(tmp_path)
+def call(call, tmp_path, monkeypatch):
+    """The command, with records of its own and quick measurements."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path / "tilewave.records"))
     monkeypatch.setattr(measure, "PAUSE_SECONDS", 0)
     monkeypatch.setattr(measure, "SHORTEST_SECONDS", 0)
     monkeypatch.setattr(reference, "CHECK_SECONDS", 600.0)
-
-    def run(*words, **files):
-        for name, text in files.items():
-            (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
-        monkeypatch.setattr(sys, "argv", ["tilewave", *map(str, words)])
-        try:
-            main()
-            code = 0
-        except SystemExit as leave:
-            code = leave.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+    return call
 
 
 def test_the_model_s_choice_is_printed_and_recorded(call, tmp_path):

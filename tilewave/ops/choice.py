@@ -1,6 +1,6 @@
-"""How a product is cut, chosen for whoever does not say: the one place that decides it.
+"""How the products of `tilewave.ops` are cut: a rule by shape and target.
 
-A rule by shape and target, for now. What a tuner has measured is to be looked up here, before the rule.
+Kernels whose tiles are left open are decided by `tilewave.tune`; these are to ask it too, in place of the rule.
 """
 
 from __future__ import annotations
