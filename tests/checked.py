@@ -17,6 +17,7 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
@@ -103,6 +104,7 @@ PASSES = {
     "take_parts_first": lambda text: take_parts_first,
     "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_unit_factors": lambda text: skip_unit_factors,
+    "lag_products": lambda text: lag_products,
     "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
     "start_early": lambda text: start_early,
