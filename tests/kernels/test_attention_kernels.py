@@ -7,6 +7,7 @@ from attention_problems import Problem
 
 from tilewave import *
 from tilewave import kernels as shipped
+from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import AttentionTile
 from tilewave.kernels.decodes import part_length, rows_tile_for
@@ -210,6 +211,37 @@ def test_tiles_fit_into_shared_memory(target):
             heads = shipped.Heads(size, size)
             tile = shipped.attention_tile_for(target, heads, dtype)
             shipped.attention_kernel(tile, heads, shipped.Scores(1.0), *[dtype] * 4).compile(target=target)
+
+
+SPILLING = [(64, False, f16), (128, False, f16), (256, True, f16)]
+EVERY_HEAD = [
+    (size, causal, dtype) for size in (64, 80, 96, 128, 192, 256) for causal in (False, True) for dtype in (f16, bf16)
+]
+
+
+@pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
+@pytest.mark.parametrize(
+    "size, causal, dtype",
+    [pytest.param(*one, marks=[] if one in SPILLING else pytest.mark.slow) for one in EVERY_HEAD],
+)
+@pytest.mark.parametrize("bias", [None, pytest.param(f32, marks=pytest.mark.slow)])
+def test_hopper_s_lanes_hold_all_that_a_tile_has(size, causal, dtype, bias):
+    """Nothing is spilled, and no product waits for registers."""
+    heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, causal)
+    tile = shipped.attention_tile_for("sm_90a", heads, dtype, bias)
+    made = shipped.attention_kernel(tile, heads, scores, *[dtype] * 4, bias, f32).compile(target="sm_90a")
+    assembled = assemble_ptx(made.asm, "sm_90a")
+    assert "cp.async.bulk" in made.asm
+    assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
+
+
+def test_keys_of_a_step_leave_registers_for_results():
+    found = {
+        size: shipped.attention_tile_for("sm_90a", shipped.Heads(size, size), f16).keys for size in (64, 128, 192, 256)
+    }
+    assert found == {64: 128, 128: 128, 192: 96, 256: 64}
+    assert shipped.attention_tile_for("sm_90a", shipped.Heads(128, 128), f16, f32).keys == 64
+    assert shipped.attention_tile_for("gfx942", shipped.Heads(128, 128), f16).keys == 64
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
