@@ -7,10 +7,12 @@ from attention_problems import Problem
 
 from tilewave import *
 from tilewave import kernels as shipped
+from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import AttentionTile
-from tilewave.kernels.decodes import part_length, rows_tile_for
+from tilewave.kernels.decodes import RESERVED_BYTES, DecodeWay, part_length, rows_tile_for
+from tilewave.machine.chips import CHIPS
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 SMALL = AttentionTile(32, 16)
@@ -146,11 +148,27 @@ def test_heads_that_share_keys_are_rows_of_one_tile():
     problem.check(written, problem.lse, 10)
 
 
-def test_parts_are_as_many_as_keep_all_processors_busy():
-    assert part_length("sm_90a", 16 * 8, 32768) == 32768 // 5 // 64 * 64 + 64  # 132 · 4 workgroups, 128 heads
-    assert part_length("sm_90a", 10_000, 32768) == 32768
-    assert part_length("sm_90a", 1, 4096) == 256
-    assert part_length("cpu", 1, 100) == 128 and part_length("cpu", 1, 0) == 64 and part_length("cpu", 0, 64) == 64
+def test_parts_keep_all_processors_busy_to_the_end():
+    """Steps of a part, where 264 workgroups run at once: rounds of them are full, and few."""
+    assert part_length(264, 16 * 8, 64) == 32 and part_length(264, 16 * 8, 512) == 256  # 256 workgroups, one round
+    assert part_length(264, 8, 512) == 16  # 33 parts of each head
+    assert part_length(264, 10_000, 512) == 512
+    assert part_length(264, 140, 64) == 13  # 700 workgroups in three rounds; whole heads would need two, of 64
+    assert part_length(264, 1, 64) == 4
+    assert part_length(16, 1, 2) == 2 and part_length(16, 1, 0) == 1 and part_length(16, 0, 1) == 1
+
+
+@pytest.mark.parametrize("size", [64, 80, 96, 128, 192, 256])
+def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
+    """But for heads of 256, whose queries alone would fill half of it."""
+    heads = shipped.Heads(size, size, 4)
+    way = DecodeWay.of("sm_90a", heads, f16, 4)
+    kernel = shipped.attention_parts_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
+    made = kernel.compile(target="sm_90a", buffers=way.steps_ahead)
+    code = made.build.program.code_for(Variant())
+    fit = 2 * (code.shared_bytes + RESERVED_BYTES) <= CHIPS["sm_90a"].shared.bytes + RESERVED_BYTES
+    assert fit == (way.at_once == 264) == (size < 256)
+    assert ".shared" in code.ptx and "bar.sync" not in code.ptx.split("wgmma.mma_async")[-1], "lanes exchange nothing"
 
 
 def test_few_rows_are_brought_by_the_copy_engine():
