@@ -22,6 +22,7 @@ from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
+from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
@@ -78,6 +79,7 @@ PASSES = {
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
+    "mask_once": lambda text: mask_once,
     "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,

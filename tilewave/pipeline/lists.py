@@ -25,6 +25,7 @@ from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
@@ -196,6 +197,7 @@ def hopper(
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         hoist_reads,  # behind: it moves what stands between loops
+        mask_once,  # before: fewer masks are told apart then
         tell_whole_steps,  # on tiles, whose positions are sums
         turn_products,  # before instructions are chosen: groups of waves lie below each other
         ChooseInstructions(machine, places),
