@@ -1003,8 +1003,8 @@ CASES |= {
               groupd(4)
               ^^^^^^
           did you mean grouped?
-          renumberings: xcd_contiguous, xcd_chunked, last_first
-          orders: linear, grouped, supertiles, snake, morton, hilbert
+          renumberings: xcd_contiguous, xcd_chunked, last_first, folded
+          orders: linear, paired, grouped, supertiles, snake, morton, hilbert
           gemm.py:8
               tiles += [WorkgroupMapping('groupd(4)')]
                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
