@@ -1131,17 +1131,6 @@ CASES |= {
           leave primary=False out
         """,
     ),
-    "a dim that goes with one of other tiles": (
-        ConstraintError,
-        ordered("WorkgroupConstraint(K, 32, 0, primary=False)"),
-        """
-        K goes with M, whose tile is 64, not 32
-          gemm.py:8
-              tiles += [WorkgroupConstraint(K, 32, 0, primary=False)]
-                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          give both the same tile; that of M is at gemm.py:6
-        """,
-    ),
     "steps of a dim that has no tiles": (
         ConstraintError,
         ordered("TilingConstraint(T, iters=3)").replace("tiles +=", "T = sym.T; tiles +="),
