@@ -431,8 +431,11 @@ class WaveRun(AsynchronousMeaning):
 
     def loop(self, op: Loop) -> Running:
         carried = tuple(self.env[v] for v in op.init)
-        for i in range(self.uniform(op, op.trips)):
+        rounds = self.uniform(op, op.trips)
+        for i in range(rounds):
             carried = yield from self.block(op.body, i, *carried, round=i)
+        if rounds == 0:
+            self.state.leave_out(op)
         return carried
 
     def loop_while(self, op: While) -> Running:
