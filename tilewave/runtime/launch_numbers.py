@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
 from tilewave.ir.core import Value
-from tilewave.ir.launch import HostLaunch, LaunchLines, launch_lines, numbers_of
+from tilewave.ir.host_program import Number
+from tilewave.ir.launch import HostLaunch, LaunchNumbers, LaunchSteps, numbers_of
 from tilewave.ir.parse import parse
 
 KEPT_LAUNCHES = 4096
@@ -44,11 +45,13 @@ class LaunchTable:
         launched = host([symbols[v.name] for v in numbers])
         return launched.workgroups, {**symbols, **dict(zip(host.names, launched.numbers, strict=True))}
 
-    def lines(self, given: Sequence[str], wanted: Sequence[str], prefix: str) -> LaunchLines:
-        """The same as lines of Python, for numbers of these names in their order; of what is passed on, the wanted."""
-        if isinstance(self.workgroups, int) and not self.text:
-            return LaunchLines([], str(self.workgroups), [f"g{given.index(name)}" for name in wanted])
-        return launch_lines(parse(self.text), given, wanted, prefix)
+    def steps(self, given: Sequence[str], wanted: Sequence[str]) -> Callable[[Sequence[Number]], LaunchNumbers]:
+        """The same step by step, for numbers of these names in their order; of what is passed on, the wanted."""
+        if self.text:
+            return LaunchSteps(parse(self.text), given, wanted)
+        places, workgroups = [given.index(name) for name in wanted], self.workgroups
+        assert isinstance(workgroups, int), "nothing computes them"
+        return lambda numbers: LaunchNumbers(workgroups, tuple([numbers[place] for place in places]))
 
     @cached_property
     def _host(self) -> tuple[tuple[Value, ...], HostLaunch]:
