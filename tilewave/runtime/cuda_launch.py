@@ -32,7 +32,6 @@ from tilewave.runtime.gpu_launch import (
 )
 from tilewave.runtime.graph_memory import GraphMemory
 from tilewave.runtime.host_engine import UNKNOWN, NativeRecord
-from tilewave.runtime.launch_frame import FrameLayout
 from tilewave.runtime.launch_template import LaunchCode, LaunchTemplate, tensor_map
 
 LOG_BYTES = 1 << 16
@@ -176,9 +175,6 @@ class Launcher:
         self._scratch: dict[tuple[int, int], DeviceMemory] = {}
         """By parameter and stream."""
         self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
-        maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
-        shape = len(slots), maps, description.block, description.shared_bytes
-        self.layout = FrameLayout(*shape, description.attributes)
         self._codes: dict[Any, LaunchCode] = {}
         self._records: dict[Any, NativeRecord] = {}
         """They stay as long as the launcher: a thread may launch one while another forgets its arrays."""
@@ -202,7 +198,7 @@ class Launcher:
         fixed = tuple([self._word(at, slot, stream) for at, slot in others])
         kinds = *((len(v.shape), v.dtype) for v in views), count, formula
         if (kinds, fixed) not in self._records:
-            self._records[kinds, fixed] = self._code(kinds).record(fixed)
+            self._records[kinds, fixed] = self._code(kinds).record(self._driver_words, fixed)
         return LaunchTemplate(self, self._records[kinds, fixed], stream)
 
     def _code(self, kinds: tuple[Any, ...]) -> LaunchCode:
@@ -210,11 +206,11 @@ class Launcher:
         *arrays, count, formula = kinds
         found = self._codes.get(kinds)
         if found is None:
-            found = self._codes[kinds] = LaunchCode(self, arrays, count, formula)
+            found = self._codes[kinds] = LaunchCode(self.description, arrays, count, formula)
         return found
 
     @cached_property
-    def driver_words(self) -> dict[str, int]:
+    def _driver_words(self) -> dict[str, int]:
         """What a record of `LAUNCH` says of the driver."""
         encodes = any(isinstance(slot, TiledArray) for slot in self.description.slots)
         return {

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate
 
-from tilewave.runtime.gpu_launch import Attribute, Cluster, EarlyStart, Shape3
+from tilewave.runtime.gpu_launch import Attribute, Cluster, EarlyStart, GpuLaunch, Shape3, TiledArray
 from tilewave.runtime.tensor_map import MAP_BYTES
 
 CONFIG_BYTES = 56
@@ -48,6 +48,11 @@ class FrameLayout:
         spelled = b"".join(map(_spelled, self.attributes))
         self.image = bytes(self.config_at) + config + bytes(8 * count) + spelled
         """A frame before anybody fills it."""
+
+    @classmethod
+    def of(cls, launch: GpuLaunch) -> FrameLayout:
+        maps = [(at, len(slot.axes)) for at, slot in enumerate(launch.slots) if isinstance(slot, TiledArray)]
+        return cls(len(launch.slots), maps, launch.block, launch.shared_bytes, launch.attributes)
 
 
 def _spelled(attribute: Attribute) -> bytes:

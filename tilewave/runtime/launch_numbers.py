@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
-from tilewave.ir.core import Value
+from tilewave.ir.core import Kernel, Value
 from tilewave.ir.host_program import Number
 from tilewave.ir.launch import HostLaunch, LaunchNumbers, LaunchSteps, numbers_of
 from tilewave.ir.parse import parse
+from tilewave.ir.verify import verify
 
 KEPT_LAUNCHES = 4096
 """Sets of numbers that a program remembers; more than that in turn, and it starts afresh."""
@@ -48,12 +49,17 @@ class LaunchTable:
     def steps(self, given: Sequence[str], wanted: Sequence[str]) -> Callable[[Sequence[Number]], LaunchNumbers]:
         """The same step by step, for numbers of these names in their order; of what is passed on, the wanted."""
         if self.text:
-            return LaunchSteps(parse(self.text), given, wanted)
+            return LaunchSteps(self._kernel, given, wanted)
         places, workgroups = [given.index(name) for name in wanted], self.workgroups
         assert isinstance(workgroups, int), "nothing computes them"
         return lambda numbers: LaunchNumbers(workgroups, tuple([numbers[place] for place in places]))
 
     @cached_property
     def _host(self) -> tuple[tuple[Value, ...], HostLaunch]:
-        kernel = parse(self.text)
-        return numbers_of(kernel), HostLaunch(kernel)
+        return numbers_of(self._kernel), HostLaunch(self._kernel)
+
+    @cached_property
+    def _kernel(self) -> Kernel:
+        found = verify(parse(self.text))
+        assert found.workgroups == self.workgroups, f"{found.workgroups} workgroups, and not {self.workgroups}"
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewave.ir.host_program import Number, Recorder
@@ -12,6 +12,7 @@ from tilewave.runtime.array_places import ArrayPlaces, placed_arrays, there_at_l
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.gpu_launch import (
     Address,
+    GpuLaunch,
     LaunchForm,
     LaunchFormula,
     ScalarSlot,
@@ -60,15 +61,15 @@ class KnownLaunch(NamedTuple):
 
 
 class LaunchCode:
-    """How a launcher's launches are filled with arrays of one kind, wherever the kernel has memory of its own."""
+    """How launches are filled with arrays of one kind, whichever device they are on."""
 
     def __init__(
-        self, launcher: Launcher, arrays: Sequence[tuple[int, DType]], count: int, formula: LaunchFormula
+        self, description: GpuLaunch, arrays: Sequence[tuple[int, DType]], count: int, formula: LaunchFormula
     ) -> None:
         """`arrays` are how many axes each has, and of which dtype it is; a call has `count` numbers beside them."""
-        self._launcher, self._dtypes = launcher, [dtype for _, dtype in arrays]
-        self._slots = launcher.description.slots
+        self._slots, self._dtypes = description.slots, [dtype for _, dtype in arrays]
         self._tiled = [slot for slot in self._slots if isinstance(slot, TiledArray)]
+        self._maps = [*map(self._encoding, self._tiled)]
         inputs = sum(1 + 2 * axes for axes, _ in arrays)
         own = sum(isinstance(slot, Table | ScratchMemory) for slot in self._slots)
         recorder = Recorder(inputs + count + own)
@@ -79,6 +80,7 @@ class LaunchCode:
         stored = [*self._sides(), *self._words(form, iter(recorder.given[inputs + count :]))]
         mapped = [self._pointers[slot.array] for slot in self._tiled]
         program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.starts_early], mapped)
+        layout = FrameLayout.of(description)
         self._fields = {
             "program": in_memory(program),
             "numbers": program.numbers,
@@ -86,16 +88,15 @@ class LaunchCode:
             "stores": len(stores),
             "stored": words(stores),
             "grid": words(grid),
-            "maps": len(self._tiled),
+            "maps": len(self._maps),
+            "encodings": words(self._encoded(pointers, layout)),
+            **_frame(layout),
         }
-        self._pointers_at = pointers
 
-    def record(self, fixed: Sequence[int]) -> NativeRecord:
-        """A launch whose own memory is at these addresses."""
-        maps = [*map(self._encoding, self._tiled)]
-        own = {"fixed": len(fixed), "fixed_words": words(fixed), "encodings": words(self._encoded(maps))}
-        same = {**_frame(self._launcher.layout), **self._launcher.driver_words}
-        return NativeRecord(LAUNCH, {**self._fields, **own, **same}, maps)
+    def record(self, driver: Mapping[str, int], fixed: Sequence[int]) -> NativeRecord:
+        """A launch by a driver's functions, whose own memory is at these addresses."""
+        own = {"fixed": len(fixed), "fixed_words": words(fixed)}
+        return NativeRecord(LAUNCH, {**self._fields, **own, **driver}, self._maps)
 
     def _sides(self) -> Iterator[Number]:
         """The numbers that tensor maps are made of."""
@@ -121,16 +122,17 @@ class LaunchCode:
                     yield next(fixed)
 
     def _encoding(self, slot: TiledArray) -> Encoding:
+        assert len(slot.axes) == len(slot.box), f"a box of {slot.box} along axes {slot.axes}"
         return encoding(slot.box, slot.swizzle_bytes, slot.l2_promotion_bytes, self._dtypes[slot.array])
 
-    def _encoded(self, maps: Sequence[Encoding]) -> list[int]:
-        """All as records of `MAP`."""
-        found, layout = [], self._launcher.layout
-        for i, (kind, numbers_at) in enumerate(zip(maps, layout.map_numbers_at, strict=False)):
+    def _encoded(self, pointers: Sequence[int], layout: FrameLayout) -> list[int]:
+        """All maps as records of `MAP`; each array's address is one of the program's numbers."""
+        found = []
+        for i, (kind, pointer, numbers_at) in enumerate(zip(self._maps, pointers, layout.map_numbers_at, strict=False)):
             box = ctypes.addressof(kind.box)
-            at = [i * MAP_BYTES, kind.dtype, kind.rank, self._pointers_at[i], numbers_at, numbers_at + 8 * kind.rank]
+            at = [i * MAP_BYTES, kind.dtype, kind.rank, pointer, numbers_at, numbers_at + 8 * kind.rank]
             found += [*at, box, box + kind.units_at, kind.interleave, kind.swizzle, kind.promotion, kind.fill]
-        assert len(found) == len(maps) * len(MAP), "a word for each field"
+        assert len(found) == len(self._maps) * len(MAP), "a word for each field"
         return found
 
 

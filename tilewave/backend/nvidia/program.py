@@ -46,7 +46,7 @@ from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
 from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind
 from tilewave.runtime.foreign_arrays import in_padded_rows
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchForm, LaunchFormula, ScalarSlot, ScratchMemory, TiledArray
-from tilewave.runtime.launch_template import KnownLaunch, LaunchTemplate, tensor_map
+from tilewave.runtime.launch_template import KnownLaunch, LaunchCode, LaunchTemplate, tensor_map
 from tilewave.runtime.private_memory import PrivateMemory
 from tilewave.runtime.sizes import Size
 
@@ -215,6 +215,12 @@ class NvidiaProgram:
         chosen = self.chosen(variant, parameters)
         self.warn_of_slow_code(chosen.program, on.number)
         return chosen.program.by_template(views, len(numbers_of(self.tiles)), chosen.formula, *on)
+
+    def want_launch(self, code: NvidiaCode) -> None:
+        """Raise something where it cannot be launched with the kernel's arrays: files may say anything."""
+        arrays = [(v.type.rank, v.type.dtype) for v in self.memories]
+        count = len(numbers_of(self.tiles))
+        LaunchCode(launch_of_code(code, self.tiles), arrays, count, self._formula(code))
 
     def _formula(self, code: NvidiaCode) -> LaunchFormula:
         """What a launch computes: tiles that can be counted, and then what the code itself asks for."""

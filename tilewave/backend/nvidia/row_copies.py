@@ -11,14 +11,15 @@ from tilewave.backend.nvidia.make import launch_of_code, maker
 from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
 from tilewave.ir.host_program import Number
 from tilewave.ir.launch import numbers_of
+from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
 from tilewave.runtime.array_places import places_of
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import compile_key
 from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import cuda_driver
-from tilewave.runtime.gpu_launch import LaunchForm
-from tilewave.runtime.launch_template import KnownLaunch, LaunchTemplate
+from tilewave.runtime.gpu_launch import LaunchForm, LaunchFormula
+from tilewave.runtime.launch_template import KnownLaunch, LaunchCode, LaunchTemplate
 from tilewave.runtime.private_memory import PrivateMemory
 
 
@@ -69,11 +70,21 @@ class RowCopies:
         if copy not in self._programs:
             made = CudaCode(kernel.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, kernel), ())
             self._programs[copy] = CudaProgram(made)
-        given = [v.name for v in numbers_of(kernel)]
-        steps = code.launches.steps(given, code.symbols)
+        return self._programs[copy].by_template(arrays, len(numbers_of(kernel)), _formula(copy, code), *on)
 
-        def formula(numbers: Sequence[Number]) -> LaunchForm:
-            workgroups, passed = steps(numbers)
-            return LaunchForm(passed, (workgroups, 1, 1), starts_early=False)
 
-        return self._programs[copy].by_template(arrays, len(given), formula, *on)
+def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
+    steps = code.launches.steps([v.name for v in numbers_of(copy.kernel)], code.symbols)
+
+    def formula(numbers: Sequence[Number]) -> LaunchForm:
+        workgroups, passed = steps(numbers)
+        return LaunchForm(passed, (workgroups, 1, 1), starts_early=False)
+
+    return formula
+
+
+def want_copy(copy: RowCopy, code: NvidiaCode) -> None:
+    """Raise something where that code cannot be launched as the copy: files may say anything."""
+    kernel = copy.kernel
+    arrays = [(v.type.rank, v.type.dtype) for v in kernel.body.args if isinstance(v.type, Memory)]
+    LaunchCode(launch_of_code(code, kernel), arrays, len(numbers_of(kernel)), _formula(copy, code))
