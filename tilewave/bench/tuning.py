@@ -10,7 +10,7 @@ from typing import Any
 from tilewave.bench.devices import device_of
 from tilewave.bench.kernel import KernelSettings, measure_kernels
 from tilewave.bench.rounds import Rounds
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import Compiled, WaveCompileOptions, as_chosen, wave_compile
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.lang.kernel import WaveKernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
@@ -69,8 +69,7 @@ class PointTimer:
         return ""
 
     def compiled(self, point: TileChoice) -> Compiled:
-        options = replace(self.options, subs={**self.options.subs, **point.point}, tune=None)
-        return wave_compile(options, self.open_tiles.decided(point))
+        return wave_compile(as_chosen(self.options, point), self.open_tiles.decided(point))
 
 
 def tune(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from typing import Protocol
 
 from tilewave.errors import NOWHERE, Loc
@@ -13,9 +14,9 @@ from tilewave.ir.reasons import Declined, Reason
 from tilewave.lang.symbols import Symbol
 from tilewave.tune.gpu import Prediction
 from tilewave.tune.problem import CutWork, TiledProblem
-from tilewave.tune.space import Space, TileValues
+from tilewave.tune.space import BUFFERS, IN_PLACE, KNOBS, SPLIT, Space, TileValues
 
-CHOSEN = Reason("{reason}", "write subs={{{names}}} to keep it, or other values; fitted on {fit}")
+CHOSEN = Reason("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
 """Points that a reason names beside the one that was chosen."""
 
@@ -32,6 +33,7 @@ class TileMachine(TileValues, Protocol):
         """That compute at once."""
 
     def refused(self, cut: CutWork) -> str: ...
+    def is_repeated(self, cut: CutWork) -> bool: ...
     def predict(self, cut: CutWork) -> Prediction: ...
 
 
@@ -69,6 +71,26 @@ class TileChoice:
     """What else must be said."""
 
     @property
+    def tiles(self) -> dict[Symbol, int]:
+        """Of the kernel's own symbols."""
+        return {s: n for s, n in self.point.items() if s not in KNOBS}
+
+    @property
+    def buffers(self) -> int | None:
+        """Steps that shared memory holds at once, where that was decided."""
+        return self.point.get(BUFFERS)
+
+    @property
+    def split(self) -> int:
+        """Parts that sums are cut into."""
+        return self.point.get(SPLIT, 1)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether operands are read where they lie."""
+        return bool(self.point.get(IN_PLACE))
+
+    @property
     def text(self) -> str:
         return point_text(self.point) + (f", {self.order}" if self.order else "")
 
@@ -90,8 +112,9 @@ class TileChoice:
 
     def declined(self, loc: Loc = NOWHERE) -> Declined:
         """As `why()` shows it."""
-        names = ", ".join(f"{s}: {v}" for s, v in self.point.items())
-        return CHOSEN.at(loc, reason=self.reason, names=names, fit=self.fit)
+        names = ", ".join(f"{s}: {v}" for s, v in self.tiles.items())
+        kept = [f"subs={{{names}}}", *(f"{s}={v}" for s, v in self.point.items() if s in KNOBS)]
+        return CHOSEN.at(loc, reason=self.reason, kept=", ".join(kept), fit=self.fit)
 
     @property
     def fit(self) -> str:
@@ -135,10 +158,18 @@ def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedPoi
     """All points of a space by predicted time; of equal ones, the one with the fewest tiles first."""
     found: list[tuple[float, int, int, Predicted]] = []
     illegal: Counter[str] = Counter()
+    cuts: dict[tuple[int, ...], CutWork] = {}
+    refused: dict[tuple[int, ...], str] = {}
     for number, point in enumerate(space.points()):
-        cut = problem.cut(point)
-        if why := machine.refused(cut):
+        tile = tuple([point[s] for s in space.tiles])
+        if tile not in cuts:
+            cuts[tile] = problem.cut({s: point[s] for s in space.tiles})
+            refused[tile] = machine.refused(cuts[tile])
+        cut = cuts[tile].with_knobs(point)
+        if why := refused[tile] or machine.refused(cut):
             illegal[why] += 1
+            continue
+        if machine.is_repeated(cut):
             continue
         prediction = machine.predict(cut)
         found.append((prediction.seconds, cut.tasks, number, Predicted(point, prediction)))
@@ -188,14 +219,14 @@ def rank_buckets(
     largest = ranked[-1]
 
     def loss(p: Predicted) -> float:
-        return max(found[_key(p.point)] / min(found.values()) for found in times)
+        return max(found.get(_key(p.point), inf) / min(found.values()) for found in times)
 
-    order = sorted(largest.legal, key=loss)
+    order = sorted((p for p in largest.legal if loss(p) < inf), key=loss)
     return RankedPoints(tuple(order), largest.illegal), loss(order[0]) if order else 1.0
 
 
-def _key(point: Mapping[Symbol, int]) -> tuple[int, ...]:
-    return tuple(point.values())
+def _key(point: Mapping[Symbol, int]) -> tuple[tuple[Symbol, int], ...]:
+    return tuple(point.items())
 
 
 def sizes_text(sizes: Mapping[Symbol, int]) -> str:

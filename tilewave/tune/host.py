@@ -48,12 +48,19 @@ class HostTiles:
                 return (1024,)
             case "waves":
                 return (64,)
+            case "split":
+                return (1,)
+            case "buffers" | "in_place":
+                return ()
             case _:
                 raise NotImplementedError(role)
 
     def refused(self, cut: CutWork) -> str:
         """A tile is in memory: any can be."""
         return ""
+
+    def is_repeated(self, cut: CutWork) -> bool:
+        return False
 
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing

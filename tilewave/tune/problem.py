@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,6 +12,7 @@ from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
     ReorderingConstraint,
+    SplitConstraint,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
@@ -19,6 +20,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileProduct, TileTransfer, TileWork
+from tilewave.tune.space import BUFFERS, IN_PLACE, SPLIT, UNSAID
 
 Point = Mapping[Symbol, int]
 """A value for each symbol that is to be decided."""
@@ -56,6 +58,8 @@ class CutTransfer:
     """Of all that is touched so, once."""
     row_bytes: int
     """Of a whole row of the array."""
+    is_across: bool = False
+    """Whether rows do not go along the depth of the product that it is read for."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +76,36 @@ class CutWork:
     """That share rows and columns, where the author says it."""
     waves_fit: bool = True
     """Whether their parts make up the tile."""
+    split: int = 1
+    """Parts that the steps of a task are cut into."""
+    buffers: int = UNSAID
+    """Steps that shared memory holds at once, where that is said."""
+    in_place: int = UNSAID
+    """1 where operands are read where they lie."""
+
+    def with_knobs(self, point: Point) -> CutWork:
+        """The same work, as the knobs of a point say; what they do not say stays."""
+        return replace(
+            self,
+            split=point.get(SPLIT, self.split),
+            buffers=point.get(BUFFERS, self.buffers),
+            in_place=point.get(IN_PLACE, self.in_place),
+        )
+
+    @property
+    def operands(self) -> tuple[CutTransfer, ...]:
+        """What the steps of the loop read."""
+        return tuple(t for t in self.transfers if t.is_walked and not t.is_written)
 
     @property
     def step_bytes(self) -> int:
-        """That one step of the loop reads."""
-        return sum(t.tile_bytes * t.times for t in self.transfers if t.is_walked and not t.is_written) // self.steps
+        """That one of them reads."""
+        return sum(t.tile_bytes * t.times for t in self.operands) // self.steps
 
     @property
     def outside_bytes(self) -> float:
         """Of these, what lies over an edge."""
-        found = (t for t in self.transfers if t.is_walked and not t.is_written)
-        return sum((t.tile_bytes - t.inside_bytes) * t.times for t in found) / self.steps
+        return sum((t.tile_bytes - t.inside_bytes) * t.times for t in self.operands) / self.steps
 
     @property
     def written_bytes(self) -> int:
@@ -126,7 +149,7 @@ class TiledProblem:
         return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
 
     def cut(self, point: Point) -> CutWork:
-        return _Cutting(self, {**self.values, **point}).work()
+        return _Cutting(self, {**self.values, **point}).work().with_knobs(point)
 
 
 class _Cutting:
@@ -138,6 +161,7 @@ class _Cutting:
         self.steps: dict[Symbol, int] = {}
         self.waves: dict[Symbol, int] = {}
         self.goes_with: dict[Symbol, int] = {}
+        self.split = 1
         for c in problem.constraints:
             match c:
                 case WorkgroupConstraint(primary=True):
@@ -148,6 +172,8 @@ class _Cutting:
                     self.steps[c.dim] = self.number(tile)
                 case WaveConstraint():
                     self.waves[c.dim] = self.number(c.tile)
+                case SplitConstraint():
+                    self.split = self.number(c.parts)
 
     def number(self, e: Expression) -> int:
         return max(1, int(e.evaluate(self.values)))
@@ -172,7 +198,7 @@ class _Cutting:
         steps = max([1, *(p.times for p in products), *(t.times for t in transfers)])
         grid = tuple(self.count(dim) for dim in self.grid)
         fit = all(self.extent(dim) % tile == 0 for dim, tile in self.waves.items())
-        return CutWork(prod(grid), grid, steps, products, transfers, self.waves_of_product(), fit)
+        return CutWork(prod(grid), grid, steps, products, transfers, self.waves_of_product(), fit, self.split)
 
     def product(self, p: TileProduct) -> CutProduct:
         rows, cols, depth = (self.extent(d) for d in (p.rows, p.cols, p.depth))
@@ -190,8 +216,12 @@ class _Cutting:
         inside = prod(map(self.inside, t.dims))
         array = prod(self.size(d) for d in t.dims) * t.dtype.bytes
         row = self.size(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
-        times = self.times(t.walked)
-        return CutTransfer(t.memory, tile, tile * inside, times, t.is_written, bool(t.walked), array, row)
+        facts = t.memory, tile, tile * inside, self.times(t.walked), t.is_written, bool(t.walked), array, row
+        return CutTransfer(*facts, self.is_across(t))
+
+    def is_across(self, t: TileTransfer) -> bool:
+        products = self.problem.work.products
+        return len(products) == 1 and not t.is_written and products[0].depth in t.dims[:-1]
 
     def times(self, walked: tuple[Any, ...]) -> int:
         return prod(self.count(d) for d in walked)
