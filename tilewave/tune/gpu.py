@@ -18,15 +18,15 @@ from math import gcd, prod
 from tilewave.ir.last_round import SCATTERED, is_scattered, parts_that_pay
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
-from tilewave.tune.gpu_room import MOST_RESIDENT, GpuRoom, Loading
-from tilewave.tune.problem import CutWork
+from tilewave.tune.gpu_room import MANY_SUMS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
+from tilewave.tune.problem import CutProduct, CutWork
 
 LINE_OF_DEPTH = 128
 """Bytes of depth that the figures for stages are for."""
+HALF_DEPTH = 16
+"""Elements of f16 that the matrix unit takes along the depth."""
 MOSTLY = 0.75
 """Of a step: where products take so much, its time goes into them."""
-MANY_SUMS = 128
-"""Of a lane; more leave few registers for the rest."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,19 @@ class GpuTiles(GpuRoom):
         for p in cut.products:
             taken = self.taken(p, cut.waves)
             padded = taken.padded if taken else (p.rows, p.cols, p.depth)
-            rate = self.card.flops(p.dtype.name) or self.card.rates[0].flops / 16
+            rate = self._rate(p, taken)
             products += 2.0 * p.batch * prod(padded) * p.times / cut.steps * self.card.units / (rate * t.matrix_share)
         alone = max(products + t.step_gap, products / self.groups(cut) + t.group_gap)
         if self.loading(cut) is Loading.BY_LANES:
             return StepTime(products, alone + t.lane_gap, self._loaded_by_lanes(cut))
         return StepTime(products * t.together, alone * self._slower(cut), self._copied(cut))
+
+    def _rate(self, p: CutProduct, taken: TakenInstruction | None) -> float:
+        """Products and sums in a second, of the whole chip; groups of waves take as many bytes of depth at once."""
+        if found := self.card.flops(p.dtype.name):
+            return found
+        half = self.card.flops("f16") or self.card.rates[0].flops
+        return half * taken.instruction.depth / HALF_DEPTH if taken and taken.instruction.ignored_bits else half / 16
 
     def _slower(self, cut: CutWork) -> float:
         """What few stages, rows off cache lines, rows across the depth and many sums make of a step."""

@@ -10,7 +10,7 @@ from math import prod
 from tilewave.analysis.repacking import LEAST_BYTES
 from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import ALONG_DEPTH, GroupInstruction, MatrixInstruction, Waves, instructions_for
+from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, MatrixInstruction, Waves, instructions_for
 from tilewave.passes.share_parts import ROUNDS
 from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, LEAST_STAGES
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
@@ -20,6 +20,8 @@ EACH_WAY = 2
 """Waves, or groups of them, that share rows and columns where the author does not say it."""
 HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
+MANY_SUMS = 128
+"""Of a lane; more leave few registers for the rest, and none for a tile that is read or written on the way."""
 MOST_RESIDENT = 8
 STAGED_WRITE_BYTES = 2 * 64 * 128
 """Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
@@ -53,7 +55,7 @@ class TakenInstruction:
 
 @cache
 def taken_instruction(
-    family: str, dtypes: tuple[str, str], box: tuple[int, int, int], wished: Waves | None
+    family: str, dtypes: tuple[str, str], box: tuple[int, int, int], wished: Waves | None, wish: str
 ) -> TakenInstruction | None:
     """The one for which a tile grows least; None where the family multiplies no such dtypes.
 
@@ -61,7 +63,9 @@ def taken_instruction(
     """
     found = []
     rows, cols, depth = box
-    for i in instructions_for(family, dtypes[0], dtypes[0], dtypes[1]):
+    asked = WISHES.get(wish)
+    named = [asked] if asked and asked.ignored_bits and family in asked.chips else []
+    for i in (*named, *instructions_for(family, dtypes[0], dtypes[0], dtypes[1])):
         for sides in ((rows, cols), (cols, rows)) if isinstance(i, GroupInstruction) else ((rows, cols),):
             waves = i.waves(sides, wished, EACH_WAY)
             found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves)))
@@ -121,7 +125,7 @@ class GpuRoom:
                 continue  # the compiler says which dtypes there are
             if prod(taken.waves) > self.chip.most_waves:
                 return "waves"
-            if (why := self._sums_refused(product, taken)) != "":
+            if (why := self._sums_refused(product, taken, cut.beside)) != "":
                 return why
         if self.shared_bytes(cut, cut.buffers or self.fewest_stages) > self.chip.shared.bytes:
             return "shared memory"
@@ -140,14 +144,14 @@ class GpuRoom:
             return False
         return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
 
-    def _sums_refused(self, product: CutProduct, taken: TakenInstruction) -> str:
+    def _sums_refused(self, product: CutProduct, taken: TakenInstruction, beside: int) -> str:
         rows, cols, depth = taken.padded
         lanes = prod(taken.waves) * self.chip.lanes
         sums = product.batch * rows * cols // lanes
         if isinstance(taken.instruction, GroupInstruction):
             if cols > taken.instruction.most_columns:
                 return "columns of the instruction"
-            return "registers" if sums > taken.instruction.most_sums else ""
+            return "registers" if sums > (MANY_SUMS if beside else taken.instruction.most_sums) else ""
         down, across = taken.instruction.parts(taken.waves)
         step = depth * product.dtype.bytes
         fragments = (rows // down + cols // across) * step // (4 * self.chip.lanes)
@@ -156,7 +160,8 @@ class GpuRoom:
         return "registers" if sums + fragments + ahead + HELD_REGISTERS > registers else ""
 
     def taken(self, p: CutProduct, waves: Waves | None) -> TakenInstruction | None:
-        return taken_instruction(self.chip.matrix, (p.dtype.name, p.acc.name), (p.rows, p.cols, p.depth), waves)
+        facts = self.chip.matrix, (p.dtype.name, p.acc.name), (p.rows, p.cols, p.depth)
+        return taken_instruction(*facts, waves, p.wish)
 
     @property
     def fewest_stages(self) -> int:

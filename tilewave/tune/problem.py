@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from tilewave.forks import cached_property
 from tilewave.ir.types import DType
 from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
+    HardwareConstraint,
     ReorderingConstraint,
     SplitConstraint,
     TilingConstraint,
@@ -41,6 +43,8 @@ class CutProduct:
     """Rows and columns of a tile that does not hang over an edge, or of the only one."""
     inside: float
     """Of all rows and columns, the share that lies inside."""
+    wish: str = ""
+    """The matrix instruction that its author asks for."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class CutTransfer:
     """Of all that is touched so, once."""
     row_bytes: int
     """Of a whole row of the array."""
+    elements: int
+    """Of the tile."""
     is_across: bool = False
     """Whether rows do not go along the depth of the product that it is read for."""
 
@@ -92,32 +98,39 @@ class CutWork:
             in_place=point.get(IN_PLACE, self.in_place),
         )
 
-    @property
+    @cached_property
     def operands(self) -> tuple[CutTransfer, ...]:
         """What the steps of the loop read."""
         return tuple(t for t in self.transfers if t.is_walked and not t.is_written)
 
-    @property
+    @cached_property
+    def beside(self) -> int:
+        """Tiles as large as the sums that are read, or written before the last one."""
+        sums = max((p.batch * p.rows * p.cols for p in self.products), default=0)
+        found = [t for t in self.transfers if not t.is_walked and t.elements == sums]
+        return max(0, len(found) - 1)
+
+    @cached_property
     def step_bytes(self) -> int:
         """That one of them reads."""
         return sum(t.tile_bytes * t.times for t in self.operands) // self.steps
 
-    @property
+    @cached_property
     def outside_bytes(self) -> float:
         """Of these, what lies over an edge."""
         return sum((t.tile_bytes - t.inside_bytes) * t.times for t in self.operands) / self.steps
 
-    @property
+    @cached_property
     def written_bytes(self) -> int:
         """Of the tiles that a task writes."""
         return sum(t.tile_bytes for t in self.transfers if t.is_written)
 
-    @property
+    @cached_property
     def asked_bytes(self) -> float:
         """That all tasks read and write."""
         return self.tasks * sum(t.inside_bytes * t.times for t in self.transfers)
 
-    @property
+    @cached_property
     def distinct_bytes(self) -> float:
         """The same, each byte once."""
         once: dict[tuple[str, bool], int] = {}
@@ -125,7 +138,7 @@ class CutWork:
             once[t.memory, t.is_written] = max(t.array_bytes, once.get((t.memory, t.is_written), 0))
         return float(sum(once.values()))
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Of all tasks, what hangs over edges included."""
         return self.tasks * sum(2.0 * p.batch * p.rows * p.cols * p.depth * p.times for p in self.products)
@@ -161,7 +174,8 @@ class _Cutting:
         self.steps: dict[Symbol, int] = {}
         self.waves: dict[Symbol, int] = {}
         self.goes_with: dict[Symbol, int] = {}
-        self.split = 1
+        self.sizes: dict[Any, int] = {}
+        self.split, self.wish = 1, ""
         for c in problem.constraints:
             match c:
                 case WorkgroupConstraint(primary=True):
@@ -174,12 +188,18 @@ class _Cutting:
                     self.waves[c.dim] = self.number(c.tile)
                 case SplitConstraint():
                     self.split = self.number(c.parts)
+                case HardwareConstraint(mma_type=asked) if asked is not None:
+                    self.wish = asked.value
 
     def number(self, e: Expression) -> int:
-        return max(1, int(e.evaluate(self.values)))
+        known = self.values.get(e) if isinstance(e, Symbol) else None
+        return max(1, known if type(known) is int else int(e.evaluate(self.values)))
 
     def size(self, dim: Any) -> int:
-        return max(1, int(dim.evaluate(self.values)))
+        found = self.sizes.get(dim)
+        if found is None:
+            found = self.sizes[dim] = self.number(dim)
+        return found
 
     def extent(self, dim: Any) -> int:
         """Of a tile along a dim; one that nobody cuts is whole."""
@@ -205,19 +225,20 @@ class _Cutting:
         batch = prod(self.extent(d) for d in p.batch)
         largest = min(rows, self.size(p.rows)), min(cols, self.size(p.cols))
         inside = self.inside(p.rows) * self.inside(p.cols)
-        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, inside)
+        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, inside, self.wish)
 
     def inside(self, dim: Any) -> float:
         """Of the tiles along a dim, the share that does not hang over its end."""
         return self.size(dim) / (self.count(dim) * self.extent(dim))
 
     def transfer(self, t: TileTransfer) -> CutTransfer:
-        tile = prod(self.extent(d) for d in t.dims) * t.dtype.bytes
+        elements = prod(self.extent(d) for d in t.dims)
+        tile = elements * t.dtype.bytes
         inside = prod(map(self.inside, t.dims))
         array = prod(self.size(d) for d in t.dims) * t.dtype.bytes
         row = self.size(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
         facts = t.memory, tile, tile * inside, self.times(t.walked), t.is_written, bool(t.walked), array, row
-        return CutTransfer(*facts, self.is_across(t))
+        return CutTransfer(*facts, elements, self.is_across(t))
 
     def is_across(self, t: TileTransfer) -> bool:
         products = self.problem.work.products
