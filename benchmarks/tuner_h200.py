@@ -15,6 +15,7 @@ into the folder $OUT, for `benchmarks/fit_tiles.py`. `--dry` compiles a few poin
 """
 
 import argparse
+import gc
 import json
 import math
 import multiprocessing
@@ -233,9 +234,19 @@ class Shape:
                 best = min(best, seconds)
                 row["microseconds"] = round(1e6 * seconds, 3)
                 graphs[number] = recorded
+                self.forget(graphs)
             except (TilewaveError, RuntimeError) as error:
                 row["refused"] = str(error).splitlines()[0][:160]
+                if "illegal" in row["refused"] or "unspecified" in row["refused"]:
+                    raise  # the card takes nothing from this process any more
         self.finals(card, graphs)
+
+    def forget(self, graphs):
+        """Graphs that are no longer among the best: each has memory of its own."""
+        timed = sorted((i for i in graphs if i != "cublas"), key=lambda i: self.rows[i]["microseconds"])
+        for number in timed[FINALISTS:]:
+            if not self.rows[number]["runs"]:
+                del graphs[number]
 
     def finals(self, card, graphs):
         """The best, the model's, and those that a search times: in turns with cuBLAS."""
@@ -340,7 +351,13 @@ def main():
             if time.monotonic() > begin + asked.seconds:
                 break
             at = time.monotonic()
-            one.measure(torch, begin + asked.seconds)
+            try:
+                one.measure(torch, begin + asked.seconds)
+            except (TilewaveError, RuntimeError) as error:
+                print("# the card failed:", one.rows[-1:], str(error).splitlines()[0], flush=True)
+                break
+            gc.collect()
+            torch.cuda.empty_cache()
             facts = *(one.rows[0][x] for x in "mnk"), one.rows[0]["layout"]
             print(*facts, f"{at - begin:.0f} s, {time.monotonic() - at:.1f} s", flush=True)
             rows = [row for shape in [*every, *orders] for row in shape.rows]
