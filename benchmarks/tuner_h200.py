@@ -51,6 +51,7 @@ ORDERS = ("linear()", "grouped(4)", "grouped(8)", "grouped(12)", "grouped(16)", 
 RUNS = 8
 HOPELESS = 5.0
 """Times the best predicted time: what is to take longer is left out."""
+LARGE_COPIES = 100 << 20
 PRUNED = 1.5
 BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0004, 3, 9, 6
 
@@ -117,8 +118,9 @@ def points_of(shape, layout, count):
     wide = rank(open_tiles.problem, open_tiles.space, open_tiles.machine).legal  # tiles beyond the dims as well
     filled = [replace(found[0], point=p.point, prediction=p.prediction) for p in wide]
     most = HOPELESS * found[0].prediction.seconds
+    count = count // 2 if large_copies(shape) else count
     likely = [c for c in {c.text: c for c in [*plain, *said, *filled]}.values() if c.prediction.seconds < most]
-    every = [*timed, *(replace(c, order=order) for c in likely[: max(count, len(plain))])]
+    every = [*timed, *(replace(c, order=order) for c in likely[:count])]
     point = dict(zip(BLOCKS, FIXED, strict=True))
     predicted = open_tiles.machine.predict(open_tiles.problem.cut(point))
     every += [replace(found[0], point=point, prediction=predicted, order=o) for o in FIXED_ORDERS]
@@ -127,6 +129,12 @@ def points_of(shape, layout, count):
         made.setdefault(choice.text, choice)
     numbers = {c.text: i for i, c in enumerate(timed, 1)}
     return [Point(shape, layout, c, numbers.get(text, 0)) for text, c in made.items()]
+
+
+def large_copies(shape):
+    """Whether each kernel needs so much memory of its own for copies of operands that not many fit on a card."""
+    m, n, k = shape
+    return n % 2 == 1 and 2 * (m + n) * k > LARGE_COPIES
 
 
 def order_points(shape):
@@ -161,7 +169,7 @@ class Card:
     """Operands of one shape and layout, and cuBLAS on them."""
 
     def __init__(self, torch, shape, layout):
-        self.torch = torch
+        self.torch, self.stream = torch, torch.cuda.Stream()
         m, n, k = shape
         half = {"device": "cuda", "dtype": torch.float16}
         self.a = torch.randn((k, m) if layout[0] == "T" else (m, k), **half) / math.sqrt(math.sqrt(k))
@@ -175,19 +183,21 @@ class Card:
 
     def off(self, kernel):
         """How far a launch is from cuBLAS."""
-        self.c.fill_(math.nan)
-        kernel(self.a, self.b, self.c)
+        with self.torch.cuda.stream(self.stream):  # what it launches here and in a graph's first run has one memory
+            self.c.fill_(math.nan)
+            kernel(self.a, self.b, self.c)
+        self.torch.cuda.synchronize()
         found = float((self.c.float() - self.want.float()).norm() / self.norm)
         return found if math.isfinite(found) else math.inf
 
     def graph(self, launch, expected):
         """(what replays, launches of a replay)."""
         count = max(2, min(60, math.ceil(BURST_SECONDS / expected)))
-        stream, graph = self.torch.cuda.Stream(), self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.stream(stream):
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.stream(self.stream):
             launch()
         self.torch.cuda.synchronize()
-        with self.torch.cuda.graph(graph, stream=stream):
+        with self.torch.cuda.graph(graph, stream=self.stream):
             for _ in range(count):
                 launch()
         graph.replay()
