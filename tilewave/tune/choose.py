@@ -9,11 +9,11 @@ from itertools import product
 from math import inf
 from typing import Protocol
 
-from tilewave.errors import NOWHERE, Loc
+from tilewave.errors import NOWHERE, Loc, SymbolError
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.lang.symbols import Symbol
 from tilewave.tune.gpu import Prediction
-from tilewave.tune.problem import CutWork, Point, TiledProblem
+from tilewave.tune.problem import NO_WORK, CutWork, Point, TiledProblem
 from tilewave.tune.space import BUFFERS, IN_PLACE, KNOBS, SPLIT, Space, TileValues
 
 CHOSEN = Reason("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
@@ -166,8 +166,7 @@ def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMac
     for number, point in enumerate(points):
         tile = _key(point)
         if tile not in tiles:
-            work = problem.cut({s: n for s, n in point.items() if s not in KNOBS})
-            tiles[tile] = work, machine.refused(work)
+            tiles[tile] = _cut_or_why(problem, point, machine)
         work, refused = tiles[tile]
         cut = work.with_knobs(point)
         if why := refused or machine.refused(cut):
@@ -176,6 +175,15 @@ def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMac
             prediction = machine.predict(cut)
             found.append((prediction.seconds, cut.tasks, number, Predicted(point, prediction)))
     return RankedPoints(tuple(one[-1] for one in sorted(found, key=lambda one: one[:3])), dict(illegal))
+
+
+def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tuple[CutWork, str]:
+    """What the tiles of a point make of the work, and why that cannot be, if so."""
+    try:
+        work = problem.cut({s: n for s, n in point.items() if s not in KNOBS})
+    except SymbolError:  # the half of an odd number, say
+        return NO_WORK, "whole numbers"
+    return work, machine.refused(work)
 
 
 # -- sizes that a call tells ------------------------------------------------------------------------------------------

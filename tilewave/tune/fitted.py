@@ -142,6 +142,8 @@ class HostTiming:
     """Of one thread, that lays operands out in panels."""
     cache_bytes_per_second: float = 40e9
     """Of one thread, that reads panels which lie beyond its own cache."""
+    elements_per_second: float = 400e6
+    """Of one thread, that reads or writes them and computes a little on the way."""
     error: float = 0.4
     fitted_on: str = "benchmarks/tiles_cpu.py, on two cores of a Xeon (avx512) where much else ran: by eye"
 

@@ -131,7 +131,7 @@ class GpuTiles(GpuRoom):
     def _step(self, cut: CutWork) -> StepTime:
         t, products = self.timing, 0.0
         for p in cut.products:
-            taken = self.taken(p, cut.waves)
+            taken = self.taken(p, cut)
             padded = taken.padded if taken else (p.rows, p.cols, p.depth)
             rate = self._rate(p, taken)
             products += 2.0 * p.batch * prod(padded) * p.times / cut.steps * self.card.units / (rate * t.matrix_share)
@@ -168,12 +168,14 @@ class GpuTiles(GpuRoom):
         return sum(found) / cut.steps / self.timing.lane_loads_per_second
 
     def _sums_per_lane(self, cut: CutWork) -> float:
-        found = ((p, self.taken(p, cut.waves)) for p in cut.products)
+        found = ((p, self.taken(p, cut)) for p in cut.products)
         lanes = self.chip.lanes
         return max((p.batch * prod(t.padded[:2]) / (prod(t.waves) * lanes) for p, t in found if t), default=0.0)
 
     def _sums(self, cut: CutWork) -> int:
-        return max((p.batch * p.rows * p.cols for p in cut.products), default=0)
+        """Of a tile, as it grows to whole instructions."""
+        found = ((p, self.taken(p, cut)) for p in cut.products)
+        return max((p.batch * prod(t.padded[:2] if t else (p.rows, p.cols)) for p, t in found), default=0)
 
     def _start(self, cut: CutWork) -> float:
         t, engine = self.timing, self.chip.copy_engine
@@ -219,7 +221,7 @@ class GpuTiles(GpuRoom):
     def _of_rows(self, cut: CutWork) -> tuple[float, dict[str, float]]:
         """A launch that multiplies nothing: memory, and how much of it is under way at once."""
         t, units = self.timing, self.card.units
-        held = max(1, self.held_bytes(cut))
+        held = max(1, cut.read_tile_bytes)
         resident = max(1, min(4 * MOST_RESIDENT, self.chip.register_bytes // (4 * held)))
         rounds = -(-cut.tasks // (units * resident))
         of_task = sum(x.tile_bytes * x.times for x in cut.transfers)

@@ -55,18 +55,18 @@ class TakenInstruction:
 
 @cache
 def taken_instruction(
-    family: str, dtypes: tuple[str, str], box: tuple[int, int, int], wished: Waves | None, wish: str
+    family: str, dtypes: tuple[str, str], box: tuple[int, int, int], wished: Waves | None, wish: str, turns: bool
 ) -> TakenInstruction | None:
     """The one for which a tile grows least; None where the family multiplies no such dtypes.
 
-    Where groups of waves multiply, sums with few rows are computed transposed if they grow less so.
+    Where groups of waves multiply, sums with few rows may be computed transposed if they grow less so.
     """
     found = []
     rows, cols, depth = box
     asked = WISHES.get(wish)
     named = [asked] if asked and asked.ignored_bits and family in asked.chips else []
     for i in (*named, *instructions_for(family, dtypes[0], dtypes[0], dtypes[1])):
-        for sides in ((rows, cols), (cols, rows)) if isinstance(i, GroupInstruction) else ((rows, cols),):
+        for sides in ((rows, cols), (cols, rows)) if turns and isinstance(i, GroupInstruction) else ((rows, cols),):
             waves = i.waves(sides, wished, EACH_WAY)
             found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves)))
     return min(found, key=lambda one: prod(one.padded), default=None)
@@ -104,6 +104,8 @@ class GpuRoom:
                 return tuple(n // element_bytes for n in (2048, 4096, 8192, 16384))
             case "waves":
                 return (32, 64, 128)
+            case "wave rows":
+                return (1, 2, 4, 8)
             case "split":
                 return (1, 2, 4, 8, 16) if self.chip.copy_engine else (1,)
             case "buffers":
@@ -119,19 +121,21 @@ class GpuRoom:
         """Why a launch cannot be: `registers`, `shared memory`, `columns of the instruction`; nothing where it can."""
         if not cut.waves_fit:
             return "waves"
+        others = 0
         for product in cut.products:
-            taken = self.taken(product, cut.waves)
+            taken = self.taken(product, cut)
             if taken is None:
                 continue  # the compiler says which dtypes there are
             if prod(taken.waves) > self.chip.most_waves:
                 return "waves"
-            if (why := self._sums_refused(product, taken, cut.beside)) != "":
+            if (why := self._sums_refused(product, taken, cut.beside, others)) != "":
                 return why
+            others += self._sums_of_lane(product, taken)
         if self.shared_bytes(cut, cut.buffers or self.fewest_stages) > self.chip.shared.bytes:
             return "shared memory"
         if cut.split > 1 and self._parts_refused(cut):
             return "parts"
-        return "registers" if not cut.products and self.held_bytes(cut) > self.chip.register_bytes // 2 else ""
+        return "registers" if not cut.products and cut.read_tile_bytes > self.chip.register_bytes // 2 else ""
 
     def _parts_refused(self, cut: CutWork) -> bool:
         """Where each workgroup would add up all parts of a tile by itself, or parts would be empty."""
@@ -144,14 +148,19 @@ class GpuRoom:
             return False
         return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
 
-    def _sums_refused(self, product: CutProduct, taken: TakenInstruction, beside: int) -> str:
+    def _sums_of_lane(self, product: CutProduct, taken: TakenInstruction) -> int:
+        rows, cols, _ = taken.padded
+        return product.batch * rows * cols // (prod(taken.waves) * self.chip.lanes)
+
+    def _sums_refused(self, product: CutProduct, taken: TakenInstruction, beside: int, others: int) -> str:
+        """`others`: sums that a lane holds of products before this one."""
         rows, cols, depth = taken.padded
         lanes = prod(taken.waves) * self.chip.lanes
-        sums = product.batch * rows * cols // lanes
+        sums = others + self._sums_of_lane(product, taken)
         if isinstance(taken.instruction, GroupInstruction):
             if cols > taken.instruction.most_columns:
                 return "columns of the instruction"
-            return "registers" if sums > (MANY_SUMS if beside else taken.instruction.most_sums) else ""
+            return "registers" if sums > (MANY_SUMS if beside or others else taken.instruction.most_sums) else ""
         down, across = taken.instruction.parts(taken.waves)
         step = depth * product.dtype.bytes
         fragments = (rows // down + cols // across) * step // (4 * self.chip.lanes)
@@ -159,9 +168,10 @@ class GpuRoom:
         registers = self.chip.matrix_units.registers // -(-prod(taken.waves) // self.chip.matrix_units.count)
         return "registers" if sums + fragments + ahead + HELD_REGISTERS > registers else ""
 
-    def taken(self, p: CutProduct, waves: Waves | None) -> TakenInstruction | None:
+    def taken(self, p: CutProduct, cut: CutWork) -> TakenInstruction | None:
+        """Loops that do nothing but add up one product may be turned."""
         facts = self.chip.matrix, (p.dtype.name, p.acc.name), (p.rows, p.cols, p.depth)
-        return taken_instruction(*facts, waves, p.wish)
+        return taken_instruction(*facts, cut.waves, p.wish, len(cut.products) == 1)
 
     @property
     def fewest_stages(self) -> int:
@@ -169,17 +179,14 @@ class GpuRoom:
         return 2 if self.chip.copy_engine else 1
 
     def groups(self, cut: CutWork) -> int:
-        found = (self.taken(p, cut.waves) for p in cut.products)
+        found = (self.taken(p, cut) for p in cut.products)
         return max((one.groups for one in found if one), default=1)
 
     def shared_bytes(self, cut: CutWork, stages: int) -> int:
         staged = cut.step_bytes if cut.products else 0
+        held = cut.held_bytes if len(cut.products) > 1 else 0  # what a product before the last is multiplied by
         written = min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES) if self.chip.copy_engine else 0
-        return stages * staged + written
-
-    def held_bytes(self, cut: CutWork) -> int:
-        """What lanes hold of a task that multiplies nothing."""
-        return sum(t.tile_bytes for t in cut.transfers if not t.is_written)
+        return stages * staged + held + written
 
     def stages(self, cut: CutWork) -> int:
         """Steps that shared memory holds at once."""

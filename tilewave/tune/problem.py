@@ -104,6 +104,16 @@ class CutWork:
         return tuple(t for t in self.transfers if t.is_walked and not t.is_written)
 
     @cached_property
+    def held_bytes(self) -> int:
+        """Of what is read before the loop."""
+        return sum(t.tile_bytes for t in self.transfers if not t.is_walked and not t.is_written)
+
+    @cached_property
+    def read_tile_bytes(self) -> int:
+        """Of all tiles that are read."""
+        return sum(t.tile_bytes for t in self.transfers if not t.is_written)
+
+    @cached_property
     def beside(self) -> int:
         """Tiles as large as the sums that are read, or written before the last one."""
         sums = max((p.batch * p.rows * p.cols for p in self.products), default=0)
@@ -144,6 +154,9 @@ class CutWork:
         return self.tasks * sum(2.0 * p.batch * p.rows * p.cols * p.depth * p.times for p in self.products)
 
 
+NO_WORK = CutWork(0, (), 1, (), (), None)
+
+
 @dataclass(frozen=True)
 class TiledProblem:
     """A kernel whose sizes are known and whose tiles are not."""
@@ -163,6 +176,14 @@ class TiledProblem:
 
     def cut(self, point: Point) -> CutWork:
         return _Cutting(self, {**self.values, **point}).work().with_knobs(point)
+
+
+def around(t: TileTransfer) -> tuple[Any, ...]:
+    """The loops that a transfer is repeated in; a tile that an inner one does not move is read before it."""
+    walked = t.walked
+    while walked and walked[-1] not in t.dims and not t.is_written:
+        walked = walked[:-1]
+    return walked
 
 
 class _Cutting:
@@ -237,7 +258,8 @@ class _Cutting:
         inside = prod(map(self.inside, t.dims))
         array = prod(self.size(d) for d in t.dims) * t.dtype.bytes
         row = self.size(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
-        facts = t.memory, tile, tile * inside, self.times(t.walked), t.is_written, bool(t.walked), array, row
+        walked = around(t)
+        facts = t.memory, tile, tile * inside, self.times(walked), t.is_written, bool(walked), array, row
         return CutTransfer(*facts, elements, self.is_across(t))
 
     def is_across(self, t: TileTransfer) -> bool:

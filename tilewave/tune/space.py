@@ -13,7 +13,7 @@ from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileWork
 
-ROLES = ("rows", "cols", "depth", "grid", "walk", "waves", "split", "buffers", "in_place")
+ROLES = ("rows", "cols", "depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
 """What is decided: a side of the product, another dim of the grid or of a loop, the part of a wave, the parts of a sum,
 the steps that shared memory holds, or whether operands are read where they lie."""
 BUFFERS, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
@@ -156,6 +156,6 @@ def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:
             others = {p.cols for p in work.products}
             return "depth" if c.dim in depths else "cols" if c.dim in others else "walk", c.dim
         case WaveConstraint():
-            return "waves", None
+            return "waves" if work.products else "wave rows", None
         case SplitConstraint():
             return "split", None
