@@ -48,6 +48,7 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.stagger_groups import StaggerGroups
 from tilewave.passes.start_early import start_early
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
@@ -109,6 +110,7 @@ PASSES = {
     "lag_products": lambda text: lag_products,
     "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
+    "stagger_groups": lambda text: StaggerGroups(int(text)),
     "start_early": lambda text: start_early,
     "multiply_by_reciprocals": lambda text: MultiplyByReciprocals(),
     "tell_whole_steps": lambda text: tell_whole_steps,

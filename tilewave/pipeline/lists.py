@@ -49,6 +49,7 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.stagger_groups import StaggerGroups
 from tilewave.passes.start_early import start_early
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
@@ -219,6 +220,7 @@ def hopper(
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         lag_products,  # behind: it takes steps of rings apart
         skip_zeros,  # behind: what loops begin with is settled
+        StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
         MultiplyByReciprocals(),  # last: whatever computes positions is there
