@@ -17,6 +17,7 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
@@ -108,6 +109,7 @@ PASSES = {
     "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_unit_factors": lambda text: skip_unit_factors,
     "lag_products": lambda text: lag_products,
+    "keep_maximum": lambda text: keep_maximum,
     "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
     "stagger_groups": lambda text: StaggerGroups(int(text)),

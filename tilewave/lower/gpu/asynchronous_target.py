@@ -94,6 +94,10 @@ class AsynchronousTarget(Protocol):
 
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None: ...
 
+    def agree(self, f: LlvmFunction, gathering: Gathering, mine: str) -> str:
+        """A truth value: whether `mine` is one in every lane of those who meet."""
+        ...
+
     def share_registers(
         self, f: LlvmFunction, waves: int, of: int, fewest: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
