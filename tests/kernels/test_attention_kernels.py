@@ -11,7 +11,7 @@ from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import AttentionTile
-from tilewave.kernels.decodes import RESERVED_BYTES, DecodeWay, part_length, rows_tile_for
+from tilewave.kernels.decodes import DecodeWay, part_length, rows_tile_for
 from tilewave.machine.chips import CHIPS
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
@@ -166,8 +166,8 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
     kernel = shipped.attention_parts_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
     made = kernel.compile(target="sm_90a", buffers=way.steps_ahead)
     code = made.build.program.code_for(Variant())
-    fit = 2 * (code.shared_bytes + RESERVED_BYTES) <= CHIPS["sm_90a"].shared.bytes + RESERVED_BYTES
-    assert fit == (way.at_once == 264) == (size < 256)
+    fit = code.shared_bytes <= CHIPS["sm_90a"].shared.for_each_of(2)
+    assert fit == (made.build.lanes.resident == 2) == (way.at_once == 264) == (size < 256)
     assert ".shared" in code.ptx and "bar.sync" not in code.ptx.split("wgmma.mma_async")[-1], "lanes exchange nothing"
 
 

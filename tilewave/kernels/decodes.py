@@ -102,9 +102,7 @@ def attention_decode(
 
 # how it is cut ------------------------------------------------------------------------------------------------------
 
-RESERVED_BYTES = 1 << 10
-"""Of shared memory, for each workgroup: "CUDA C++ Programming Guide", shared memory of compute capability 9.0."""
-SIGNAL_BYTES = 1 << 8
+SIGNAL_BYTES = 1 << 9
 QUERIES_HELD = 2
 """Tiles of queries for which a ring has room."""
 
@@ -144,7 +142,7 @@ class DecodeWay:
 
 def _steps_in_half(chip: Chip, heads: Heads, dtype: DType, tile: AttentionTile) -> int:
     """How many steps of keys and values lie beside the queries in half of a processor's shared memory."""
-    room = (chip.shared.bytes + RESERVED_BYTES) // 2 - RESERVED_BYTES - SIGNAL_BYTES
+    room = chip.shared.for_each_of(2) - SIGNAL_BYTES
     room -= QUERIES_HELD * tile.queries * heads.size * dtype.bytes
     return room // (tile.keys * (heads.size + heads.size_v) * dtype.bytes)
 
