@@ -10,7 +10,7 @@ from tilewave import kernels as shipped
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
-from tilewave.kernels import AttentionTile
+from tilewave.kernels import AttentionTile, decodes
 from tilewave.kernels.decodes import DecodeWay, part_length, rows_tile_for
 from tilewave.machine.chips import CHIPS
 
@@ -131,6 +131,25 @@ def test_keys_in_parts(way, asked):
 @pytest.mark.share(4)
 def test_decode_on_the_cpu(queries, keys, dtype):
     Problem(2, (4, 2), queries, keys, 32, 32, dtype=dtype, asked={"causal": True}).call(shipped.attention_decode)
+
+
+@pytest.mark.parametrize("way", ["numpy", "lanes of gfx942", "lanes of sm_90a"])
+def test_keys_of_a_head_in_one_part(way):
+    Problem(1, (4, 2), 2, 130, 64, 64, asked={"causal": True, "window": 100}).run_in_rows(way)
+
+
+@pytest.mark.parametrize(
+    "queries, lies, joined", [(1, True, False), (1, False, False), (3, True, False), (3, False, True)]
+)
+def test_one_part_is_joined_with_none(monkeypatch, queries, lies, joined):
+    """Unless heads that share keys cannot be rows where y lies: there results are written by who joins parts."""
+    asked = []
+    monkeypatch.setattr(decodes, "join_parts_kernel", lambda *a: asked.append(a) or shipped.join_parts_kernel(*a))
+    problem = Problem(1, (4, 2), queries, 100, 32, 32, dtype=f32)
+    if not lies:
+        problem.y = np.ascontiguousarray(problem.y.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    problem.call(shipped.attention_decode)
+    assert bool(asked) == joined
 
 
 def test_more_queries_than_keys_in_parts():
