@@ -521,6 +521,7 @@ CASES = {
     "skip_masked_steps.NOT_IDLE": checked("skip_masked_steps", "hidden_by_something"),
     "skip_zeros.MAYBE_NEVER": checked("skip_zeros", "perhaps_no_rounds"),
     "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
+    "stagger_groups.MAYBE_NEVER": checked("stagger_groups", "perhaps_no_steps"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "repack_rows.REPACKED": checked("repack_rows", "odd_rows"),
