@@ -10,6 +10,8 @@ from tilewave import kernels as shipped
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
+from tilewave.ir.ops import Select
+from tilewave.ir.rewrite import walk
 from tilewave.kernels import AttentionTile, decodes
 from tilewave.kernels.decodes import DecodeWay, part_length, rows_tile_for
 from tilewave.machine.chips import CHIPS
@@ -248,6 +250,22 @@ def test_tiles_fit_into_shared_memory(target):
             heads = shipped.Heads(size, size)
             tile = shipped.attention_tile_for(target, heads, dtype)
             shipped.attention_kernel(tile, heads, shipped.Scores(1.0), *[dtype] * 4).compile(target=target)
+
+
+@pytest.mark.parametrize("asked", [{"causal": True}, {"causal": True, "window": 100}, {"window": 100}], ids=str)
+def test_blocks_that_nobody_sees_are_not_walked(asked):
+    """Which takes positions that are known not to wrap, whatever the order of tiles."""
+    kernel = shipped.attention_kernel(
+        AttentionTile(64, 64, 4), shipped.Heads(64, 64), shipped.Scores(0.1, **asked), *[f16] * 4
+    )
+    steps = {step.name: step for step in kernel.compile(target="sm_90a").steps}
+    assert steps["skip_masked_steps"].changed and not steps["skip_masked_steps"].declined
+    assert steps["tell_whole_steps"].changed
+    once = steps["skip_whole_masks"].after
+    in_loops = [
+        op for op in walk(once.body) if isinstance(op, Select) and np.prod(op.result.type.shape) == 64 * 64 // 128
+    ]
+    assert len(in_loops) == 1, "one mask for the author's condition and the end of the keys"
 
 
 SPILLING = [(64, False, f16), (128, False, f16), (256, True, f16)]
