@@ -19,7 +19,13 @@ from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, I32, DType
 from tilewave.kernels.rows import arithmetic_of, looked_at
-from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import (
+    Constraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
 from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
@@ -229,7 +235,8 @@ def attention_kernel(
     shapes: Shapes = {"q": (B, H, M, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N)}
     shapes |= {"bias": (B, H, M, K2), "y": (B, H, M, N), "lse": (B, H, M)}
     along = [WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(H_KV, 1, 2, primary=False)]
-    constraints = [*tile.constraints(M), *along, WorkgroupConstraint(B, 1, 3)]
+    order = [WorkgroupMapping("last_first()")] if scores.causal else []  # the longest rows of a head first
+    constraints = [*tile.constraints(M), *along, WorkgroupConstraint(B, 1, 3), *order]
     return wave(constraints, subs={K1: heads.size, N: heads.size_v})(taking("attention", attend, shapes, dtypes))
 
 
