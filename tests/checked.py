@@ -38,6 +38,7 @@ from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
+from tilewave.passes.share_processors import ShareProcessors
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_masked_steps import skip_masked_steps
@@ -93,6 +94,7 @@ PASSES = {
     "reduce_across_waves": lambda text: reduce_across_waves,
     "repack_rows": lambda text: RepackRows(CHIPS[text]),
     "separate_edges": lambda text: separate_edges,
+    "share_processors": lambda text: ShareProcessors(CHIPS[text]),
     "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,

@@ -40,6 +40,7 @@ from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
+from tilewave.passes.share_processors import ShareProcessors
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_unit_factors import skip_unit_factors
@@ -227,6 +228,7 @@ def hopper(
         StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
+        ShareProcessors(machine),  # behind it, too
         MultiplyByReciprocals(),  # last: whatever computes positions is there
         simplify,
     )

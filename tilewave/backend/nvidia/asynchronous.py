@@ -85,11 +85,11 @@ class Hopper:
         return f.value(f"icmp ne i32 {agreed}, 0")
 
     def share_registers(
-        self, f: LlvmFunction, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int, resident: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         units = self.chip.matrix_units
         all_of_a_lane, grain = units.count * units.registers, units.register_grain
-        at_first = min(MOST_REGISTERS, all_of_a_lane // of // grain * grain)
+        at_first = min(MOST_REGISTERS, all_of_a_lane // (of * resident) // grain * grain)
         given = (at_first - fewest) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
         if more <= at_first or waves % GROUP or of % GROUP:

@@ -48,7 +48,7 @@ class AsynchronousOps:
         allot: Allot,
     ) -> None:
         self.target, self.n, self.f, self.places, self.allot = target, numbers, numbers.f, places, allot
-        self.waves = prod(kernel.waves)
+        self.waves, self.resident = prod(kernel.waves), kernel.resident
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
         self.reads_later = any(isinstance(op, (ir.GroupProduct, ir.CopyAsyncOut)) for op in ops)
@@ -113,7 +113,7 @@ class AsynchronousOps:
         """What waves do where a role begins, those that play it and the others, so that products have registers."""
         if role.first or not role.others_keep:
             return (lambda: None), (lambda: None)
-        return self.target.share_registers(self.f, role.last, self.waves, role.others_keep)
+        return self.target.share_registers(self.f, role.last, self.waves, role.others_keep, self.resident)
 
     # -- barriers
 

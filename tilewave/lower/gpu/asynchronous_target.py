@@ -99,9 +99,10 @@ class AsynchronousTarget(Protocol):
         ...
 
     def share_registers(
-        self, f: LlvmFunction, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int, resident: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers."""
+        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers;
+        `resident` workgroups share a processor."""
         ...
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
