@@ -636,7 +636,7 @@ def _choosing(
         from tilewave.tune.default import BySize, UndecidedKernel  # noqa: PLC0415  most give their tiles
 
     tune: Tune | None = options.tune or kernel.tune
-    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers
     tiles = UndecidedKernel.of(kernel, *facts)
     tiles = tiles.for_all_batches() if options.batch_invariant else tiles
     known: dict[str, Compiled] = {}
@@ -646,8 +646,7 @@ def _choosing(
         for choice in tiles.choices(buckets)[:MOST_TRIED]:
             try:
                 if choice.text not in known:
-                    told = replace(options, subs={**options.subs, **choice.point})
-                    known[choice.text] = _compiled(told, tiles.decided(choice), target)
+                    known[choice.text] = _compiled(as_chosen(options, choice), tiles.decided(choice), target)
             except ConstraintError as error:
                 refused = refused or error
             else:
@@ -658,6 +657,12 @@ def _choosing(
         return for_buckets(None)
     serving = BySize(tiles.told, for_buckets)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
+
+
+def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOptions:
+    """With what was chosen, as far as it is not the kernel that says it."""
+    subs = {**options.subs, **choice.tiles}
+    return replace(options, subs=subs, buffers=choice.buffers or options.buffers, tune=None)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:

@@ -63,6 +63,11 @@ ONE_BY_ONE = Reason(
     "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
     "copy it into rows without gaps",
 )
+ELEMENTS = Reason(
+    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move its elements one by "
+    "one",
+    "let it begin, and its rows lie, at multiples of {widest} bytes",
+)
 NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
 NARROW = Reason(
     "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move {bytes} at a time",
@@ -186,7 +191,7 @@ class NvidiaProgram:
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        return tuple(variant.arrays for variant in self._codes)
+        return tuple("any arrays" if variant == self.for_any else variant.arrays for variant in self._codes)
 
     @cached_property
     def is_open(self) -> bool:
@@ -265,7 +270,9 @@ class NvidiaProgram:
     def variant_for(self, views: Sequence[ArrayView]) -> Variant:
         """What fits arrays that lie so."""
         fitting = self._variant_for(views)
-        return fitting if self.make or fitting in self._codes else self.for_any
+        if self.make or fitting in self._codes:
+            return fitting
+        return next((known for known in self._codes if known.is_wider(fitting)), self.for_any)
 
     @property
     def for_any(self) -> Variant:
@@ -325,7 +332,7 @@ class NvidiaProgram:
         return self._class_of(views) if self.is_open else self._fitting(views)
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
-        """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
+        """Rows on cache lines, on the engine's grain, or anything; and which arrays beside them lie anyhow."""
         key = tuple(lie_of(placed(places_of(views))))
         found = self._classes.get(key)
         if found is None:
@@ -338,12 +345,15 @@ class NvidiaProgram:
         fitting, named = self._fitting(views), self._named(views)
         if self.turned and fitting == Variant(is_plain=True) and not self._has_odd_rows(named):
             return fitting  # lanes load whole chunks of what would have to be transposed for copies
-        if fitting != Variant() or (not self.copied and self._has_odd_rows(named)):
+        anywhere = tuple(name for name in named if name in {*fitting.any_strides, *dict(fitting.narrow)})
+        if fitting.is_plain or {name for name, _ in self.copied}.intersection(anywhere):
+            return self.for_any
+        if not self.copied and (anywhere or self._has_odd_rows(named)):
             return self.for_any
         brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
         rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
-        return Variant(off_lines=self.off_lines is not None and not on_lines)
+        return Variant(any_strides=anywhere, off_lines=self.off_lines is not None and not on_lines)
 
     def _has_odd_rows(self, named: Mapping[str, ArrayView]) -> bool:
         """Whether rows end within a load: where lanes load all, code is made for open rows that do not."""
@@ -378,8 +388,8 @@ class NvidiaProgram:
         copied = self._not_copied(named) if variant.is_plain else {}
         found = [_repacking_of(r, r.copied_by(views[r.array])) for r in plan.repacked]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
-        found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
+        found += [_one_by_one(name, named[name], widest) for name in variant.any_strides]
         found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in variant.narrow]
         return tuple(found)
 
@@ -409,6 +419,12 @@ class NvidiaProgram:
         moves = [op for op in walk(self.lanes().body) if isinstance(op, COPIES)]
         return tuple(dict.fromkeys((op.memory.name, box_axes(_rank(op.memory), op.axes)) for op in moves))
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The arrays that lanes load and store while the copy engine moves others; each call tells how they lie."""
+        copied = {name for name, _ in self.copied} if self.is_open else set()
+        return tuple(v.name for v in self.memories if v.name not in copied) if copied else ()
+
     def kernel_of(self, variant: Variant) -> Kernel:
         if variant.off_lines and self.off_lines:
             return self.off_lines()
@@ -429,6 +445,14 @@ def _repacking_of(r: RepackedArray, kind: str) -> Declined:
     when = "behind" if r.is_written else "in front of"
     facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
     return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
+
+
+def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Declined:
+    """Why lanes move an array by single elements."""
+    bytes_ = alignment(v, widest_bytes)
+    if v.strides[-1] != v.dtype.bytes or bytes_ == widest_bytes:
+        return ONE_BY_ONE.at(NOWHERE, array=name, bytes=v.strides[-1])
+    return ELEMENTS.at(NOWHERE, array=name, bytes=bytes_, widest=widest_bytes)
 
 
 @dataclass

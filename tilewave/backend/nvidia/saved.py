@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from tilewave.analysis.loads import LaneLoads
@@ -31,7 +31,12 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
         members[OFF_LINES] = str(build.sharing.lanes).encode()
     codes: list[dict[str, Any]] = []
     in_rows = Variant(off_lines=build.off_lines is not None) if program.is_open else _in_rows(program)
-    variants = {program.for_any: "code_any_strides", in_rows: "code_rows", Variant(): "code"}
+    beside = (
+        {v: f"{name}_beside" for v, name in ((in_rows, "code_rows"), (Variant(), "code"))} if program.beside else {}
+    )
+    variants = {program.for_any: "code_any_strides"}
+    variants |= {replace(v, any_strides=program.beside): name for v, name in beside.items()}
+    variants |= {in_rows: "code_rows", Variant(): "code"}
     if program.is_open and program.turned:
         variants[Variant(is_plain=True)] = "code_whole_rows"
     for variant, name in reversed(variants.items()):
