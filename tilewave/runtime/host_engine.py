@@ -66,11 +66,12 @@ def _fields(record: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _loop(name: str, before: str, count: str, body: str) -> str:
+def _loop(name: str, before: str, count: str, body: str, carried: str = "") -> str:
     """Comes from the block `before` and goes on in `name.done`; its counter is `%name.i`."""
     return f"""  br label %{name}
 {name}:
   %{name}.i = phi i64 [ 0, %{before} ], [ %{name}.next, %{name}.end ]
+  {carried}
   %{name}.more = icmp ult i64 %{name}.i, {count}
   br i1 %{name}.more, label %{name}.body, label %{name}.done
 {name}.body:
@@ -137,6 +138,11 @@ _DOES: Mapping[str, str] = {
     "remainder": f"""{_DIVIDED}  %with_sign = add i64 %rest, %by
   %kept = select i1 %is_above, i64 %with_sign, i64 %rest
   %value = select i1 %by_zero, i64 0, i64 %kept""",
+    "rounded_up": f"""{_DIVIDED}  %lost = and i1 %from_least, %by_minus_one
+  %is_below = xor i1 %has_rest, %is_above
+  %one = zext i1 %is_below to i64
+  %up = add i64 %towards_zero, %one
+  %value = select i1 %by_zero, i64 0, i64 %up""",
     "xor": "  %value = xor i64 %x, %y",
     "and": "  %value = and i64 %x, %y",
     "or": "  %value = or i64 %x, %y",
@@ -193,7 +199,7 @@ def _evaluate() -> str:
   %step.in = getelementptr i32, ptr %step_words, i64 %quad
   %does = load i32, ptr %step.in
 {operands}
-  switch i32 %does, label %refused [ {cases} ]
+  switch i32 %does, label %unknown [ {cases} ]
 {chr(10).join(map(_case, STEPS))}
 kept:
   %value = phi i64 {values}
@@ -201,20 +207,21 @@ kept:
   %place = add i64 %first, %run.i
   %result = getelementptr i64, ptr %r, i64 %place
   store i64 %value, ptr %result
-  br i1 %lost, label %refused, label %going_on
-going_on:"""
+  %ends = or i1 %ends.before, %lost"""
     return f"""
-; Computes a program's numbers, behind those given; 0, or not 0 where it ends early.
+; Computes a program's numbers, behind those given; 1 where something wanted does not hold or does not fit, else 0.
+; It goes on all the same: nothing traps, and looking after each step takes longer.
 define i64 @evaluate(ptr %program, ptr %r) {{
 entry:
 {_fields("%program", PROGRAM)}
   %constants_at = getelementptr i64, ptr %r, i64 %given
 {_copy("%constants_at", "%constant_words", "%constants")}
   %first = add i64 %given, %constants
-{_loop("run", "entry", "%steps", body)}
-  ret i64 0
-refused:
-  ret i64 1
+{_loop("run", "entry", "%steps", body, "%ends.before = phi i1 [ false, %entry ], [ %ends, %run.end ]")}
+  %said = zext i1 %ends.before to i64
+  ret i64 %said
+unknown:
+  unreachable
 }}
 """
 
