@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.forks import cached_property
-from tilewave.ir.types import INDEX, DType
+from tilewave.ir.types import DType
 from tilewave.runtime.array_places import ArrayPlaces, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
 from tilewave.runtime.call_look import CallLook
@@ -20,7 +20,7 @@ from tilewave.runtime.foreign_arrays import DEVICES, Facts, key_of, machine_read
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchFormula, SameGrid, ScratchMemory
 from tilewave.runtime.host_engine import UNKNOWN
 from tilewave.runtime.launch_template import LaunchTemplate
-from tilewave.runtime.scalars import word_of
+from tilewave.runtime.scalars import word_maker
 from tilewave.runtime.sizes import Size, SizedCall
 
 Key = tuple[Any, ...]
@@ -63,13 +63,10 @@ class GivenNumber:
     name: str
     dtype: DType
 
-    def word(self, given: Mapping[str, Any]) -> int:
-        """The call's own, as a word of its launch."""
-        return int(given[self.name]) if self._is_index else word_of(given[self.name], self.dtype)
-
     @cached_property
-    def _is_index(self) -> bool:
-        return self.dtype == INDEX
+    def word_of(self) -> Callable[[Any], int]:
+        """What makes a word of its launch of it."""
+        return word_maker(self.dtype)
 
 
 @dataclass
@@ -108,8 +105,8 @@ class CudaProgram:
         """The same for a call that may be known by what it gives; else `sized` tells its numbers and parameters."""
         if len(given) != len(self.given):
             sized(arrays, given)  # a size that is given too is held against the arrays
-        numbers = tuple([one.word(given) for one in self.given]) if self.given else ()
-        said = UNKNOWN if self._caller is None else self._caller(arrays, numbers)
+        numbers = tuple([one.word_of(given[one.name]) for one in self.given]) if self.given else ()
+        said = UNKNOWN if self._caller is None else self._caller(tuple(arrays), numbers)
         if said:
             self._call_closely(arrays, given, numbers, sized, said)
 

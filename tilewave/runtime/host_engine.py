@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -30,9 +31,11 @@ LAUNCH = (
 """A launch: its program, what it is filled with beside the numbers of a call, its frame, and the driver's functions."""
 MAP = (
     *("map_at", "dtype", "rank", "pointer", "sizes_at", "strides_at", "*box", "*units"),
-    *("interleave", "swizzle", "promotion", "fill"),
+    *("interleave", "swizzle", "promotion", "fill", "*kept"),
 )
-"""How the driver encodes a tensor map."""
+"""How the driver encodes a tensor map, and where some are kept: the driver takes half a microsecond for each."""
+KEPT_BITS = 5
+"""A power of two: so many maps are kept of each parameter, each where its array's address and sizes say."""
 CALL = (
     *("arrays", "*ranks", "*dtypes", "words", "given", "*program", "numbers", "keys", "*key", "inputs", "*input"),
     *("*launches", "*is_capturing", "*reader"),
@@ -50,6 +53,11 @@ _CONFIG_STREAM, _CONFIG_ATTRIBUTES, _CONFIG_COUNT = 32, 40, 48
 _LEGACY_STREAMS = 2
 """Streams of a number below it are no streams of anybody's, and are not captured."""
 _TENSOR_BYTES = 48
+_MAP_WORDS = 16
+_MIXER = 0x9E3779B97F4A7C15 - (1 << 64)
+"""The golden ratio, by which words are scattered."""
+_KEEPS = "true" if getattr(sys, "_is_gil_enabled", lambda: True)() else "false"
+"""Without Python's lock, two threads might write one place."""
 _FAST_CALL = 0x80
 
 
@@ -66,13 +74,17 @@ def _fields(record: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _loop(name: str, before: str, count: str, body: str, carried: str = "") -> str:
-    """Comes from the block `before` and goes on in `name.done`; its counter is `%name.i`."""
+def _loop(name: str, before: str, count: str, body: str, carried: tuple[str, str, str] | None = None) -> str:
+    """Comes from the block `before` and goes on in `name.done`; its counter is `%name.i`.
+
+    `carried` is a value of the loop's own, with its type, what it is at first, and what a round makes of it.
+    """
+    value, first, following = carried or ("", "", "")
+    phi = f"  {value} [ {first}, %{before} ], [ {following}, %{name}.end ]\n" if carried else ""
     return f"""  br label %{name}
 {name}:
   %{name}.i = phi i64 [ 0, %{before} ], [ %{name}.next, %{name}.end ]
-  {carried}
-  %{name}.more = icmp ult i64 %{name}.i, {count}
+{phi}  %{name}.more = icmp ult i64 %{name}.i, {count}
   br i1 %{name}.more, label %{name}.body, label %{name}.done
 {name}.body:
 {body}
@@ -217,7 +229,7 @@ entry:
   %constants_at = getelementptr i64, ptr %r, i64 %given
 {_copy("%constants_at", "%constant_words", "%constants")}
   %first = add i64 %given, %constants
-{_loop("run", "entry", "%steps", body, "%ends.before = phi i1 [ false, %entry ], [ %ends, %run.end ]")}
+{_loop("run", "entry", "%steps", body, ("%ends.before = phi i1", "false", "%ends"))}
   %said = zext i1 %ends.before to i64
   ret i64 %said
 unknown:
@@ -247,6 +259,16 @@ def _launch() -> str:
   %side{i}.to = getelementptr i32, ptr %config, i64 {i}"""
         for i in range(4)
     )
+    mix = f"""  %mix.in = getelementptr i64, ptr %sizes, i64 %mix.i
+  %mix.word = load i64, ptr %mix.in
+  %mixed = xor i64 %hash, %mix.word
+  %hash.next = mul i64 %mixed, {_MIXER}"""
+    same = """  %now.in = getelementptr i64, ptr %sizes, i64 %same.i
+  %now = load i64, ptr %now.in
+  %then.in = getelementptr i64, ptr %kept.sizes, i64 %same.i
+  %then = load i64, ptr %then.in
+  %differs = xor i64 %now, %then
+  %differ.next = or i64 %differ, %differs"""
     narrow = [name for name in MAP if name in ("dtype", "rank", "interleave", "swizzle", "promotion", "fill")]
     encode = f"""  %map.first = mul i64 %encode_one.i, {len(MAP)}
   %map.in = getelementptr i64, ptr %encodings, i64 %map.first
@@ -257,13 +279,41 @@ def _launch() -> str:
   %sizes = getelementptr i8, ptr %frame, i64 %sizes_at
   %strides = getelementptr i8, ptr %frame, i64 %strides_at
 {chr(10).join(f"  %{name}.32 = trunc i64 %{name} to i32" for name in narrow)}
+  %count.map = shl i64 %rank, 1
+  %address = ptrtoint ptr %array to i64
+  %hash.first = mul i64 %address, {_MIXER}
+{_loop("mix", "encode_one.body", "%count.map", mix, ("%hash = phi i64", "%hash.first", "%hash.next"))}
+  %kept.at = lshr i64 %hash, {64 - KEPT_BITS}
+  %kept.words = add i64 %count.map, {1 + _MAP_WORDS}
+  %kept.first = mul i64 %kept.at, %kept.words
+  %kept.address = getelementptr i64, ptr %kept, i64 %kept.first
+  %kept.sizes = getelementptr i64, ptr %kept.address, i64 1
+  %kept.map = getelementptr i64, ptr %kept.sizes, i64 %count.map
+  %before = load i64, ptr %kept.address
+  %differ.first = xor i64 %before, %address
+{_loop("same", "mix.done", "%count.map", same, ("%differ = phi i64", "%differ.first", "%differ.next"))}
+  %is_same = icmp eq i64 %differ, 0
+  %is_kept = and i1 %is_same, {_KEEPS}
+  br i1 %is_kept, label %again, label %anew
+again:
+  call void @llvm.memcpy.p0.p0.i64(ptr %map, ptr %kept.map, i64 {8 * _MAP_WORDS}, i1 false)
+  br label %next_map
+anew:
   %encoded = call i32 %encode(ptr %map, i32 %dtype.32, i32 %rank.32, ptr %array, ptr %sizes, ptr %strides,
     ptr %box, ptr %units, i32 %interleave.32, i32 %swizzle.32, i32 %promotion.32, i32 %fill.32)
   %is_encoded = icmp eq i32 %encoded, 0
-  br i1 %is_encoded, label %next_map, label %not_encoded
+  br i1 %is_encoded, label %made_map, label %not_encoded
+made_map:
+  br i1 {_KEEPS}, label %keep, label %next_map
+keep:
+  store i64 %address, ptr %kept.address
+{_copy("%kept.sizes", "%sizes", "%count.map")}
+  call void @llvm.memcpy.p0.p0.i64(ptr %kept.map, ptr %map, i64 {8 * _MAP_WORDS}, i1 false)
+  br label %next_map
 next_map:"""
     return f"""
-; Launches with the numbers of a call: 0, or as UNKNOWN and its neighbours say.
+; Launches with the numbers of a call: 0, or as UNKNOWN and its neighbours say. The driver may wait for room in its
+; queue, so others may run Python meanwhile.
 define i64 @make_launch(ptr %record, ptr %numbers_at, i64 %stream) {{
 entry:
 {_fields("%record", LAUNCH)}
@@ -310,7 +360,9 @@ entered:
   %is_pushed = icmp eq i32 %pushed, 0
   br i1 %is_pushed, label %made, label %failed
 made:
+  %thread = call ptr {_api("PyEval_SaveThread")}()
   %code = call i32 %launch(ptr %config, ptr %function, ptr %pointers, ptr null)
+  call void {_api("PyEval_RestoreThread")}(ptr %thread)
   br i1 %is_current, label %failed, label %left
 left:
   %popped = call i32 %pop(ptr %current.in)
@@ -530,9 +582,7 @@ named:
 known:
   %launch = call ptr {_api("PyLong_AsVoidPtr")}(ptr %found)
 {_loop("pass", "known", "%inputs", picked.format("passed", "input", "pass", "inputs_at"))}
-  %thread = call ptr {_api("PyEval_SaveThread")}()
   %said = call i64 @make_launch(ptr %launch, ptr %inputs_at, i64 %stream)
-  call void {_api("PyEval_RestoreThread")}(ptr %thread)
   %result = call ptr {_api("PyLong_FromLongLong")}(i64 %said)
   ret ptr %result
 unknown:
@@ -588,7 +638,7 @@ def engine() -> Engine:
     address, word = ctypes.c_void_p, ctypes.c_int64
     return Engine(
         ctypes.PYFUNCTYPE(word, address, address)(library["evaluate"]),
-        ctypes.CFUNCTYPE(word, address, address, word)(library["make_launch"]),
+        ctypes.PYFUNCTYPE(word, address, address, word)(library["make_launch"]),
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
         library,
     )
@@ -618,6 +668,11 @@ def _word(value: Any) -> int:
     if isinstance(value, int):
         return value
     return value.address if isinstance(value, NativeRecord) else ctypes.addressof(value)
+
+
+def room_for_maps(rank: int) -> Any:
+    """Where maps of so many axes are kept: each with its array's address, its sizes and its strides."""
+    return words([], (1 + 2 * rank + _MAP_WORDS) << KEPT_BITS)
 
 
 def in_memory(program: HostProgram) -> NativeRecord:

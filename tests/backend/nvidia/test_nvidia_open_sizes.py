@@ -135,11 +135,11 @@ def test_more_tiles_than_a_launch_computes_are_refused(fake, torch):
     assert fake.launches == []
 
 
-def test_a_second_call_asks_the_driver_for_its_maps_and_its_launch_alone(gemm, fake, torch):
+def test_a_second_call_asks_the_driver_for_new_maps_and_its_launch_alone(gemm, fake, torch):
     given = tensors(torch, (256, 512, 128))
     gemm(*given)
-    maps = len(fake.maps)
-    for arrays in (given, tensors(torch, (255, 512, 128))):
+    assert len(fake.maps) == 3
+    for arrays, maps in ((given, 0), (tensors(torch, (255, 512, 128)), 2), (given, 0)):
         del fake.calls[:]
         gemm(*arrays)
         asked = "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuLaunchKernelEx", "cuCtxPopCurrent_v2"
