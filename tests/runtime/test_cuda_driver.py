@@ -824,7 +824,7 @@ class Lengths:
         for parameter, one in zip(self.parameters, arrays, strict=True):
             recorder.want(*(length == n for length, n in zip(one.lengths, parameter.shape, strict=True)))
         recorder.want(*apart(arrays, kinds_of(self.parameters)))
-        made, results = recorder.finished(lie_of(arrays), numbers, [1, *numbers])
+        made, results = recorder.finished(lie_of(arrays), [], numbers, [1, *numbers])
         self.look = CallLook(ranks, count, made, *results)
 
     def __call__(self, arrays: Any, given: Any) -> SizedCall:
@@ -962,7 +962,7 @@ def test_a_program_forgets_before_its_kinds_of_calls_pile_up(torch, fake, monkey
     for stream in (*range(10), *range(10)):
         torch.streams[0] = 0x100 + stream
         add(tensors(torch, 0x1000, 0x2000, 0x3000), [stream])
-        assert len(add.program._kinds) <= 3 and len(add.program._launches) <= 3
+        assert len(add.program._kinds) <= 3 and len(add.program._native) <= 3
     assert [(seen.words[3], seen.stream - 0x100) for seen in fake.launches] == [(i, i) for i in range(10)] * 2
 
 

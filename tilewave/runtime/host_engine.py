@@ -505,12 +505,6 @@ give.fine:
   %give.at = add i64 %words, %give.i
   %give.to = getelementptr i64, ptr %r, i64 %give.at
   store i64 %one.word, ptr %give.to"""
-    picked = """  %{0}.in = getelementptr i64, ptr %{1}, i64 %{2}.i
-  %{0}.at = load i64, ptr %{0}.in
-  %{0}.from = getelementptr i64, ptr %r, i64 %{0}.at
-  %{0}.word = load i64, ptr %{0}.from
-  %{0}.to = getelementptr i64, ptr %{3}, i64 %{2}.i
-  store i64 %{0}.word, ptr %{0}.to"""
     return f"""
 ; call(arrays, numbers), both tuples: LAUNCHED, UNKNOWN, or what failed.
 define ptr @call(ptr %self, ptr %arguments, i64 %argument_count) {{
@@ -518,20 +512,15 @@ entry:
   %device.in = alloca i64
   %word.in = alloca i64
   %stream.in = alloca i64
-  %status.in = alloca i32
   store i64 0, ptr %device.in
   store i64 0, ptr %word.in
   store i64 0, ptr %stream.in
-  store i32 0, ptr %status.in
   %record = call ptr {_api("PyLong_AsVoidPtr")}(ptr %self)
 {_fields("%record", CALL)}
   %tensors = load ptr, ptr %arguments
   %tuple.in = getelementptr ptr, ptr %arguments, i64 1
   %tuple = load ptr, ptr %tuple.in
   %r = alloca i64, i64 %numbers, align 16
-  %key_words = add i64 %keys, 2
-  %key_at = alloca i64, i64 %key_words, align 16
-  %inputs_at = alloca i64, i64 %inputs, align 16
   %tensor_count = call i64 {_api("PyTuple_Size")}(ptr %tensors)
   %number_count = call i64 {_api("PyTuple_Size")}(ptr %tuple)
   %is_all = icmp eq i64 %tensor_count, %arrays
@@ -541,10 +530,6 @@ entry:
 begun:
 {_loop("read", "begun", "%arrays", read)}
 {_loop("give", "read.done", "%given", give)}
-  %refused = call i64 @evaluate(ptr %program, ptr %r)
-  %is_refused = icmp ne i64 %refused, 0
-  br i1 %is_refused, label %unknown, label %seen
-seen:
   %stream.out.in = getelementptr i64, ptr %reader, i64 {READER.index("*stream")}
   %ask_stream = load ptr, ptr %stream.out.in
   %device.now = load i64, ptr %device.in
@@ -554,6 +539,38 @@ seen:
   %has_stream = icmp eq i32 %streamless, 0
   br i1 %has_stream, label %streamed, label %unknown
 streamed:
+  %said = call i64 @make_call(ptr %record, ptr %r, i64 %device.now, i64 %stream)
+  %result = call ptr {_api("PyLong_FromLongLong")}(i64 %said)
+  ret ptr %result
+unknown:
+  call void {_api("PyErr_Clear")}()
+  %no_result = call ptr {_api("PyLong_FromLongLong")}(i64 {UNKNOWN})
+  ret ptr %no_result
+}}
+"""
+
+
+def _make_call() -> str:
+    picked = """  %{0}.in = getelementptr i64, ptr %{1}, i64 %{2}.i
+  %{0}.at = load i64, ptr %{0}.in
+  %{0}.from = getelementptr i64, ptr %r, i64 %{0}.at
+  %{0}.word = load i64, ptr %{0}.from
+  %{0}.to = getelementptr i64, ptr %{3}, i64 %{2}.i
+  store i64 %{0}.word, ptr %{0}.to"""
+    return f"""
+; A call whose arrays and numbers are in front of %r, which has room for its program: as @call says.
+define i64 @make_call(ptr %record, ptr %r, i64 %device, i64 %stream) {{
+entry:
+  %status.in = alloca i32
+  store i32 0, ptr %status.in
+{_fields("%record", CALL)}
+  %key_words = add i64 %keys, 2
+  %key_at = alloca i64, i64 %key_words, align 16
+  %inputs_at = alloca i64, i64 %inputs, align 16
+  %refused = call i64 @evaluate(ptr %program, ptr %r)
+  %is_refused = icmp ne i64 %refused, 0
+  br i1 %is_refused, label %unknown, label %seen
+seen:
   %is_own = icmp uge i64 %stream, {_LEGACY_STREAMS}
   %may_capture = icmp ne ptr %is_capturing, null
   %is_asked = and i1 %is_own, %may_capture
@@ -567,7 +584,7 @@ ask:
 looked_up:
 {_loop("pick", "looked_up", "%keys", picked.format("picked", "key", "pick", "key_at"))}
   %key.device = getelementptr i64, ptr %key_at, i64 %keys
-  store i64 %device.now, ptr %key.device
+  store i64 %device, ptr %key.device
   %key.stream = getelementptr i64, ptr %key.device, i64 1
   store i64 %stream, ptr %key.stream
   %key_bytes = shl i64 %key_words, 3
@@ -583,12 +600,10 @@ known:
   %launch = call ptr {_api("PyLong_AsVoidPtr")}(ptr %found)
 {_loop("pass", "known", "%inputs", picked.format("passed", "input", "pass", "inputs_at"))}
   %said = call i64 @make_launch(ptr %launch, ptr %inputs_at, i64 %stream)
-  %result = call ptr {_api("PyLong_FromLongLong")}(i64 %said)
-  ret ptr %result
+  ret i64 %said
 unknown:
   call void {_api("PyErr_Clear")}()
-  %no_result = call ptr {_api("PyLong_FromLongLong")}(i64 {UNKNOWN})
-  ret ptr %no_result
+  ret i64 {UNKNOWN}
 }}
 """
 
@@ -613,6 +628,8 @@ class Engine(NamedTuple):
     """A program and its numbers, by their addresses."""
     launch: Any
     """A record of `LAUNCH`, the numbers of a call by their address, and a stream."""
+    make_call: Any
+    """A record of `CALL`, arrays and numbers by their address, with room for a program, a device and a stream."""
     call: _MethodDefinition
     library: Any
 
@@ -630,15 +647,16 @@ def engine() -> Engine:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-    text = _INTRINSICS + _evaluate() + _launch() + _read() + _call()
+    text = _INTRINSICS + _evaluate() + _launch() + _make_call() + _read() + _call()
     builder = llvm.JITLibraryBuilder().add_ir(text)
-    for name in ("evaluate", "make_launch", "call"):
+    for name in ("evaluate", "make_launch", "make_call", "call"):
         builder.export_symbol(name)
     library = builder.link(llvm.create_lljit_compiler(machine), "host_engine")
     address, word = ctypes.c_void_p, ctypes.c_int64
     return Engine(
         ctypes.PYFUNCTYPE(word, address, address)(library["evaluate"]),
         ctypes.PYFUNCTYPE(word, address, address, word)(library["make_launch"]),
+        ctypes.PYFUNCTYPE(word, address, address, word, word)(library["make_call"]),
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
         library,
     )

@@ -69,7 +69,7 @@ def test_another_number_is_no_other_call(fake, torch):
     assert len({seen.arguments[1:] for seen in fake.launches}) == 1
     (compiled,) = kernel.kept["call"]._kernels.values()
     (chooser,) = compiled.build.program._chooser
-    assert len(chooser._kinds) == len(chooser._launches) == 1
+    assert len(chooser._kinds) == len(chooser._native) == 1
 
 
 @pytest.mark.parametrize(

@@ -360,6 +360,6 @@ def test_thousands_of_sizes_are_forgotten_again(gemm, fake, torch, monkeypatch):
     for m in range(1, 60):
         gemm(*tensors(torch, (m, 256, 64)))
     (chooser,) = gemm.build.program._chooser
-    for kept in (chooser._kinds, chooser._launches, gemm.sizes._kept):
+    for kept in (chooser._kinds, chooser._native, gemm.sizes._kept):
         assert 0 < len(kept) <= 8
     assert not gemm.verdicts._right, "what is proved need not be remembered"
