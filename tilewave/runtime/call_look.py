@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from tilewave.ir.host_program import HostProgram
 from tilewave.runtime.array_places import ArrayPlaces, words_at
-from tilewave.runtime.host_engine import CALL, UNKNOWN, NativeRecord, engine, in_memory, words
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import CALL, UNKNOWN, NativeRecord, in_memory, words
 
 
 class SeenCall(NamedTuple):

@@ -17,8 +17,8 @@ from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, ra
 from tilewave.runtime.dlpack import Refused, dtype_word
 from tilewave.runtime.foreign_arrays import DEVICES, Facts, key_of, machine_reader, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchFormula, SameGrid, ScratchMemory
-from tilewave.runtime.host_engine import LAUNCHED, UNKNOWN
 from tilewave.runtime.launch_template import LaunchTemplate
+from tilewave.runtime.native.records import LAUNCHED, UNKNOWN
 from tilewave.runtime.scalars import word_maker
 from tilewave.runtime.sizes import Size, SizedCall
 

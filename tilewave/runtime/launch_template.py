@@ -22,8 +22,9 @@ from tilewave.runtime.gpu_launch import (
     Table,
     TiledArray,
 )
-from tilewave.runtime.host_engine import LAUNCH, LAUNCHED, MAP, NativeRecord, engine, in_memory, room_for_maps, words
 from tilewave.runtime.launch_frame import FrameLayout
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import LAUNCH, LAUNCHED, MAP, NativeRecord, in_memory, room_for_maps, words
 from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding, map_numbers
 
 if TYPE_CHECKING:
