@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewave.ir.host_program import Number, Recorder
+from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import DType
 from tilewave.runtime.array_places import ArrayPlaces, placed_arrays, there_at_least, words_at
 from tilewave.runtime.arrays import ArrayView
@@ -77,7 +78,7 @@ class LaunchCode:
         self._arrays = placed_arrays(recorder.given, [axes for axes, _ in arrays])
         self._pointers = there_at_least(self._arrays)
         form = formula(recorder.given[inputs : inputs + count])
-        recorder.want(*form.conditions)
+        recorder.want(*form.conditions, *(side <= MOST_WORKGROUPS for side in form.grid))
         stored = [*self._sides(), *self._words(form, iter(recorder.given[inputs + count :]))]
         mapped = [self._pointers[slot.array] for slot in self._tiled]
         program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.starts_early], mapped)

@@ -42,7 +42,8 @@ class Engine(NamedTuple):
     make_call: Any
     """A record of `CALL`, arrays and numbers by their address, with room for a program, a device and a stream."""
     call: _MethodDefinition
-    library: Any
+    memory: Any
+    """What holds it."""
 
     def caller(self, record: NativeRecord) -> Any:
         """call(arrays, numbers) of a record of `CALL`, which lives as long: Python takes it for that one's module."""
@@ -62,12 +63,13 @@ def engine() -> Engine:
     builder = llvm.JITLibraryBuilder().add_ir(text)
     for name in ("evaluate", "make_launch", "make_call", "call"):
         builder.export_symbol(name)
-    library = builder.link(llvm.create_lljit_compiler(machine), "host_engine")
+    compiler = llvm.create_lljit_compiler(machine)
+    library = builder.link(compiler, "host_engine")
     address, word = ctypes.c_void_p, ctypes.c_int64
     return Engine(
         ctypes.PYFUNCTYPE(word, address, address)(library["evaluate"]),
         ctypes.PYFUNCTYPE(word, address, address, word)(library["make_launch"]),
         ctypes.PYFUNCTYPE(word, address, address, word, word)(library["make_call"]),
         _MethodDefinition(b"call", library["call"], _FAST_CALL, None),
-        library,
+        (compiler, library),
     )

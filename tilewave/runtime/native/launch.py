@@ -95,6 +95,7 @@ define i64 @make_launch(ptr %record, ptr %numbers_at, i64 %stream) {{
 entry:
 {fields("%record", LAUNCH)}
   %current.in = alloca ptr
+  store ptr null, ptr %current.in
   %r = alloca i64, i64 %numbers, align 16
 {copy("%r", "%numbers_at", "%inputs")}
   %fixed_at = getelementptr i64, ptr %r, i64 %inputs
