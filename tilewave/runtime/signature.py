@@ -64,7 +64,7 @@ class Signature:
     def _way(self, count: int, named: tuple[str, ...]) -> _Way | None:
         """Where each argument stands, if there is one for each parameter, and nothing else."""
         order = (*self.names[:count], *named)
-        if len(order) != len(self.names) or {*order} != {*self.names}:
+        if count + len(named) != len(self.names) or {*order} != {*self.names}:
             return None
         arrays = [order.index(name) for name in self.names if name not in self.dtypes]
         numbers = [(order.index(name), name, self.dtypes[name]) for name in self.names if name in self.dtypes]
