@@ -90,8 +90,9 @@ unknown:
 """
 
 
-def call() -> str:
-    read = f"""  %array = call ptr {api("PyTuple_GetItem")}(ptr %tensors, i64 %read.i)
+def _reading() -> str:
+    """One of the arrays: all are on the device of the first."""
+    return f"""  %array = call ptr {api("PyTuple_GetItem")}(ptr %tensors, i64 %read.i)
   %no_array = icmp eq ptr %array, null
   br i1 %no_array, label %unknown, label %read.one
 read.one:
@@ -115,7 +116,11 @@ read.one:
   store i64 %word.next, ptr %word.in
   br i1 %is_fine, label %read.fine, label %unknown
 read.fine:"""
-    give = f"""  %one = call ptr {api("PyTuple_GetItem")}(ptr %tuple, i64 %give.i)
+
+
+def _giving() -> str:
+    """One of the numbers."""
+    return f"""  %one = call ptr {api("PyTuple_GetItem")}(ptr %tuple, i64 %give.i)
   %no_number = icmp eq ptr %one, null
   br i1 %no_number, label %unknown, label %give.one
 give.one:
@@ -130,6 +135,9 @@ give.fine:
   %give.at = add i64 %words, %give.i
   %give.to = getelementptr i64, ptr %r, i64 %give.at
   store i64 %one.word, ptr %give.to"""
+
+
+def call() -> str:
     return f"""
 ; call(arrays, numbers), both tuples: LAUNCHED, UNKNOWN, or what failed.
 define ptr @call(ptr %self, ptr %arguments, i64 %argument_count) {{
@@ -153,8 +161,8 @@ entry:
   %complete = and i1 %is_all, %are_all
   br i1 %complete, label %begun, label %unknown
 begun:
-{loop("read", "begun", "%arrays", read)}
-{loop("give", "read.done", "%given", give)}
+{loop("read", "begun", "%arrays", _reading())}
+{loop("give", "read.done", "%given", _giving())}
   %stream.out.in = getelementptr i64, ptr %reader, i64 {READER.index("*stream")}
   %ask_stream = load ptr, ptr %stream.out.in
   %device.now = load i64, ptr %device.in

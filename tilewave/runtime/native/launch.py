@@ -15,7 +15,8 @@ _KEEPS = "true" if getattr(sys, "_is_gil_enabled", lambda: True)() else "false"
 """Whether maps are kept: without Python's lock, two threads might write one place."""
 
 
-def make_launch() -> str:
+def _filled() -> str:
+    """Words, pointers to parameters, and the config; from the block `filled` to `point.done`."""
     store = """  %stored.in = getelementptr i64, ptr %stored, i64 %store.i
   %stored.at = load i64, ptr %stored.in
   %stored.from = getelementptr i64, ptr %r, i64 %stored.at
@@ -36,6 +37,30 @@ def make_launch() -> str:
   %side{i}.to = getelementptr i32, ptr %config, i64 {i}"""
         for i in range(4)
     )
+    return f"""  %words_at = getelementptr i8, ptr %frame, i64 %stores_at
+{loop("store", "filled", "%stores", store)}
+  %pointers = getelementptr i8, ptr %frame, i64 %pointers_at
+{loop("point", "store.done", "%parameters", point)}
+  %config = getelementptr i8, ptr %frame, i64 %config_at
+{size}
+  store i32 %side0, ptr %side0.to
+  store i32 %side1, ptr %side1.to
+  store i32 %side2, ptr %side2.to
+  %late = icmp eq i64 %grid3, 0
+  %fewer = select i1 %late, i64 %starts_early, i64 0
+  %count = sub i64 %attributes, %fewer
+  %count.32 = trunc i64 %count to i32
+  %stream.to = getelementptr i8, ptr %config, i64 {_CONFIG_STREAM}
+  store i64 %stream, ptr %stream.to
+  %attribute = getelementptr i8, ptr %frame, i64 %attributes_at
+  %attribute.to = getelementptr i8, ptr %config, i64 {_CONFIG_ATTRIBUTES}
+  store ptr %attribute, ptr %attribute.to
+  %count.to = getelementptr i8, ptr %config, i64 {_CONFIG_COUNT}
+  store i32 %count.32, ptr %count.to"""
+
+
+def _encoded() -> str:
+    """A tensor map: one that is kept, or a new one."""
     mix = f"""  %mix.in = getelementptr i64, ptr %sizes, i64 %mix.i
   %mix.word = load i64, ptr %mix.in
   %mixed = xor i64 %hash, %mix.word
@@ -47,7 +72,7 @@ def make_launch() -> str:
   %differs = xor i64 %now, %then
   %differ.next = or i64 %differ, %differs"""
     narrow = [name for name in MAP if name in ("dtype", "rank", "interleave", "swizzle", "promotion", "fill")]
-    encode = f"""  %map.first = mul i64 %encode_one.i, {len(MAP)}
+    return f"""  %map.first = mul i64 %encode_one.i, {len(MAP)}
   %map.in = getelementptr i64, ptr %encodings, i64 %map.first
 {fields("%map.in", MAP)}
   %map = getelementptr i8, ptr %frame, i64 %map_at
@@ -88,6 +113,9 @@ keep:
   call void @llvm.memcpy.p0.p0.i64(ptr %kept.map, ptr %map, i64 {8 * MAP_WORDS}, i1 false)
   br label %next_map
 next_map:"""
+
+
+def make_launch() -> str:
     return f"""
 ; Launches with the numbers of a call: 0, or as UNKNOWN and its neighbours say. The driver may wait for room in its
 ; queue, so others may run Python meanwhile.
@@ -108,27 +136,8 @@ turned_down:
 filled:
   %frame = alloca i8, i64 %frame_bytes, align 64
   call void @llvm.memcpy.p0.p0.i64(ptr %frame, ptr %image, i64 %frame_bytes, i1 false)
-  %words_at = getelementptr i8, ptr %frame, i64 %stores_at
-{loop("store", "filled", "%stores", store)}
-  %pointers = getelementptr i8, ptr %frame, i64 %pointers_at
-{loop("point", "store.done", "%parameters", point)}
-  %config = getelementptr i8, ptr %frame, i64 %config_at
-{size}
-  store i32 %side0, ptr %side0.to
-  store i32 %side1, ptr %side1.to
-  store i32 %side2, ptr %side2.to
-  %late = icmp eq i64 %grid3, 0
-  %fewer = select i1 %late, i64 %starts_early, i64 0
-  %count = sub i64 %attributes, %fewer
-  %count.32 = trunc i64 %count to i32
-  %stream.to = getelementptr i8, ptr %config, i64 {_CONFIG_STREAM}
-  store i64 %stream, ptr %stream.to
-  %attribute = getelementptr i8, ptr %frame, i64 %attributes_at
-  %attribute.to = getelementptr i8, ptr %config, i64 {_CONFIG_ATTRIBUTES}
-  store ptr %attribute, ptr %attribute.to
-  %count.to = getelementptr i8, ptr %config, i64 {_CONFIG_COUNT}
-  store i32 %count.32, ptr %count.to
-{loop("encode_one", "point.done", "%maps", encode)}
+{_filled()}
+{loop("encode_one", "point.done", "%maps", _encoded())}
   %asked = call i32 %get_current(ptr %current.in)
   %current = load ptr, ptr %current.in
   %is_current = icmp eq ptr %current, %context
