@@ -13,7 +13,7 @@ from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.ops import Arrive, Await, GroupProduct, HandOver, Load, Loop, Role
+from tilewave.ir.ops import Arrive, Await, GroupProduct, HandOver, Load, Loop, Role, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import names, walk
 from tilewave.kernels import error_bound
@@ -152,6 +152,31 @@ def test_what_lanes_have_no_room_for_is_loaded_behind_the_steps():
     kinds = ["loop" if is_product_loop(op) else "load" for op in turns.body.ops if isinstance(op, (Loop, Load))]
     assert kinds == ["loop", "loop", "load"]
     check(kernel, (256, 96, 80))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_residual_comes_part_by_part(order):
+    """Of four parts two are under way in front of the last steps, and two when the first ones are stored."""
+    shape = (256, 128, 32)
+    form = ProductForm(f16, f32, residual=f32)
+    subs = dict(zip((M, N, K), shape, strict=True))
+    whole = wave_compile(
+        WaveCompileOptions(subs=subs, target="numpy"), product_kernel(form, ProductBlocks(128, 128, 16))
+    )
+    passes = lists.hopper(SM_90A, Places(), 4, 1)
+    few = [replace(p, most_loaded_bytes=128) if isinstance(p, StaggerGroups) else p for p in passes]
+    kernel, _ = run(whole.kernel, few)
+    (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
+    kinds = [KINDS[type(op)] for op in turns.body.ops if type(op) in KINDS]
+    assert "".join(kinds) == "lLLlSSLLSS"
+    a, b, _, c = arrays(shape)
+    residual = np.random.default_rng(2).standard_normal(shape[:2]).astype(np.float32)
+    interpret_lanes(kernel, [a, b, residual, c], {}, order, 1)
+    want, magnitude = (x.astype(float) @ y.astype(float).T for x, y in ((a, b), (abs(a), abs(b))))
+    assert (abs(c - (want + residual)) <= error_bound(want + residual, magnitude + abs(residual), 33, f16, f32)).all()
+
+
+KINDS = {Loop: "l", Load: "L", Store: "S"}
 
 
 def test_a_product_that_is_only_stored_keeps_its_code():

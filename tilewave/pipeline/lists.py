@@ -22,6 +22,7 @@ from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.load_early import LoadEarly
+from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.meet_once import MeetOnce
@@ -211,6 +212,7 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
+        LoadInParts(),  # behind: what is loaded is wanted in parts now
         skip_whole_masks,  # on lanes: what decides a mask is left out too
         skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
