@@ -10,7 +10,7 @@ from tilewave.interp.tiles import interpret
 from tilewave.ir.ops import Loop, MakeSignals, MatrixShared, Mma, Permute
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES
+from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, OWN_BYTES
 from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 
 TURN = TurnNarrowProducts(SM_90A)
@@ -43,7 +43,7 @@ def test_weights_are_the_rows_of_the_unit_and_one_wave_brings_them_far_ahead(row
     assert products(lanes) == [narrow]
     assert lanes.waves == ((8, 1) if rows <= 64 else (12, 1))
     stage_bytes = (columns + 64) * 64 * 2
-    assert stages(lanes) == max(4, IN_FLIGHT_BYTES // stage_bytes)
+    assert stages(lanes) == max(4, IN_FLIGHT_BYTES // stage_bytes, OWN_BYTES // (64 * 64 * 2))
     assert "wgmma.mma_async.sync.aligned.m64n" + str(narrow[1]) + "k16" in made.asm
     check_lanes(made, (rows, 256, 512), ("random",))
 
