@@ -48,6 +48,19 @@ def test_weights_are_the_rows_of_the_unit_and_one_wave_brings_them_far_ahead(row
     check_lanes(made, (rows, 256, 512), ("random",))
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((128, 1024, 1024), 6),  # in parts: those of one tile have other steps, and the same rows
+        ((128, 64 * 140, 128), 6),  # several tiles for each workgroup
+        ((256, 1024, 1024), 4),  # two rows of tiles: each workgroup has activations of its own
+    ],
+    ids=str,
+)
+def test_activations_that_all_share_do_not_count_as_weights_on_their_way(shape, expected):
+    assert stages(hopper(shape, (128, 64, 64)).build.lanes) == expected
+
+
 def test_as_many_stages_as_are_asked_for():
     assert stages(hopper((16, 128, 512), (16, 64, 64), buffers=3).build.lanes) == 3
 

@@ -24,7 +24,7 @@ from math import prod
 from typing import Any
 
 from tilewave.analysis.excerpts import excerpt, renamed
-from tilewave.analysis.pairs import following
+from tilewave.analysis.ranges import Ranges
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -391,9 +391,16 @@ def _ring_bytes(home: Block) -> int:
 
 
 def _own_bytes(kernel: Kernel, home: Block) -> int:
-    """Of that, what lies elsewhere for each workgroup."""
-    differs = following(kernel)
-    return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy) and differs.intersection(op.at))
+    """Of that, what lies elsewhere for other tiles, wherever the step is."""
+    ranges, walked = Ranges(kernel), set(home.args)
+    for op in home.ops:
+        if walked.intersection(op.operands):
+            walked.update(op.results)
+
+    def is_own(copy: Copy) -> bool:
+        return any(len(set(ranges.of(v))) > 1 for v in copy.at if v not in walked)
+
+    return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy) and is_own(op))
 
 
 def _is_inside(inner: Block, outer: Block) -> bool:

@@ -195,7 +195,8 @@ class GpuRoom:
         if self.loading(cut) is Loading.BY_LANES:
             return 1
         left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
-        own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times)  # others take all of it
+        alike = max(1, cut.split)  # parts of one tile, which take all of an operand together
+        own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times * alike)
         wished = cut.buffers or wished_stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
