@@ -65,7 +65,8 @@ IN_FLIGHT_BYTES = 96 << 10
 such a ring each fit on a processor."""
 OWN_BYTES = 48 << 10
 """Of these, what no other workgroup brings, and so comes from far: 128 rows of activations, which all share, fill two
-thirds of a step of 64 columns of weights. On an H200 four such steps were at 0.83 of cuBLAS, six at 0.96, eight at 0.93.
+thirds of a step of 64 columns of weights. On an H200 four such steps were at 0.83 of cuBLAS, six at 0.96, eight at 0.93
+(`benchmarks/few_tiles_h200.py --only 128x8192x8192`).
 """
 
 WAVES_MEET = Reason(
