@@ -28,6 +28,7 @@ from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -86,6 +87,7 @@ PASSES = {
     "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
+    "overlap_steps": lambda text: overlap_steps,
     "pad_products": lambda text: pad_products,
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,

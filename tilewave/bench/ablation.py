@@ -104,6 +104,7 @@ NEEDED = (
     "load_in_parts",
     "skip_whole_masks",
     "skip_unit_factors",
+    "overlap_steps",
     "stagger_groups",
     "fit_shared",
     "simplify",

@@ -30,6 +30,7 @@ from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -222,6 +223,7 @@ def hopper(
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         lag_products,  # behind: it takes steps of rings apart
         skip_zeros,  # behind: what loops begin with is settled
+        overlap_steps,  # behind: the first product of a loop is told apart by its number
         StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
