@@ -20,6 +20,7 @@ from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
+from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
@@ -28,6 +29,7 @@ from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -79,6 +81,7 @@ PASSES = {
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
     "load_early": lambda text: LoadEarly(int(text)),
+    "load_in_parts": lambda text: LoadInParts(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -86,6 +89,7 @@ PASSES = {
     "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
+    "overlap_steps": lambda text: overlap_steps,
     "pad_products": lambda text: pad_products,
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,

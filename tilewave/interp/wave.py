@@ -31,6 +31,7 @@ from tilewave.ir.ops import (
     AwaitAsync,
     AwaitAsyncOut,
     AwaitEarlier,
+    AwaitOlderProducts,
     AwaitProducts,
     Barrier,
     Below,
@@ -292,13 +293,20 @@ class WaveRun(AsynchronousMeaning):
         return self.access(op, "read", segment)
 
     def await_products(self, op: AwaitProducts) -> Array:
-        over = self.begun[: max(0, len(self.begun) - op.pending)]
-        if any(v == op.sums for v, _ in self.begun[len(over) :]):
+        self.end_products(op.pending)
+        if any(v == op.sums for v, _ in self.begun):
             self.fail(op, f"{op.sums} is among the last {op.pending} products, which may still be under way")
-        self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
-        self.begun = self.begun[len(over) :]
         sums: Array = self.env[op.sums]
         return sums
+
+    def await_older_products(self, op: AwaitOlderProducts) -> None:
+        self.end_products(op.pending)
+
+    def end_products(self, pending: int) -> None:
+        """All but the last ones are over, and have read what they read."""
+        over = self.begun[: max(0, len(self.begun) - pending)]
+        self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
+        self.begun = self.begun[len(over) :]
 
     def group_product(self, op: GroupProduct, reading: WaveAccess, a: Array) -> Array:
         """With the rows of `a` that are this wave's own."""
@@ -508,6 +516,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
     MatrixHeld: WaveRun.matrix_held,
+    AwaitOlderProducts: WaveRun.await_older_products,
     AwaitProducts: WaveRun.await_products,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,

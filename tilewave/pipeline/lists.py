@@ -24,12 +24,14 @@ from tilewave.passes.interleave_products import InterleaveProducts
 from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
+from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -216,6 +218,7 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
+        LoadInParts(),  # behind: what is loaded is wanted in parts now
         skip_whole_masks,  # on lanes: what decides a mask is left out too
         keep_maximum,  # before: where it does, there are no factors
         skip_unit_factors,  # on lanes: each wave asks for itself
@@ -225,6 +228,7 @@ def hopper(
         simplify,
         dissolve_loops,  # of a first step that stands in front of its loop, much is known
         skip_zeros,  # behind: what loops begin with is settled
+        overlap_steps,  # behind: the first product of a loop is told apart by its number
         StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring

@@ -66,6 +66,8 @@ class AsynchronousOps:
                 self.n.vectors[op.result] = self.multiply(op)
             case ir.Agree():
                 self.n.put(op.result, self.agree(op))
+            case ir.AwaitOlderProducts(pending):
+                self.target.await_older_products(self.f, pending)
             case ir.AwaitProducts():
                 self.n.vectors[op.result] = self.await_products(op)
             case ir.MakeSignals(arrivals):
@@ -162,7 +164,7 @@ class AsynchronousOps:
         return whole if op.later else regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 
     def await_products(self, op: ir.AwaitProducts) -> Held:
-        begun = self.n.vector(op.sums)
+        begun = regrouped(self.f, self.n.vector(op.sums), 1)
         meanwhile = [x for v in op.meanwhile for x in regrouped(self.f, self.n.vector(v), 1).parts]
         found = self.target.await_products(self.f, op.pending, begun.kind, begun.parts, meanwhile)
         whole = Held(begun.shape, begun.kind, 1, tuple(found))

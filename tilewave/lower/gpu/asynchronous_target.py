@@ -109,6 +109,10 @@ class AsynchronousTarget(Protocol):
         """The sums when all products are added; of one that is only begun, what becomes of them."""
         ...
 
+    def await_older_products(self, f: LlvmFunction, pending: int) -> None:
+        """Go on when at most the last `pending` products are under way."""
+        ...
+
     def await_products(
         self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
     ) -> list[str]:
