@@ -84,6 +84,13 @@ def test_mistakes_are_told_with_what_to_write(call, words, told):
     assert (code, out) == (2, "") and err.startswith(told)
 
 
+def test_a_page_shows_every_point(call, tmp_path):
+    words = ["--sizes", SIZES, "--runs", 2, "--rounds", 2, "--html", "page.html"]
+    assert call("tune", "k.py", *words, k=PRODUCT)[0] == 0
+    text = (tmp_path / "page.html").read_text()
+    assert text.count('<tr class="') > 2 and text.count('<tr class="untimed') > 0 and "(chosen)" in text
+
+
 ROWS = """
 from tilewave import *
 M, N, ROWS, G = sym.M, sym.N, sym.ROWS, GLOBAL_ADDRESS_SPACE

@@ -67,6 +67,8 @@ class Tuned:
     resumed: int
     """Of these, how many an earlier search had timed."""
     reasons: tuple[str, ...]
+    legal: tuple[TileChoice, ...]
+    """Every point that was considered and can be, the best predicted first."""
 
     def to_json(self) -> dict[str, Any]:
         points = [
@@ -150,7 +152,9 @@ def search(
     add(record, directory)
     journal.end()
     reasons = reasons_for(open_tiles, winner, points[0], tried)
-    return Tuned(record, winner, tuple(sorted(tried, key=_by_time)), len(points) - len(left), reasons)
+    legal = {one.text: one for one in (*points, *open_tiles.predicted({}))}
+    facts = tuple(sorted(tried, key=_by_time)), len(points) - len(left), reasons, tuple(legal.values())
+    return Tuned(record, winner, *facts)
 
 
 def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[TileChoice]]:
