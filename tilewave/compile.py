@@ -43,11 +43,12 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces, Lie
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
+from tilewave.runtime.call_look import CallLook, SeenCall
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
+from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileRoom
 from tilewave.tune.space import undecided
 from tilewave.tune.tune import Tune
@@ -553,22 +554,19 @@ class _JudgedSizes:
                 sized.note_right()
         return sized
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
-        words = self.sizes.words(given) if given else ()
-        try:
-            found = self._look(*places, words)
-        except ValueError:  # an array has other axes
-            return None
-        if found is None or (self.compiled.assumed and not self._is_assumed(found[1])):
-            return None
-        lie, numbers, workgroups, passed = found
-        if self._is_proved or not numbers or self.verdicts.knows(workgroups, passed, places[1]):
-            return lie, numbers
-        return None
-
     @cached_property
-    def _look(self) -> Callable[..., QuickLook | None]:
-        return self.sizes.look_code(self.verdicts.surely if self._is_proved else None)
+    def look(self) -> CallLook:
+        compiled = self.compiled
+        named = {v.name for v in compiled.numbers}
+        deciding = {v.name for v in compiled.numbers if v.type == INDEX_SCALAR or v in compiled._deciding}
+        telling = named if compiled.assumed else set() if self._is_proved else deciding
+        return self.sizes.look(self.verdicts.surely if self._is_proved else None, telling)
+
+    def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
+        if self.compiled.assumed and not self._is_assumed(seen.numbers):
+            return False
+        is_right = self._is_proved or not seen.numbers
+        return is_right or self.verdicts.knows(seen.workgroups, seen.passed, places[1])
 
     def _is_assumed(self, numbers: Sequence[int]) -> bool:
         values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
