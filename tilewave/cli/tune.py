@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,15 +12,19 @@ from typing import Annotated, Any
 import typer
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
+from tilewave.bench.ray_workers import RayWorkers
 from tilewave.bench.tuning import ROUNDS, tune
+from tilewave.bench.workers import LocalWorkers
 from tilewave.cli.diff import kernels_in, parse_sizes
 from tilewave.cli.progress import progress
 from tilewave.cli.tune_report import page_of, print_tuned
+from tilewave.cli.tune_tasks import OverWorkers, TuneTask
 from tilewave.errors import TilewaveError
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
+from tilewave.machine.chips import CHIPS
 from tilewave.tune.records import STRENGTHS
-from tilewave.tune.search import RUNS, Tuned
+from tilewave.tune.search import IN_TURN, RUNS, Spread, Tuned
 from tilewave.tune.store import DIRECTORY, tidy
 from tilewave.tune.tune import Tune
 from tilewave.view.save import save
@@ -42,6 +48,13 @@ def tune_command(
     mapping: Annotated[list[str], typer.Option("--map", help="An order of tiles to try; may be given again.")] = [],  # noqa: B006
     kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
     records: Annotated[Path, typer.Option(help="The directory that decisions are written to.")] = Path(DIRECTORY),
+    workers: Annotated[int, typer.Option(min=0, help="Processes that compile points, before they are measured.")] = 0,
+    ray: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="A Ray cluster that compiles, and measures on its GPUs; local: one of this machine."
+        ),
+    ] = "",
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the page: predicted against measured, every point.")
     ] = None,
@@ -58,12 +71,16 @@ def tune_command(
     within = _within(values, mapping)
     found: list[Tuned] = []
     jobs = _jobs(file, sizes, kernel)
-    for one in jobs:
-        with progress(one.text, runs if strength == STRENGTHS[1] else 0) as advance:
-            how: dict[str, Any] = {"within": within, "records": records, "runs": runs, "rounds": rounds}
-            found.append(tune(one.kernel, one.subs, target, strength, **how, advance=advance))
-        if not as_json:
-            print_tuned(one.text, found[-1])
+    how: dict[str, Any] = {"within": within, "records": records, "runs": runs, "rounds": rounds}
+    with ExitStack() as stack:
+        spreading = _spreading(stack, workers, ray, target)
+        for one in jobs:
+            task = TuneTask(str(file), file.read_text(), one.number, one.sizes, target, rounds, within)
+            with progress(one.text, runs if strength == STRENGTHS[1] else 0) as advance:
+                how |= {"advance": advance, "spread": spreading(task) if spreading else IN_TURN}
+                found.append(tune(one.kernel, one.subs, target, strength, **how))
+            if not as_json:
+                print_tuned(one.text, found[-1])
     tidy(records)
     if html is not None:
         save(html, tuning_page([page_of(job.text, one) for job, one in zip(jobs, found, strict=True)]))
@@ -74,15 +91,33 @@ def tune_command(
 @dataclass(frozen=True)
 class _Job:
     kernel: WaveKernel
+    number: int
+    """Of the kernel, in its file."""
     subs: dict[Symbol, Any]
-    text: str
+    sizes: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.kernel.name} {self.sizes}"
 
 
 def _jobs(file: Path, sizes: list[str], wanted: str) -> list[_Job]:
-    kernels = [k for k in kernels_in(file) if wanted in ("", k.name)]
+    kernels = [(at, k) for at, k in enumerate(kernels_in(file)) if wanted in ("", k.name)]
     if not kernels:
         raise TilewaveError(f"{file} defines no kernel" + (f" {wanted!r}" if wanted else ""))
-    return [_Job(k, parse_sizes([text]), f"{k.name} {text}") for text in sizes for k in kernels]
+    return [_Job(k, at, parse_sizes([text]), text) for text in sizes for at, k in kernels]
+
+
+def _spreading(stack: ExitStack, workers: int, ray: str, target: str) -> Callable[[TuneTask], Spread] | None:
+    """Who compiles and measures beside this process, if anybody does."""
+    if not ray:
+        local = stack.enter_context(LocalWorkers(workers)) if workers else None
+        return None if local is None else lambda task: OverWorkers(local, task)
+    address = "" if ray == "local" else ray
+    compiling = stack.enter_context(RayWorkers(address, workers or None))
+    cards = compiling.gpu_count if target in CHIPS else 0
+    measuring = stack.enter_context(RayWorkers(address, gpus=1)) if cards else None
+    return lambda task: OverWorkers(compiling, task, measuring)
 
 
 def _within(values: list[str], mapping: list[str]) -> Tune | None:

@@ -202,6 +202,12 @@ class UndecidedKernel:
         order = "" if self.problem.is_ordered else record.order
         return TileChoice(point, order, prediction, record.considered, illegal, (), sizes, how)
 
+    def at(self, values: Mapping[str, int], order: str) -> TileChoice:
+        """The choice of a point that somebody names."""
+        point = {s: values[s.name] for s in self.space.symbols if s.name in values}
+        prediction = self.machine.predict(self.problem.cut(point))
+        return TileChoice(point, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
+
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Of the arrays, as far as they are known."""
         arrays = [kind for _, kind in parameters_of(self.kernel) if isinstance(kind, MemoryType)]

@@ -44,6 +44,8 @@ class LaunchTiming:
     """Of a step whose operands lanes load: until the first of them are there."""
     lane_loads_per_second: float
     """Of one unit, each of so many bytes as rows are multiples of."""
+    lane_across: float
+    """How many times as long it takes where rows do not go along the depth."""
     across_depth: float
     """How much longer steps take for each operand whose rows do not go along the depth."""
     l2_bytes_per_second: float
@@ -84,6 +86,7 @@ HOPPER = LaunchTiming(
     copy_bytes_per_second=2e12,
     lane_gap=0.5e-6,
     lane_loads_per_second=5e9,
+    lane_across=3.0,
     across_depth=1.0,
     l2_bytes_per_second=17.5e12,
     l2_kept_bytes=31e6,
@@ -114,6 +117,7 @@ CDNA = LaunchTiming(
     copy_bytes_per_second=1e12,
     lane_gap=0.0,
     lane_loads_per_second=1e12,
+    lane_across=1.0,
     across_depth=1.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
