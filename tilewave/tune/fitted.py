@@ -144,6 +144,8 @@ class HostTiming:
     """To take a tile and begin it."""
     pack_bytes_per_second: float = 3e9
     """Of one thread, that lays operands out in panels."""
+    in_place_bytes_per_second: float = 5e9
+    """Of one thread, that reads operands where they lie."""
     cache_bytes_per_second: float = 40e9
     """Of one thread, that reads panels which lie beyond its own cache."""
     elements_per_second: float = 400e6
