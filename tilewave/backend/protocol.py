@@ -34,6 +34,8 @@ class BuildOptions:
     buffers: int | None = None
     """Steps that shared memory holds at once, where the author says it."""
     instruction_set: str | None = None
+    in_place: bool = False
+    """Whether operands are read where they lie, and not packed before the launch."""
 
 
 class Emulated(Protocol):

@@ -81,6 +81,16 @@ def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> 
     )
 
 
+def cpu_in_place(rows: int, cols: int) -> tuple[Pass, ...]:
+    """The same, where operands are read where they lie: to pack them costs more than small products do."""
+    return (
+        add_up_parts,
+        WalkReductions(4 * cols, 8),
+        SplitTiles(rows, cols),
+        simplify,
+    )
+
+
 def cpu_with_matrix_unit(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> tuple[Pass, ...]:
     """The same, with sums in the registers of a matrix unit."""
     return (*cpu(rows, cols, unit, formats), use_matrix_unit)  # behind: it takes what was packed

@@ -75,7 +75,7 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     dtypes = {p.dtype.name for p in work.products}
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
-    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST)
+    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST, not s.matrix_unit)
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,12 @@ class UndecidedKernel:
         illegal = {"what the record says": record.illegal} if record.illegal else {}
         order = "" if self.problem.is_ordered else record.order
         return TileChoice(point, order, prediction, record.considered, illegal, (), sizes, how)
+
+    def at(self, values: Mapping[str, int], order: str) -> TileChoice:
+        """The choice of a point that somebody names."""
+        point = {s: values[s.name] for s in self.space.symbols if s.name in values}
+        prediction = self.machine.predict(self.problem.cut(point))
+        return TileChoice(point, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
 
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Of the arrays, as far as they are known."""

@@ -217,10 +217,24 @@ class GpuRoom:
         turned = cut.products[0].dtype.name in ALONG_DEPTH
         return tuple(t for t in cut.operands if t.row_bytes % engine.grain_bytes or (turned and t.is_across))
 
+    def engine_takes(self, cut: CutWork) -> bool:
+        """Whether tiles are such as the copy engine brings: none grows, and rows in shared memory are long enough."""
+        return all(self._is_brought(p, cut) for p in cut.products)
+
+    def _is_brought(self, p: CutProduct, cut: CutWork) -> bool:
+        taken = self.taken(p, cut)
+        if taken is None or not isinstance(taken.instruction, GroupInstruction):
+            return False
+        across = (t.tile_row_bytes for t in cut.operands if t.is_across)
+        whole = prod(taken.padded) == p.rows * p.cols * p.depth
+        return whole and all(map(taken.instruction.panel_bytes, across))
+
     def loading(self, cut: CutWork) -> Loading:
+        if self.chip.copy_engine and cut.products and not self.engine_takes(cut):
+            return Loading.BY_LANES
         if not self.odd(cut):
             return Loading.AS_THEY_LIE
-        asked = cut.tasks * sum(t.tile_bytes * t.times for t in cut.operands)
+        asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/repacking.py` counts it
         return Loading.REPACKED if asked >= LEAST_BYTES else Loading.BY_LANES
 
     def on_lines(self, cut: CutWork) -> bool:
