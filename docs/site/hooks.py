@@ -31,11 +31,12 @@ LANGUAGES = {".py": "python", ".md": "markdown", ".toml": "toml", ".js": "javasc
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Headings have the names that they have elsewhere; the reference stands in the navigation."""
+    """Headings have the names that they have elsewhere; the reference and all decisions stand in the navigation."""
     config.mdx_configs["toc"]["slugify"] = heading_name
     nav: Any = config.nav
-    (listed,) = (part["Reference"] for part in nav if "Reference" in part)
-    listed += [{page.title: page.path} for page in reference.pages()]
+    listed = {title: pages for part in nav for title, pages in part.items()}
+    listed["Reference"] += [{page.title: page.path} for page in reference.pages()]
+    listed["Decisions"] += [f"decisions/{path.name}" for path in sorted((DOCS / "decisions").glob("*.md"))]
     return config
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 import tilewave
 from tilewave.ir.types import DType
@@ -77,21 +76,17 @@ def index() -> str:
     about = "Every public name, as its docstring has it. How they go together, the other pages tell."
     lines = ["# Reference", "", about, ""]
     for page in pages():
-        links = ", ".join(f"[`{name}`]({page.module}.md#{anchor(name)})" for name in page.names)
+        links = ", ".join(f"[`{name}`]({page.module}.md#{name})" for name in page.names)
         lines += [f"## [{page.title}]({page.module}.md)", "", f"`{page.module}`: {links}", ""]
     return "\n".join(lines)
-
-
-def anchor(name: str) -> str:
-    return name.lower()
 
 
 def text_of(page: Page) -> str:
     """One page: what the module says of itself, then its names."""
     doc = ast.get_docstring(ast.parse(source_of(page.module))) or ""
-    lines = [f"# {page.title}", "", f"`import {page.module}`", "", doc, ""]
+    lines = [f"# {page.title}", "", f"`import {page.module}`", "", doc.partition("\n\n")[0], ""]
     for name in page.names:
-        lines += [f"## {name}", "", *entry(page.module, name), ""]
+        lines += [f"## {name} {{: #{name} }}", "", *entry(page.module, name), ""]  # Hilbert is not hilbert
     return "\n".join(lines)
 
 
@@ -101,7 +96,10 @@ def entry(module: str, name: str) -> Iterator[str]:
     if found is None:
         yield from from_source(module, name)
         return
-    yield from (described_value(name, found) if not callable(found) else described_callable(name, found))
+    if get_origin(found) is not None:
+        yield f"A type: `{found}`."
+    else:
+        yield from (described_callable(name, found) if callable(found) else described_value(name, found))
 
 
 def object_named(module: str, name: str) -> Any:
@@ -175,7 +173,3 @@ def fenced(code: str) -> Iterator[str]:
 
 def first_paragraph(found: Any) -> str:
     return (inspect.getdoc(found) or "").partition("\n\n")[0]
-
-
-def is_module(found: Any) -> bool:
-    return isinstance(found, ModuleType)

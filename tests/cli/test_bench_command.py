@@ -76,8 +76,7 @@ def test_what_is_written_follows_what_is_read(bench_call, monkeypatch):
         (["--shapes", "8x0x8"], "N of a shape is from 1 to 2147483647, not 0\n      8x0x8\n        ^\n"),
         (
             ["--dtype", "f64"],
-            "--dtype takes no `f64`\n      f64\n      ^^^\n"
-            "  it is one of f16, bf16, f8e4m3fn, f8e5m2, i8\n",
+            "--dtype takes no `f64`\n      f64\n      ^^^\n  it is one of f16, bf16, f8e4m3fn, f8e5m2, i8\n",
         ),
         (
             ["--dtype", "i8", "--out", "f16"],

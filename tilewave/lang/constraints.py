@@ -67,6 +67,8 @@ class MMAType(Enum):
 
 @dataclass(frozen=True)
 class Constraint:
+    """What all constraints are: how a kernel is cut, or a wish of its author's, with the line that it stands on."""
+
     loc: Loc = field(default_factory=here, compare=False, repr=False, kw_only=True)
 
     def symbols(self) -> Iterator[Symbol]:

@@ -408,10 +408,12 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
 
 
 def minimum(a: Any, b: Any) -> Traced:
+    """The smaller of both, element by element; NaN where one of them is."""
     return _binary(ir.Min, a, b)
 
 
 def maximum(a: Any, b: Any) -> Traced:
+    """The larger of both, element by element; NaN where one of them is."""
     return _binary(ir.Max, a, b)
 
 

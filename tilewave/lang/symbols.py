@@ -256,10 +256,12 @@ def floor(x: object) -> Expression:
 
 
 def Min(first: object, *rest: object) -> Expression:
+    """The smallest of some expressions of symbols."""
     return _fold("Min", first, *rest)
 
 
 def Max(first: object, *rest: object) -> Expression:
+    """The largest of some expressions of symbols."""
     return _fold("Max", first, *rest)
 
 
@@ -269,6 +271,7 @@ def Eq(a: object, b: object) -> Expression:
 
 
 def Ne(a: object, b: object) -> Expression:
+    """The condition that a is not b; `!=` itself compares expressions."""
     return _combine("!=", a, b)
 
 
