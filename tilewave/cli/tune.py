@@ -106,16 +106,18 @@ def _print(job: _Job, tuned: Tuned) -> None:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     if tuned.tried:
         console.print(_table(tuned))
+    for one in (one for one in tuned.tried if one.time.seconds is None):
+        console.print(f"{one.text} has no time: {one.time.why}", markup=False, soft_wrap=True)
 
 
 def _table(tuned: Tuned) -> Table:
     table = Table("Point", box=SQUARE)
     for title in ("Time", "±", "Predicted"):
         table.add_column(title, justify="right", no_wrap=True)
-    for one in tuned.tried[:SHOWN]:
-        time = one.time
-        measured = one.time.why if time.seconds is None else seconds_text(time.seconds)
-        table.add_row(one.text, measured, seconds_text(time.spread), seconds_text(one.choice.prediction.seconds))
-    if len(tuned.tried) > SHOWN:
-        table.add_row(f"{len(tuned.tried) - SHOWN} more", "", "", "")
+    timed = [(one, one.time.seconds) for one in tuned.tried if one.time.seconds is not None]
+    for one, seconds in timed[:SHOWN]:
+        times = seconds, one.time.spread, one.choice.prediction.seconds
+        table.add_row(one.text, *map(seconds_text, times))
+    if len(timed) > SHOWN:
+        table.add_row(f"{len(timed) - SHOWN} more", "", "", "")
     return table

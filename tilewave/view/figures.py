@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewave.mapping import Grid, MappingError
+from tilewave.view.costs import costs
 from tilewave.view.launch_order import launch_order
 from tilewave.view.placement import Placement
 from tilewave.view.reads import reads
@@ -19,14 +20,15 @@ def can_be_drawn(grid: Grid) -> bool:
 
 
 def figures(placement: Placement, xcd: int = 0) -> list[Figure]:
-    """Launch order, XCD map and the reads of one XCD, in the order in which they explain each other."""
+    """Launch order, XCD map, and the reads of one XCD, or what tiles cost where they differ."""
     grid = placement.launch.grid
     if not can_be_drawn(grid):
         raise MappingError(
             f"a grid of {grid} is too large to draw: at most {MOST_TILES} tiles, and {LONGEST_SIDE} along a side",
             remedy="draw a smaller grid; the terminal and --json summarise this one",
         )
-    return [launch_order(placement), xcd_map(placement), reads(placement, xcd)]
+    third = reads(placement, xcd) if placement.work is None else costs(placement, placement.work)
+    return [launch_order(placement), xcd_map(placement), third]
 
 
 def figures_svg(placements: tuple[Placement, ...], xcd: int = 0) -> str:
