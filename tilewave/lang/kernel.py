@@ -210,10 +210,10 @@ def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
     try:
         kernel.function(*arguments)
     except TypeError as error:
-        remedy = misused(error)
-        if not remedy:
+        what, remedy = misused(error)
+        if not what:
             raise
-        raise TraceError(str(error), loc=raised_at(error), remedy=remedy) from None
+        raise TraceError(what, loc=raised_at(error), remedy=remedy) from None
     finally:
         trace.locate = lambda: kernel.loc
 

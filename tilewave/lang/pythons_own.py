@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewave.errors import Loc
@@ -39,7 +39,11 @@ ATTRIBUTES |= {"transpose": ATTRIBUTES["T"], "size": ATTRIBUTES["shape"], "half"
 
 def in_place_of_a_truth(loc: Loc) -> str:
     """What an author should write who asked whether a tile is true, judged by how it was asked."""
-    match _expression(loc):
+    return next(filter(None, map(_of_a_truth, _asked(loc))), RUNS_IN_PYTHON)
+
+
+def _of_a_truth(asked: ast.AST) -> str:
+    match asked:
         case ast.Call(func=ast.Name(id=("max" | "min") as name)):
             return f"Python's own {name} compares before there is data: write {PAIRS[name]}(a, b)"
         case ast.BoolOp(op=ast.And()):
@@ -50,14 +54,15 @@ def in_place_of_a_truth(loc: Loc) -> str:
             return "`not` asks Python before there is data: write ~(a), with the parentheses"
         case ast.Compare(ops=[_, _, *_]):
             return "a < x < b asks Python before there is data: write (a < x) & (x < b)"
-    return RUNS_IN_PYTHON
+    return ""
 
 
 def in_place_of_a_walk(loc: Loc, dims: Sequence[Any]) -> str:
     """What an author should write who walked the elements of a tile."""
-    match _expression(loc):
-        case ast.Call(func=ast.Name(id=name)) if name in REDUCTIONS:
-            return reduction(name, dims)
+    for asked in _asked(loc):
+        match asked:
+            case ast.Call(func=ast.Name(id=name)) if name in REDUCTIONS:
+                return reduction(name, dims)
     return RUNS_IN_PYTHON
 
 
@@ -71,19 +76,22 @@ def reduction(name: str, dims: Sequence[Any]) -> str:
     return f"write x.{name}({along}): dims have names, and a star import leaves Python's own {name} alone"
 
 
-def misused(error: TypeError) -> str:
-    """What to write instead, where Python itself refused a word that tilewave has too; nothing for all else."""
+def misused(error: TypeError) -> tuple[str, str]:
+    """What is wrong and what to write, where Python refused a word that tilewave has too; nothing for all else."""
     said = str(error)
-    if found := re.search(r"(?:invalid|unexpected) keyword argument.*\b(sum|max|min|any|all)\(\)", said):
-        return f"this is Python's own {found[1]}: write x.{found[1]}(dim=N), or tilewave.{found[1]}(x, dim=N)"
-    if found := re.match(r"(sum|max|min|any|all)\(\) takes", said):
-        return f"this is Python's own {found[1]}: write x.{found[1]}(dim=N), or tilewave.{found[1]}(x, dim=N)"
-    return ""
+    found = re.search(r"(?:^|for )(sum|max|min|any|all)\(\)", said)
+    if found is None or not re.search(r"keyword argument|takes", said):
+        return "", ""
+    name = found[1]
+    return f"Python's own {name} takes no dim", f"write x.{name}(dim=N), or tilewave.{name}(x, dim=N)"
 
 
-def _expression(loc: Loc) -> ast.expr | None:
-    """The expression that an author's place is; nothing where Python does not tell, or tells a piece of one."""
+def _asked(loc: Loc) -> Iterator[ast.AST]:
+    """The expression that an author's place is; those of its line, where Python 3.10 does not tell which one it is."""
+    line = loc.excerpt()[:1] if loc.column < 0 else [loc.text()]
     try:
-        return ast.parse(loc.text(), mode="eval").body
-    except SyntaxError:
-        return None
+        tree = ast.parse("".join(line))
+    except SyntaxError:  # a piece of a statement over several lines, or `if …:`
+        return
+    expressions = [node for node in ast.walk(tree) if isinstance(node, ast.expr)]
+    yield from expressions[:1] if loc.column >= 0 else expressions
