@@ -324,7 +324,7 @@ def told(shape, tile, **options):
 
 def test_f32_products_are_refused_where_nobody_asks_for_less():
     what, remedy = told((64, 64, 64), (64, 64, 32), dtype=f32)
-    assert what.startswith("sm_90a has no matrix instruction for f32 times f32 into f32, which the mma at ")
+    assert what.startswith("no matrix instruction of sm_90a is used for f32 times f32 into f32, which the mma at ")
     assert remedy == (
         "it multiplies f16, bf16, f8e4m3fn, f8e5m2 into f32; i8 into i32; declare the memories so, or cast what is read"
         "; or write mma_type=MMAType.F32_64xNx8_TF32, which ignores the last 13 bits of both"

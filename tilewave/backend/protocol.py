@@ -173,6 +173,8 @@ class Backend(Protocol):
     """For people: `the CPU`."""
     device: str | None
     """The kind of device that arrays lie on, as DLPack has it; None: it is for none, and takes the CPU's."""
+    also_called: tuple[str, ...] = ()
+    """What people write who mean one of its vendor's targets."""
     has_lanes: bool = False
     """Its kernels can be interpreted lane by lane."""
     is_emulated: bool = False

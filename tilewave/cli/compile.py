@@ -94,12 +94,16 @@ def _why(c: Compiled) -> Why:
 
 def _write(c: Compiled, name: str, folder: Path) -> list[str]:
     """What the target has to show."""
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for suffix, content in c.build.files().items():
-        path = folder / f"{name}.{suffix}"
-        path.write_bytes(content)
-        written.append(str(path))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, content in c.build.files().items():
+            path = folder / f"{name}.{suffix}"
+            path.write_bytes(content)
+            written.append(str(path))
+    except OSError as error:
+        what = f"--out: {folder} could not be written: {error.strerror or error}"
+        raise TilewaveError(what, remedy="name a directory that you may write in") from None
     return written
 
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from tilewave.cli.asked import refuse_given
 from tilewave.emulator import EmulationReport, Emulator, Finding, LoopStatistics
+from tilewave.emulator.chips import CHIP_NAMES
 from tilewave.emulator.findings import Check
 from tilewave.emulator.launch import Given
 from tilewave.emulator.numbers import Array
@@ -129,6 +130,10 @@ def emulate_command(
 def _read(file: Path) -> Emulator:
     if not file.is_file():
         raise TilewaveError(f"there is no file {file}", remedy="name LLVM's assembly (.s) or a code object (.hsaco)")
+    if file.suffix == ".py":
+        make = f"tilewave compile {file} --target {CHIP_NAMES[0]} --out build"
+        what = f"{file} is a Python file, and machine code is emulated"
+        raise TilewaveError(what, remedy=f"write that first, {make}, and name build/KERNEL.s")
     content = file.read_bytes()
     is_object = content[:4] == b"\x7fELF"
     return Emulator.from_code_object(content) if is_object else Emulator.from_assembly(content.decode(errors="replace"))

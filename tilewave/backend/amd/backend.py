@@ -26,6 +26,7 @@ class AmdBackend(Backend):
 
     kind = "an AMD GPU"
     device = "rocm"
+    also_called = ("amd", "hip", "amdgpu")
     has_lanes = True
     is_emulated = True
 

@@ -26,6 +26,7 @@ class NvidiaBackend(Backend):
 
     kind = "an NVIDIA GPU"
     device = "cuda"
+    also_called = ("nvidia", "ptx", "hopper", "gpu")
     has_lanes = True
 
     @property
