@@ -130,7 +130,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path):
     text = said("sim", *SMALL, "--compare", "grouped(4)", "--html", str(path))
     page = path.read_text(encoding="utf-8")
     assert f"wrote {path}" in text.replace("\n", "")
-    assert page.count("<article") == 2 and page.count("<figure>") == 6
+    assert page.count("<article") == 2 and page.count("<figure>") == 7
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
     assert "default-src 'none'" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])

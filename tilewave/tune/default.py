@@ -13,7 +13,7 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
-from tilewave.lang.constraints import TilingConstraint, WorkgroupMapping
+from tilewave.lang.constraints import TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
@@ -222,10 +222,7 @@ class UndecidedKernel:
 
     def decided(self, choice: TileChoice) -> WaveKernel:
         """The kernel with the order of tiles that was chosen."""
-        if not choice.order:
-            return self.kernel
-        order = WorkgroupMapping(choice.order, loc=self.kernel.loc)
-        return replace(self.kernel, constraints=(*self.kernel.constraints, order), kept={})
+        return self.kernel.ordered(choice.order) if choice.order else self.kernel
 
 
 def _digest(

@@ -104,14 +104,16 @@ def per_xcd(report: Report) -> Figure:
         left, y = AXIS, at * (BAR + 6)
         bars.append(text(AXIS - 8, y + 15, f"XCD {at}", 11, text_anchor="end"))
         for name, value in zip(names_of(report), parts, strict=True):
-            width = (WIDE - 70) * float(value) / most
+            width = (WIDE - 130) * float(value) / most
             bars.append(_bar(left, y, width, BAR, name, f"XCD {at}: {size(float(value))} from {name}"))
             left += width
         hit = 1 - float(parts[1] + parts[2]) / max(float(sum(parts)), 1.0)
-        bars.append(text(left + 6, y + 15, f"{100 * hit:.0f} % L2", 11, fill=palette.SOFT_INK, class_="soft"))
+        bars.append(
+            text(left + 6, y + 15, f"{100 * hit:.0f} % of bytes from L2", 11, fill=palette.SOFT_INK, class_="soft")
+        )
     bottom = len(report.xcds) * (BAR + 6)
     key = _legend(report, bottom + 8, AXIS + WIDE + MARGIN)
-    caption = f"{_head(report)} The longest bar is {size(most)}; the share is what L2 delivers of the reads."
+    caption = f"{_head(report)} The longest bar is {size(most)}; the share is what L2 delivers of the bytes asked for."
     body = "".join([patterns(12), *bars, key.markup])
     return Figure("per-xcd", "Traffic of each XCD", caption, AXIS + WIDE + MARGIN, key.bottom, body)
 

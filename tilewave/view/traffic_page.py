@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
-from tilewave.sim.explain import duration, explain, size
+from tilewave.sim.explain import HITS, duration, explain, passed_on, size
 from tilewave.sim.report import Report
 from tilewave.sim.simulate import SimulatedRun
 from tilewave.view.page import embedded
 from tilewave.view.svg import escaped
+from tilewave.view.time_bars import time_bars
 from tilewave.view.traffic import traffic_figures
 
-COMPARED = ("mapping", "time", "TFLOP/s", "L2 hit", "last level hit", "HBM read", "HBM written", "where the time goes")
+COMPARED = (
+    "mapping",
+    "time",
+    "TFLOP/s",
+    "L2 hits",
+    "last-level hits",
+    "HBM read",
+    "HBM written",
+    "where the time goes",
+)
 
 
 def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
@@ -27,6 +37,8 @@ def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
         layout="several" if len(runs) > 1 else "one",
         articles="\n".join(_article(run) for run in runs),
         table=_table(COMPARED, [_compared(report) for report in reports]),
+        time=f"<figure>{time_bars(reports).svg()}</figure>",
+        note=escaped(HITS),
         data=embedded([report.to_json() for report in reports]),
     )
 
@@ -45,10 +57,7 @@ def _article(run: SimulatedRun) -> str:
 
 
 def _levels(report: Report) -> str:
-    rows = [
-        (level.name, size(level.asked_bytes), f"{100 * level.hit:.1f} %", size(level.missed_bytes))
-        for level in report.levels
-    ]
+    rows = [(level.name, size(level.asked_bytes), level.hit_text, passed_on(level)) for level in report.levels]
     return f'<div class="scroll">{_table(("level", "asked", "hit", "passed on"), rows)}</div>'
 
 

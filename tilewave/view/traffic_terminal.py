@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewave.machine import Machine
-from tilewave.sim.explain import compare, duration, explain, size
-from tilewave.sim.report import Report, Sensitivity
+from tilewave.sim.explain import compare, duration, explain, passed_on, size
+from tilewave.sim.report import NOTHING, Report, Sensitivity
 from tilewave.sim.search import Ranked
 
 
@@ -137,9 +137,9 @@ def _levels(report: Report) -> Table:
         table.add_row(
             level.name,
             size(level.asked_bytes),
-            f"{100 * level.hit:.1f} %",
-            size(level.hit_bytes),
-            size(level.missed_bytes),
+            level.hit_text,
+            size(level.hit_bytes) if level.is_cache else NOTHING,
+            passed_on(level),
         )
     return table
 
