@@ -64,7 +64,7 @@ def _page(explorer: Explorer, answers: dict[str, Any], connect: str) -> Page:
 
 def _colours() -> dict[str, Any]:
     """Those of every other picture."""
-    return {"xcds": palette.FILLS, "first": palette.FIRST, "last": palette.LAST, "label": palette.LABEL}
+    return {"xcds": palette.FILLS, "first": palette.FIRST, "last": palette.LAST, "heat": palette.HEAT}
 
 
 def _asset(name: str) -> str:

@@ -10,9 +10,12 @@ import json
 from importlib.resources import files
 from string import Template
 
+import numpy as np
+
 from tilewave.mapping import Locality
 from tilewave.view import palette
 from tilewave.view.axes import paint, patterns, swatch
+from tilewave.view.drawn import Drawn
 from tilewave.view.figures import figures
 from tilewave.view.placement import PicturedLaunch, Placement, counted, most, to_json
 from tilewave.view.reads import sum_of, title
@@ -36,12 +39,12 @@ def page(placements: tuple[Placement, ...]) -> str:
         js=_asset("page.js").template,
         launch=escaped(str(launch)),
         k_blocks=counted(launch.k_blocks, "block"),
-        tiles=launch.grid.size,
+        tiles=Drawn.of(placements[0]).grid.size,
         chooser=_chooser(launch),
         layout="several" if len(placements) > 1 else "one",
         articles="\n".join(_article(placement) for placement in placements),
         table=_table(placements),
-        note=escaped(NOTE),
+        note=escaped(f"{Drawn.of(placements[0]).said} {NOTE}".strip()),
         data=embedded(_data(placements)),
     )
 
@@ -63,9 +66,23 @@ def _data(placements: tuple[Placement, ...]) -> dict[str, object]:
     mappings = []
     for placement in placements:
         words = [{"title": title(one.xcd), "sum": sum_of(one)} for one in placement.locality.xcds]
-        mappings.append({**placement.to_json(), "said": words})
+        mappings.append({**placement.to_json(), **_tables(Drawn.of(placement)), "said": words})
+    first = Drawn.of(placements[0])
     paints = [paint(xcd) for xcd in range(placements[0].launch.xcds)]
-    return {**to_json(placements), "mappings": mappings, "paints": paints, "label": palette.LABEL}
+    drawn = {"grid": {"rows": first.grid.rows, "cols": first.grid.cols}, "every": first.coarse.every}
+    return {**to_json(placements), **drawn, "mappings": mappings, "paints": paints, "label": palette.LABEL}
+
+
+def _tables(drawn: Drawn) -> dict[str, object]:
+    """As `--json` has them, but for cells: each stands for several tiles where a grid is large."""
+    columns = {
+        "turns": np.arange(len(drawn.cells)),
+        "workgroups": drawn.workgroups,
+        "xcds": drawn.xcds,
+        "rounds": drawn.rounds,
+    }
+    reads = [drawn.read_by(xcd) for xcd in range(drawn.placement.launch.xcds)]
+    return {**{name: drawn.table(values).tolist() for name, values in columns.items()}, "read_by": reads}
 
 
 def _chooser(launch: PicturedLaunch) -> str:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
+from tilewave.ir.types import dims
 from tilewave.sim.explain import HITS, duration, explain, passed_on, size
 from tilewave.sim.report import Report
+from tilewave.sim.search import Ranked
 from tilewave.sim.simulate import SimulatedRun
 from tilewave.view.page import embedded
 from tilewave.view.svg import escaped
 from tilewave.view.time_bars import time_bars
 from tilewave.view.traffic import traffic_figures
 
+RANKED = ("order", "tile", "time", "TFLOP/s", "L2 hits", "HBM read", "why")
 COMPARED = (
     "mapping",
     "time",
@@ -26,8 +29,8 @@ COMPARED = (
 )
 
 
-def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
-    """The page of one launch, or of several beside each other."""
+def traffic_page(runs: tuple[SimulatedRun, ...], ranked: Sequence[Ranked] = ()) -> str:
+    """The page of one launch, or of several beside each other; of a search, its candidates from the fastest."""
     reports = [run.report for run in runs]
     first = reports[0]
     return _asset("traffic.html").substitute(
@@ -39,8 +42,26 @@ def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
         table=_table(COMPARED, [_compared(report) for report in reports]),
         time=f"<figure>{time_bars(reports).svg()}</figure>",
         note=escaped(HITS),
+        ranking=_ranking(ranked) if ranked else "",
         data=embedded([report.to_json() for report in reports]),
     )
+
+
+def _ranking(ranked: Sequence[Ranked]) -> str:
+    rows = [
+        (
+            f"{at + 1}. {one.report.mapping}",
+            dims(one.tile),
+            duration(one.report.seconds),
+            f"{one.report.tflops:.0f}",
+            f"{100 * one.report.l2_hit:.1f} %",
+            size(one.report.hbm_read_bytes),
+            one.reason,
+        )
+        for at, one in enumerate(ranked)
+    ]
+    title = f"<h2>The best {len(ranked)}</h2>" if len(ranked) > 1 else "<h2>The best</h2>"
+    return f'{title}\n<div class="scroll">{_table(RANKED, rows)}</div>'
 
 
 def _asset(name: str) -> Template:

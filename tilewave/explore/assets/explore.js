@@ -196,7 +196,7 @@
   };
 
   const colour = () => {
-    const fills = data.colours.xcds.map(rgb), first = rgb(data.colours.first), last = rgb(data.colours.last);
+    const fills = data.colours.xcds.map(rgb), first = rgb(data.colours.first), last = rgb(data.colours.last), heat = data.colours.heat.map(rgb);
     for (const grid of grids) {
       const cells = grid.tiles.cells, rounds = grid.run?.rounds ?? 1;
       const ways = {
@@ -207,7 +207,7 @@
       if (grid.run === null) difference(grid);
       else if (BYTES.includes(view.mode)) {
         const [low, high] = range(view.mode);
-        grid.colour((cell) => onRamp((cells[view.mode][cell] - low) / (high - low || 1)));
+        grid.colour((cell) => onRamp(heat, (cells[view.mode][cell] - low) / (high - low || 1)));
         rampKey(grid, low, high);
       } else { grid.colour(ways[view.mode]); plainKey(grid, fills, first, last); }
     }
@@ -226,7 +226,7 @@
   };
   const rampKey = (grid, low, high) => {
     const ramp = make("span", "", { class: "ramp" });
-    ramp.style.background = `linear-gradient(90deg, ${RAMP.map(css).join(", ")})`;
+    ramp.style.background = `linear-gradient(90deg, ${data.colours.heat.join(", ")})`;
     grid.key.replaceChildren(make("span", bytes(low)), ramp, make("span", `${bytes(high)} ${WORDS[view.mode]}, each tile`));
   };
   const swatch = (colour, words) => {

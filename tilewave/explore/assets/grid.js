@@ -1,16 +1,15 @@
 "use strict";
 // A grid of tiles. Every tile is one pixel of a small canvas that the browser enlarges without smoothing, so a frame
 // repaints only the tiles that changed, however many there are. Lines between rounds and the trail lie on canvases above.
-const RAMP = [[255, 247, 214], [246, 176, 76], [196, 69, 60], [74, 26, 92]];
 const LESS = [43, 108, 176], MORE = [192, 86, 33], SAME = [128, 136, 145];
 const LATER = 36;  // of 255: how much of a tile shows that is not yet launched
 const TRAIL = 24;
 
 const rgb = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
 const mix = (a, b, part) => a.map((value, at) => Math.round(value + (b[at] - value) * part));
-const onRamp = (part) => {
-  const at = Math.min(Math.max(part, 0), 1) * (RAMP.length - 1), low = Math.min(Math.floor(at), RAMP.length - 2);
-  return mix(RAMP[low], RAMP[low + 1], at - low);
+const onRamp = (ramp, part) => {
+  const at = Math.min(Math.max(part, 0), 1) * (ramp.length - 1), low = Math.min(Math.floor(at), ramp.length - 2);
+  return mix(ramp[low], ramp[low + 1], at - low);
 };
 const css = (colour) => `rgb(${colour.join(" ")})`;
 
