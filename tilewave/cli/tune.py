@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.box import SQUARE
 from rich.console import Console
-from rich.table import Table
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.bench.tuning import ROUNDS, tune
@@ -24,6 +23,7 @@ from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import RUNS, Tuned
 from tilewave.tune.store import DIRECTORY, tidy
 from tilewave.tune.tune import Tune
+from tilewave.view.tables import names, numbers, print_table, words
 
 SHOWN = 12
 """Points of a table; --json has all."""
@@ -105,17 +105,15 @@ def _print(job: _Job, tuned: Tuned) -> None:
     for line in (*tuned.reasons, *([record.notes] if record.notes else ())):
         console.print(f"  {line}", markup=False, soft_wrap=True)
     if tuned.tried:
-        console.print(_table(tuned))
+        _print_tried(console, tuned)
 
 
-def _table(tuned: Tuned) -> Table:
-    table = Table("Point", box=SQUARE)
-    for title in ("Time", "±", "Predicted"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _print_tried(console: Console, tuned: Tuned) -> None:
+    rows = []
     for one in tuned.tried[:SHOWN]:
         time = one.time
         measured = one.time.why if time.seconds is None else seconds_text(time.seconds)
-        table.add_row(one.text, measured, seconds_text(time.spread), seconds_text(one.choice.prediction.seconds))
+        rows.append((one.text, measured, seconds_text(time.spread), seconds_text(one.choice.prediction.seconds)))
     if len(tuned.tried) > SHOWN:
-        table.add_row(f"{len(tuned.tried) - SHOWN} more", "", "", "")
-    return table
+        rows.append((f"{len(tuned.tried) - SHOWN} more", "", "", ""))
+    print_table(console, (*names("Point"), *words("Time"), *numbers("±", "Predicted")), rows, box=SQUARE)
