@@ -23,7 +23,7 @@ from tilewave.tune.records import STRENGTHS
 from tilewave.tune.search import RUNS, Tuned
 from tilewave.tune.store import DIRECTORY, tidy
 from tilewave.tune.tune import Tune
-from tilewave.view.tables import names, numbers, print_table, words
+from tilewave.view.tables import names, numbers, print_table
 
 SHOWN = 12
 """Points of a table; --json has all."""
@@ -116,4 +116,4 @@ def _print_tried(console: Console, tuned: Tuned) -> None:
         rows.append((one.text, measured, seconds_text(time.spread), seconds_text(one.choice.prediction.seconds)))
     if len(tuned.tried) > SHOWN:
         rows.append((f"{len(tuned.tried) - SHOWN} more", "", "", ""))
-    print_table(console, (*names("Point"), *words("Time"), *numbers("±", "Predicted")), rows, box=SQUARE)
+    print_table(console, (*names("Point"), *numbers("Time", "±", "Predicted")), rows, box=SQUARE)
