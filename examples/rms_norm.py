@@ -22,7 +22,8 @@ from tilewave import (
 
 M, N = sym.M, sym.N
 GLOBAL = GLOBAL_ADDRESS_SPACE
-Matrix, Row = Memory[M, N, GLOBAL, f16], Memory[N, GLOBAL, f16]
+Matrix = Memory[M, N, GLOBAL, f16]
+Row = Memory[N, GLOBAL, f16]
 
 
 @wave([WorkgroupConstraint(M, 4, 0)])

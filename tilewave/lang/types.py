@@ -60,22 +60,30 @@ class RegisterType:
         return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 
-class Memory:
-    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`."""
+class _OfMemories(type):
+    """What is indexed is the class: a type checker reads that here, and not in `__class_getitem__`."""
 
-    def __class_getitem__(cls, parts: Any) -> MemoryType:
+    def __getitem__(cls, parts: Any) -> MemoryType:
         *dims, space, dtype = parts if isinstance(parts, tuple) and len(parts) >= 3 else _too_few("Memory", parts)
         if not isinstance(space, (AddressSpace, Symbol)):
             _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
         return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype), here())
 
 
-class Register:
-    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
+class Memory(metaclass=_OfMemories):
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`."""
 
-    def __class_getitem__(cls, parts: Any) -> RegisterType:
+
+class _OfRegisters(type):
+    """As above."""
+
+    def __getitem__(cls, parts: Any) -> RegisterType:
         *dims, dtype = parts if isinstance(parts, tuple) and len(parts) >= 2 else _too_few("Register", parts)
         return RegisterType(tuple(expression(d) for d in dims), _dtype(dtype))
+
+
+class Register(metaclass=_OfRegisters):
+    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
 
 
 def _too_few(what: str, parts: Any) -> Any:
