@@ -3,15 +3,20 @@
     python benchmarks/attention_traffic.py [--heads 64] [--seq 4096] [--head 128] [--machines MI300X,H200]
 
 Every block of queries reads all keys and values of its head (up to its own rows where it is causal), so the L2 decides:
-blocks of one head must meet there. On an MI300X each XCD has its own.
+blocks of one head must meet there. On an MI300X each XCD has its own. Causal rows take differently long: `even` is how
+soon the work could be done if it were shared evenly, as a share of when the last unit is done.
 """
 
 import argparse
 import math
 
+import numpy as np
+
 import tilewave as tw
 from tilewave import GLOBAL_ADDRESS_SPACE as GLOBAL
 from tilewave import Memory, Register, f16, f32, first_index, iterate, mma, read, reciprocal, sym, write
+from tilewave.machine import find
+from tilewave.mapping import Causal, Grid, balance
 from tilewave.sim import simulate
 
 B, M, N, K1, K2, BLOCK_M = sym.B, sym.M, sym.N, sym.K1, sym.K2, sym.BLOCK_M
@@ -21,7 +26,9 @@ ORDERS = (
     "xcd_contiguous(8)",
     'last_first() >> linear(along="n")',
     "xcd_contiguous(8) >> last_first()",
+    "xcd_contiguous(8) >> paired()",
 )
+BLOCK_QUERIES, BLOCK_KEYS = 128, 64
 
 
 def attention(head, order, is_causal):
@@ -30,7 +37,7 @@ def attention(head, order, is_causal):
     @tw.wave([
         tw.WorkgroupConstraint(M, BLOCK_M, 0),
         tw.WorkgroupConstraint(B, 1, 1),
-        tw.TilingConstraint(K2, 64),
+        tw.TilingConstraint(K2, BLOCK_KEYS),
         tw.WorkgroupMapping(order),
     ])  # fmt: skip
     def attention(
@@ -55,24 +62,36 @@ def attention(head, order, is_causal):
     return attention
 
 
+def even(order, grid, machine, is_causal):
+    """How soon the work could be done, as a share of when it is; `machine` has as many units as run at once."""
+    chip = find(machine)
+    costs = Causal(BLOCK_QUERIES, BLOCK_KEYS).costs(grid) if is_causal else np.ones((grid.rows, grid.cols), int)
+    found = balance(order, grid, costs, chip.xcds, chip.units)
+    return found.soonest / found.ends
+
+
 def main():
     parser = argparse.ArgumentParser(description="Simulated traffic of attention by the order of its tiles.")
     parser.add_argument("--heads", type=int, default=64)
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument("--head", type=int, default=128)
     parser.add_argument("--machines", default="MI300X,H200")
+    parser.add_argument("--causal", action="store_true", help="causal attention alone")
     options = parser.parse_args()
-    sizes = {B: options.heads, M: options.seq, K2: options.seq, K1: options.head, N: options.head, BLOCK_M: 128}
+    sizes = {B: options.heads, M: options.seq, K2: options.seq, K1: options.head, N: options.head}
+    sizes[BLOCK_M] = BLOCK_QUERIES
     print(f"{options.heads} heads of {options.head}, sequences of {options.seq}, blocks of 128 queries, f16")
-    print("machine  causal  order                                L2 hit  HBM reads, MB")
+    print("machine  causal  order                                L2 hit  HBM reads, MB  even")
+    grid = Grid(-(-options.seq // BLOCK_QUERIES), options.heads)
     for machine in options.machines.split(","):
-        for is_causal in (False, True):
+        for is_causal in (True,) if options.causal else (False, True):
             for order in ORDERS:
                 kernel = attention(options.head, order, is_causal)
                 compiled = tw.wave_compile(tw.WaveCompileOptions(subs=sizes, target="numpy"), kernel)
                 found = simulate(compiled, machine)
                 read_mb = found.hbm_read_bytes / 1e6
-                print(f"{machine:7}  {is_causal!s:6}  {order:35}  {found.l2_hit:6.3f}  {read_mb:13.0f}", flush=True)
+                row = f"{machine:7}  {is_causal!s:6}  {order:35}  {found.l2_hit:6.3f}  {read_mb:13.0f}"
+                print(f"{row}  {even(order, grid, machine, is_causal):4.2f}", flush=True)
 
 
 if __name__ == "__main__":

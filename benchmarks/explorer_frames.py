@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tilewave.explore.choice import Choice
+from tilewave.explore.choice import ExplorerChoice
 from tilewave.explore.explorer import Explorer
 from tilewave.explore.kernels import ExploredGemm
 from tilewave.explore.server import ExplorerServer
@@ -42,7 +42,9 @@ ask(next);
 
 
 def main() -> None:
-    server = ExplorerServer(Explorer(ExploredGemm(), Choice(beside="linear()", map="xcd_contiguous(8) >> grouped(8)")))
+    server = ExplorerServer(
+        Explorer(ExploredGemm(), ExplorerChoice(beside="linear()", map="xcd_contiguous(8) >> grouped(8)"))
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     titles = "tiles", "grids", "frames/s", "median ms", "99th ms", "script ms", "99th ms"
     print("".join(f"{title:>11}" for title in titles))

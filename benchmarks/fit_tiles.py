@@ -1,25 +1,28 @@
 """Fit the time of launches on measured rows: those of `tilewave/tune/data`, or of other files of such rows.
 
-    python benchmarks/fit_tiles.py [--rows FILE.csv …] [--rounds 4000] [--keep]
+    python benchmarks/fit_tiles.py [--rows FILE.csv …] [--rounds 4000] [--keep] [--from ROWS.json --into FILE.csv]
 
 Prints the parameters of `tilewave.tune.fitted.LaunchTiming`, what they leave unexplained, and for every shape with
 several tiles what is lost by taking the one that is predicted best. `--keep` judges the parameters as they stand.
+`--from` makes such rows of what `benchmarks/tuner_h200.py` wrote.
 """
 
 import argparse
 import csv
+import json
 import math
 import random
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 
 import tilewave
 from tilewave.kernels import gemm
 from tilewave.kernels.products import K, M, N
 from tilewave.tune.default import UndecidedKernel, machine_of
+from tilewave.tune.measured import H200, measured_launches
+from tilewave.tune.space import BUFFERS, SPLIT
 
-DATA = Path(tilewave.__file__).parent / "tune" / "data"
-ROWS = [DATA / "h200_tiles.csv", DATA / "h200_spaces.csv"]
 TARGET = "sm_90a"
 FITTED = (
     "matrix_share",
@@ -34,6 +37,13 @@ FITTED = (
     "hand_over",
     "hand_over_per_sum",
     "outside_line",
+    "odd_write",
+    "unit_bytes_per_second",
+    "copy_launch",
+    "copy_bytes_per_second",
+    "lane_gap",
+    "lane_loads_per_second",
+    "across_depth",
     "l2_bytes_per_second",
     "l2_kept_bytes",
     "hbm_share",
@@ -46,25 +56,22 @@ FARTHEST = 0.5
 """A row that is further off counts as if it were so far off: what is not modelled must not bend the rest."""
 
 
-def read_rows(paths):
-    found = []
-    for path in paths:
-        for row in csv.DictReader(path.read_text().splitlines()):
-            shape, tile = tuple(int(row[x]) for x in "mnk"), tuple(map(int, row["tile"].split("x")))
-            if row["layout"] == "NT" and shape[2] % 8 == 0 and shape[1] % 8 == 0:
-                found.append((shape, tile, float(row["microseconds"]) * 1e-6))
-    return found
-
-
-def cut(shape, tile):
-    made = gemm(shape, tilewave.f16, out=tilewave.f16, tile=tile)
+@cache
+def undecided(shape, layout):
+    made = gemm(shape, tilewave.f16, out=tilewave.f16, layout=layout.lower())
     sizes = {s: v for s, v in made.subs.items() if s in (M, N, K)}
-    open_tiles = UndecidedKernel.of(made.kernel, sizes, (), {}, TARGET)
-    return open_tiles.problem.cut({s: made.subs[s] for s in open_tiles.space.symbols})
+    return UndecidedKernel.of(made.kernel, sizes, (), {}, TARGET)
+
+
+def cut(launch):
+    open_tiles = undecided(launch.shape, launch.layout)
+    point = dict(zip(open_tiles.space.tiles, launch.tile, strict=True))
+    knobs = {SPLIT: launch.split, BUFFERS: launch.buffers}
+    return open_tiles.problem.cut({**point, **{s: n for s, n in knobs.items() if n}})
 
 
 def error(machine, rows):
-    logs = [math.log(machine.predict(work).seconds / seconds) for work, seconds in rows]
+    logs = [math.log(machine.predict(work).seconds / launch.seconds) for launch, work in rows]
     return math.sqrt(sum(min(x * x, FARTHEST**2) for x in logs) / len(logs))
 
 
@@ -83,27 +90,50 @@ def fit(machine, rows, rounds, seed=0):
     return machine, best
 
 
-def losses(machine, measured, cuts):
+def losses(machine, rows):
     """For each shape with several tiles: the one predicted best, the best, and how much faster that is."""
     by_shape = {}
-    for shape, tile, seconds in measured:
-        by_shape.setdefault(shape, []).append((tile, seconds))
-    for shape, tiles in by_shape.items():
-        if len(tiles) > 2:
-            chosen = min(tiles, key=lambda one: machine.predict(cuts[shape, one[0]]).seconds)
-            best = min(tiles, key=lambda one: one[1])
-            yield shape, chosen[0], best[0], best[1] / chosen[1]
+    for launch, work in rows:
+        by_shape.setdefault((launch.shape, launch.layout), []).append((launch, work))
+    for shape, found in by_shape.items():
+        if len(found) > 2:
+            chosen, _ = min(found, key=lambda one: machine.predict(one[1]).seconds)
+            best, _ = min(found, key=lambda one: one[0].seconds)
+            yield shape, chosen, best, best.seconds / chosen.seconds
+
+
+def told(launch):
+    return (
+        "x".join(map(str, launch.tile))
+        + f" in {launch.split}" * (launch.split > 1)
+        + f" {launch.buffers}b" * (launch.buffers > 0)
+    )
+
+
+COLUMNS = ("m", "n", "k", "layout", "tile", "dtype", "microseconds", "cublas_microseconds", "split", "buffers", "order")
+
+
+def converted(source, to):
+    """The rows of a judged run that were timed."""
+    rows = [row for row in json.loads(source.read_text()) if "microseconds" in row]
+    with to.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "microseconds": row.get("final_microseconds", row["microseconds"])} for row in rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=Path, nargs="*", default=ROWS)
+    parser.add_argument("--rows", type=Path, nargs="*", default=H200)
     parser.add_argument("--rounds", type=int, default=4000)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--from", dest="source", type=Path)
+    parser.add_argument("--into", type=Path)
     asked = parser.parse_args()
-    measured = read_rows(asked.rows)
-    cuts = {(shape, tile): cut(shape, tile) for shape, tile, _ in measured}
-    rows = [(cuts[shape, tile], seconds) for shape, tile, seconds in measured]
+    if asked.source:
+        converted(asked.source, asked.into)
+        return
+    rows = [(launch, cut(launch)) for launch in measured_launches(asked.rows)]
     machine = machine_of(TARGET)
     print(f"{len(rows)} rows, {100 * error(machine, rows):.1f} % before")
     if not asked.keep:
@@ -111,16 +141,12 @@ def main():
         print(f"{100 * left:.1f} % after")
     for field in fields(machine.timing):
         print(f"    {field.name}={getattr(machine.timing, field.name)!r},")
-    for shape, tile, seconds in measured:
-        predicted = machine.predict(cuts[shape, tile]).seconds
-        if abs(math.log(predicted / seconds)) > 0.2:
-            print(f"far off: {shape} {tile} measured {1e6 * seconds:.1f} us, predicted {1e6 * predicted:.1f}")
-    found = list(losses(machine, measured, cuts))
-    for shape, chosen, best, share in found:
-        print(f"{shape}: {chosen} is chosen, {best} is best: {share:.3f}")
-    if found:
-        mean = math.exp(sum(math.log(share) for *_, share in found) / len(found))
-        print(f"geometric mean {mean:.3f}, worst {min(share for *_, share in found):.3f}")
+    shares = []
+    for (shape, layout), chosen, best, share in losses(machine, rows):
+        shares.append(share)
+        print(f"{'x'.join(map(str, shape))} {layout}: {told(chosen)} at {share:.3f} of {told(best)}")
+    mean = math.exp(sum(map(math.log, shares)) / len(shares))
+    print(f"{len(shares)} shapes: {mean:.3f} in the geometric mean, {min(shares):.3f} at worst")
 
 
 if __name__ == "__main__":

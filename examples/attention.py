@@ -19,6 +19,7 @@ from tilewave import (
     maximum,
     mma,
     read,
+    reciprocal,
     select,
     self_index,
     sym,
@@ -66,7 +67,7 @@ def attention(head, is_causal=False, v_dims=(K2, N), waves=4):
             return new_max, new_sum, mma(cast(p, f16), read(v), acc * shrink)
 
         _, total, weighted = blocks
-        write(cast(weighted / total, f16), c)
+        write(cast(weighted * reciprocal(total), f16), c)
 
     return attention
 

@@ -1,6 +1,7 @@
 """x + residual and its rms_norm in one kernel: each is written once, and nothing is read twice.
 
 python examples/rms_norm.py
+tilewave tune examples/rms_norm.py --sizes M=4096,N=1024
 """
 
 import numpy as np
@@ -20,13 +21,13 @@ from tilewave import (
     write,
 )
 
-M, N = sym.M, sym.N
+M, N, ROWS = sym.M, sym.N, sym.ROWS
 GLOBAL = GLOBAL_ADDRESS_SPACE
 Matrix = Memory[M, N, GLOBAL, f16]
 Row = Memory[N, GLOBAL, f16]
 
 
-@wave([WorkgroupConstraint(M, 4, 0)])
+@wave([WorkgroupConstraint(M, ROWS, 0)], subs={ROWS: 4})
 def add_rms_norm(x: Matrix, residual: Matrix, weight: Row, total: Matrix, y: Matrix, eps: f32):
     added = cast(cast(read(x), f32) + cast(read(residual), f32), f16)
     write(added, total)

@@ -1,6 +1,7 @@
 """Softmax of rows, twice: held whole by a workgroup, and walked, for rows that are longer than that.
 
 python examples/softmax.py
+tilewave tune examples/softmax.py --sizes M=4096,N=1024
 """
 
 import numpy as np
@@ -23,19 +24,19 @@ from tilewave import (
     write,
 )
 
-M, N = sym.M, sym.N
+M, N, ROWS, STEP = sym.M, sym.N, sym.ROWS, sym.STEP
 Matrix = Memory[M, N, GLOBAL_ADDRESS_SPACE, f16]
 NOTHING = float("-inf")
 
 
-@wave([WorkgroupConstraint(M, 4, 0)])  # four rows to a workgroup; no constraint cuts N, so rows are whole
+@wave([WorkgroupConstraint(M, ROWS, 0)], subs={ROWS: 4})  # rows to a workgroup; no constraint cuts N, so they are whole
 def softmax(x: Matrix, y: Matrix):
     numbers = cast(read(x), f32)
     powers = exp(numbers - numbers.max(dim=N))
     write(cast(powers / powers.sum(dim=N), f16), y)
 
 
-@wave([WorkgroupConstraint(M, 1, 0), TilingConstraint(N, 4096)])
+@wave([WorkgroupConstraint(M, 1, 0), TilingConstraint(N, STEP)], subs={STEP: 4096})
 def long_softmax(x: Matrix, y: Matrix):
     @iterate(N, init_args=[Register[M, f32](NOTHING), Register[M, f32](0.0)])
     def found(largest, total):

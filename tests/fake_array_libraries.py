@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ from tilewave.runtime.dlpack import row_major
 
 def forget_guests() -> None:
     """What is remembered of a library is true only while that library is there."""
-    of_torch = guests._torch_reader, guests._torch_dtypes, guests._torch_device
+    of_torch = guests._torch_reader, guests._torch_dtypes, guests._torch_device, guests._machine_reader
     for known in (
         guests._library,
         guests._reader,
@@ -29,7 +31,61 @@ def forget_guests() -> None:
         known.cache_clear()
 
 
-def install_torch(monkeypatch: pytest.MonkeyPatch, hip: str | None = None, raw_stream: bool = True) -> Any:
+class DLTensor(ctypes.Structure):
+    """As dlpack.h has it, written out once more."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 2),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+CODES = {"int8": 0, "int32": 0, "int64": 0, "float16": 2, "float32": 2, "float64": 2, "bfloat16": 4, "bool": 6}
+LookFunction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+StreamFunction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+
+
+def exchange_table(torch: Any) -> Any:
+    """DLPack's table of C functions, as newer versions of torch have it on their class of tensors."""
+
+    def look(tensor: Any, out: Any) -> int:
+        torch.asked.append("look")
+        if tensor.layout != torch.strided:
+            return -1
+        name = tensor.dtype.removeprefix("torch.")
+        bits = 8 if name == "bool" else int(re.findall("[0-9]+", name)[0])
+        sides = [(ctypes.c_int64 * len(side))(*side) for side in (tensor.shape, tensor.strides)]
+        tensor.sides = sides  # they are the tensor's own
+        out[0] = DLTensor(tensor.pointer, (2 if tensor.is_cuda else 1, max(0, tensor.number)), len(tensor.shape))
+        out[0].dtype[:], out[0].lanes = (CODES.get(name, 5), bits), 1
+        out[0].shape, out[0].strides = (ctypes.cast(side, ctypes.POINTER(ctypes.c_int64)) for side in sides)
+        return 0
+
+    def stream(kind: int, number: int, out: Any) -> int:
+        torch.asked.append("stream")
+        assert kind == 2
+        out[0] = torch.streams[number]
+        return 0
+
+    functions = LookFunction(look), StreamFunction(stream)
+    words = [1 | 3 << 32, 0, 0, 0, 0, *(ctypes.cast(f, ctypes.c_void_p).value for f in functions)]
+    table = (ctypes.c_uint64 * len(words))(*words)
+    torch.table = functions, table
+    return new_capsule(ctypes.addressof(table), b"dlpack_exchange_api", None)
+
+
+def install_torch(
+    monkeypatch: pytest.MonkeyPatch, hip: str | None = None, raw_stream: bool = True, has_table: bool = True
+) -> Any:
     """A module named torch, as far as tilewave looks."""
     torch: Any = ModuleType("torch")
     for dtype in DTYPES.values():
@@ -72,6 +128,8 @@ def install_torch(monkeypatch: pytest.MonkeyPatch, hip: str | None = None, raw_s
 
     Tensor.__module__ = Parameter.__module__ = "torch"
     torch.Tensor, torch.nn = Tensor, SimpleNamespace(Parameter=Parameter)
+    if has_table:
+        Tensor.__dlpack_c_exchange_api__ = exchange_table(torch)
 
     def raw(number: int) -> int:
         torch.asked.append("raw")

@@ -135,6 +135,7 @@ class FakeCuda(FakeLibrary):
         "cuStreamCreate": (c_int, OUT_POINTER, c_uint),
         "cuStreamDestroy_v2": (c_int, c_void_p),
         "cuStreamSynchronize": (c_int, c_void_p),
+        "cuStreamIsCapturing": (c_int, c_void_p, OUT_INT),
         "cuStreamGetCaptureInfo_v2": (c_int, c_void_p, OUT_INT, c_void_p, OUT_POINTER, c_void_p, c_void_p),
         "cuThreadExchangeStreamCaptureMode": (c_int, OUT_INT),
         "cuUserObjectCreate": (c_int, OUT_POINTER, c_void_p, c_void_p, c_uint, c_uint),
@@ -395,6 +396,10 @@ class FakeCuda(FakeLibrary):
         must(stream in self.own_streams or not self.capturing, "no waiting while a graph is recorded")
 
     # -- graphs
+
+    def do_cuStreamIsCapturing(self, stream: int | None, status: Any) -> None:
+        must(stream, "nobody captures the stream that is taken where none is named")
+        status[0] = int(stream in self.capturing)
 
     def do_cuStreamGetCaptureInfo_v2(
         self, stream: int | None, status: Any, number: int, graph: Any, edges: int | None, count: int | None

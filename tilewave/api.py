@@ -19,9 +19,11 @@ from tilewave.lang.constraints import Assumption as Assumption
 from tilewave.lang.constraints import Constraint as Constraint
 from tilewave.lang.constraints import GridConstraint as GridConstraint
 from tilewave.lang.constraints import HardwareConstraint as HardwareConstraint
+from tilewave.lang.constraints import IteratorBindings as IteratorBindings
 from tilewave.lang.constraints import MMAType as MMAType
 from tilewave.lang.constraints import ReorderingConstraint as ReorderingConstraint
 from tilewave.lang.constraints import SplitConstraint as SplitConstraint
+from tilewave.lang.constraints import SymbolicAlias as SymbolicAlias
 from tilewave.lang.constraints import TilingConstraint as TilingConstraint
 from tilewave.lang.constraints import WaveConstraint as WaveConstraint
 from tilewave.lang.constraints import WorkgroupConstraint as WorkgroupConstraint
@@ -31,6 +33,8 @@ from tilewave.lang.functions import floor as floor
 from tilewave.lang.functions import reciprocal as reciprocal
 from tilewave.lang.functions import round_
 from tilewave.lang.functions import roundeven as roundeven
+from tilewave.lang.functions import softsign as softsign
+from tilewave.lang.functions import tanh_approx as tanh_approx
 from tilewave.lang.index_mapping import IndexMapping as IndexMapping
 from tilewave.lang.kernel import wave as wave
 from tilewave.lang.loops import iterate as iterate
@@ -74,10 +78,14 @@ from tilewave.lang.symbols import Max as Max
 from tilewave.lang.symbols import Min as Min
 from tilewave.lang.symbols import Ne as Ne
 from tilewave.lang.symbols import sym as sym
+from tilewave.lang.tags import tag as tag
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE as GLOBAL_ADDRESS_SPACE
 from tilewave.lang.types import SHARED_ADDRESS_SPACE as SHARED_ADDRESS_SPACE
 from tilewave.lang.types import Memory as Memory
+from tilewave.lang.types import MemoryLayout as MemoryLayout
 from tilewave.lang.types import Register as Register
+from tilewave.lang.types import SymbolBind as SymbolBind
+from tilewave.lang.types import register as register
 from tilewave.saved.loading import load as load
 from tilewave.tune.tune import Tune as Tune
 

@@ -43,11 +43,12 @@ from tilewave.lang.symbols import Expression, Symbol
 from tilewave.pipeline.one_order import want_one_order
 from tilewave.pipeline.runner import Pass, Step, numbered, run
 from tilewave.pipeline.why import Why
-from tilewave.runtime.array_places import ArrayPlaces, Lie
+from tilewave.runtime.array_places import ArrayPlaces
 from tilewave.runtime.arrays import ArrayView, Parameter, check_host_call, place_of
+from tilewave.runtime.call_look import CallLook, SeenCall
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.signature import Signature
-from tilewave.runtime.sizes import QuickLook, SizedCall, Sizes
+from tilewave.runtime.sizes import SizedCall, Sizes
 from tilewave.trace import TileRoom
 from tilewave.tune.space import undecided
 from tilewave.tune.tune import Tune
@@ -553,22 +554,19 @@ class _JudgedSizes:
                 sized.note_right()
         return sized
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
-        words = self.sizes.words(given) if given else ()
-        try:
-            found = self._look(*places, words)
-        except ValueError:  # an array has other axes
-            return None
-        if found is None or (self.compiled.assumed and not self._is_assumed(found[1])):
-            return None
-        lie, numbers, workgroups, passed = found
-        if self._is_proved or not numbers or self.verdicts.knows(workgroups, passed, places[1]):
-            return lie, numbers
-        return None
-
     @cached_property
-    def _look(self) -> Callable[..., QuickLook | None]:
-        return self.sizes.look_code(self.verdicts.surely if self._is_proved else None)
+    def look(self) -> CallLook:
+        compiled = self.compiled
+        named = {v.name for v in compiled.numbers}
+        deciding = {v.name for v in compiled.numbers if v.type == INDEX_SCALAR or v in compiled._deciding}
+        telling = named if compiled.assumed else set() if self._is_proved else deciding
+        return self.sizes.look(self.verdicts.surely if self._is_proved else None, telling)
+
+    def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
+        if self.compiled.assumed and not self._is_assumed(seen.numbers):
+            return False
+        is_right = self._is_proved or not seen.numbers
+        return is_right or self.verdicts.knows(seen.workgroups, seen.passed, places[1])
 
     def _is_assumed(self, numbers: Sequence[int]) -> bool:
         values = {v.name: n for v, n in zip(self.compiled.numbers, numbers, strict=True)}
@@ -638,7 +636,7 @@ def _choosing(
         from tilewave.tune.default import BySize, UndecidedKernel  # noqa: PLC0415  most give their tiles
 
     tune: Tune | None = options.tune or kernel.tune
-    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune
+    facts = options.subs, tuple(options.dynamic_symbols), options.longest, target.name, tune, options.buffers
     tiles = UndecidedKernel.of(kernel, *facts)
     tiles = tiles.for_all_batches() if options.batch_invariant else tiles
     known: dict[str, Compiled] = {}
@@ -648,8 +646,7 @@ def _choosing(
         for choice in tiles.choices(buckets)[:MOST_TRIED]:
             try:
                 if choice.text not in known:
-                    told = replace(options, subs={**options.subs, **choice.point})
-                    known[choice.text] = _compiled(told, tiles.decided(choice), target)
+                    known[choice.text] = _compiled(as_chosen(options, choice), tiles.decided(choice), target)
             except ConstraintError as error:
                 refused = refused or error
             else:
@@ -660,6 +657,12 @@ def _choosing(
         return for_buckets(None)
     serving = BySize(tiles.told, for_buckets)
     return replace(serving.near({**tiles.typical, **sizes}), by_size=serving)
+
+
+def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOptions:
+    """With what was chosen, as far as it is not the kernel that says it."""
+    subs = {**options.subs, **choice.tiles}
+    return replace(options, subs=subs, buffers=choice.buffers or options.buffers, tune=None)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:

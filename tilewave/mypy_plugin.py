@@ -1,6 +1,7 @@
 """For mypy: `Memory[M, K, SPACE, f16]`, `Register[M, N, f32]` and `alpha: f32` are annotations of kernels.
 
-Their parts are values of the author's (symbols, an address space, a dtype), which mypy takes for types and refuses. With
+Their parts are values of the author's (symbols, an address space, a dtype), which mypy takes for types and refuses.
+With
 
     [tool.mypy]
     plugins = ["tilewave.mypy_plugin"]

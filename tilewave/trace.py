@@ -117,6 +117,8 @@ class Trace(Builder):
     """WORKGROUP_0, … as the coordinates of the workgroup's tile, in whatever order tiles are dealt."""
     goes_with: Mapping[Any, Any] = field(default_factory=dict)
     """Dims whose tiles are those of another dim."""
+    bindings: Mapping[Any, Any] = field(default_factory=dict)
+    """The dims of tiles that the author's own iterators run over."""
     driven: frozenset[Any] = frozenset()
     """Dimensions whose loops go on as long as a condition holds; the kernel sets them itself."""
     settable: dict[Any, Number] = field(default_factory=dict)

@@ -148,8 +148,8 @@ BAD = {
       groupd(2)
       ^^^^^^
   did you mean grouped?
-  renumberings: xcd_contiguous, xcd_chunked, last_first
-  orders: linear, grouped, supertiles, snake, morton, hilbert
+  renumberings: xcd_contiguous, xcd_chunked, last_first, folded
+  orders: linear, paired, grouped, supertiles, snake, morton, hilbert
 """,
     ("8x8", "linear()", "--compare", "grouped(2"): """error: this ( is never closed
       grouped(2
@@ -210,3 +210,42 @@ def test_help_teaches_with_examples(run):
 def trimmed(text: str) -> str:
     """Without the spaces at the ends of lines, which a golden file cannot keep."""
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+CAUSAL = ("16x4", "xcd_contiguous(8) >> paired()", "--causal", "128x64", "--concurrent", "16")
+
+
+def test_causal_grid_shows_what_each_tile_costs_and_when_the_units_are_done(run, golden):
+    outcome = run(*CAUSAL, "--compare", "linear()")
+    assert (outcome.code, outcome.err) == (0, "")
+    golden(trimmed(outcome.out))
+
+
+def test_costs_of_a_causal_grid_for_machines_and_in_pictures(run, tmp_path):
+    svg, html = tmp_path / "map.svg", tmp_path / "map.html"
+    assert run(*CAUSAL, "--svg", str(svg), "--html", str(html)).code == 0
+    assert "16 units done after" in svg.read_text() and "blocks of keys that it walks" in svg.read_text()
+    assert "Work, in blocks of keys" in html.read_text() and "Reads, in blocks" not in html.read_text()
+    found = json.loads(run(*CAUSAL, "--keys", "2000", "--json").out)["mappings"][0]["balance"]
+    assert [row[0] for row in found["costs"]] == [2 * row + 2 for row in range(16)]
+    assert sum(xcd["work"] for xcd in found["xcds"]) == found["work"] == 4 * 16 * 17
+    ragged = json.loads(run(*CAUSAL, "--keys", "1985", "--json").out)["mappings"][0]["balance"]
+    assert ragged["costs"][15] == [32] * 4
+    shorter = json.loads(run(*CAUSAL, "--keys", "1984", "--json").out)["mappings"][0]["balance"]
+    assert shorter["costs"][15] == [31] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--keys", "100"), "--keys has no effect without --causal"),
+        (("--causal", "128x64", "--k-blocks", "4"), "--k-blocks has no effect beside --causal"),
+        (("--causal", "128"), "a block is two numbers, queries x keys"),
+        (("--causal", "128x0"), "causal: keys is 0, but must be at least 1"),
+        (("--causal", "128x64", "--concurrent", "4"), "4 units cannot sit on 8 XCDs"),
+    ],
+)
+def test_what_a_causal_grid_cannot_be_asked_is_said(run, options, message):
+    outcome = run("16x4", "linear()", *options)
+    assert outcome.code == 2
+    assert message in outcome.err

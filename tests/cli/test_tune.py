@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tilewave.bench import measure, reference
+from tilewave.bench import measure, reference, tuning
+from tilewave.errors import TilewaveError
 
 PRODUCT = """
 from tilewave import *
@@ -81,6 +82,81 @@ def test_values_and_orders_to_try_are_said_on_the_command_line(call):
 def test_mistakes_are_told_with_what_to_write(call, words, told):
     code, out, err = call("tune", "k.py", *words, k=PRODUCT)
     assert (code, out) == (2, "") and err.startswith(told)
+
+
+ROWS = """
+from tilewave import *
+M, N, ROWS, G = sym.M, sym.N, sym.ROWS, GLOBAL_ADDRESS_SPACE
+
+@wave([WorkgroupConstraint(M, ROWS, 0)], subs={ROWS: 4})
+def softmax(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32]):
+    powers = exp(read(x) - read(x).max(dim=N))
+    write(powers / powers.sum(dim=N), y)
+
+@wave([WorkgroupConstraint(M, ROWS, 0), WaveConstraint(M, sym.OF_A_WAVE)])
+def rms_norm(x: Memory[M, N, G, f32], y: Memory[M, N, G, f32], eps: f32, times: i32):
+    x = read(x)
+    write(x * rsqrt((x * x).sum(dim=N) / scalar(N, f32) + eps) * cast(times, f32), y)
+"""
+ATTENTION = """
+from tilewave import *
+M, N, K1, K2, G = sym.M, sym.N, sym.K1, sym.K2, GLOBAL_ADDRESS_SPACE
+queries = [WorkgroupConstraint(M, sym.BLOCK_M, 0), WaveConstraint(M, sym.BLOCK_M / 4)]
+
+@wave([*queries, WorkgroupConstraint(N, 16, 1), TilingConstraint(K2, sym.BLOCK_K2)])
+def attention(q: Memory[M, K1, G, f16], k: Memory[K2, K1, G, f16], v: Memory[K2, N, G, f16], y: Memory[M, N, G, f32]):
+    begin = Register[M, f32](-1e30), Register[M, f32](0.0), Register[M, N, f32](0.0)
+    @iterate(K2, init_args=begin)
+    def walked(largest, total, sums):
+        x = mma(read(q), read(k), Register[M, K2, f32](0.0))
+        larger = x.max(dim=K2, acc=largest)
+        shrink, p = exp2(largest - larger), exp2(x - larger)
+        return larger, total * shrink + p.sum(dim=K2), mma(cast(p, f16), read(v), sums * shrink)
+    _, total, sums = walked
+    write(sums / total, y)
+"""
+
+
+@pytest.mark.parametrize(("target", "how"), [("cpu", "measured"), ("sm_90a", "model"), ("gfx942", "model")])
+def test_kernels_on_rows_are_tuned_by_the_same_command(call, target, how):
+    words = ["--sizes", "M=12,N=70", "--target", target, "--runs", 2, "--rounds", 2, "--json"]
+    code, out, _ = call("tune", "k.py", *words, k=ROWS)
+    softmax, norm = json.loads(out)
+    assert code == 0 and [one["record"]["how"] for one in (softmax, norm)] == [how, how]
+    assert set(softmax["record"]["choice"]) == {"ROWS"} and set(norm["record"]["choice"]) == {"ROWS", "OF_A_WAVE"}
+    assert norm["record"]["choice"]["ROWS"] % norm["record"]["choice"]["OF_A_WAVE"] == 0
+    if target == "gfx942":
+        assert "waves share a unit" in softmax["record"]["notes"]
+
+
+@pytest.mark.parametrize(("target", "how"), [("cpu", "measured"), ("sm_90a", "model"), ("gfx942", "model")])
+def test_blocks_of_attention_are_tuned_by_the_same_command(call, target, how):
+    words = ["--sizes", "M=64,K2=300,K1=16,N=16", "--target", target, "--runs", 2, "--rounds", 2, "--json"]
+    code, out, _ = call("tune", "k.py", *words, k=ATTENTION)
+    (found,) = json.loads(out)
+    assert code == 0 and found["record"]["how"] == how
+    choice = found["record"]["choice"]
+    assert set(choice) == {"BLOCK_M", "BLOCK_K2"} and choice["BLOCK_M"] % 4 == 0  # the quarter is a whole number
+    if target == "sm_90a":
+        assert choice["BLOCK_M"] >= 64  # fewer rows are multiplied as if there were so many
+    if target == "gfx942":
+        assert "instructions for each matrix instruction" in found["record"]["notes"]
+
+
+def test_a_point_without_a_time_is_told_below_the_table(call, monkeypatch):
+    monkeypatch.setattr(tuning.PointTimer, "compiled", refusing("BLOCK_N=32", tuning.PointTimer.compiled))
+    words = ["--sizes", SIZES, "--runs", 3, "--rounds", 2, "--try", "BLOCK_M=8", "--try", "BLOCK_N=16:32"]
+    code, out, _ = call("tune", "k.py", *words, k=PRODUCT)
+    assert code == 0 and "BLOCK_M=8, BLOCK_N=32, BLOCK_K=64 has no time: not this one" in out
+
+
+def refusing(text, compiled):
+    def maybe(self, point):
+        if text in point.text:
+            raise TilewaveError("not this one")
+        return compiled(self, point)
+
+    return maybe
 
 
 def test_records_are_shown_merged_and_checked(call, tmp_path):

@@ -77,6 +77,15 @@ def verify(made, a, shape, block_k2=32):
         check(a, arrays, c, block_k2)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_keys_at_all_give_no_numbers_and_no_findings(target):
+    """0 / 0: queries are brought in front of the loop over keys, and nobody reads them."""
+    a, shape = Attention(causal=True), Shape(1, 70, 0, 16)
+    made = made_for(target, a, Shape(1, 70, 1, 16), (64, 16, 32), sizes_open=True)
+    for c in results(made, a, shape, shape.arrays(a)):
+        assert np.isnan(c).all()
+
+
 @every_kind
 @pytest.mark.parametrize("target", TARGETS)
 def test_attention_of_ragged_sequences(target, kind):

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from tilewave.explore.choice import Choice
+from tilewave.explore.choice import ExplorerChoice
 from tilewave.explore.explorer import Explorer
 from tilewave.explore.kernels import ExploredGemm
 from tilewave.explore.server import ExplorerServer
 
-SMALL = Choice(shape="1024x2048x256", tile="128x128x64", map="xcd_contiguous(8) >> grouped(2)", beside="linear()")
+SMALL = ExplorerChoice(
+    shape="1024x2048x256", tile="128x128x64", map="xcd_contiguous(8) >> grouped(2)", beside="linear()"
+)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewave.cli.main import main
-from tilewave.explore.choice import Choice, ExplorerError
+from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.explorer import Explorer
 from tilewave.explore.kernels import ExploredGemm
 from tilewave.mapping import Grid, as_mapping
@@ -61,7 +61,7 @@ def test_figures_show_every_part_of_the_time_on_an_axis_of_microseconds(explorer
 
 
 def test_a_large_grid_is_drawn_in_squares_of_tiles():
-    choice = Choice(shape="102400x102400x64", tile="256x256x64")
+    choice = ExplorerChoice(shape="102400x102400x64", tile="256x256x64")
     tiles = Explorer(ExploredGemm()).answer("launch", choice)["runs"][0]["tiles"]
     assert (tiles["rows"], tiles["cols"], tiles["every"]) == (400, 400, 2)
     assert len(tiles["cells"]["turn"]) == tiles["drawn_rows"] * tiles["drawn_cols"] == 200 * 200
@@ -69,7 +69,7 @@ def test_a_large_grid_is_drawn_in_squares_of_tiles():
 
 def test_more_tiles_than_a_page_shows_are_refused():
     with pytest.raises(ExplorerError, match="tiles are more than"):
-        Explorer(ExploredGemm()).answer("launch", Choice(shape="200000x200000x64", tile="128x128x64"))
+        Explorer(ExploredGemm()).answer("launch", ExplorerChoice(shape="200000x200000x64", tile="128x128x64"))
 
 
 def test_hbm_has_no_hit_rate(explorer):
@@ -84,17 +84,17 @@ GEMM = EXAMPLES / "gemm.py"
 def of_file():
     from tilewave.cli.explore import _of_file
 
-    return Explorer(_of_file(GEMM, Choice()), Choice())
+    return Explorer(_of_file(GEMM, ExplorerChoice()), ExplorerChoice())
 
 
 def test_passes_are_those_of_diff(of_file, said):
-    found = of_file.answer("passes", Choice(target="gfx942"))
+    found = of_file.answer("passes", ExplorerChoice(target="gfx942"))
     wanted = said("diff", GEMM, "--target", "gfx942", "--json")["gemm"]
     assert [{**step, "seconds": 0} for step in found["steps"]] == [{**step, "seconds": 0} for step in wanted]
 
 
 def test_assembly_names_the_authors_lines(of_file):
-    found = of_file.answer("code", Choice(target="gfx942"))
+    found = of_file.answer("code", ExplorerChoice(target="gfx942"))
     by_line = {}
     for text, line in found["lines"]:
         by_line.setdefault(line, []).append(text)
@@ -106,14 +106,14 @@ def test_assembly_names_the_authors_lines(of_file):
 
 
 def test_a_kernel_can_be_given_another_order(of_file):
-    own, other = of_file.answer("launch", Choice(beside="grouped(2)"))["runs"]
+    own, other = of_file.answer("launch", ExplorerChoice(beside="grouped(2)"))["runs"]
     assert (own["mapping"], other["mapping"]) == ("the kernel's own", "grouped(2)")
     turns = np.array(other["tiles"]["cells"]["turn"]).reshape(8, 8)
     assert np.array_equal(turns, as_mapping("grouped(2)").table(Grid(8, 8)))
 
 
 def test_sizes_of_a_file_are_chosen_as_for_set(of_file):
-    tiles = of_file.answer("launch", Choice(sizes="M=256,BLOCK_M=128"))["runs"][0]["tiles"]
+    tiles = of_file.answer("launch", ExplorerChoice(sizes="M=256,BLOCK_M=128"))["runs"][0]["tiles"]
     assert (tiles["rows"], tiles["cols"]) == (2, 8)
 
 
@@ -126,7 +126,7 @@ def test_answers_are_worked_out_once_until_the_file_changes():
             return super().run(*asked)
 
     explorer = Explorer(Counting(), fresh=lambda: when[0])
-    choice = Choice(shape="256x256x64", tile="64x64x64")
+    choice = ExplorerChoice(shape="256x256x64", tile="64x64x64")
     for _ in range(3):
         explorer.answer("launch", choice)
     assert len(count) == 1

@@ -201,7 +201,7 @@ def test_graphs_of_one_kernel_run_side_by_side(torch):
 def test_a_profiler_sees_the_kernels_by_their_names(torch, numbers):
     x, weight, bias = numbers(256, 256), numbers(256, 256), numbers(256)
     ops.linear(x, weight, bias, activation="gelu")
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         ops.linear(x, weight, bias, activation="gelu")
         torch.cuda.synchronize()
     names = {event.key for event in profile.key_averages()}

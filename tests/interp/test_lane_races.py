@@ -232,6 +232,20 @@ def test_a_staging_that_nobody_reads_is_found():
     )
 
 
+@pytest.mark.parametrize("rounds", ["zero", "four"])
+def test_a_staging_for_a_loop_that_takes_no_round_is_no_mistake(rounds):
+    """Only the sizes of a call say whether it does: what it would have read was not written for nothing."""
+    body = STAGED.format("here", "  barrier()", "nothing")
+    body = body[: body.index("  %y")] + (
+        "  %none = const() {value = 0.0} : vector<8xf32>\n"
+        f"  %y = loop(%{rounds}, [%none]) : vector<8xf32> do (%i: index, %acc: vector<8xf32>) {{\n"
+        "    %z = load(%s, [%other, %zero], []) ROW : vector<8xf32>\n"
+        "    yield([%z])\n"
+        "  }\n"
+    )
+    run_text(text_of(body + FINISHED))
+
+
 # -- against a judge that knows all pairs of accesses
 
 SIZE, WAVES = 6, 3

@@ -7,9 +7,12 @@ from attention_problems import Problem
 
 from tilewave import *
 from tilewave import kernels as shipped
+from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
 from tilewave.kernels import AttentionTile
-from tilewave.kernels.decodes import part_length, rows_tile_for
+from tilewave.kernels.decodes import RESERVED_BYTES, DecodeWay, part_length, rows_tile_for
+from tilewave.machine.chips import CHIPS
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
 SMALL = AttentionTile(32, 16)
@@ -145,11 +148,27 @@ def test_heads_that_share_keys_are_rows_of_one_tile():
     problem.check(written, problem.lse, 10)
 
 
-def test_parts_are_as_many_as_keep_all_processors_busy():
-    assert part_length("sm_90a", 16 * 8, 32768) == 32768 // 5 // 64 * 64 + 64  # 132 · 4 workgroups, 128 heads
-    assert part_length("sm_90a", 10_000, 32768) == 32768
-    assert part_length("sm_90a", 1, 4096) == 256
-    assert part_length("cpu", 1, 100) == 128 and part_length("cpu", 1, 0) == 64 and part_length("cpu", 0, 64) == 64
+def test_parts_keep_all_processors_busy_to_the_end():
+    """Steps of a part, where 264 workgroups run at once: rounds of them are full, and few."""
+    assert part_length(264, 16 * 8, 64) == 32 and part_length(264, 16 * 8, 512) == 256  # 256 workgroups, one round
+    assert part_length(264, 8, 512) == 16  # 33 parts of each head
+    assert part_length(264, 10_000, 512) == 512
+    assert part_length(264, 140, 64) == 13  # 700 workgroups in three rounds; whole heads would need two, of 64
+    assert part_length(264, 1, 64) == 4
+    assert part_length(16, 1, 2) == 2 and part_length(16, 1, 0) == 1 and part_length(16, 0, 1) == 1
+
+
+@pytest.mark.parametrize("size", [64, 80, 96, 128, 192, 256])
+def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
+    """But for heads of 256, whose queries alone would fill half of it."""
+    heads = shipped.Heads(size, size, 4)
+    way = DecodeWay.of("sm_90a", heads, f16, 4)
+    kernel = shipped.attention_parts_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
+    made = kernel.compile(target="sm_90a", buffers=way.steps_ahead)
+    code = made.build.program.code_for(Variant())
+    fit = 2 * (code.shared_bytes + RESERVED_BYTES) <= CHIPS["sm_90a"].shared.bytes + RESERVED_BYTES
+    assert fit == (way.at_once == 264) == (size < 256)
+    assert ".shared" in code.ptx and "bar.sync" not in code.ptx.split("wgmma.mma_async")[-1], "lanes exchange nothing"
 
 
 def test_few_rows_are_brought_by_the_copy_engine():
@@ -210,6 +229,37 @@ def test_tiles_fit_into_shared_memory(target):
             heads = shipped.Heads(size, size)
             tile = shipped.attention_tile_for(target, heads, dtype)
             shipped.attention_kernel(tile, heads, shipped.Scores(1.0), *[dtype] * 4).compile(target=target)
+
+
+SPILLING = [(64, False, f16), (128, False, f16), (256, True, f16)]
+EVERY_HEAD = [
+    (size, causal, dtype) for size in (64, 80, 96, 128, 192, 256) for causal in (False, True) for dtype in (f16, bf16)
+]
+
+
+@pytest.mark.skipif(not ptxas(), reason="this machine has no ptxas, NVIDIA's assembler")
+@pytest.mark.parametrize(
+    "size, causal, dtype",
+    [pytest.param(*one, marks=[] if one in SPILLING else pytest.mark.slow) for one in EVERY_HEAD],
+)
+@pytest.mark.parametrize("bias", [None, pytest.param(f32, marks=pytest.mark.slow)])
+def test_hopper_s_lanes_hold_all_that_a_tile_has(size, causal, dtype, bias):
+    """Nothing is spilled, and no product waits for registers."""
+    heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, causal)
+    tile = shipped.attention_tile_for("sm_90a", heads, dtype, bias)
+    made = shipped.attention_kernel(tile, heads, scores, *[dtype] * 4, bias, f32).compile(target="sm_90a")
+    assembled = assemble_ptx(made.asm, "sm_90a")
+    assert "cp.async.bulk" in made.asm
+    assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
+
+
+def test_keys_of_a_step_leave_registers_for_results():
+    found = {
+        size: shipped.attention_tile_for("sm_90a", shipped.Heads(size, size), f16).keys for size in (64, 128, 192, 256)
+    }
+    assert found == {64: 128, 128: 128, 192: 96, 256: 64}
+    assert shipped.attention_tile_for("sm_90a", shipped.Heads(128, 128), f16, f32).keys == 64
+    assert shipped.attention_tile_for("gfx942", shipped.Heads(128, 128), f16).keys == 64
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -1003,8 +1003,8 @@ CASES |= {
               groupd(4)
               ^^^^^^
           did you mean grouped?
-          renumberings: xcd_contiguous, xcd_chunked, last_first
-          orders: linear, grouped, supertiles, snake, morton, hilbert
+          renumberings: xcd_contiguous, xcd_chunked, last_first, folded
+          orders: linear, paired, grouped, supertiles, snake, morton, hilbert
           gemm.py:8
               tiles += [WorkgroupMapping('groupd(4)')]
                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -1129,17 +1129,6 @@ CASES |= {
               tiles += [WorkgroupConstraint(N, 64, 0, primary=False)]
                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           leave primary=False out
-        """,
-    ),
-    "a dim that goes with one of other tiles": (
-        ConstraintError,
-        ordered("WorkgroupConstraint(K, 32, 0, primary=False)"),
-        """
-        K goes with M, whose tile is 64, not 32
-          gemm.py:8
-              tiles += [WorkgroupConstraint(K, 32, 0, primary=False)]
-                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          give both the same tile; that of M is at gemm.py:6
         """,
     ),
     "steps of a dim that has no tiles": (

@@ -50,6 +50,8 @@ def copy(a: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32], c: Memory[M, N, GLOBAL_ADDR
     read("a")
 """
 
+INSTEAD = 'has incompatible type "{}"; expected "{}"  [arg-type]'
+
 
 @pytest.fixture(scope="module")
 def complaints(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
@@ -71,7 +73,7 @@ def test_a_kernel_file_type_checks(complaints: list[str]) -> None:
 
 def test_memories_and_tiles_are_told_apart(complaints: list[str]) -> None:
     assert complaints == [
-        'wrong.py:7: error: Argument 1 to "write" has incompatible type "MemoryArgument"; expected "Traced"  [arg-type]',
-        'wrong.py:8: error: Argument 2 to "write" has incompatible type "Traced"; expected "MemoryArgument"  [arg-type]',
-        'wrong.py:9: error: Argument 1 to "read" has incompatible type "str"; expected "MemoryArgument"  [arg-type]',
+        f'wrong.py:7: error: Argument 1 to "write" {INSTEAD.format("MemoryArgument", "Traced")}',
+        f'wrong.py:8: error: Argument 2 to "write" {INSTEAD.format("Traced", "MemoryArgument")}',
+        f'wrong.py:9: error: Argument 1 to "read" {INSTEAD.format("str", "MemoryArgument")}',
     ]

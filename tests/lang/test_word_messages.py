@@ -31,7 +31,55 @@ PRODUCT = (
 NAMED = "it names each dim of the tile once, in any order, and those along which it is repeated"
 SAME = "both have the same tiles and numbers, in the same order, dims and dtype"
 
+BY_DATA = (
+    "where tiles lie is known before there is data: bring the elements into the order in which they are read, by a "
+    "kernel or on the host, or write the place as a formula of an IndexMapping"
+)
+TOGETHER = "write read(…, source=(m, k), target=(m, k)), or mapping=…"
+
 CASES = {
+    "places that data tells": (
+        TraceError,
+        "y = ‹read(a, mapping_dynamic_vals=(x,))›",
+        "read: mapping_dynamic_vals are places in a [M, N] that data tells",
+        BY_DATA,
+    ),
+    "a source without a target": (
+        TraceError,
+        "y = ‹read(a, source=(M, N))›",
+        "read: source and target are given together, in the place of a mapping",
+        TOGETHER,
+    ),
+    "an iterator that is bound to nothing": (
+        TraceError,
+        "y = ‹read(a, source=(T, T), target=(T, T))›",
+        "read: T stands for no dim of the tile",
+        "name the tile's dims by symbols of an IteratorBindings({m: M, …}) among the constraints",
+    ),
+    "a symbol that data tells": (
+        ShapeError,
+        "‹set_symbol(T, cast(x, i32))›",
+        "set_symbol needs one number, not a tile [M, N] (64x64 i32)",
+        "a symbol has one value for all elements of a tile, such as scalar(WORKGROUP_0) * 64; what differs from element to element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0). What an array holds comes too late for it, as tiles are placed before there is data: give a length at the call, as a number",
+    ),
+    "an argument for a symbol": (
+        TraceError,
+        "y = ‹SymbolBind[i32]›",
+        "SymbolBind[i32] makes an argument of a symbol",
+        "leave the argument out: a symbol with no value in subs is given at the call by its name, kernel(a, c, LENGTH=…), or stays open, dynamic_symbols=[LENGTH]",
+    ),
+    "a tag that is no name": (
+        TraceError,
+        "y = ‹read(a, tag=3)›",
+        "a tag is a name, not 3",
+        'write tag="scores", or leave it out',
+    ),
+    "a scaled cap without its head": (
+        TraceError,
+        "y = ‹softsign(x, apply_scaling=True)›",
+        "softsign: apply_scaling divides the cap by the root of head_dim, which is not given",
+        "write head_dim=128, say, or leave apply_scaling out",
+    ),
     "a product by @": (
         TraceError,
         "y = ‹x @ x›",

@@ -18,6 +18,7 @@ from tilewave.mapping import (
     larger,
     linear,
     morton,
+    paired,
     smaller,
     snake,
     supertiles,
@@ -96,6 +97,7 @@ def test_arrays_in_are_arrays_out_even_on_a_single_row():
     ("mapping", "workgroups", "on_64x64", "on_61x47"),
     [
         (linear(), None, 3, 3),
+        (paired(), None, 9, 9),
         (grouped(8), None, 8, 10),
         (snake(8), None, 16, 19),
         (supertiles(2, 4), None, 13, 29),

@@ -27,12 +27,15 @@ from tilewave.mapping import (
     OpenGrid,
     PersistentFormula,
     as_mapping,
+    folded,
     from_function,
     grouped,
     hilbert,
     is_right_on_every_grid,
+    last_first,
     linear,
     morton,
+    paired,
     snake,
     supertiles,
     xcd_chunked,
@@ -43,7 +46,7 @@ from tilewave.passes.map_workgroups import Dealt
 
 SIZES = (1, 2, 3, 4, 7, 12, 40, MOST_TILES)
 ORDERS = [
-    *(linear(along) for along in "mn"),
+    *(make(along) for make in (linear, paired) for along in "mn"),
     *(make(size, along) for make in (grouped, snake) for size in SIZES for along in "mn"),
     *(supertiles(rows, cols) for rows in (1, 2, 3, 5, 12, 40) for cols in (1, 2, 4, 7, MOST_TILES)),
     morton(),
@@ -52,6 +55,8 @@ ORDERS = [
 RENUMBERINGS = [
     *(xcd_contiguous(xcds) for xcds in SIZES),
     *(xcd_chunked(xcds, chunk) for xcds in (1, 2, 3, 8, 40) for chunk in SIZES),
+    folded(),
+    folded() >> last_first(),
     xcd_chunked(3, 2) >> xcd_contiguous(5),
     xcd_contiguous(8) >> xcd_chunked(2, 3) >> xcd_contiguous(3),
 ]
@@ -247,6 +252,7 @@ def want_tables(mapping: Mapping, launched: object, grids: list[Grid]) -> None:
     ("mapping", "workgroups", "both_open", "rows_open"),
     [
         (linear(), None, 3, 3),
+        (paired(), None, 10, 10),
         (grouped(8), None, 16, 16),
         (snake(8), None, 26, 25),
         (supertiles(2, 4), None, 43, 29),
@@ -268,7 +274,7 @@ def test_the_operations_on_an_open_grid_are_those_in_the_document(mapping, workg
 
 
 def test_an_open_grid_of_known_sides_costs_what_the_known_grid_does():
-    for order in (linear(), grouped(8), snake(8), supertiles(2, 4), morton(), hilbert()):
+    for order in (linear(), paired(), grouped(8), snake(8), supertiles(2, 4), morton(), hilbert()):
         known, opened = Tape(), Tape()
         order.tile(known.argument("t"), Grid(61, 47))
         order.tile(opened.argument("t"), OpenGrid(61, 47))

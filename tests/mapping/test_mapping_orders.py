@@ -19,6 +19,7 @@ from tilewave.mapping import (
     linear,
     morton,
     orders,
+    paired,
     parse,
     prove,
     snake,
@@ -180,7 +181,7 @@ def drawn_tables(text: str) -> list[list[list[int]]]:
 
 def test_the_tables_at_the_head_of_orders_are_what_the_orders_compute():
     drawn = drawn_tables(orders.__doc__)
-    expected = [linear(), grouped(4), snake(4), supertiles(2, 4)]
+    expected = [linear(), grouped(4), snake(4), supertiles(2, 4), paired()]
     tables = [table for table in drawn if len(table) == 6]
     assert tables == [order.table(Grid(6, 8)).tolist() for order in expected]
 

@@ -22,8 +22,8 @@ from tilewave.mapping import (
 )
 
 KNOWN = (
-    "  renumberings: xcd_contiguous, xcd_chunked, last_first\n"
-    "  orders: linear, grouped, supertiles, snake, morton, hilbert"
+    "  renumberings: xcd_contiguous, xcd_chunked, last_first, folded\n"
+    "  orders: linear, paired, grouped, supertiles, snake, morton, hilbert"
 )
 
 

@@ -8,9 +8,14 @@ from row_kernels import close
 
 from tilewave import *
 from tilewave import ops
+from tilewave.bench.tuning import tune
 from tilewave.errors import CallError, DTypeError, TargetError
 from tilewave.kernels import ACTIVATIONS, accumulator, error_bound
-from tilewave.ops.choice import Digits, blocks_for
+from tilewave.kernels.linear import ProductForm, product_kernel
+from tilewave.kernels.products import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N
+from tilewave.ops.digits import Digits, instruction_for
+from tilewave.tune.default import UndecidedKernel
+from tilewave.tune.store import Records
 
 SHAPES = [
     ((5, 7), (7, 3)),
@@ -240,17 +245,62 @@ def test_an_out_that_lies_over_an_input_is_left_alone():
 
 def test_products_of_f32_lose_digits_on_a_chip_only_where_that_is_allowed():
     with pytest.raises(TargetError, match="sm_90a has no products of f32 that keep all its digits"):
-        blocks_for("sm_90a", (512, 512), f32, Digits.ALL)
-    assert blocks_for("sm_90a", (512, 512), f32, Digits.FEWER).mma_type == MMAType.F32_64xNx8_TF32
-    assert blocks_for("gfx942", (512, 512), f32, Digits.FEWER).mma_type is None
+        instruction_for("sm_90a", f32, Digits.ALL)
+    assert instruction_for("sm_90a", f32, Digits.FEWER) == MMAType.F32_64xNx8_TF32
+    assert instruction_for("gfx942", f32, Digits.FEWER) is None
+
+
+# how they are cut ---------------------------------------------------------------------------------------------------
+
+
+def chosen(product, target, size, asked=None):
+    """What is decided for a call with such sizes."""
+    return undecided(product, target, asked).choices(dict.fromkeys((M, N, K), size.bit_length() - 1))[0]
+
+
+def undecided(product, target, asked=None):
+    return UndecidedKernel.of(product_kernel(product, asked), {}, (), {}, target)
 
 
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a"])
 def test_small_products_get_small_tiles(target):
-    large, small = (blocks_for(target, (size, size), f16, Digits.ALL) for size in (8192, 100))
-    assert (large.m, large.n) == (128, 256) and small.m * small.n < large.m * large.n
+    large, small = (chosen(ProductForm(f16, f16), target, size) for size in (8192, 64))
+    tiles = [one.point[BLOCK_M] * one.point[BLOCK_N] for one in (large, small)]
+    assert tiles[1] < tiles[0] >= 128 * 256
 
 
-def test_an_array_beside_a_product_leaves_a_gpu_room_for_a_smaller_tile():
-    assert blocks_for("sm_90a", (8192, 8192), f16, Digits.ALL, beside=1).n == 128
-    assert blocks_for("cpu", (8192, 8192), f16, Digits.ALL, beside=1).n == 256
+def test_an_array_beside_a_product_leaves_a_lane_fewer_sums():
+    one = undecided(ProductForm(f16, f16, residual=f16), "sm_90a")
+    sizes = dict.fromkeys((M, N, K), 4096)
+    large = {BLOCK_M: 256, BLOCK_N: 192, BLOCK_K: 64}
+    assert one.machine.refused(one.problem.sized(sizes).cut(large)) == "registers"
+    alone = undecided(ProductForm(f16, f16), "sm_90a")
+    assert alone.machine.refused(alone.problem.sized(sizes).cut(large)) == ""
+
+
+def test_an_instruction_that_ignores_digits_is_known_to_the_choice():
+    product, asked = ProductForm(f32, f32), MMAType.F32_64xNx8_TF32
+    one = chosen(product, "sm_90a", 4096, asked)
+    assert one.point[BLOCK_M] * one.point[BLOCK_N] >= 128 * 128
+    made = wave_compile(WaveCompileOptions(subs=one.tiles, target="sm_90a"), product_kernel(product, asked))
+    assert "tf32" in made.asm
+
+
+def test_what_is_on_record_is_taken_and_looked_up_once(tmp_path, monkeypatch):
+    """The kernel of an operation is tuned like any other, and calls of its bucket take what was decided."""
+    monkeypatch.setenv("TILEWAVE_RECORDS", str(tmp_path))
+    product_kernel.cache_clear()
+    a, b = numbers((24, 40)), numbers((40, 32))
+    kernel = ops.matmul.kernel(a, b)
+    within = Tune(BLOCK_M=3, BLOCK_N=5, BLOCK_K=64)
+    tune(kernel, {M: 32, N: 32, K: 64}, "cpu", "model", within=within, records=tmp_path)
+    looked = []
+    found = Records.look_up
+    monkeypatch.setattr(Records, "look_up", lambda self, key: looked.append(key) or found(self, key))
+    for _ in range(3):
+        assert np.allclose(ops.matmul(a, b), a @ b, rtol=1e-5, atol=1e-5)
+    (made,) = kernel.kept["call"]._kernels.values()
+    points = {key: one.choice.point for key, one in made.by_size.made.items()}
+    assert points[5, 6, 5] == {BLOCK_M: 3, BLOCK_N: 5, BLOCK_K: 64}
+    assert len(looked) <= 2 * len(points)  # of a bucket, and of its largest sizes
+    product_kernel.cache_clear()

@@ -143,7 +143,8 @@ def sum_of(steps, column):
 
 def in_rows(p):
     size = p.dtype.bytes
-    return ArrayView(1 << 20, p.shape, (p.shape[1] * size, size), p.dtype, "cuda", False, None)
+    strides = (*(p.shape[1] * size for _ in p.shape[1:]), size)
+    return ArrayView(1 << 20, p.shape, strides, p.dtype, "cuda", False, None)
 
 
 def called(target, pointer, strides):
@@ -164,6 +165,24 @@ def repacked():
     shapes = zip(((1001, 1003), (1005, 1003), (1001, 1005)), made.sizes._arrays, strict=True)
     views = [in_rows(replace(p, shape=shape)) for shape, p in shapes]
     return [(d, "") for d in made.build.program.declined(views)]
+
+
+def beside_copies():
+    """By the code of a kernel for all sizes, when what lanes add to the sums lies on no grain."""
+    made = compiled(biased, target="sm_90a", subs={BLOCK_M: 128, BLOCK_N: 128, BLOCK_K: 64})
+    shapes = ((256, 64), (256, 64), (256,), (256, 256))
+    views = [in_rows(replace(p, shape=s)) for s, p in zip(shapes, made.sizes._arrays, strict=True)]
+    views[2] = replace(views[2], pointer=4100)
+    return [(d, "") for d in made.build.program.declined(views)]
+
+
+@wave(tiling())
+def biased(a: Memory[M, K, G, f16], b: Memory[N, K, G, f16], row: Memory[N, G, f32], c: Memory[M, N, G, f32]):
+    @iterate(K, init_args=[Register[M, N, f32](0.0)])
+    def total(acc):
+        return mma(read(a), read(b), acc)
+
+    write(total + broadcast(read(row), [M, N]), c)
 
 
 def subs_of(given):
@@ -502,6 +521,7 @@ CASES = {
     "skip_masked_steps.NOT_IDLE": checked("skip_masked_steps", "hidden_by_something"),
     "skip_zeros.MAYBE_NEVER": checked("skip_zeros", "perhaps_no_rounds"),
     "skip_zeros.SUMS_USED": checked("skip_zeros", "looked_at"),
+    "stagger_groups.MAYBE_NEVER": checked("stagger_groups", "perhaps_no_steps"),
     "specialize_waves.WAVES_MEET": checked("specialize_waves", "read_back"),
     "specialize_waves.FEWER_STAGES": fewer_stages,
     "repack_rows.REPACKED": checked("repack_rows", "odd_rows"),
@@ -617,6 +637,7 @@ CASES = {
     "nvidia.program.REPACKED": repacked,
     "nvidia.program.ONE_BY_ONE": called("sm_90a", 4096, (2, 512)),
     "nvidia.program.NARROW": called("sm_90a", 4098, (128, 2)),
+    "nvidia.program.ELEMENTS": beside_copies,
     "add_up_parts.BY_ITSELF": by(add_up_parts, in_parts),
     "nvidia.build.TWO_FIT": on("sm_90a", narrow, shape=(2048, 1024, 64), tile=(64, 64, 64)),
 }

@@ -8,7 +8,7 @@ import pytest
 from hopper_kernels import biased, both, check_biased, check_both, mapped_tiles, ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import G, K, M, N, check_product, poisoned, sizes, tiling
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, B, G, K, M, N, check_product, poisoned, sizes, tiling
 from lane_runs import ORDERS, operands
 from seeds import SEEDS
 
@@ -34,6 +34,7 @@ from tilewave.ir.places import Places
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.ir.verify import VerifyError, verify
 from tilewave.machine.chips import SM_90A
+from tilewave.passes.share_copies import SAMPLE, SAMPLE_BATCHES, sample_sizes
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
@@ -373,3 +374,20 @@ def test_a_tile_in_place_is_not_computed_twice(rows, shares_b):
         want = c + a.astype(np.float32) @ b.astype(np.float32).T
         interpret_lanes(kernel, [a, b, c], {}, order, 1)
         np.testing.assert_array_equal(c, want)
+
+
+def test_few_batches_are_looked_at_of_any_number():
+    """Which neighbours share is the same in every batch, and there may be thousands of them."""
+    batch = WorkgroupConstraint(B, 1, 2)
+
+    @wave(tiling(batch))
+    def products(a: Memory[B, M, K, G, f16], b: Memory[B, N, K, G, f16], c: Memory[B, M, N, G, f16]):
+        @iterate(K, init_args=[Register[B, M, N, f32](0.0)])
+        def total(sum):
+            return mma(read(a), read(b), sum)
+
+        write(cast(total, f16), c)
+
+    blocks = {BLOCK_M: 64, BLOCK_N: 64, BLOCK_K: 64}
+    kernel = wave_compile(WaveCompileOptions(subs=blocks, target="sm_90a"), products).build.lanes
+    assert sample_sizes(kernel) == {"B": SAMPLE_BATCHES, "M": SAMPLE, "N": SAMPLE, "K": SAMPLE}

@@ -8,22 +8,24 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from fake_array_libraries import forget_guests, install_cupy, install_torch
 from fake_cuda import FakeCuda, Gpu
 
 from tilewave.errors import CallError, TargetError, TilewaveError
-from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32
+from tilewave.ir.host_program import Recorder
+from tilewave.ir.types import BF16, DTYPES, F8E4M3FN, F16, F32, I8, I32, INDEX
 from tilewave.runtime import cuda_driver as cuda_driver_module
 from tilewave.runtime import driver as driver_module
-from tilewave.runtime.array_places import places_of
+from tilewave.runtime.array_places import apart, kinds_of, lie_of, placed_arrays, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter
-from tilewave.runtime.cuda import CudaCode, CudaProgram
+from tilewave.runtime.call_look import CallLook, SeenCall
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, launch
 from tilewave.runtime.gpu_launch import (
@@ -31,7 +33,8 @@ from tilewave.runtime.gpu_launch import (
     Cluster,
     EarlyStart,
     GpuLaunch,
-    LaunchText,
+    LaunchForm,
+    SameGrid,
     ScalarSlot,
     ScratchMemory,
     Stride,
@@ -41,6 +44,7 @@ from tilewave.runtime.gpu_launch import (
     packed,
     unpacked,
 )
+from tilewave.runtime.sizes import SizedCall
 from tilewave.runtime.tensor_map import TensorMap
 
 ADD = b""".version 8.0
@@ -376,28 +380,26 @@ def test_tensor_maps_tables_and_scratch_reach_the_kernel(driver, fake):
     assert seen.shared_bytes == 200_000
 
 
-FOUR = LaunchText.of(1, (132, 1, 1))
-"""A launch with one number."""
+SAME = SameGrid((132, 1, 1))
 
 
 def test_each_launch_has_the_maps_of_its_own_arrays(driver, fake):
     gemm = tiled(driver)
-    frames = [
-        gemm.template(views, FOUR, 0).at(places_of(views), [4]).frame
+    launches = [
+        gemm.template(views, 1, SAME, 0).known(places_of(views), [4])
         for views in ([A, B, C], [array(0x50000, (300, 512)), B, C])
     ]
-    for frame in (*frames, frames[0]):
-        gemm.launch(frame)
-    assert len(fake.maps) == 4
+    for one in (*launches, launches[0]):
+        assert one()
     assert [fake.map_of(seen.arguments[0]).pointer for seen in fake.launches] == [0x10000, 0x50000, 0x10000]
 
 
 def test_one_template_serves_arrays_at_all_addresses(driver, fake):
     gemm = tiled(driver)
     _, *lie = places_of([A, B, C])
-    template = gemm.template([A, B, C], FOUR, 0)
+    template = gemm.template([A, B, C], 1, SAME, 0)
     for at in ((0x10000, 0x20000, 0x30000), (0x50000, 0x60000, 0x70000)):
-        gemm.launch(template.at((at, *lie), [4]).frame)
+        assert template.launch((at, *lie), [4])
         seen = fake.launches[-1]
         assert [fake.map_of(argument).pointer for argument in seen.arguments[:2]] == list(at[:2])
         assert seen.words[2] == at[2]
@@ -407,11 +409,10 @@ def test_one_template_serves_arrays_at_all_addresses(driver, fake):
 
 def test_one_template_serves_arrays_of_all_sizes(driver, fake):
     gemm = tiled(driver)
-    shrunk = FOUR._replace(lines=("if g0 > 5: return None",), grid=("g0 + 2", "1", "1"), starts_early="g0 < 5")
-    template = gemm.template([A, B, C], shrunk, 0)
+    template = gemm.template([A, B, C], 1, lambda x: LaunchForm(x, (x[0] + 2, 1, 1), (x[0] <= 5,), x[0] < 5), 0)
     others = [array(0x50000, (1, 512)), array(0x60000, (512, 64), strides=(2, 2048)), array(0x70000, (1, 64), F32)]
-    assert template.at(places_of(others), [6]) is None
-    gemm.launch(template.at(places_of(others), [5]).frame)
+    assert not template.launch(places_of(others), [6])
+    assert template.launch(places_of(others), [5])
     (seen,) = fake.launches
     a, b = (fake.map_of(argument) for argument in seen.arguments[:2])
     assert (a.sizes, a.strides, b.sizes, b.strides) == ((512, 1), (1024,), (512, 64), (2048,))
@@ -782,10 +783,45 @@ def test_torch_and_cupy_must_agree_on_the_stream(monkeypatch, here_is, fake):
 # remembering --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch, here_is: Any, fake: FakeCuda) -> Any:
+@pytest.fixture(params=[True, False], ids=["by C functions", "by attributes"])
+def torch(monkeypatch: pytest.MonkeyPatch, here_is: Any, fake: FakeCuda, request: pytest.FixtureRequest) -> Any:
+    """Of which machine code can read the tensors, or Python must."""
     here_is(fake)
-    return install_torch(monkeypatch)
+    return install_torch(monkeypatch, has_table=request.param)
+
+
+class Lengths:
+    """The sizes of calls of a program whose arrays' shapes are known."""
+
+    def __init__(self, program: CudaProgram) -> None:
+        self.parameters = program.code.parameters
+        ranks, count = [len(p.shape) for p in self.parameters], len(program.given)
+        recorder = Recorder(sum(1 + 2 * rank for rank in ranks) + count)
+        arrays, numbers = placed_arrays(recorder.given, ranks), recorder.given[len(recorder.given) - count :]
+        for parameter, one in zip(self.parameters, arrays, strict=True):
+            recorder.want(*(length == n for length, n in zip(one.lengths, parameter.shape, strict=True)))
+        recorder.want(*apart(arrays, kinds_of(self.parameters)))
+        made, results = recorder.finished(lie_of(arrays), numbers, [1, *numbers])
+        self.look = CallLook(ranks, count, made, *results)
+
+    def __call__(self, arrays: Any, given: Any) -> SizedCall:
+        return SizedCall(given, tuple(given.values()), self.parameters)
+
+    def knows(self, seen: SeenCall, places: Any) -> bool:
+        return True
+
+
+def calling(program: CudaProgram) -> Callable[..., None]:
+    """What calls it with arrays, and a number where it takes one."""
+    takes = any(isinstance(slot, SymbolArgument | ScalarSlot) for slot in program.code.launch.slots)
+    program = CudaProgram(program.code, given=(GivenNumber(0, "n", INDEX),) if takes else ())
+    lengths = Lengths(program)
+
+    def call(arrays: Any, numbers: Any = ()) -> None:
+        program.call(tuple(arrays), dict(zip("n", numbers, strict=False)), lengths)
+
+    call.program = program
+    return call
 
 
 def tensors(torch: Any, *at: int) -> list[Any]:
@@ -807,19 +843,17 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_call_that_differs_in_anything_is_prepared_afresh(torch, fake, change):
-    add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
-    add(given, [64])
-    add(given, [64])
-    assert len(add._prepared) == 1
+def test_arrays_that_change_between_calls_are_seen(torch, fake, change):
+    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    for _ in range(3):
+        add(given, [64])
     CHANGES[change](given, torch)
     if change in ("pointer", "stream", "strides"):
         add(given, [64])
-        assert fake.launches[2] != fake.launches[1] or change == "strides"
-        assert len(add._prepared) == 2
+        assert fake.launches[3] != fake.launches[2] or change == "strides"
     else:
         told(CallError, lambda: add(given, [64]))
-        assert len(fake.launches) == 2
+        assert len(fake.launches) == 3
 
 
 ELSEWHERE = (0x11000, 0x12000, 0x13000)
@@ -832,39 +866,43 @@ REFUSED = {name: change for name, change in CHANGES.items() if name not in ("poi
 
 
 def test_arrays_that_lie_as_others_did_are_not_looked_at_closely(torch, fake, monkeypatch):
-    add = CudaProgram(ADD_CODE)
+    add = calling(CudaProgram(ADD_CODE))
     add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
 
     def looked(*_):
         raise AssertionError("they were looked at")
 
     monkeypatch.setattr("tilewave.runtime.cuda.check_call", looked)
+    del torch.asked[:]
     add(tensors(torch, *ELSEWHERE), [64])
+    assert torch.asked == (["look"] * 3 + ["stream"] if hasattr(torch, "table") else ["raw"])
     assert fake.launches[1].words == (*ELSEWHERE, 64)
     assert replace(fake.launches[1], arguments=()) == replace(fake.launches[0], arguments=())
 
 
 @pytest.mark.parametrize("change", REFUSED)
 def test_arrays_elsewhere_that_differ_in_anything_are_looked_at_closely(torch, fake, change):
-    add, given = CudaProgram(ADD_CODE), tensors(torch, *ELSEWHERE)
+    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, *ELSEWHERE)
     add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
     REFUSED[change](given, torch)
-    assert told(CallError, lambda: add(given, [64])) == told(CallError, lambda: CudaProgram(ADD_CODE)(given, [64]))
+    assert told(CallError, lambda: add(given, [64])) == told(
+        CallError, lambda: calling(CudaProgram(ADD_CODE))(given, [64])
+    )
     assert len(fake.launches) == 1
 
 
 def test_arrays_elsewhere_run_on_the_stream_of_their_own_call(torch, fake):
-    add = CudaProgram(ADD_CODE)
+    add = calling(CudaProgram(ADD_CODE))
     add(tensors(torch, 0x1000, 0x2000, 0x3000), [64])
     torch.streams[0] = 7
     add(tensors(torch, *ELSEWHERE), [64])
     assert [seen.stream for seen in fake.launches] == [0, 7]
 
 
-def adding(*slots: Any) -> CudaProgram:
+def adding(*slots: Any) -> Callable[..., None]:
     """A program whose last parameter is another."""
     launch = replace(ADD_CODE.launch, slots=(Address(0), Address(1), Address(2), *slots))
-    return CudaProgram(replace(ADD_CODE, launch=launch, code=ADD.replace(b".u32 n", b".u64 n")))
+    return calling(CudaProgram(replace(ADD_CODE, launch=launch, code=ADD.replace(b".u32 n", b".u64 n"))))
 
 
 def test_arrays_elsewhere_have_their_own_strides(torch, fake):
@@ -895,53 +933,65 @@ def test_arrays_elsewhere_in_a_graph_have_scratch_memory_of_their_own(torch, fak
     assert run == again != recorded
 
 
-def test_no_more_kinds_of_calls_are_remembered_than_calls(torch, fake, monkeypatch):
+def test_a_program_forgets_before_its_kinds_of_calls_pile_up(torch, fake, monkeypatch):
     monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 3)
-    add = CudaProgram(ADD_CODE)
-    for number in range(10):
-        add(tensors(torch, 0x1000, 0x2000, 0x3000), [number])
-        assert len(add._prepared) <= 3 and len(add._templates) <= 3
-    assert [seen.words[3] for seen in fake.launches] == list(range(10))
+    add = calling(CudaProgram(ADD_CODE))
+    for stream in (*range(10), *range(10)):
+        torch.streams[0] = 0x100 + stream
+        add(tensors(torch, 0x1000, 0x2000, 0x3000), [stream])
+        assert len(add.program._kinds) <= 3 and len(add.program._launches) <= 3
+    assert [(seen.words[3], seen.stream - 0x100) for seen in fake.launches] == [(i, i) for i in range(10)] * 2
 
 
 def test_other_numbers_are_another_call(torch, fake):
-    add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
     for number in (64, 32, 64):
         add(given, [number])
     assert [seen.words[3] for seen in fake.launches] == [64, 32, 64]
 
 
-def test_a_program_forgets_before_its_calls_pile_up(torch, fake, monkeypatch):
-    monkeypatch.setattr("tilewave.runtime.cuda.KEPT_CALLS", 2)
-    add = CudaProgram(ADD_CODE)
-    for at in (1, 2, 3, 3):
-        add(tensors(torch, 0x10000 * at, 0x2000, 0x3000), [64])
-    assert len(add._prepared) == 1
-    assert [seen.words[0] // 0x10000 for seen in fake.launches] == [1, 2, 3, 3]
+def test_a_graph_is_recorded_with_arrays_seen_before(torch, fake):
+    """Machine code knows the launch, and not the memory of the graph."""
+    add = adding(ScratchMemory(256))
+    torch.streams[0] = 7
+    for recording in (0, 0, 1, 1, 2, 0):
+        fake.capturing = {7: recording} if recording else {}
+        add(tensors(torch, 0x1000, 0x2000, 0x3000))
+    run, again, first, same, second, after = (seen.words[3] for seen in fake.launches)
+    assert run == again == after and first == same and len({run, first, second}) == 3
 
 
-def test_a_launch_is_kept_when_its_arrays_come_again_and_its_memory_is_its_own(torch, fake):
-    add, given, others = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000), tensors(torch, *ELSEWHERE)
-    for arrays in (given, given, others, given, others, others, given):
-        add(arrays, [64])
-    first, second = (0x1000, 0x2000, 0x3000, 64), (*ELSEWHERE, 64)
-    assert [seen.words for seen in fake.launches] == [first, first, second, first, second, second, first]
-    kept = [prepared.frame.memory for prepared in add._prepared.values()]
-    (loaded,) = add._loaded.values()
-    assert len({id(memory) for memory in kept}) == 2 and not loaded.launcher.early.free, "the first was taken twice"
+@pytest.mark.parametrize("what", ["cuLaunchKernelEx", "cuCtxPushCurrent_v2"])
+def test_a_call_seen_before_that_fails_says_so_and_can_be_made_again(torch, fake, what):
+    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
+    for _ in range(2):
+        add(given, [64])
+    fake.failing[what] = 700
+    with pytest.raises(TargetError, match="add: cuLaunchKernelEx failed with CUDA_ERROR_ILLEGAL_ADDRESS"):
+        add(given, [64])
+    add(given, [64])
+    assert len(fake.launches) == 3
 
 
-def test_calls_with_arrays_that_never_come_again_share_one_memory(torch, fake):
-    add = CudaProgram(ADD_CODE)
-    for at in range(1, 20):
-        add(tensors(torch, 0x10000 * at, 0x10000 * at + 0x1000, 0x10000 * at + 0x2000), [64])
-    (loaded,) = add._loaded.values()
-    assert len(loaded.launcher.early.free) == 1
-    assert [seen.words[0] // 0x10000 for seen in fake.launches] == [*range(1, 20)]
+def test_threads_that_call_one_program_launch_their_own_arrays(torch, fake):
+    add = calling(CudaProgram(ADD_CODE))
+    torch.streams.update(dict.fromkeys(range(2), 0))
+
+    def calls(number: int) -> None:
+        for _ in range(40):
+            add(tensors(torch, *(0x100000 * number + 0x1000 * i for i in (1, 2, 3))), [number])
+
+    threads = [threading.Thread(target=calls, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sorted(seen.words for seen in fake.launches)
+    assert found == sorted([(*(0x100000 * n + 0x1000 * i for i in (1, 2, 3)), n) for n in range(1, 5)] * 40)
 
 
 def test_a_launch_that_fails_leaves_nothing_that_another_could_take(torch, fake):
-    add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
     add(given, [64])
     fake.failing["cuLaunchKernelEx"] = 700
     with pytest.raises(TargetError, match="cuLaunchKernelEx failed"):
@@ -950,41 +1000,24 @@ def test_a_launch_that_fails_leaves_nothing_that_another_could_take(torch, fake)
     assert [seen.words for seen in fake.launches] == [(0x1000, 0x2000, 0x3000, 64)] * 2
 
 
-def compiled(text: str, name: str, arguments: int) -> Any:
-    """A C function, as a driver would have it."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    engine = llvm.create_mcjit_compiler(
-        llvm.parse_assembly(text), llvm.Target.from_default_triple().create_target_machine()
-    )
-    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * arguments)(engine.get_function_address(name))
-    function.engine = engine
-    return function
-
-
-def with_a_driver_in_c(add: CudaProgram, context: int) -> CudaProgram:
-    """The program on a driver that costs nothing itself."""
-    launcher = add._loaded[0].launcher
-    launcher._launch = compiled("define i32 @launch(ptr %a, ptr %b, ptr %c, ptr %d) { ret i32 0 }", "launch", 4)
-    current = f"define i32 @current(ptr %a) {{ store i64 {context}, ptr %a\n ret i32 0 }}"
-    launcher._get_current = compiled(current, "current", 1)
-    return add
+OURS = str(Path(cuda_driver_module.__file__).parents[1])
 
 
 def test_a_call_that_was_made_before_costs_few_calls_of_python(torch, fake):
     """Calls are counted and not timed, so that a busy machine changes nothing."""
-    add, given = CudaProgram(ADD_CODE), tensors(torch, 0x1000, 0x2000, 0x3000)
+    add, given = calling(CudaProgram(ADD_CODE)), tensors(torch, 0x1000, 0x2000, 0x3000)
     for _ in range(2):
         add(given, [64])
-    with_a_driver_in_c(add, fake.context_of(0))
     counted: list[str] = []
 
     def count(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and "fake_array_libraries" not in frame.f_code.co_filename:
+        if event == "call" and OURS in frame.f_code.co_filename:
             counted.append(frame.f_code.co_name)
 
     sys.setprofile(count)
     add(given, [64])
     sys.setprofile(None)
-    assert counted.count("__call__") == 1
-    assert len(counted) <= 8, counted
+    if hasattr(torch, "table"):
+        assert [*dict.fromkeys(counted)] in (["call", "<listcomp>", "word"], ["call", "word"]), counted
+    else:
+        assert len(counted) <= 40, counted

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tilewave import *
+from tilewave import kernels as shipped
 from tilewave.errors import CoverageError, SavedKernelError
 
 M, N, K, WGM = sym.M, sym.N, sym.K, sym.WGM
@@ -149,3 +150,74 @@ def test_a_fact_that_was_damaged_is_refused(name, file):
     with pytest.raises(SavedKernelError) as caught:
         load(file)
     assert said in caught.value.what and caught.value.remedy == AGAIN
+
+
+# what is computed for a launch on a GPU -----------------------------------------------------------------------------
+
+HOSTILE = "__import__('pathlib').Path('was_here').touch()"
+
+
+@pytest.fixture(scope="module")
+def on_hopper(tmp_path_factory):
+    made = shipped.gemm((128, 128, 64), f16, tile=(64, 64, 32))
+    subs = {s: n for s, n in made.subs.items() if s.name not in "MNK"}
+    path = tmp_path_factory.mktemp("saved") / "gemm.tilewave"
+    wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel).save(path)
+    load(path)
+    return path.read_bytes()
+
+
+def in_text(old, new):
+    """Other words in what the first code computes at a launch."""
+
+    def change(head):
+        code = head["codes"][0]
+        assert old in code["launch"]
+        code["launch"] = code["launch"].replace(old, new)
+
+    return change
+
+
+def of_code(*path):
+    return lambda value: put(["codes", 0, *path], value)
+
+
+FORGED = {
+    "Python for a launch": of_code("launch")(HOSTILE),
+    "Python for an op": in_text("floor_div(", f"{HOSTILE}("),
+    "Python for a number": in_text("mul(%", f"mul({HOSTILE}, %"),
+    "Python for a size": in_text("%M", f"%{HOSTILE}"),
+    "an op that is no arithmetic": in_text("reciprocal(", "workgroup("),
+    "a number of millions of digits": in_text("const() {value = ", "const() {value = " + "9" * 100_000),
+    "no launch": of_code("launch")(""),
+    "Python for workgroups": of_code("workgroups")(HOSTILE),
+    "no workgroups": of_code("workgroups")(0),
+    "Python for an argument": of_code("arguments", 0, "name")(HOSTILE),
+    "an argument of another kind": of_code("arguments", 0, "kind")("code"),
+    "an axis that is not there": of_code("arguments", 1, "axis")(7),
+    "a map of another array": of_code("maps", 0, "name")("q"),
+    "a map along other axes": of_code("maps", 0, "axes")([0, 7]),
+    "a map of fewer axes": of_code("maps", 0, "axes")([0]),
+    "a box of more axes": of_code("maps", 0, "box")([8, 8, 8, 8, 8, 8]),
+    "a box of no elements": of_code("maps", 0, "box")([0, 64]),
+    "a box of many": of_code("maps", 0, "box")([1 << 40, 64]),
+    "an unknown swizzle": of_code("maps", 0, "swizzle_bytes")(1 << 40),
+    "no lanes": of_code("workgroup_size")(0),
+    "too many lanes": of_code("workgroup_size")(1 << 40),
+    "no cluster": of_code("cluster")(0),
+    "shared memory that no number tells": of_code("shared_bytes")(1 << 40),
+    "Python for a copy's launch": put(["copies", 0, "launch"], HOSTILE),
+    "a copy's argument": put(["copies", 0, "arguments", 0, "name"], HOSTILE),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_file_puts_nothing_into_a_launch(name, on_hopper, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "gemm.tilewave"
+    path.write_bytes(on_hopper)
+    resealed(path, FORGED[name])
+    with pytest.raises(SavedKernelError) as caught:
+        load(path)
+    assert caught.value.remedy == AGAIN
+    assert [*tmp_path.iterdir()] == [path]

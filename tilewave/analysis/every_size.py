@@ -21,6 +21,7 @@ from math import prod
 from tilewave.analysis.forms import Form, Forms, add, number, number_of, without
 from tilewave.forks import cached_property
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.host_program import Number
 from tilewave.ir.launch import MOST_OPEN, limits_of
 from tilewave.ir.ops import Gather, Launch, Loop, Read, Scatter, TileOf, While, Workgroup, Write, Yield
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
@@ -63,12 +64,10 @@ class EverySize:
         tiles = [_tiles(shape, written.window) for shape, written in zip(shapes, self.windows, strict=True)]
         return max(workgroups, *tiles) <= MOST_WORKGROUPS and (workgroups >= 1 or not any(tiles))
 
-    def surely(self, shapes: Sequence[Sequence[str]], symbols: Sequence[str], workgroups: str) -> str:
-        """When `holds_at` holds at any rate, as Python, for what the same numbers are called: tiles are no more than
-        elements."""
-        counts = [" * ".join(lengths) or "1" for lengths in shapes]
-        most = [f"{count} <= {MOST_WORKGROUPS}" for count in counts]
-        return " and ".join([f"1 <= {workgroups} <= {MOST_WORKGROUPS}", *most, *(f"{x} >= 1" for x in symbols)])
+    def surely(self, shapes: Sequence[Sequence[Number]], symbols: Sequence[Number], workgroups: Number) -> list[Number]:
+        """What `holds_at` holds by at any rate, for numbers that may be recorded: tiles are no more than elements."""
+        most = [prod(lengths) <= MOST_WORKGROUPS for lengths in shapes]
+        return [workgroups >= 1, workgroups <= MOST_WORKGROUPS, *most, *(x >= 1 for x in symbols)]
 
     @property
     def verdict(self) -> str:

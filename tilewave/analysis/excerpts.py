@@ -32,17 +32,22 @@ def excerpt(block: Block, wanted: Wanted) -> Block:
 
 def renamed(block: Block, name: Callable[[Value], Value]) -> Block:
     """The same program with other names for all that it makes."""
-    made = [*block.args, *(v for op in walk(block) for v in (*op.results, *(a for b in op.blocks for a in b.args)))]
-    return _renamed(block, {v: name(v) for v in made})
+    return _renamed(block, {v: name(v) for v in made_in(block)})
+
+
+def made_in(block: Block) -> list[Value]:
+    """All that has a name in it."""
+    return [*block.args, *(v for op in walk(block) for v in (*op.results, *(a for b in op.blocks for a in b.args)))]
 
 
 def _renamed(block: Block, new: Mapping[Value, Value]) -> Block:
-    ops = []
-    for op in block.ops:
-        blocks: dict[str, Any] = {part: _renamed(inner, new) for part, inner in op.parts() if isinstance(inner, Block)}
-        plain = substitute(op, new)
-        ops.append(replace(plain, results=tuple(new[v] for v in op.results), **blocks))
-    return Block(tuple(new[v] for v in block.args), tuple(ops))
+    return Block(tuple(new[v] for v in block.args), tuple(renamed_op(op, new) for op in block.ops))
+
+
+def renamed_op(op: Op, new: Mapping[Value, Value]) -> Op:
+    """An op with other names for what it takes, and for all that it makes."""
+    blocks: dict[str, Any] = {part: _renamed(inner, new) for part, inner in op.parts() if isinstance(inner, Block)}
+    return replace(substitute(op, new), results=tuple(new[v] for v in op.results), **blocks)
 
 
 def _has(op: Op, wanted: Wanted) -> bool:

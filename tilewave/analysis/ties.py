@@ -146,6 +146,10 @@ class Ties:
                 self.one_way(x, op.result, lambda s: part_of(s, op))
             case Broadcast(x, axes):
                 self.one_way(op.result, x, lambda s: tuple(layout.along(axes)[0] for layout in s))
+                if _only_adds_axes(op):
+                    self.one_way(
+                        x, op.result, lambda s: tuple(layout.spread_over(axes, op.result.type.rank) for layout in s)
+                    )
             case Elementwise():
                 self.tie_all((*op.results, *op.operands))
             case Reduce(x) if isinstance(op.result.type, Tile):
@@ -166,6 +170,11 @@ class Ties:
 
     def one_way(self, one: Value, other: Value, passed: Passed) -> None:
         self.ties.setdefault(one, []).append((other, passed))
+
+
+def _only_adds_axes(op: Broadcast) -> bool:
+    """Whether nothing is repeated: all further axes are 1 long."""
+    return prod(op.result.type.shape) == prod(op.x.type.shape)
 
 
 def part_of(spread: TileLayouts, op: Part) -> TileLayouts | None:

@@ -12,6 +12,7 @@ from tilewave.analysis.seen_sizes import Key, SeenSizes
 from tilewave.errors import AccessError, CoverageError
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel
+from tilewave.ir.host_program import Number
 from tilewave.ir.launch import HostLaunch, Picked, bind, numbers_of, open_sizes, picked
 from tilewave.ir.types import INDEX_SCALAR, Memory
 
@@ -44,8 +45,8 @@ class Verdicts:
         written, positive = self._looked_for
         return self.proof.holds_at(written(shapes), positive(numbers), workgroups)
 
-    def surely(self, workgroups: str, numbers: Sequence[str], shapes: Sequence[Sequence[str]]) -> str:
-        """When a kernel that is proved is right at any rate, as Python, for what the same numbers are called."""
+    def surely(self, workgroups: Number, numbers: Sequence[Number], shapes: Sequence[Sequence[Number]]) -> list[Number]:
+        """What must hold for a kernel that is proved to be right at any rate, for numbers that may be recorded."""
         written, positive = self._looked_for
         return self.proof.surely(written(shapes), positive(numbers), workgroups)
 

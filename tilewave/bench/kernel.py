@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,8 @@ from tilewave.compile import Compiled, grid_of
 from tilewave.errors import TilewaveError
 from tilewave.runtime.arrays import Parameter
 
+NONE: Mapping[str, float] = {}
+
 
 @dataclass(frozen=True)
 class KernelSettings:
@@ -36,6 +38,8 @@ class KernelSettings:
     """Of a GPU; a CPU has its own."""
     check_seconds: float | None = None
     """That the interpreter may take for each kernel, about; without it, a few."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """That kernels take at the call."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,11 @@ def measure_kernels(
     kernels: Mapping[str, Compiled], settings: KernelSettings, advance: Advance = lambda: None
 ) -> KernelReport:
     """Check and time kernels that take the same arguments; the first is what the others are compared with."""
-    before, first = load(), _alike(kernels)
+    before, first = load(), _alike(kernels, settings.numbers)
     device, arrays = device_of(first), make_arguments(first, settings.seed)
     inputs = [device.put(x, p.dtype) for x, p in zip(arrays, first.parameters, strict=True)]
-    found = [_contestant(name, kernel, inputs, arrays, device) for name, kernel in kernels.items()]
+    numbers = settings.numbers
+    found = [_contestant(name, kernel, inputs, arrays, device, numbers) for name, kernel in kernels.items()]
     compile_ahead(found)
     judge = _reference(first, arrays, settings)
     checked: list[Measured | LeftOut] = []
@@ -189,18 +194,18 @@ def measure_kernels(
 
 
 def _reference(kernel: Compiled, arrays: Sequence[Array], settings: KernelSettings) -> KernelReference:
-    return KernelReference.of(kernel, arrays, settings.seed, settings.check_seconds)
+    return KernelReference.of(kernel, arrays, settings.seed, settings.check_seconds, settings.numbers)
 
 
-def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
+def _alike(kernels: Mapping[str, Compiled], numbers: Mapping[str, float] = NONE) -> Compiled:
     """The first; an error where another takes other arguments, runs elsewhere, or waits for a number."""
     (first_name, first), *others = kernels.items()
     for name, kernel in kernels.items():
         if kernel.dynamic_symbols:
             told = f"{name} takes {', '.join(kernel.dynamic_symbols)} at the call"
             raise TilewaveError(told, remedy="to measure it, give them values in WaveCompileOptions(subs={…})")
-        if kernel.signature.dtypes:
-            told = f"{name} takes numbers at the call: {', '.join(kernel.signature.dtypes)}"
+        if missing := [number for number in kernel.signature.dtypes if number not in numbers]:
+            told = f"{name} takes numbers at the call: {', '.join(missing)}"
             raise TilewaveError(told, remedy="to measure it, write them as constants")
     for name, kernel in others:
         if signature(kernel) != signature(first):
@@ -216,7 +221,12 @@ def _alike(kernels: Mapping[str, Compiled]) -> Compiled:
 
 
 def _contestant(
-    name: str, kernel: Compiled, inputs: Sequence[Any], arrays: Sequence[Array], device: Device
+    name: str,
+    kernel: Compiled,
+    inputs: Sequence[Any],
+    arrays: Sequence[Array],
+    device: Device,
+    numbers: Mapping[str, float],
 ) -> Contestant:
     """It shares what is only read with the others, and has its own of what it writes."""
     held = [
@@ -225,7 +235,7 @@ def _contestant(
     ]
     writes = next(p.dtype for p in kernel.parameters if p.written)
     prepare = (lambda: kernel.code_object) if kernel.build is not None else tuple
-    return Contestant(name, partial(kernel, *held), held, writes, is_ours=True, prepare=prepare)
+    return Contestant(name, partial(kernel, *held, **numbers), held, writes, is_ours=True, prepare=prepare)
 
 
 def _checked(

@@ -16,7 +16,7 @@ workgroups are drawn, and it is said how many.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +35,9 @@ NUDGES = 2
 """Runs with inputs moved at random."""
 NUDGE = 2.0**-20
 """The share of itself by which an input moves: far above float64's digits, far below what curves."""
+
+
+NO_NUMBERS: Mapping[str, float] = {}
 
 
 def widened(kernel: Kernel) -> Kernel:
@@ -113,15 +116,21 @@ class KernelReference:
     of_workgroups: int
 
     @staticmethod
-    def of(compiled: Compiled, arrays: Sequence[Array], seed: int, seconds: float | None = None) -> KernelReference:
-        """`arrays` are the arguments before the call; they stay as they are."""
+    def of(
+        compiled: Compiled,
+        arrays: Sequence[Array],
+        seed: int,
+        seconds: float | None = None,
+        numbers: Mapping[str, float] = NO_NUMBERS,
+    ) -> KernelReference:
+        """`arrays` are the arguments before the call; they stay as they are. `numbers` stand beside them."""
         kernel, draw = compiled.kernel, np.random.default_rng(seed)
         limit = CHECK_SECONDS if seconds is None else seconds
-        chosen = _chosen(lambda some: _run(kernel, arrays, some), kernel.workgroup_count, draw, limit)
-        own = _run(kernel, arrays, chosen)
+        chosen = _chosen(lambda some: _run(kernel, arrays, some, numbers), kernel.workgroup_count, draw, limit)
+        own = _run(kernel, arrays, chosen, numbers)
         wide_kernel, inputs = widened(kernel), [_wide(x) for x in arrays]
-        wide = _run(wide_kernel, inputs, chosen)
-        nudged = [_run(wide_kernel, [_nudged(x, draw) for x in inputs], chosen) for _ in range(NUDGES)]
+        wide = _run(wide_kernel, inputs, chosen, numbers)
+        nudged = [_run(wide_kernel, [_nudged(x, draw) for x in inputs], chosen, numbers) for _ in range(NUDGES)]
         roundings, slack = rounding_error(kernel), float(casts_floats_to_integers(kernel))
         made = []
         for at, parameter in enumerate(compiled.parameters):
@@ -160,9 +169,9 @@ def _chosen(run: Callable[[list[int]], object], count: int, draw: np.random.Gene
     return sorted(order[: max(1, int(limit / max(seconds, 1e-9)))])
 
 
-def _run(kernel: Kernel, arrays: Sequence[Array], workgroups: list[int]) -> list[Array]:
+def _run(kernel: Kernel, arrays: Sequence[Array], workgroups: list[int], numbers: Mapping[str, float]) -> list[Array]:
     made = [x.copy() for x in arrays]
-    interpret(kernel, made, {}, workgroups)
+    interpret(kernel, made, numbers, workgroups)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from tilewave.bench.devices import device_of
 from tilewave.bench.kernel import KernelSettings, measure_kernels
 from tilewave.bench.rounds import Rounds
-from tilewave.compile import Compiled, WaveCompileOptions, wave_compile
+from tilewave.compile import MOST_TRIED, Compiled, WaveCompileOptions, as_chosen, wave_compile
+from tilewave.emulator.findings import UnsupportedCode
 from tilewave.errors import TargetError, TilewaveError
 from tilewave.lang.kernel import WaveKernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
@@ -23,6 +25,8 @@ from tilewave.tune.store import DIRECTORY
 from tilewave.tune.tune import Tune
 
 ROUNDS = 9
+ANY_NUMBER = 1.0
+"""That a kernel is given where it takes numbers at the call: how long it takes does not hang on them."""
 CHECK_SECONDS = 0.5
 """For each point: what the interpreter may take to see whether it is right."""
 
@@ -45,7 +49,9 @@ class PointTimer:
             except TilewaveError as error:
                 why[point.text] = _line(error)
         if made:
-            settings = KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS)
+            dtypes = {name: dtype for one in made.values() for name, dtype in one.signature.dtypes.items()}
+            numbers = {name: ANY_NUMBER if dtype.is_float else int(ANY_NUMBER) for name, dtype in dtypes.items()}
+            settings = KernelSettings(rounds=self.rounds, check_seconds=CHECK_SECONDS, numbers=numbers)
             report = measure_kernels(made, settings)
             why |= {one.contestant: one.why for one in report.left_out}
             why |= {one.name: "its result is wrong" for one in report.kernels if not one.accuracy.passed}
@@ -54,23 +60,36 @@ class PointTimer:
 
     def why_not(self) -> str:
         """Why nothing can be timed here, and what is known instead; nothing where it can."""
-        found = self.open_tiles.predicted({})
-        if not found:
+        first = self.first_compiled()
+        if first is None:
             return ""
-        first = self.compiled(found[0])
         try:
             device_of(first)
         except TargetError as error:
-            counted = ""
-            if first.build.emulated is not None:
-                each = first.loop_statistics.instructions_per_matrix
-                counted = f"; its K loop has {each:.2f} instructions for each matrix instruction"
-            return f"by the model alone: {_line(error)}{counted}"
+            return f"by the model alone: {_line(error)}{_counted(first)}"
         return ""
 
+    def first_compiled(self) -> Compiled | None:
+        """The best predicted point that the compiler takes."""
+        for point in self.open_tiles.predicted({})[:MOST_TRIED]:
+            with suppress(TilewaveError):
+                return self.compiled(point)
+        return None
+
     def compiled(self, point: TileChoice) -> Compiled:
-        options = replace(self.options, subs={**self.options.subs, **point.point}, tune=None)
-        return wave_compile(options, self.open_tiles.decided(point))
+        return wave_compile(as_chosen(self.options, point), self.open_tiles.decided(point))
+
+
+def _counted(compiled: Compiled) -> str:
+    """What machine code tells that cannot run here."""
+    if compiled.build.emulated is None:
+        return ""
+    try:
+        each = compiled.loop_statistics.instructions_per_matrix
+    except UnsupportedCode:  # it multiplies nothing
+        found = compiled.build.figures
+        return f"; each lane takes {found['registers']} registers, so {found['waves_per_unit']} waves share a unit"
+    return f"; its K loop has {each:.2f} instructions for each matrix instruction"
 
 
 def tune(

@@ -40,7 +40,7 @@ PACKAGES = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One line: what was looked for, what was found, and what it is for."""
 
     what: str
@@ -65,7 +65,7 @@ def doctor_command(as_json: Annotated[bool, typer.Option("--json", help="For mac
             console.print(Text(f"missing: {one.what}, {one.purpose}"), soft_wrap=True)
 
 
-def _report(findings: list[Finding], packages: list[Finding]) -> dict[str, Any]:
+def _report(findings: list[Diagnosis], packages: list[Diagnosis]) -> dict[str, Any]:
     return {
         "tilewave": __version__,
         "python": platform.python_version(),
@@ -78,22 +78,22 @@ def _report(findings: list[Finding], packages: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _print(console: Console, title: str, findings: list[Finding]) -> None:
+def _print(console: Console, title: str, findings: list[Diagnosis]) -> None:
     rows = [(one.what, one.found, one.purpose) for one in findings]
     print_table(console, (*names(title), *words("", "for")), rows)
 
 
-def _machine() -> list[Finding]:
+def _machine() -> list[Diagnosis]:
     try:
         instructions = host_instruction_set().name
     except TilewaveError as error:
         instructions = error.what
     threads = f"{default_threads()} (TILEWAVE_NUM_THREADS), of {_cores()} cores"
     return [
-        Finding("processor", this_cpu().device, "kernels on the CPU"),
-        Finding("instruction set", instructions, "the best of it that tilewave writes code for"),
-        Finding("threads", threads, "workgroups on the CPU at the same time"),
-        Finding("kernels run on", target_here(), "where neither arrays nor TILEWAVE_TARGET say it"),
+        Diagnosis("processor", this_cpu().device, "kernels on the CPU"),
+        Diagnosis("instruction set", instructions, "the best of it that tilewave writes code for"),
+        Diagnosis("threads", threads, "workgroups on the CPU at the same time"),
+        Diagnosis("kernels run on", target_here(), "where neither arrays nor TILEWAVE_TARGET say it"),
     ]
 
 
@@ -101,9 +101,9 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _devices() -> list[Finding]:
+def _devices() -> list[Diagnosis]:
     """The GPUs of each vendor whose code can be compiled; those are found once, however many chips a vendor has."""
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     seen: set[str] = set()
     for target in TARGETS.values():
         if not target.device or not (driver := target.driver()) or target.device in seen:
@@ -114,25 +114,25 @@ def _devices() -> list[Finding]:
         for number in range(count):
             able = [t.name for t in TARGETS.values() if t.device == target.device and t.runs_on(number)]
             code = f"runs code for {', '.join(able)}" if able else f"no code for it: the chips are {chips}"
-            found.append(Finding(f"{target.device}:{number}", f"{target.device_name(number)}, {driver}", code))
+            found.append(Diagnosis(f"{target.device}:{number}", f"{target.device_name(number)}, {driver}", code))
         if not count:
             purpose = f"running kernels for {chips}; compiling, simulating and interpreting them needs no card"
-            found.append(Finding(target.device, f"none: {driver}", purpose, is_here=False))
+            found.append(Diagnosis(target.device, f"none: {driver}", purpose, is_here=False))
     return found
 
 
-def _cache() -> list[Finding]:
+def _cache() -> list[Diagnosis]:
     purpose = "compiled code, for the next process (TILEWAVE_CACHE_DIR, TILEWAVE_CACHE_BYTES)"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", CacheUnavailable)
         directory = default_directory()
     if directory is None:
         why = str(told[0].message) if told else "off"
-        return [Finding("cache", why, purpose, is_here=False)]
-    return [Finding("cache", f"{directory}: {size(held_bytes(directory))} of {size(default_limit_bytes())}", purpose)]
+        return [Diagnosis("cache", why, purpose, is_here=False)]
+    return [Diagnosis("cache", f"{directory}: {size(held_bytes(directory))} of {size(default_limit_bytes())}", purpose)]
 
 
-def _tools() -> list[Finding]:
+def _tools() -> list[Diagnosis]:
     try:
         objdump = find_objdump()
     except TilewaveError:
@@ -142,11 +142,11 @@ def _tools() -> list[Finding]:
         "ptxas": (ptxas(), "registers and spills of NVIDIA code without a card"),
         "chromium": (shutil.which("chromium") or "", "tests of pages in a browser; pages open in any"),
     }
-    return [Finding(name, path or "not here", purpose, is_here=bool(path)) for name, (path, purpose) in tools.items()]
+    return [Diagnosis(name, path or "not here", purpose, is_here=bool(path)) for name, (path, purpose) in tools.items()]
 
 
-def _package(name: str, purpose: str) -> Finding:
+def _package(name: str, purpose: str) -> Diagnosis:
     try:
-        return Finding(name, importlib.metadata.version(name), purpose)
+        return Diagnosis(name, importlib.metadata.version(name), purpose)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "not here", purpose, is_here=False)
+        return Diagnosis(name, "not here", purpose, is_here=False)

@@ -13,7 +13,7 @@ from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
 from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError
-from tilewave.explore.choice import Choice
+from tilewave.explore.choice import ExplorerChoice
 from tilewave.explore.explorer import Explorer
 from tilewave.explore.kernels import Explored, ExploredFile, ExploredGemm
 from tilewave.explore.page import Page
@@ -21,7 +21,7 @@ from tilewave.explore.server import ExplorerServer
 from tilewave.machine import MACHINES, find_or_load
 from tilewave.view.save import save
 
-USUAL = Choice()
+USUAL = ExplorerChoice()
 PORT = 8765
 
 KernelFile = Annotated[
@@ -81,13 +81,13 @@ def explore_command(
     machines = {**MACHINES, chip.name: chip}
     if file is not None:
         refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
-        start = Choice(kernel=kernel, sizes=",".join(sizes or ()), **facts)
+        start = ExplorerChoice(kernel=kernel, sizes=",".join(sizes or ()), **facts)
         explorer = Explorer(_of_file(file, start), start, machines, lambda: file.stat().st_mtime_ns)
     else:
         refuse_given(
             context, ("sizes", "kernel"), "has no effect without a file", "write --shape MxNxK and --tile MxNxK"
         )
-        start = Choice(shape=shape, tile=tile, dtype=dtype, workgroups=str(workgroups or ""), **facts)
+        start = ExplorerChoice(shape=shape, tile=tile, dtype=dtype, workgroups=str(workgroups or ""), **facts)
         explorer = Explorer(ExploredGemm(), start, machines)
     if html is not None:
         save(html, Page.alone(explorer).html)
@@ -97,7 +97,7 @@ def explore_command(
     _serve(explorer, port, browser)
 
 
-def _of_file(file: Path, start: Choice) -> Explored:
+def _of_file(file: Path, start: ExplorerChoice) -> Explored:
     def load(sizes: str, order: str, target: str) -> Mapping[str, Compiled]:
         try:
             return named_kernels(fixed_in(file, parse_sizes([sizes]), "--set", target, order=order), "")

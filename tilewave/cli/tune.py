@@ -106,14 +106,16 @@ def _print(job: _Job, tuned: Tuned) -> None:
         console.print(f"  {line}", markup=False, soft_wrap=True)
     if tuned.tried:
         _print_tried(console, tuned)
+    for one in (one for one in tuned.tried if one.time.seconds is None):
+        console.print(f"{one.text} has no time: {one.time.why}", markup=False, soft_wrap=True)
 
 
 def _print_tried(console: Console, tuned: Tuned) -> None:
+    timed = [(one, one.time.seconds) for one in tuned.tried if one.time.seconds is not None]
     rows = []
-    for one in tuned.tried[:SHOWN]:
-        time = one.time
-        measured = one.time.why if time.seconds is None else seconds_text(time.seconds)
-        rows.append((one.text, measured, seconds_text(time.spread), seconds_text(one.choice.prediction.seconds)))
-    if len(tuned.tried) > SHOWN:
-        rows.append((f"{len(tuned.tried) - SHOWN} more", "", "", ""))
+    for one, seconds in timed[:SHOWN]:
+        times = seconds, one.time.spread, one.choice.prediction.seconds
+        rows.append((one.text, *map(seconds_text, times)))
+    if len(timed) > SHOWN:
+        rows.append((f"{len(timed) - SHOWN} more", "", "", ""))
     print_table(console, (*names("Point"), *numbers("Time", "±", "Predicted")), rows, box=SQUARE)

@@ -18,7 +18,7 @@ class ExplorerError(TilewaveError):
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExplorerChoice:
     """What is explored. Each field is a text, as it stands in the page's address; empty: what is usual."""
 
     kernel: str = ""
@@ -49,7 +49,7 @@ class Choice:
     def texts(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def asked(self, given: Mapping[str, str]) -> Choice:
+    def asked(self, given: Mapping[str, str]) -> ExplorerChoice:
         """This choice with what an address says; a name that it does not have is refused."""
         known = self.texts
         for name in given:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewave.backend.targets import TARGETS
-from tilewave.explore.choice import Choice, ExplorerError
+from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.code import code_json, passes_json
 from tilewave.explore.kernels import Explored
 from tilewave.explore.launch import launch_json, machine_of
@@ -23,15 +23,15 @@ class Explorer:
     """What is explored, what is chosen at the start, and which machines can be chosen."""
 
     explored: Explored
-    start: Choice = field(default_factory=Choice)
+    start: ExplorerChoice = field(default_factory=ExplorerChoice)
     machines: Mapping[str, Machine] = field(default_factory=lambda: dict(MACHINES))
     fresh: Callable[[], object] = lambda: None
     """What answers depend on beside the choice: of a file, when it was written."""
-    kept: dict[tuple[str, Choice, object], dict[str, Any]] = field(default_factory=dict)
+    kept: dict[tuple[str, ExplorerChoice, object], dict[str, Any]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """A file is run, and a kernel compiled, by one thread at a time."""
 
-    def answer(self, question: str, choice: Choice) -> dict[str, Any]:
+    def answer(self, question: str, choice: ExplorerChoice) -> dict[str, Any]:
         """One of QUESTIONS, answered; TilewaveError where the choice cannot be."""
         with self.lock:
             key = question, choice, self.fresh()
@@ -41,16 +41,16 @@ class Explorer:
                 self.kept[key] = QUESTIONS[question](self, choice)
             return self.kept[key]
 
-    def launch(self, choice: Choice) -> dict[str, Any]:
+    def launch(self, choice: ExplorerChoice) -> dict[str, Any]:
         return launch_json(self.explored, choice, machine_of(choice, self.machines))
 
-    def passes(self, choice: Choice) -> dict[str, Any]:
+    def passes(self, choice: ExplorerChoice) -> dict[str, Any]:
         return passes_json(self._compiled(choice))
 
-    def code(self, choice: Choice) -> dict[str, Any]:
+    def code(self, choice: ExplorerChoice) -> dict[str, Any]:
         return code_json(self._compiled(choice))
 
-    def _compiled(self, choice: Choice) -> Any:
+    def _compiled(self, choice: ExplorerChoice) -> Any:
         target = choice.target or machine_of(choice, self.machines).target
         if target not in self.targets:
             raise ExplorerError(f"no target is called {target!r}", remedy=f"there are {', '.join(self.targets)}")
@@ -71,7 +71,7 @@ class Explorer:
         }
 
 
-QUESTIONS: dict[str, Callable[[Explorer, Choice], dict[str, Any]]] = {
+QUESTIONS: dict[str, Callable[[Explorer, ExplorerChoice], dict[str, Any]]] = {
     "launch": Explorer.launch,
     "passes": Explorer.passes,
     "code": Explorer.code,

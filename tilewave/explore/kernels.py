@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tilewave.backend.targets import DEFAULT_TARGET
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
-from tilewave.explore.choice import Choice, ExplorerError
+from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.tiles import want_drawable
 from tilewave.ir.types import DTYPES
 from tilewave.kernels import GemmKernel, accumulator
@@ -32,10 +32,10 @@ class Explored(Protocol):
     def kernels(self) -> tuple[str, ...]:
         """By name; none where there is nothing to choose among."""
 
-    def compiled(self, choice: Choice, order: str, target: str) -> Compiled:
+    def compiled(self, choice: ExplorerChoice, order: str, target: str) -> Compiled:
         """The chosen kernel with an order of tiles, for a target."""
 
-    def run(self, choice: Choice, order: str, machine: Machine) -> tuple[SimulatedRun, Any]:
+    def run(self, choice: ExplorerChoice, order: str, machine: Machine) -> tuple[SimulatedRun, Any]:
         """The launch simulated, and what it is a launch of."""
 
 
@@ -44,7 +44,7 @@ class ExploredGemm:
 
     kernels: tuple[str, ...] = ()
 
-    def compiled(self, choice: Choice, order: str, target: str) -> Compiled:
+    def compiled(self, choice: ExplorerChoice, order: str, target: str) -> Compiled:
         problem = gemm_of(choice)
         dtypes = problem.element, accumulator(problem.element), problem.written
         kernel = _gemm_file()["kernel"](*dtypes, order or LINEAR, problem.workgroups)
@@ -52,7 +52,7 @@ class ExploredGemm:
         schedule = SchedulingType.PREFETCH
         return wave_compile(WaveCompileOptions(subs=made.subs, target=target, schedule=schedule), kernel)
 
-    def run(self, choice: Choice, order: str, machine: Machine) -> tuple[SimulatedRun, Gemm]:
+    def run(self, choice: ExplorerChoice, order: str, machine: Machine) -> tuple[SimulatedRun, Gemm]:
         problem = gemm_of(choice)
         want_drawable(problem.grid.size)
         return run(problem, machine, order or LINEAR), problem
@@ -65,7 +65,7 @@ def _gemm_file() -> dict[str, Any]:
         return runpy.run_path(str(path), run_name="gemm")
 
 
-def gemm_of(choice: Choice) -> Gemm:
+def gemm_of(choice: ExplorerChoice) -> Gemm:
     """The GEMM of a choice, as the simulator takes it."""
     m, n, k = (extent.value for extent in parse_extents(choice.shape, "a shape", ("M", "N", "K"), "4096x4096x4096"))
     tile = (extent.value for extent in parse_extents(choice.tile, "a tile", ("M", "N", "K"), "128x256x64"))
@@ -95,14 +95,14 @@ class ExploredFile:
     kernels: tuple[str, ...]
     load: Load
 
-    def compiled(self, choice: Choice, order: str, target: str) -> Compiled:
+    def compiled(self, choice: ExplorerChoice, order: str, target: str) -> Compiled:
         name = choice.kernel or self.kernels[0]
         found = self.load(choice.sizes, order, target)
         if name not in found:
             raise ExplorerError(f"the file has no kernel {name!r}", remedy=f"it has {', '.join(found)}")
         return found[name]
 
-    def run(self, choice: Choice, order: str, machine: Machine) -> tuple[SimulatedRun, Compiled]:
+    def run(self, choice: ExplorerChoice, order: str, machine: Machine) -> tuple[SimulatedRun, Compiled]:
         compiled = self.compiled(choice, order, DEFAULT_TARGET)
         found = run(compiled, machine)
         return found.called(order) if order else found, compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewave.explore.choice import Choice, ExplorerError
+from tilewave.explore.choice import ExplorerChoice, ExplorerError
 from tilewave.explore.kernels import Explored
 from tilewave.explore.tiles import tiles_of
 from tilewave.machine import Machine
@@ -17,14 +17,14 @@ from tilewave.view.time_bars import time_bars
 from tilewave.view.traffic import over_time, per_xcd
 
 
-def machine_of(choice: Choice, machines: Mapping[str, Machine]) -> Machine:
+def machine_of(choice: ExplorerChoice, machines: Mapping[str, Machine]) -> Machine:
     """One of those that the page offers, by name: an address never names a file."""
     if choice.machine not in machines:
         raise ExplorerError(f"no machine is called {choice.machine!r}", remedy=f"there are {', '.join(machines)}")
     return machines[choice.machine]
 
 
-def launch_json(explored: Explored, choice: Choice, machine: Machine) -> dict[str, Any]:
+def launch_json(explored: Explored, choice: ExplorerChoice, machine: Machine) -> dict[str, Any]:
     """Everything that the page shows of one order, or of two."""
     found = [explored.run(choice, order, machine) for order in choice.orders]
     runs = [one for one, _ in found]

@@ -17,7 +17,7 @@ from tilewave.interp.arithmetic import Array
 from tilewave.interp.clocks import BEFORE, Clocks
 from tilewave.interp.tiles import TrackedMemory, poison_of
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import CopyAsyncChunks
+from tilewave.ir.ops import CopyAsyncChunks, GroupProduct
 from tilewave.ir.overlays import NONE, meeting
 from tilewave.ir.types import Memory
 
@@ -42,7 +42,14 @@ class WaveAccess(NamedTuple):
     @property
     def who(self) -> str:
         wave = self.name or f"wave {self.wave}"
-        return f"the copy of {wave}" if self.copied else wave
+        return f"the {self.what} of {wave}" if self.copied else wave
+
+    @property
+    def what(self) -> str:
+        """What the machine does for the wave, or the wave itself."""
+        if not self.copied:
+            return self.verb
+        return "product" if isinstance(self.op, GroupProduct) else "copy"
 
 
 class Race(InterpreterError):
@@ -255,13 +262,12 @@ class LaneMemory:
                 loc=second.op.loc,
                 remedy=f"the copy stands at {first.op.loc}; {missing}",
             )
-        link = "await" if first.copied else "barrier"
+        article, link = ("an", "await") if first.copied else ("a", "barrier")
         over = "" if first.copied or self.buffer is None else " over global memory"
-        noun = "copy" if first.copied else first.verb
         return Race(
             f"{second.who} {second.verb}s {at}, which {first.who} {PAST[first.verb]} with no {link} between",
             loc=second.op.loc,
-            remedy=f"the {noun} stands at {first.op.loc}; a{'n' * first.copied} {link}{over} must stand between them",
+            remedy=f"the {first.what} stands at {first.op.loc}; {article} {link}{over} must stand between them",
         )
 
 

@@ -72,7 +72,7 @@ MOST_ROUNDS = 1 << 20
 
 
 def interpret(
-    kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int], order: Iterable[int] | None = None
+    kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float], order: Iterable[int] | None = None
 ) -> None:
     """Run every workgroup, in launch order or in the one given; what they write is kept if all is well."""
     state = _Interpreter(kernel, arrays, symbols)
@@ -102,7 +102,7 @@ class TrackedMemory:
 class InterpretedCall:
     """The arguments of a call while a kernel runs, and which workgroup touched which element of what it writes."""
 
-    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
+    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float]) -> None:
         self.kernel = kernel
         self.workgroup = 0
         self.starts_early = any(isinstance(op, AwaitEarlier) for op in walk(kernel.body))
@@ -178,7 +178,7 @@ class InterpretedCall:
 
 
 class _Interpreter(InterpretedCall):
-    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, int]) -> None:
+    def __init__(self, kernel: Kernel, arrays: Sequence[Array], symbols: Mapping[str, float]) -> None:
         super().__init__(kernel, arrays, symbols)
         self.packed: dict[Value, TrackedMemory] = {}
         self.on_the_way: list[Arriving] = []

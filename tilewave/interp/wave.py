@@ -15,7 +15,7 @@ from tilewave.errors import EndlessLoop
 from tilewave.interp import tiles as interp
 from tilewave.interp.arithmetic import Array, constant, elementwise, multiply, without_last_bits
 from tilewave.interp.copies import AsynchronousMeaning
-from tilewave.interp.memory import LaneMemory
+from tilewave.interp.memory import LaneMemory, WaveAccess
 from tilewave.interp.positions import Elements, OutsideMemory, RegisterOffsets, by_lane, elements_at, in_a_row, strides
 from tilewave.interp.reductions import combined, reduced_along
 from tilewave.interp.tiles import spread
@@ -30,6 +30,7 @@ from tilewave.ir.ops import (
     AwaitAsync,
     AwaitAsyncOut,
     AwaitEarlier,
+    AwaitProducts,
     Barrier,
     Below,
     Broadcast,
@@ -101,6 +102,8 @@ class WaveRun(AsynchronousMeaning):
         self.stretch = WITHOUT_END
         """How many more memory accesses until another wave may run."""
         self.has_ended = False
+        self.begun: list[tuple[Value, int]] = []
+        """Sums of products that are under way, in the order in which they were begun, and when they are over."""
 
     @property
     def can_run(self) -> bool:
@@ -262,14 +265,32 @@ class WaveRun(AsynchronousMeaning):
 
     def matrix_shared(self, op: MatrixShared) -> Array:
         own = np.arange(0, op.shape[0], GROUP_ROWS)[:, None] + 16 * (self.number % GROUP) + np.arange(16)
-        return self.group_product(op, self.take_operand(op, 0, own.reshape(-1)))
+        reading = self.reading(op)
+        return self.group_product(op, reading, self.take_operand(op, reading, 0, own.reshape(-1)))
 
     def matrix_held(self, op: MatrixHeld) -> Array:
-        return self.group_product(op, GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
+        return self.group_product(op, self.reading(op), GroupFragment(op.shape[2]).from_sums(self.every_lane(op.a)))
 
-    def group_product(self, op: GroupProduct, a: Array) -> Array:
+    def reading(self, op: GroupProduct) -> WaveAccess:
+        """What a product does to its operands: at once, or up to where it is awaited."""
+        if not op.later:
+            return self.access(op, "read")
+        segment = self.state.ledger.clocks.new_segment()
+        self.begun.append((op.result, segment))
+        return self.access(op, "read", segment)
+
+    def await_products(self, op: AwaitProducts) -> Array:
+        over = self.begun[: max(0, len(self.begun) - op.pending)]
+        if any(v == op.sums for v, _ in self.begun[len(over) :]):
+            self.fail(op, f"{op.sums} is among the last {op.pending} products, which may still be under way")
+        self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
+        self.begun = self.begun[len(over) :]
+        sums: Array = self.env[op.sums]
+        return sums
+
+    def group_product(self, op: GroupProduct, reading: WaveAccess, a: Array) -> Array:
         """With the rows of `a` that are this wave's own."""
-        b = self.take_operand(op, 1, np.arange(op.shape[1]))
+        b = self.take_operand(op, reading, 1, np.arange(op.shape[1]))
         a, b = (without_last_bits(x, op.ignored_bits) for x in (a, b))
         fragment = GroupFragment(op.shape[2])
         acc = self.every_lane(op.acc)
@@ -277,14 +298,16 @@ class WaveRun(AsynchronousMeaning):
             acc = np.zeros_like(acc)
         return fragment.to_sums(multiply(a, b, fragment.from_sums(acc)))
 
-    def take_operand(self, op: GroupProduct, side: int, rows: Array) -> Array:
+    def take_operand(self, op: GroupProduct, reading: WaveAccess, side: int, rows: Array) -> Array:
         """The rows of a factor, each along its depth."""
         (memory, at), depth, batch = op.factor(side), op.shape[-1], op.acc.type.shape[:-4]
         if side not in op.turned:
-            return self.take_rows(op, memory, at, (*batch, rows, depth))
-        return np.swapaxes(self.take_rows(op, memory, at, (*batch, depth, rows)), -1, -2)
+            return self.take_rows(op, reading, memory, at, (*batch, rows, depth))
+        return np.swapaxes(self.take_rows(op, reading, memory, at, (*batch, depth, rows)), -1, -2)
 
-    def take_rows(self, op: Op, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]) -> Array:
+    def take_rows(
+        self, op: Op, reading: WaveAccess, shared: Value, at: tuple[Value, ...], box: tuple[Any, ...]
+    ) -> Array:
         """A part of a shared memory; `box` says how far it reaches along the last axes, or which rows it takes."""
         memory: LaneMemory = self.env[shared]
         first = [self.uniform(op, v) for v in at]
@@ -296,7 +319,7 @@ class WaveRun(AsynchronousMeaning):
                 self.fail(op, f"wave {self.number} multiplies {memory.name}[{where}], outside {shared.type}")
         steps = zip(np.ix_(*along), strides(memory.shape), strict=True)
         flat = sum((p * step for p, step in steps), np.zeros(1, np.int64))
-        self.state.note_read(memory, self.access(op, "read"), flat.reshape(-1))
+        self.state.note_read(memory, reading, flat.reshape(-1))
         return memory.data.take(flat.reshape([len(e) for e in extents[-len(box) :]]))
 
     def every_lane(self, value: Value) -> Array:
@@ -408,8 +431,11 @@ class WaveRun(AsynchronousMeaning):
 
     def loop(self, op: Loop) -> Running:
         carried = tuple(self.env[v] for v in op.init)
-        for i in range(self.uniform(op, op.trips)):
+        rounds = self.uniform(op, op.trips)
+        for i in range(rounds):
             carried = yield from self.block(op.body, i, *carried, round=i)
+        if rounds == 0:
+            self.state.leave_out(op)
         return carried
 
     def loop_while(self, op: While) -> Running:
@@ -465,6 +491,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
     MatrixHeld: WaveRun.matrix_held,
+    AwaitProducts: WaveRun.await_products,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
     Load: WaveRun.load,

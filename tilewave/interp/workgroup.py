@@ -13,7 +13,8 @@ from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.signals import SignalArray
 from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import Barrier, ClusterBarrier, Meet
+from tilewave.ir.ops import Barrier, ClusterBarrier, Loop, Meet
+from tilewave.ir.rewrite import walk
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class WorkgroupState:
         self.number, self.rank, self.waves, self.lanes = number, rank, waves, lanes
         self.ledger = cluster.ledger
         self.allocations: dict[Value, LaneMemory] = {}
+        self.left_out: set[int] = set()
+        """Loops that took no round, by their identities."""
         self.signals: dict[Value, SignalArray] = {}
         self.at_barrier: dict[int, Op] = {}
 
@@ -137,6 +140,14 @@ class WorkgroupState:
         if value not in self.allocations:
             self.allocations[value] = memory.overlaid(under, value)
         return self.allocations[value]
+
+    def leave_out(self, loop: Loop) -> None:
+        """It takes no round, which the sizes of a call may decide: what it would read is not written for nothing."""
+        if id(loop) not in self.left_out:
+            self.left_out.add(id(loop))
+            for value in {v for op in walk(loop.body) for v in op.read}:
+                if value in self.allocations:
+                    self.allocations[value].was_read = True
 
     def make_signals(self, op: Op, arrivals: int, wave: int, maker: int) -> SignalArray:
         """All waves come here, and one of them makes the signals."""

@@ -89,6 +89,9 @@ class Op:
     ends_blocks: ClassVar[bool] = False
     """Whether it says what its block gives, and nothing may follow it."""
 
+    awaits: ClassVar[bool] = False
+    """Whether it takes what is under way, and gives it when it is there."""
+
     results: tuple[Value, ...] = ()
     loc: Loc = field(default=NOWHERE, compare=False, repr=False)
 
@@ -113,6 +116,11 @@ class Op:
     def contracted(self) -> tuple[Axis, ...]:
         """The axes of operands whose elements depend on, or are combined with, others along them."""
         return ()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is only begun, and what it gives is there later: nobody but one who `awaits` it takes that."""
+        return False
 
     @property
     def read(self) -> tuple[Value, ...]:

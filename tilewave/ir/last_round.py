@@ -8,7 +8,8 @@ two tiles.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import isqrt
+
+from tilewave.ir.host_program import Number, bits, chosen, larger, power, quotient, remainder, root, rounded_up, smaller
 
 HAND_OVER_BYTES = 512
 """Of depth: about as long as products of these take, a tile of sums takes to go from one workgroup to another and be
@@ -30,35 +31,40 @@ MOST_TILES = 1 << 27
 """Of one launch; so few that their rows and columns, in groups of up to 15, are computed in 32 bits."""
 
 
-@lru_cache(maxsize=KEPT)
-def range_sharers(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:
+def range_sharers(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
     """How many of `workgroups` share the steps of `left` tiles evenly; 0 where whole tiles are as quick."""
-    if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
-        return 0
-    shared, most = left * steps, min(workgroups, left * steps)
-    ways = [(left * 3 // 2, 3 if left % 2 else 2)]
-    ways += [(left * p, p) for p in _near(steps, step_bytes, hand_over_bytes, workgroups // left)]
-    quickest = steps * step_bytes, 0
-    for sharers, parts in ways:
-        if left < sharers <= most:
-            quickest = min(quickest, (-(-shared // sharers) * step_bytes + parts * hand_over_bytes, sharers))
-    return quickest[1]
+    shared, most = left * steps, smaller(workgroups, left * steps)
+    ways = [(True, quotient(left * 3, 2), remainder(left, 2) + 2)]
+    near = _near(steps, step_bytes, hand_over_bytes, quotient(workgroups, left))
+    ways += [(is_near, left * parts, parts) for is_near, parts in near]
+    quickest, sharers = steps * step_bytes, 0
+    for is_way, number, parts in ways:
+        takes = rounded_up(shared, number) * step_bytes + parts * hand_over_bytes
+        is_quicker = (takes < quickest) | ((takes == quickest) & (number < sharers))
+        is_taken = is_way & (left < number) & (number <= most) & is_quicker
+        quickest, sharers = chosen(is_taken, takes, quickest), chosen(is_taken, number, sharers)
+    return chosen(_may_share(left, steps, workgroups), sharers, 0)
 
 
-@lru_cache(maxsize=KEPT)
-def equal_parts(left: int, steps: int, workgroups: int, step_bytes: int, hand_over_bytes: int) -> int:
+def equal_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
     """Into how many parts of equally many steps each of `left` tiles is cut; 0 where whole tiles are as quick.
 
     Both workgroups of each pair have a part, or none of the two, and no part is empty.
     """
-    if not 0 < left < workgroups or left * steps * workgroups > LARGEST:
-        return 0
-    quickest = steps * step_bytes, 0
-    for parts in _near(steps, step_bytes, hand_over_bytes, min(workgroups // left, steps)):
-        longest = -(-steps // parts)
-        if left * parts % 2 == 0 and (parts - 1) * longest < steps:
-            quickest = min(quickest, (longest * step_bytes + parts * hand_over_bytes, parts))
-    return quickest[1]
+    quickest, most = steps * step_bytes, smaller(quotient(workgroups, left), steps)
+    found: Number = 0
+    for is_near, parts in _near(steps, step_bytes, hand_over_bytes, most):
+        longest = rounded_up(steps, parts)
+        takes = longest * step_bytes + parts * hand_over_bytes
+        is_quicker = (takes < quickest) | ((takes == quickest) & (parts < found))
+        is_whole = (remainder(left * parts, 2) == 0) & ((parts - 1) * longest < steps)
+        is_taken = is_near & is_whole & is_quicker
+        quickest, found = chosen(is_taken, takes, quickest), chosen(is_taken, parts, found)
+    return chosen(_may_share(left, steps, workgroups), found, 0)
+
+
+def _may_share(left: Number, steps: Number, workgroups: int) -> Number:
+    return (left > 0) & (left < workgroups) & (left * steps * workgroups <= LARGEST)
 
 
 def is_scattered(parts: int, sums_bytes: int) -> bool:
@@ -87,22 +93,22 @@ def parts_that_pay(
     return quickest[1]
 
 
-def _near(steps: int, step_bytes: int, hand_over_bytes: int, most: int) -> range:
-    best = min(isqrt(steps * step_bytes // max(1, hand_over_bytes)), most)
-    return range(max(2, best - AROUND), min(most, best + 1 + AROUND) + 1)
+def _near(steps: Number, step_bytes: int, hand_over_bytes: int, most: Number) -> list[tuple[Number, Number]]:
+    """Numbers of parts around the best, and whether each is one of `most`."""
+    best = smaller(root(quotient(steps * step_bytes, max(1, hand_over_bytes))), most)
+    least, last = larger(2, best - AROUND), smaller(most, best + 1 + AROUND)
+    return [(least + i <= last, least + i) for i in range(2 * AROUND + 2)]
 
 
-@lru_cache(maxsize=KEPT)
-def reciprocal_shift(divisor: int) -> int:
+def reciprocal_shift(divisor: Number) -> Number:
     """s with 2^s / divisor between 2^31 and 2^32, for divisors below 2^31; 0 for 0, which divides nothing."""
-    return 31 + (divisor - 1).bit_length() if divisor > 0 else 0
+    return chosen(divisor > 0, bits(divisor - 1) + 31, 0)
 
 
-@lru_cache(maxsize=KEPT)
-def reciprocal(divisor: int) -> int:
+def reciprocal(divisor: Number) -> Number:
     """f with x // divisor == x * f >> s for all 0 <= x < 2^31; 0 for 0, by which the quotient is 0.
 
     f is (2^s + e) / d with e < d, and so the quotient too large by x · e / 2^s / d < 1 / d, since x < 2^31 and
     d <= 2^(s - 31): less than it lacks to the next whole number.
     """
-    return -((-1 << reciprocal_shift(divisor)) // divisor) if divisor > 0 else 0
+    return chosen(divisor > 0, rounded_up(power(reciprocal_shift(divisor)), divisor), 0)

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.host_program import Number, chosen, larger, quotient, remainder, smaller
 from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
 from tilewave.ir.ops import (
     Abs,
@@ -53,7 +54,6 @@ from tilewave.ir.ops import (
     Yield,
 )
 from tilewave.ir.ops.launch import LastRound, is_launched
-from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.rewrite import named_values, names, rename, rewrite_block, substitute, walk
 from tilewave.ir.types import INDEX_SCALAR, Memory, Scalar, Type
 
@@ -193,104 +193,86 @@ def _pruned(block: Block) -> Block:
 # what it is at a call ------------------------------------------------------------------------------------------------
 
 
-SPELLED: dict[type[Op], str] = {
-    Add: "{} + {}",
-    Sub: "{} - {}",
-    Mul: "{} * {}",
-    FloorDiv: "{0} // {1} if {1} else 0",
-    Mod: "{0} % {1} if {1} else 0",
-    Xor: "{} ^ {}",
-    Min: "{0} if {0} <= {1} else {1}",
-    Max: "{0} if {0} >= {1} else {1}",
-    Less: "{} < {}",
-    LessEqual: "{} <= {}",
-    Equal: "{} == {}",
-    NotEqual: "{} != {}",
-    And: "{} & {}",
-    Or: "{} | {}",
-    Not: "not {}",
-    Neg: "-{}",
-    Abs: "abs({})",
-    Cast: "int({})",
-    Select: "{1} if {0} else {2}",
-    Reciprocal: "reciprocal({})",
-    ReciprocalShift: "reciprocal_shift({})",
-    RangeSharers: "range_sharers({}, {}, {}, {}, {})",
-    EqualShares: "equal_parts({}, {}, {}, {}, {})",
+MEANINGS: dict[type[Op], Callable[..., Any]] = {
+    Add: operator.add,
+    Sub: operator.sub,
+    Mul: operator.mul,
+    FloorDiv: quotient,
+    Mod: remainder,
+    Xor: operator.xor,
+    Min: smaller,
+    Max: larger,
+    Less: operator.lt,
+    LessEqual: operator.le,
+    Equal: operator.eq,
+    NotEqual: operator.ne,
+    And: operator.and_,
+    Or: operator.or_,
+    Not: lambda x: x == 0,
+    Neg: operator.neg,
+    Abs: lambda x: larger(x, -x),
+    Cast: lambda x: x + 0,
+    Select: chosen,
+    Reciprocal: reciprocal,
+    ReciprocalShift: reciprocal_shift,
+    RangeSharers: range_sharers,
+    EqualShares: equal_parts,
 }
-"""What each op means for Python's own integers, which is what a host computes with; its own numbers stand behind its
-operands."""
-
-AT_LAUNCH: dict[str, Any] = {
-    "abs": abs,
-    "int": int,
-    "reciprocal": reciprocal,
-    "reciprocal_shift": reciprocal_shift,
-    "range_sharers": range_sharers,
-    "equal_parts": equal_parts,
-}
-"""What the lines of a launch may call."""
-
-
-def _function(spelled: str) -> Callable[..., Any]:
-    x = [f"x{i}" for i in range(5)]
-    return code_of(", ".join(f"{name}=0" for name in x), [f"return {spelled.format(*x)}"], AT_LAUNCH)
-
-
-MEANINGS: dict[type[Op], Callable[..., Any]] = {op: _function(spelled) for op, spelled in SPELLED.items()}
-"""The same, to be called."""
+"""What each op means for whole numbers of any size, which is what a host computes with, and for recorded ones; its own
+numbers stand behind its operands."""
 
 
 class LaunchNumbers(NamedTuple):
     """What a launch computed."""
 
-    workgroups: int
+    workgroups: Number
     numbers: tuple[Any, ...]
-    """Those of the call, then the results of the launch."""
+    """Those that are wanted; of a `HostLaunch` those of the call, then the results of the launch."""
 
 
 LAUNCH = "host_launch"
 """What a kernel remembers once somebody asked how it is launched."""
 
-LaunchCode = Callable[[Sequence[Any]], tuple[int, tuple[Any, ...]]]
-"""The numbers of a call → workgroups, and the numbers that are wanted."""
+
+class LaunchSteps:
+    """A kernel's launch, step by step: from the numbers that a call gives, workgroups, and the numbers wanted."""
+
+    def __init__(self, kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> None:
+        """`given` are the names of what a call gives, in order."""
+        places = {v: given.index(v.name) for v in numbers_of(kernel) if v.name in given}
+        named = {**{v.name: v for v in places}, **_results(kernel)}
+        counted = [kernel.workgroups] if isinstance(kernel.workgroups, str) else []
+        returned = [named[name] for name in (*counted, *wanted)]
+        launch = launch_of(kernel)
+        ops = _pruned(Block((), (*launch.body.ops[:-1], Yield(tuple(returned))))).ops[:-1] if launch else ()
+        self._steps = []
+        for place, op in enumerate(ops, len(given)):
+            self._steps.append((_meaning(op), [places[v] for v in op.operands], _own_numbers(op)))
+            places[op.result] = place
+        self._returned = [places[v] for v in returned]
+        self._workgroups: list[Number] = [kernel.workgroups] if isinstance(kernel.workgroups, int) else []
+
+    def __call__(self, numbers: Sequence[Number]) -> LaunchNumbers:
+        found = [*numbers]
+        for meaning, places, own in self._steps:
+            found.append(meaning(*[found[place] for place in places], *own))
+        returned = [*self._workgroups, *[found[place] for place in self._returned]]
+        return LaunchNumbers(returned[0], tuple(returned[1:]))
 
 
-class LaunchLines(NamedTuple):
-    """A launch as lines of Python, in which the numbers that a call gives are called g0, g1, …"""
-
-    lines: list[str]
-    workgroups: str
-    """What is to be written for their number."""
-    passed: list[str]
-    """And for the numbers that are wanted."""
+def _meaning(op: Op) -> Callable[..., Any]:
+    return int if isinstance(op, Const) else MEANINGS[type(op)]
 
 
-def launch_lines(kernel: Kernel, given: Sequence[str], wanted: Sequence[str], prefix: str = "v") -> LaunchLines:
-    """`given` are the names of the numbers that a call gives, in order; what is computed is called by the prefix."""
-    called = {v: f"g{given.index(v.name)}" for v in numbers_of(kernel) if v.name in given}
-    known = {**{v.name: v for v in called}, **_results(kernel)}
-    counted = kernel.workgroups if isinstance(kernel.workgroups, int) else known[kernel.workgroups]
-    returned: tuple[Value | int, ...] = counted, *(known[name] for name in wanted)
-    launch = launch_of(kernel)
-    ends = Yield(tuple(v for v in returned if isinstance(v, Value)))
-    ops = _pruned(Block((), (*launch.body.ops[:-1], ends))).ops if launch else (ends,)
-    lines = [line for op in ops[:-1] for line in _lines(op, called, prefix)]
-    first, *others = [called[v] if isinstance(v, Value) else _literal(v) for v in returned]
-    return LaunchLines(lines, first, others)
-
-
-def given_names(count: int) -> str:
-    """What takes the numbers of a call apart."""
-    return pattern([f"g{i}" for i in range(count)])
-
-
-def launch_code(kernel: Kernel, given: Sequence[str], wanted: Sequence[str]) -> LaunchCode:
-    """A kernel's launch as one function of Python: it runs for every new set of sizes, and looks nothing up."""
-    lines, workgroups, passed = launch_lines(kernel, given, wanted)
-    returned = f"return {workgroups}, {pattern(passed)}"
-    found: LaunchCode = code_of("numbers", [f"{given_names(len(given))} = numbers", *lines, returned], AT_LAUNCH)
-    return found
+def _own_numbers(op: Op) -> tuple[int, ...]:
+    """What stands behind an op's operands."""
+    match op:
+        case Const(value):
+            return (int(value),)
+        case LastRound(workgroups=workgroups, step_bytes=step, hand_over_bytes=hand_over):
+            return workgroups, step, hand_over
+        case _:
+            return ()
 
 
 def _results(kernel: Kernel) -> dict[str, Value]:
@@ -303,21 +285,6 @@ def _results(kernel: Kernel) -> dict[str, Value]:
     return {r.name: v for r, v in zip(launch.results, ends.values, strict=True)}
 
 
-def _lines(op: Op, called: dict[Value, str], prefix: str) -> Iterator[str]:
-    """An op as a line of Python, if it takes one, and what its result is called from here on."""
-    if isinstance(op, Const):
-        called[op.result] = _literal(int(op.value))
-        return
-    own = (op.workgroups, op.step_bytes, op.hand_over_bytes) if isinstance(op, LastRound) else ()
-    operands = *(called[v] for v in op.operands), *map(_literal, own)
-    called[op.result] = f"{prefix}{len(called)}"
-    yield f"{called[op.result]} = {SPELLED[type(op)].format(*operands)}"
-
-
-def _literal(number: int) -> str:
-    return f"({number:#x})"  # in tens, Python writes numbers of up to 4,300 digits only
-
-
 class HostLaunch:
     """A kernel's launch, as whoever launches it computes it."""
 
@@ -325,7 +292,7 @@ class HostLaunch:
         given, launch = tuple(v.name for v in numbers_of(kernel)), launch_of(kernel)
         self.names = (*given, *(v.name for v in (launch.results if launch else ())))
         """Of all numbers that a launch passes on, in order."""
-        self._code = launch_code(kernel, given, self.names)
+        self.steps = LaunchSteps(kernel, given, self.names)
         self._last: tuple[tuple[Any, ...] | None, LaunchNumbers] = None, LaunchNumbers(0, ())
 
     @classmethod
@@ -341,7 +308,7 @@ class HostLaunch:
         key = tuple(numbers)
         asked, answer = self._last
         if asked is None or asked != key:
-            answer = LaunchNumbers(*self._code(key))
+            answer = self.steps(key)
             self._last = key, answer
         return answer
 

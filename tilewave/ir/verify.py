@@ -63,6 +63,7 @@ class _Verifier:
         self.level, self.cluster, self.lanes = kernel.level, kernel.cluster, kernel.lanes
         self.defined: set[str] = set()
         self.visible: dict[str, Value] = {}
+        self.under_way: set[str] = set()
 
     def body(self, block: Block) -> None:
         """Of a kernel: nobody takes what it yields."""
@@ -87,6 +88,8 @@ class _Verifier:
         for v in op.operands:
             if self.visible.get(v.name) != v:
                 _fail(op, f"{v}: {v.type} is not defined here")
+            if v.name in self.under_way and not op.awaits:
+                _fail(op, f"{v} is under way, and must be awaited first")
 
         def want(holds: bool, why: str) -> None:
             _want(op, holds, why)
@@ -103,6 +106,8 @@ class _Verifier:
             self.block(inner, op)
         for v in op.results:
             self.define(v, op)
+        if op.is_under_way:
+            self.under_way.update(v.name for v in op.results)
 
     def define(self, v: Value, op: Op) -> None:
         if v.name in self.defined:

@@ -8,11 +8,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewave.errors import CallError, here
+from tilewave.ir.types import F32
 from tilewave.lang.functions import reciprocal
-from tilewave.lang.ops import cast, erf, exp, maximum, tanh
+from tilewave.lang.ops import abs_, cast, erf, exp, exp2, fma, maximum, minimum, tanh
 
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Of gelu's approximation by a hyperbolic tangent."""
+
+UPPER_TAIL = (
+    -0.9999998798210212,
+    -1.1511116011864753,
+    -0.45915076712681385,
+    -0.05268430013708065,
+    0.0073514749410684005,
+    -0.000365117382557733,
+    -9.051177583615968e-05,
+    1.9340068432407447e-05,
+    -1.1909672264115693e-06,
+)
+"""log2(1 - Φ(x)) for x from 0 to 4.6, by a polynomial: off by at most 1.2e-7 / (1 - Φ(x)) up to there, and 1e-5. Beyond
+it falls on, and what it gives times x is below 1e-6, as it should be."""
+FARTHEST = 64.0
+"""There the power is 0, and infinity times 0 would be no number."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +42,18 @@ class Activation:
 
 
 def gelu(x: Any) -> Any:
-    """x · Φ(x), by the error function."""
-    return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+    """x · Φ(x): max(x, 0) less |x| times what is left of Φ beyond |x|.
+
+    That is half as many instructions as the error function takes, and exact where the result is small: 1 + erf is not.
+    """
+    if x.dtype != F32:
+        return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
+    size = minimum(abs_(x), FARTHEST)
+    *lower, highest = UPPER_TAIL
+    power: Any = highest
+    for coefficient in reversed(lower):
+        power = fma(power, size, coefficient)
+    return fma(-size, exp2(power, flush=True), maximum(x, 0.0))
 
 
 def _gelu_slope(x: Any) -> Any:

@@ -19,7 +19,13 @@ from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.ir.types import F32, I32, DType
 from tilewave.kernels.rows import arithmetic_of, looked_at
-from tilewave.lang.constraints import Constraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import (
+    Constraint,
+    TilingConstraint,
+    WaveConstraint,
+    WorkgroupConstraint,
+    WorkgroupMapping,
+)
 from tilewave.lang.index_mapping import IndexMapping
 from tilewave.lang.kernel import WaveKernel, wave
 from tilewave.lang.loops import iterate
@@ -58,7 +64,8 @@ def attention(
     target = target_on("attention", views["q"].device).name
     scores = Scores.of("attention", heads, scale, causal, window, soft_cap)
     dtypes = [views[name].dtype if name in views else None for name in ("q", "k", "v", "y", "bias", "lse")]
-    kernel = attention_kernel(attention_tile_for(target, heads, views["k"].dtype), heads, scores, *dtypes)
+    tile = attention_tile_for(target, heads, views["k"].dtype, dtypes[4])
+    kernel = attention_kernel(tile, heads, scores, *dtypes)
     kernel(*(array for array in (q, k, v, bias, y, lse) if array is not None))
 
 
@@ -154,16 +161,30 @@ class AttentionTile:
 
 
 MOST_KEYS = 64
+MOST_KEYS_COPIED = 128
+HELD_REGISTERS = 176
+"""Of a lane of Hopper's groups of waves, for scores, weights and results: with more, some are spilled."""
 
 
-def attention_tile_for(target: str, heads: Heads, dtype: DType) -> AttentionTile:
+def attention_tile_for(target: str, heads: Heads, dtype: DType, bias: DType | None = None) -> AttentionTile:
     """On a GPU as many keys as three quarters of its shared memory hold, with their values."""
     if target not in CHIPS:
         return AttentionTile(128, MOST_KEYS)
-    room, keys = CHIPS[target].shared.bytes * 3 // 4, MOST_KEYS
+    chip = CHIPS[target]
+    room, keys = chip.shared.bytes * 3 // 4, keys_held(heads, bias) if chip.copy_engine else MOST_KEYS
     while keys > 16 and keys * (heads.size + heads.size_v) * dtype.bytes > room:
         keys //= 2
     return AttentionTile(128, keys, waves=4)
+
+
+def keys_held(heads: Heads, bias: DType | None) -> int:
+    """How many keys' scores a lane holds beside its results, in f32, their weights, in 16 bits, and a bias, if any.
+
+    Each lane of four waves has half a register for each key and each element of the result: 64 rows by 128 lanes.
+    """
+    quarters = 3 if bias is None else 5
+    found = (HELD_REGISTERS - heads.size_v // 2) * 4 // quarters
+    return max(16, min(MOST_KEYS_COPIED, found // 32 * 32))
 
 
 def looked_at_all(kernel: str, **arrays: Any) -> dict[str, ArrayView]:
@@ -214,7 +235,8 @@ def attention_kernel(
     shapes: Shapes = {"q": (B, H, M, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N)}
     shapes |= {"bias": (B, H, M, K2), "y": (B, H, M, N), "lse": (B, H, M)}
     along = [WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(H_KV, 1, 2, primary=False)]
-    constraints = [*tile.constraints(M), *along, WorkgroupConstraint(B, 1, 3)]
+    order = [WorkgroupMapping("last_first()")] if scores.causal else []  # the longest rows first
+    constraints = [*tile.constraints(M), *along, WorkgroupConstraint(B, 1, 3), *order]
     return wave(constraints, subs={K1: heads.size, N: heads.size_v})(taking("attention", attend, shapes, dtypes))
 
 
@@ -231,7 +253,7 @@ class Weighted:
     @property
     def mean(self) -> Any:
         """Of the values, by their weights; 0 where none has any."""
-        return select(self.total == 0.0, 0.0, self.values / self.total)
+        return select(self.total == 0.0, 0.0, self.values * (1.0 / self.total))  # one division for a row
 
     @property
     def log2_sum(self) -> Any:

@@ -6,7 +6,9 @@ of its values, and the logarithm of the sum of its powers, -inf where it has non
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from math import log
 from typing import Any
 
@@ -44,7 +46,7 @@ from tilewave.lang.ops import cast, first_index, mma, read, scalar, self_index, 
 from tilewave.lang.shapes import broadcast
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import RegisterType
-from tilewave.machine.chips import CHIPS
+from tilewave.machine.chips import CHIPS, Chip
 
 R, U = sym.R, sym.U
 """Rows, which are the queries of all heads that share keys, and parts of the keys."""
@@ -52,8 +54,15 @@ MOST_QUERIES = 16
 WORKGROUPS = 16
 """As many are wanted where a target does not say how many processors it has."""
 WORKGROUPS_A_PROCESSOR = 4
-LEAST_KEYS = 4 * MOST_KEYS
+"""Where lanes load their tiles."""
+LEAST_STEPS = 4
 """Of a part: one that is shorter costs more to join than it saves."""
+STEPS_TO_BEGIN = 4
+"""So many would be taken meanwhile: until a workgroup has its first keys, and when it writes what it found."""
+MOST_ROUNDS = 4
+"""More of them are no better filled."""
+PARTS_A_STEP = 8
+"""Joined at once: all of them are on their way together."""
 
 
 def attention_decode(
@@ -77,23 +86,85 @@ def attention_decode(
     dtypes = {name: found.dtype for name, found in views.items()}
     of = arithmetic_of("attention_decode", **dtypes)
     target, (of_k, keys) = target_on("attention_decode", views["q"].device).name, views["k"].shape[1:3]
-    length = part_length(target, batch * of_k, keys)
-    parts, rows = -(-keys // length), heads.sharing * queries
+    rows = heads.sharing * queries
+    way = DecodeWay.of(target, heads, dtypes["k"], rows)
+    length = part_length(way.at_once, batch * of_k, -(-keys // way.tile.keys)) * way.tile.keys
+    parts = -(-keys // length)
     means, sums = scratch(q, of, (parts, batch, of_k, rows, heads.size_v), (parts, batch, of_k, rows))
 
-    tile = rows_tile_for(target, heads, dtypes["k"], rows)
-    find = attention_parts_kernel(tile, heads, scores, queries, of, dtypes["q"], dtypes["k"], dtypes["v"])
-    find(q.reshape(batch, of_k, rows, heads.size), k, v, means, sums, length)
+    find = attention_parts_kernel(way.tile, heads, scores, queries, of, dtypes["q"], dtypes["k"], dtypes["v"])
+    in_rows = q.reshape(batch, of_k, rows, heads.size)
+    way.prepared(find, target)(in_rows, k, v, means, sums, length)
     means, sums = means.reshape(parts, batch, of_q, queries, heads.size_v), sums.reshape(parts, batch, of_q, queries)
     join = join_parts_kernel(heads.size_v, of, dtypes["y"], dtypes.get("lse"))
     join(means, sums, *(array for array in (y, lse) if array is not None))
 
 
-def part_length(target: str, heads: int, keys: int) -> int:
-    """How many keys a part has, so that all heads together keep every processor busy: a number of whole steps."""
-    wanted = WORKGROUPS_A_PROCESSOR * CHIPS[target].processors if target in CHIPS else WORKGROUPS
-    parts = max(1, min(-(-wanted // max(heads, 1)), keys // LEAST_KEYS))
-    return max(-(-keys // (parts * MOST_KEYS)), 1) * MOST_KEYS
+# how it is cut ------------------------------------------------------------------------------------------------------
+
+RESERVED_BYTES = 1 << 10
+"""Of shared memory, for each workgroup: "CUDA C++ Programming Guide", shared memory of compute capability 9.0."""
+SIGNAL_BYTES = 1 << 8
+QUERIES_HELD = 2
+"""Tiles of queries for which a ring has room."""
+
+
+@dataclass(frozen=True)
+class DecodeWay:
+    """How many rows and keys a workgroup takes, how many steps it brings ahead, and how many run at once.
+
+    A workgroup that has a processor to itself leaves memory idle while it computes weights, so two are to fit on one.
+    """
+
+    tile: AttentionTile
+    at_once: int
+    steps_ahead: int | None = None
+    """None: as the compiler likes."""
+
+    @staticmethod
+    @cache
+    def of(target: str, heads: Heads, dtype: DType, rows: int) -> DecodeWay:
+        tile = rows_tile_for(target, heads, dtype, rows)
+        chip = CHIPS.get(target)
+        if chip is None:
+            return DecodeWay(tile, WORKGROUPS)
+        if chip.copy_engine is None:
+            return DecodeWay(tile, WORKGROUPS_A_PROCESSOR * chip.processors)
+        for keys in (tile.keys, tile.keys // 2):
+            shorter = replace(tile, keys=keys)
+            ahead = _steps_in_half(chip, heads, dtype, shorter)
+            if ahead > 1:
+                return DecodeWay(shorter, 2 * chip.processors, ahead)
+        return DecodeWay(tile, chip.processors)
+
+    def prepared(self, kernel: WaveKernel, target: str) -> Callable[..., None]:
+        """What is called."""
+        return kernel if self.steps_ahead is None else _compiled(kernel, target, self.steps_ahead)
+
+
+def _steps_in_half(chip: Chip, heads: Heads, dtype: DType, tile: AttentionTile) -> int:
+    """How many steps of keys and values lie beside the queries in half of a processor's shared memory."""
+    room = (chip.shared.bytes + RESERVED_BYTES) // 2 - RESERVED_BYTES - SIGNAL_BYTES
+    room -= QUERIES_HELD * tile.queries * heads.size * dtype.bytes
+    return room // (tile.keys * (heads.size + heads.size_v) * dtype.bytes)
+
+
+@cache
+def _compiled(kernel: WaveKernel, target: str, steps_ahead: int) -> Callable[..., None]:
+    found: Callable[..., None] = kernel.compile(target=target, buffers=steps_ahead)
+    return found
+
+
+@lru_cache
+def part_length(at_once: int, heads: int, steps: int) -> int:
+    """How many steps a part has, so that workgroups that run at once are done soonest: each has a part of a head."""
+
+    def cost(parts: int) -> int:
+        length = -(-steps // parts)
+        return -(-heads * -(-steps // length) // at_once) * (length + STEPS_TO_BEGIN)
+
+    most = min(steps // LEAST_STEPS, MOST_ROUNDS * at_once // max(heads, 1))
+    return max(-(-steps // min(range(1, max(most, 1) + 1), key=cost)), 1) if steps else 1
 
 
 def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
@@ -101,7 +172,7 @@ def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> Attenti
     tile = attention_tile_for(target, heads, dtype)
     least = 64 if target in CHIPS and CHIPS[target].copy_engine else 16
     few = min(64, -(-rows // least) * least)
-    return AttentionTile(few, tile.keys, min(tile.waves, few // 16))
+    return AttentionTile(few, min(tile.keys, MOST_KEYS), min(tile.waves, few // 16))
 
 
 def scratch(like: Any, of: DType, *shapes: tuple[int, ...]) -> list[Any]:
@@ -175,4 +246,6 @@ def join_parts_kernel(size_v: int, of: DType, y_dtype: DType, lse_dtype: DType |
     shapes: Shapes = {"means": (U, B, H, M, N), "sums": (U, B, H, M), "y": (B, H, M, N), "lse": (B, H, M)}
     dtypes = {"means": of, "sums": of, "y": y_dtype, "lse": lse_dtype}
     each = [WorkgroupConstraint(M, 1, 0), WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(B, 1, 3)]
-    return wave([*each, TilingConstraint(U, 1)], subs={N: size_v})(taking("join_parts", join, shapes, dtypes))
+    return wave([*each, TilingConstraint(U, PARTS_A_STEP)], subs={N: size_v})(
+        taking("join_parts", join, shapes, dtypes)
+    )

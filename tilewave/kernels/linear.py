@@ -15,30 +15,16 @@ from tilewave.lang.constraints import (
     HardwareConstraint,
     MMAType,
     TilingConstraint,
-    WaveConstraint,
     WorkgroupConstraint,
-    WorkgroupMapping,
 )
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.loops import iterate
 from tilewave.lang.ops import cast, mma, read, write
-from tilewave.lang.symbols import Symbol, ceiling, sym
+from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE, MemoryType, RegisterType
 
 BATCH = (sym.B, sym.B2, sym.B3)
 """The axes in front of a matrix: as many as a grid has beside its rows and columns."""
-
-
-@dataclass(frozen=True)
-class ProductBlocks:
-    """How a product is cut: the tile of a workgroup, the depth of a step, and the order of tiles."""
-
-    m: int
-    n: int
-    k: int
-    mapping: str = "linear()"
-    mma_type: MMAType | None = None
-    """The matrix instruction that is asked for, where it decides what is computed."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +50,12 @@ class ProductForm:
 
 
 @cache
-def product_kernel(product: ProductForm, blocks: ProductBlocks) -> WaveKernel:
-    """c = activation(a · b + bias) + residual; all that is not a, b or c as far as the product has it."""
+def product_kernel(product: ProductForm, asked: MMAType | None = None) -> WaveKernel:
+    """c = activation(a · b + bias) + residual; all that is not a, b or c as far as the product has it.
+
+    Its tiles are left open: they are chosen by the sizes of each call. `asked` is the matrix instruction, where it
+    decides what is computed.
+    """
     acc, batch = accumulator(product.dtype), product.batch
 
     def multiply(to: Any) -> None:
@@ -88,22 +78,18 @@ def product_kernel(product: ProductForm, blocks: ProductBlocks) -> WaveKernel:
         sums=product.sums and _result(batch, product.sums),
         c=_result(batch, product.out),
     )
-    subs = {BLOCK_M: blocks.m, BLOCK_N: blocks.n, BLOCK_K: blocks.k}
-    return kernel_of(product.name, _constraints(batch, blocks), parameters, multiply, subs)
+    return kernel_of(product.name, _constraints(batch, asked), parameters, multiply)
 
 
 def _result(batch: tuple[Symbol, ...], dtype: DType) -> MemoryType:
     return MemoryType((*batch, M, N), GLOBAL_ADDRESS_SPACE, dtype)
 
 
-def _constraints(batch: tuple[Symbol, ...], blocks: ProductBlocks) -> list[Constraint]:
+def _constraints(batch: tuple[Symbol, ...], asked: MMAType | None) -> list[Constraint]:
     return [
         WorkgroupConstraint(M, BLOCK_M, 0),
         WorkgroupConstraint(N, BLOCK_N, 1),
         *(WorkgroupConstraint(dim, 1, 2 + i) for i, dim in enumerate(batch)),
         TilingConstraint(K, BLOCK_K),
-        WaveConstraint(M, ceiling(BLOCK_M / 2)),
-        WaveConstraint(N, ceiling(BLOCK_N / 2)),
-        WorkgroupMapping(blocks.mapping),
-        *([HardwareConstraint(mma_type=blocks.mma_type)] if blocks.mma_type else []),
+        *([HardwareConstraint(mma_type=asked)] if asked else []),
     ]

@@ -92,16 +92,19 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
 class WorkgroupConstraint(Constraint):
     """`dim` is cut into tiles over that dimension of the grid; dimension 0 is the fastest.
 
-    One that is not `primary` goes with the dim that is: its tiles are that one's tiles.
+    One that is not `primary` goes with the dim that is: its tiles are that one's tiles. `apply_fn` says where the n-th
+    tile begins, if not at n · tile, and `iters` how many there are.
     """
 
     dim: Symbol
     tile: Any
     workgroup_dim: int
+    apply_fn: Callable[[Any], Any] | None = field(default=None, kw_only=True)
     primary: bool = True
+    iters: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _as_expression(self, "tile")
+        _as_expression(self, "tile", *(("iters",) if self.iters is not None else ()))
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,39 @@ class WorkgroupMapping(Constraint):
     def symbols(self) -> Iterator[Symbol]:
         for parameter in self.mapping.parameters():  # type: ignore[union-attr]  # a mapping since __post_init__
             yield from expression(parameter).symbols()
+
+
+@dataclass(frozen=True)
+class SymbolicAlias(Constraint):
+    """`source` is what a function makes of `target`, which the grid cuts; its tiles are what that makes of tiles."""
+
+    source: Symbol
+    target: Symbol
+    source_to_target: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        for name in (self.source, self.target):
+            if not isinstance(name, Symbol):
+                what = f"SymbolicAlias: {name!r} is no symbol"
+                raise ConstraintError(what, loc=self.loc, remedy="write SymbolicAlias(U, K2, lambda x: …)")
+
+    def of(self, x: Expression) -> Expression:
+        """What the function makes of the target's length, or of its tile."""
+        return expression(self.source_to_target(x))
+
+
+@dataclass(frozen=True)
+class IteratorBindings(Constraint):
+    """The symbols by which `read(a, source=…, target=…)` names the dims of a tile."""
+
+    bindings: Mapping[Symbol, Symbol] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bindings, Mapping) or not all(
+            isinstance(s, Symbol) for pair in self.bindings.items() for s in pair
+        ):
+            what = f"IteratorBindings: {self.bindings!r} is no dict from symbols to dims"
+            raise ConstraintError(what, loc=self.loc, remedy="write IteratorBindings({sym.m: M, sym.k: K})")
 
 
 @dataclass(frozen=True)

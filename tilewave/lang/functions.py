@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, overload
 
-from tilewave.errors import DTypeError, here
+from tilewave.errors import DTypeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.types import F32
 from tilewave.lang import symbols
-from tilewave.lang.ops import scalar
+from tilewave.lang.ops import abs_, scalar, tanh
 from tilewave.lang.symbols import Expression
+from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, describe, rounded
 
 
@@ -31,16 +33,19 @@ def ceiling(x: Any) -> Any:
     return rounded(ir.Ceil, x) if isinstance(x, Traced) else symbols.ceiling(x)
 
 
+@taggable
 def round_(x: Traced | float) -> Traced:
     """The whole number nearest to every element; halves go away from 0."""
     return rounded(ir.RoundAway, _traced(x))
 
 
+@taggable
 def roundeven(x: Traced | float) -> Traced:
     """The whole number nearest to every element; halves go to the even one, as Python's do."""
     return rounded(ir.RoundEven, _traced(x))
 
 
+@taggable
 def reciprocal(x: Traced | float) -> Traced:
     """1 / x of every element."""
     below = _traced(x)
@@ -49,6 +54,27 @@ def reciprocal(x: Traced | float) -> Traced:
         raise DTypeError(what, loc=here(), remedy="write cast(x, f32) first")
     quotient: Traced = 1.0 / below
     return quotient
+
+
+@taggable
+def tanh_approx(x: Traced | float) -> Traced:
+    """tanh of every element, as exact as `tanh`: Wave has a shorter formula of this name, ours is one."""
+    result: Traced = tanh(x)
+    return result
+
+
+@taggable
+def softsign(
+    x: Traced | float, logit_cap: float = 30.0, apply_scaling: bool = False, head_dim: int | None = None
+) -> Traced:
+    """x / (1 + |x| / cap) of every element; `apply_scaling` divides the cap by the root of `head_dim`."""
+    if apply_scaling and head_dim is None:
+        what = "softsign: apply_scaling divides the cap by the root of head_dim, which is not given"
+        raise TraceError(what, loc=here(), remedy="write head_dim=128, say, or leave apply_scaling out")
+    cap = logit_cap / math.sqrt(head_dim) if apply_scaling and head_dim is not None else logit_cap
+    above = _traced(x)
+    result: Traced = above / (abs_(above) * (1.0 / cap) + 1.0)
+    return result
 
 
 def _traced(x: Traced | float) -> Traced:

@@ -17,8 +17,10 @@ from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
     HardwareConstraint,
+    IteratorBindings,
     ReorderingConstraint,
     SplitConstraint,
+    SymbolicAlias,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
@@ -146,6 +148,14 @@ class GridShare:
     before: Any = 1
     """Of the axes that are counted together, as batches: how many tiles those in front of this one have."""
 
+    begins: Callable[[Any], Any] | None = None
+    """The author's own formula for where the n-th tile begins."""
+
+    def start(self, tile: tuple[Any, Any, Any], batches: Any) -> Any:
+        """Where the part of the dimension begins that is in this row, column and batch of the grid."""
+        n = self.coordinate(tile, batches)
+        return n * self.tile if self.begins is None else self.begins(n)
+
     def coordinate(self, tile: tuple[Any, Any, Any], batches: Any) -> Any:
         """Which tile along this axis a tile of the grid is, which is in this row, column and batch."""
         if self.axis < BATCHES:
@@ -179,6 +189,8 @@ class Geometry:
     hardware: HardwareConstraint
     goes_with: Mapping[Symbol, Symbol] = field(default_factory=dict)
     """Dims whose tiles are those of another dim."""
+    bindings: Mapping[Symbol, Symbol] = field(default_factory=dict)
+    """The dims of tiles that the author's own iterators run over."""
 
     @property
     def author_walks_grid(self) -> bool:
@@ -194,6 +206,8 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     parts = _parts(constraints, subs)
     shares, counts = _shares([c for c in cuts if c.primary], subs)
     grid = _grid(counts, cuts)
+    goes_with, followers = _followers(constraints, shares, subs)
+    shares |= followers
     known = {s: v for s, v in subs.items() if not isinstance(v, Number)}
     _refuse_derived(constraints, {s for s in subs if s not in known and s not in dynamic})
     walks = {
@@ -221,13 +235,18 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
         order=_order(constraints, known, dynamic),
         waves=_waves_as_said(hardware, _waves(_all(constraints, WaveConstraint), shares, subs), shares),
         hardware=hardware,
-        goes_with=_goes_with(cuts, shares, subs),
+        goes_with=goes_with,
+        bindings=bound.bindings if (bound := _one(constraints, IteratorBindings)) else {},
     )
 
 
-def _goes_with(cuts: list[WorkgroupConstraint], shares: dict[Symbol, GridShare], subs: Subs) -> dict[Symbol, Symbol]:
-    found: dict[Symbol, Symbol] = {}
-    for c in cuts:
+def _followers(
+    constraints: Sequence[Constraint], shares: dict[Symbol, GridShare], subs: Subs
+) -> tuple[dict[Symbol, Symbol], dict[Symbol, GridShare]]:
+    """Dims that the grid of another one cuts: those whose tiles are that one's, and those with tiles of their own."""
+    same: dict[Symbol, Symbol] = {}
+    own: dict[Symbol, GridShare] = {}
+    for c in _all(constraints, WorkgroupConstraint):
         if c.primary:
             continue
         dim = next((dim for dim, share in shares.items() if share.axis == c.workgroup_dim), None)
@@ -238,14 +257,37 @@ def _goes_with(cuts: list[WorkgroupConstraint], shares: dict[Symbol, GridShare],
                 loc=c.loc,
                 remedy="leave primary=False out",
             )
-        if (tile := positive(c.tile, subs, c.loc, "tile")) != shares[dim].tile:
-            raise ConstraintError(
-                f"{c.dim} goes with {dim}, whose tile is {shares[dim].tile}, not {tile}",
-                loc=c.loc,
-                remedy=f"give both the same tile; that of {dim} is at {shares[dim].loc}",
-            )
-        found[c.dim] = dim
-    return found
+        tile, leader = positive(c.tile, subs, c.loc, "tile"), shares[dim]
+        if tile == leader.tile and c.apply_fn is None and leader.begins is None:
+            same[c.dim] = dim
+        else:
+            own[c.dim] = replace(leader, tile=tile, loc=c.loc, begins=c.apply_fn)
+    for alias in _all(constraints, SymbolicAlias):
+        own[alias.source] = _alias(alias, constraints, shares, subs)
+    return same, own
+
+
+def _alias(
+    alias: SymbolicAlias, constraints: Sequence[Constraint], shares: dict[Symbol, GridShare], subs: Subs
+) -> GridShare:
+    """The tiles of a dim that is a function of another one, which the grid cuts."""
+    if alias.target not in shares or alias.source in shares:
+        what = "is cut itself" if alias.source in shares else f"{alias.target} is not cut over the grid"
+        raise ConstraintError(
+            f"{alias.source} is to be cut as {alias.target} is, but {what}",
+            loc=alias.loc,
+            remedy=f"write WorkgroupConstraint({alias.target}, BLOCK_{alias.target}, …), and none of {alias.source}",
+        )
+    cut = next(c for c in _all(constraints, WorkgroupConstraint) if c.dim == alias.target)
+    tile = positive(alias.of(cut.tile), subs, alias.loc, "tile")
+    length, whole = (size(e, subs, alias.loc) for e in (alias.source, alias.of(alias.target)))
+    if isinstance(length, int) and isinstance(whole, int) and length != whole:
+        raise ConstraintError(
+            f"{alias.source} is {length}, but its alias makes {whole} of {alias.target}",
+            loc=alias.loc,
+            remedy=f"give it that value: subs={{{alias.source}: {whole}}}",
+        )
+    return replace(shares[alias.target], tile=tile, loc=alias.loc)
 
 
 def _refuse_derived(constraints: Sequence[Constraint], derived: set[Symbol]) -> None:
@@ -323,8 +365,9 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
             )
         taken[c.workgroup_dim] = c
         length, tile = size(c.dim, subs, c.loc, least=1), positive(c.tile, subs, c.loc, "tile")
-        counts[c.workgroup_dim] = steps_along(length, tile, f"{c.dim}_tiles")
-        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc, counts[c.workgroup_dim])
+        many = steps_along(length, tile, f"{c.dim}_tiles") if c.iters is None else size(c.iters, subs, c.loc, least=1)
+        counts[c.workgroup_dim] = many
+        shares[c.dim] = GridShare(c.workgroup_dim, tile, c.loc, many, begins=c.apply_fn)
     rows, cols, *batches = counts
     first = {BATCHES + i: _product(batches[:i]) for i in range(len(batches))}
     return {d: replace(s, before=first.get(s.axis, 1)) for d, s in shares.items()}, [rows, cols, _product(batches)]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import Loc, TraceError, here
-from tilewave.lang.symbols import Combined, Expression, Symbol, Whole, expression
+from tilewave.lang.symbols import Combined, Expression, Symbol, Whole, expression, replaced
 
 ITERATORS = "write num_iterators=n for IndexMapping.iterator(0) to iterator(n - 1), one for each dim of the tile"
+
+
+class HasDims(Protocol):
+    """A memory, as far as its dims go."""
+
+    @property
+    def dims(self) -> tuple[Expression, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,31 @@ class IndexMapping:
     @staticmethod
     def iterator(i: int) -> Iterator:
         return Iterator(f"iterator({i})")
+
+
+def mapping_between(
+    op: str, memory: HasDims, bindings: Mapping[Symbol, Symbol], source: Sequence[Any], target: Sequence[Any]
+) -> IndexMapping:
+    """What `source=` and `target=` of a read or write say, with the symbols of `IteratorBindings` as iterators."""
+    tile_side, memory_side = (target, source) if op == "read" else (source, target)
+    names = [_iterator_name(op, e, bindings) for e in tile_side]
+    by = {name: IndexMapping.iterator(at) for at, name in enumerate(names)}
+    if len(memory_side) != len(memory.dims):
+        what = f"{op}: {len(memory_side)} places are given for {memory}, which has {len(memory.dims)} dims"
+        raise TraceError(what, loc=here(), remedy="give each dim of the memory its place, in their order")
+    tile = {bindings[name]: by[name] for name in names}
+    places = {d: replaced(expression(e), by) for d, e in zip(memory.dims, memory_side, strict=True)}
+    return IndexMapping(len(names), *((places, tile) if op == "read" else (tile, places)))
+
+
+def _iterator_name(op: str, e: Any, bindings: Mapping[Symbol, Symbol]) -> Symbol:
+    if isinstance(e, Symbol) and e in bindings:
+        return e
+    raise TraceError(
+        f"{op}: {e} stands for no dim of the tile",
+        loc=here(),
+        remedy="name the tile's dims by symbols of an IteratorBindings({m: M, …}) among the constraints",
+    )
 
 
 def iterators_in(e: Expression) -> set[Iterator]:

@@ -149,6 +149,7 @@ def trace_kernel(
     left = assumed(kernel.constraints, trace.symbols)
     geometry = resolve(kernel.constraints, trace.symbols, left_open)
     trace.walks, trace.driven, trace.goes_with = geometry.walks, geometry.driven, geometry.goes_with
+    trace.bindings = geometry.bindings
     given = [_argument(p, taken, kernel, trace.symbols) for p, taken in zip(parameters, words, strict=True)]
     with tracing(trace):
         _place_workgroup(trace, geometry, lambda: _run(trace, kernel, given))
@@ -266,7 +267,7 @@ def _take_tile(trace: Trace, geometry: Geometry, number: Any) -> None:
     trace.effect(ir.TileOf, number.value, *known, left_open, results=(batch, row, col))
     along = trace.number(row), trace.number(col), trace.number(batch)
     for dim, share in geometry.shares.items():
-        trace.windows[dim] = DimensionWindow(share.coordinate(along, grid.batches) * share.tile, share.tile)
+        trace.windows[dim] = DimensionWindow(share.start(along, grid.batches), share.tile)
     trace.windows.update({dim: trace.windows[other] for dim, other in geometry.goes_with.items()})
     trace.tile_at.update(zip(COORDINATES, along, strict=True))
 
@@ -309,7 +310,9 @@ def _argument(
             loc=loc,
             remedy=f"write {MemoryType((*kind.dims, expression(kind.space)), GLOBAL_ADDRESS_SPACE, kind.dtype)}",
         )
-    sizes = (size(d, subs, loc) for d in kind.dims)
+    sizes = [size(d, subs, loc) for d in kind.dims]
+    if kind.layout is not None:
+        kind.layout.want(name, loc, kind.dims, sizes, subs)
     extents = tuple(n.value.name if isinstance(n, Number) else n for n in sizes)
     return MemoryArgument(name, Value(word, IrMemory(extents, kind.dtype, "global")), kind.dims, space)
 

@@ -15,10 +15,12 @@ from tilewave.ir.parts import parts_with_steps
 from tilewave.ir.rewrite import substitute_block
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.lang.symbols import Expression, Symbol
+from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, describe, index_of, want_number
 from tilewave.trace import DimensionWindow, Trace, current, steps_along
 
 
+@taggable
 def iterate(
     axis: Symbol, init_args: Sequence[Traced] = (), start: Any = None, condition: Any = None, stop: Any = None
 ) -> Callable[[Callable[..., Any]], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tilewave.errors import (
@@ -18,9 +19,10 @@ from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.types import F32, F64, FLOAT8, I8, I32, INDEX, INDEX_SCALAR, DType, Scalar, Tile, dims
 from tilewave.lang.constraints import NAME_INSTRUCTION, MMAType
-from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, unit_step
+from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, mapping_between, unit_step
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol, Whole
+from tilewave.lang.tags import taggable
 from tilewave.lang.types import MemoryArgument, want_room, window_of
 from tilewave.lang.values import (
     Traced,
@@ -40,12 +42,25 @@ from tilewave.trace import DimensionWindow, TileProduct, TileTransfer, Trace, cu
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
-def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMapping | None = None) -> Traced:
-    """The tile of `memory` that is this workgroup's here; 0 where it hangs over the edge."""
+@taggable
+def read(
+    memory: MemoryArgument,
+    elements_per_thread: int = 0,
+    mapping: IndexMapping | None = None,
+    mapping_dynamic_vals: Sequence[Traced] = (),
+    bounds: object = None,
+    source: Sequence[Any] | None = None,
+    target: Sequence[Any] | None = None,
+) -> Traced:
+    """The tile of `memory` that is this workgroup's here; 0 where it hangs over the edge.
+
+    `source` and `target` say what a mapping says, by the symbols of `IteratorBindings`. `bounds` has no effect: what
+    hangs over is known.
+    """
     trace = current("read")
     _want_memory("read", memory)
     per_lane = _count(trace, "read", elements_per_thread)
-    _want_mapping("read", mapping)
+    mapping = _mapping(trace, "read", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("outputs") if mapping else memory.dims
     kind = Tile(tuple(_window(trace, d, f"read: {memory}").extent for d in tile_dims), memory.value.type.dtype)
     want_room(trace, kind, tile_dims, f"read: {memory}")
@@ -64,15 +79,23 @@ def read(memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMap
     return Traced(trace, value, its_dims)
 
 
+@taggable
 def write(
-    tile: Traced, memory: MemoryArgument, elements_per_thread: int = 0, mapping: IndexMapping | None = None
+    tile: Traced,
+    memory: MemoryArgument,
+    elements_per_thread: int = 0,
+    mapping: IndexMapping | None = None,
+    mapping_dynamic_vals: Sequence[Traced] = (),
+    bounds: object = None,
+    source: Sequence[Any] | None = None,
+    target: Sequence[Any] | None = None,
 ) -> None:
     """Store a tile where it belongs in `memory`; nothing is stored over the edge."""
     trace = current("write")
     _want_tile("write", tile)
     _want_memory("write", memory)
     per_lane = _count(trace, "write", elements_per_thread)
-    _want_mapping("write", mapping)
+    mapping = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
     _check_write(trace, tile, memory, tile_dims)
     trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), tile.dtype, True, trace.walked))
@@ -206,6 +229,34 @@ def _want_memory(op: str, x: object) -> None:
         raise TraceError(f"{op} needs one of the kernel's memories, not {found}", loc=here())
 
 
+BY_DATA = (
+    "where tiles lie is known before there is data: bring the elements into the order in which they are read, by a "
+    "kernel or on the host, or write the place as a formula of an IndexMapping"
+)
+
+
+def _mapping(
+    trace: Trace,
+    op: str,
+    memory: MemoryArgument,
+    mapping: IndexMapping | None,
+    by_data: Sequence[Traced],
+    source: Sequence[Any] | None,
+    target: Sequence[Any] | None,
+) -> IndexMapping | None:
+    """The mapping of a read or write, however it is said."""
+    if by_data:
+        what = f"{op}: mapping_dynamic_vals are places in {memory} that data tells"
+        raise TraceError(what, loc=here(), remedy=BY_DATA)
+    _want_mapping(op, mapping)
+    if source is None and target is None:
+        return mapping
+    if source is None or target is None or mapping is not None:
+        what = f"{op}: source and target are given together, in the place of a mapping"
+        raise TraceError(what, loc=here(), remedy=f"write {op}(…, source=(m, k), target=(m, k)), or mapping=…")
+    return mapping_between(op, memory, trace.bindings, source, target)
+
+
 def _want_mapping(op: str, x: object) -> None:
     if x is not None and not isinstance(x, IndexMapping):
         raise TraceError(
@@ -233,6 +284,7 @@ def _want_tile(op: str, x: object) -> None:
 # -- matrix products ------------------------------------------------------------------------------------------------
 
 
+@taggable
 def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> Traced:
     """acc + a · bᵀ over the dimension that a and b share and acc has not; `mma_type` wishes for an instruction."""
     trace = current("mma")
@@ -312,6 +364,7 @@ def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
 # -- numbers --------------------------------------------------------------------------------------------------------
 
 
+@taggable
 def scalar(x: Any, dtype: DType = INDEX) -> Traced:
     """A Python number, an expression of symbols, or a traced number, as a number of `dtype`."""
     trace = current("scalar")
@@ -321,6 +374,7 @@ def scalar(x: Any, dtype: DType = INDEX) -> Traced:
     return Traced(trace, trace.const_named(literal(x, dtype), Scalar(dtype)))
 
 
+@taggable
 def self_index(dim: Symbol, dtype: DType = INDEX, elements_per_thread: int = 0) -> Traced:
     """Where along `dim` we are: a number for a while loop's symbol, else a tile with the index of each element."""
     trace = current("self_index")
@@ -356,7 +410,8 @@ def set_symbol(symbol: Symbol, value: Any) -> None:
 
 PER_ELEMENT = (
     "a symbol has one value for all elements of a tile, such as scalar(WORKGROUP_0) * 64; what differs from element to "
-    "element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0)"
+    "element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0). What an array "
+    "holds comes too late for it, as tiles are placed before there is data: give a length at the call, as a number"
 )
 
 
@@ -364,6 +419,7 @@ def _known(x: Any) -> str:
     return "the hardware's" if isinstance(x, Number) else str(x)
 
 
+@taggable
 def select(condition: Any, a: Any, b: Any) -> Traced:
     """a where the condition holds, else b."""
     trace = current("select")
@@ -381,10 +437,12 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
     return x.make(trace.emit(ir.Select, condition.value, x.value, y.value, type=x.type))
 
 
+@taggable
 def minimum(a: Any, b: Any) -> Traced:
     return _binary(ir.Min, a, b)
 
 
+@taggable
 def maximum(a: Any, b: Any) -> Traced:
     return _binary(ir.Max, a, b)
 
@@ -418,6 +476,7 @@ def fma(a: Any, b: Any, c: Any) -> Traced:
     return elementwise(ir.Fma, a, b, c)
 
 
+@taggable
 def cast(x: Traced, dtype: DType) -> Traced:
     """x in another dtype: floats rounded to nearest even, floats to integers towards zero."""
     if not isinstance(x, Traced):
@@ -439,12 +498,13 @@ def _function(cls: type[ir.Unary], name: str) -> Any:
 
     apply.__name__ = name
     apply.__doc__ = f"{name} of every element."
-    return apply
+    return taggable(apply)
 
 
 _power, _flushed_power = _function(ir.Exp2, "exp2"), _function(ir.Exp2Flushed, "exp2")
 
 
+@taggable
 def exp2(x: Traced, flush: bool = False) -> Traced:
     """2 to the power of every element; `flush`: 0 where the element is below -126, which GPUs compute sooner."""
     result: Traced = _flushed_power(x) if flush else _power(x)

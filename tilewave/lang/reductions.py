@@ -14,6 +14,7 @@ from tilewave.ir.build import Number
 from tilewave.ir.core import Value
 from tilewave.ir.ops.reduction import COMBINED_BY, identity, reduced
 from tilewave.ir.types import BF16, BOOL, F16, F32, FLOAT8, I8, I32, INDEX, DType, Tile
+from tilewave.lang.tags import taggable
 from tilewave.trace import Trace, current
 
 if TYPE_CHECKING:
@@ -260,12 +261,13 @@ def _function(word: str) -> Any:
 
     apply.__name__ = apply.__qualname__ = word
     apply.__doc__ = getattr(Reducible, word).__doc__
-    return apply
+    return taggable(apply)
 
 
 sum_, prod, max_, min_, any_, all_ = (_function(word) for word in ("sum", "prod", "max", "min", "any", "all"))
 
 
+@taggable
 def argmax(x: Any, dim: Any = None) -> Traced:
     current("argmax")
     _want_tile("argmax", x)
@@ -273,6 +275,7 @@ def argmax(x: Any, dim: Any = None) -> Traced:
     return found
 
 
+@taggable
 def argmin(x: Any, dim: Any = None) -> Traced:
     current("argmin")
     _want_tile("argmin", x)
@@ -280,6 +283,7 @@ def argmin(x: Any, dim: Any = None) -> Traced:
     return found
 
 
+@taggable
 def cumsum(x: Any, dim: Any = None) -> Traced:
     current("cumsum")
     _want_tile("cumsum", x)

@@ -8,17 +8,20 @@ from typing import Any
 from tilewave.errors import DTypeError, ShapeError, TraceError, here
 from tilewave.ir.build import Number
 from tilewave.lang.symbols import Symbol, expression
+from tilewave.lang.tags import taggable
 from tilewave.lang.types import extent_of
 from tilewave.lang.values import Traced, describe, dims_of, extents_of, in_order, permuted, repeated, scalar_of
 from tilewave.trace import Trace, current
 
 
+@taggable
 def permute(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
     """The same tile with its dims in this order."""
     _want_traced("permute", x)
     return permuted(x, target_shape)
 
 
+@taggable
 def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
     """x as a tile of these dims: repeated along those that it does not have."""
     trace = current("broadcast")
@@ -38,6 +41,7 @@ def broadcast(x: Traced, target_shape: Sequence[Hashable]) -> Traced:
     return repeated(trace, x, {d: mine.get(d) or extent_of(trace, d, "broadcast: the tile") for d in wanted})
 
 
+@taggable
 def apply_expr(value: Traced | Sequence[Traced], expr: Callable[..., Any]) -> Traced:
     """What a function makes of tiles or numbers, element by element.
 

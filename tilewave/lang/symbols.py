@@ -279,6 +279,19 @@ def expression(x: object) -> Expression:
     return Whole(operator.index(x))
 
 
+def replaced(x: Expression, by: Mapping[Symbol, Expression]) -> Expression:
+    """x with expressions in the place of some of its symbols."""
+    match x:
+        case Symbol():
+            return by.get(x, x)
+        case Combined(how, a, b):
+            return Combined(how, replaced(a, by), replaced(b, by))
+        case Rounded(how, quotient):
+            return Rounded(how, replaced(quotient, by))
+        case _:
+            return x
+
+
 def _refuse(x: object) -> NoReturn:
     raise SymbolError(
         f"{x!r} is no index expression", loc=here(), remedy="write whole numbers, symbols and + - * / // %"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
@@ -13,6 +13,7 @@ from tilewave.ir.core import Value
 from tilewave.ir.types import DType, Tile
 from tilewave.ir.types import dims as extents
 from tilewave.lang.symbols import Expression, Symbol, expression
+from tilewave.lang.tags import taggable
 from tilewave.lang.values import Traced, literal
 from tilewave.trace import DimensionWindow, Trace, current
 
@@ -41,6 +42,7 @@ class MemoryType:
     space: AddressSpace | Symbol
     dtype: DType
     loc: Loc = field(default=NOWHERE, compare=False, repr=False)
+    layout: MemoryLayout | None = None
 
     def __str__(self) -> str:
         return f"Memory[{', '.join(map(str, (*self.dims, self.space, self.dtype)))}]"
@@ -60,18 +62,66 @@ class RegisterType:
         return Traced(trace, trace.const_named(literal(value, self.dtype), kind), self.dims)
 
 
+@taggable
+def register(shape: Sequence[Any], dtype: DType, value: float) -> Traced:
+    """A tile that holds a number everywhere: `Register[M, N, f32](0.0)` as Wave's `register((M, N), f32, 0.0)`."""
+    return RegisterType(tuple(expression(d) for d in shape), _dtype(dtype))(value)
+
+
+@dataclass(frozen=True)
+class MemoryLayout:
+    """How long a memory's array is along each of its axes; None is as long as it is."""
+
+    shape: Sequence[Any]
+
+    def want(
+        self, name: str, loc: Loc, dims: Sequence[Expression], lengths: Sequence[Any], subs: Mapping[Any, Any]
+    ) -> None:
+        """Refuse what is not as long as the dims are: an array has the sizes of its dims."""
+        if len(self.shape) != len(dims):
+            what = f"{name}: its layout has {len(self.shape)} sizes, and it has {len(dims)} dims"
+            raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
+        for dim, length, said in zip(dims, lengths, self.shape, strict=True):
+            size = length if said is None else expression(said).evaluate(subs)
+            if isinstance(size, int) and isinstance(length, int) and size != length:
+                what = f"{name}: its layout has {size} elements along {dim}, which is {length}"
+                raise DimensionError(what, loc=loc, remedy=NO_LAYOUT)
+
+
+NO_LAYOUT = (
+    "an array has the sizes of its dims: declare it with a symbol for each axis of the array, and say by an "
+    "IndexMapping where in it a tile lies"
+)
+
+
+class SymbolBind:
+    """Wave's word for a symbol whose value is an argument: refused, for symbols are given by their names."""
+
+    def __class_getitem__(cls, dtype: Any) -> NoReturn:
+        raise TraceError(
+            f"SymbolBind[{dtype}] makes an argument of a symbol",
+            loc=here(),
+            remedy="leave the argument out: a symbol with no value in subs is given at the call by its name, "
+            "kernel(a, c, LENGTH=…), or stays open, dynamic_symbols=[LENGTH]",
+        )
+
+
 class _OfMemories(type):
     """What is indexed is the class: a type checker reads that here, and not in `__class_getitem__`."""
 
     def __getitem__(cls, parts: Any) -> MemoryType:
+        layout = None
+        if isinstance(parts, tuple) and isinstance(parts[-1], MemoryLayout):
+            *said, layout = parts
+            parts = tuple(said)
         *dims, space, dtype = parts if isinstance(parts, tuple) and len(parts) >= 3 else _too_few("Memory", parts)
         if not isinstance(space, (AddressSpace, Symbol)):
             _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
-        return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype), here())
+        return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype), here(), layout)
 
 
 class Memory(metaclass=_OfMemories):
-    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`."""
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may stand behind the dtype."""
 
 
 class _OfRegisters(type):

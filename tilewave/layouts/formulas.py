@@ -100,6 +100,12 @@ class Layout:
         steps = tuple(tuple(step[a] for a in order) for step in self.steps)
         return replace(self, steps=steps, axes=tuple(self.axes[a] for a in order))
 
+    def spread_over(self, axes: Sequence[int], rank: int) -> Layout:
+        """The layout of a tile of so many axes whose axis `axes[i]` is axis i of this one; the others are 1 long."""
+        place = {axis: i for i, axis in enumerate(axes)}
+        steps = tuple(tuple(step[place[a]] if a in place else 0 for a in range(rank)) for step in self.steps)
+        return replace(self, steps=steps, axes=tuple(self.axes[place[a]] if a in place else () for a in range(rank)))
+
     def with_last(self, axis: int) -> Layout:
         """The same, its registers numbered so that neighbours along a tile axis follow each other, if it has some."""
         order = neighbours_last(self.steps, axis)

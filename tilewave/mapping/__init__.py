@@ -1,21 +1,46 @@
 """Which workgroup computes which tile: pure integer mathematics, composed, proved and measured."""
 
 from tilewave.mapping.algebra import Chain, Formula, Mapping, Renumbering, from_function
+from tilewave.mapping.balance import Balance, Causal, XcdWork, balance
 from tilewave.mapping.coverage import Counterexample, Coverage
 from tilewave.mapping.curves import Hilbert, Morton, hilbert, morton
 from tilewave.mapping.grid import Deal, Grid, MappingError, MappingHasNoEffect, OpenGrid, ParameterError
 from tilewave.mapping.index import Index, choose, larger, smaller
 from tilewave.mapping.locality import Locality, XcdReads, XcdShare, locality
-from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles, grouped, linear, snake, supertiles
+from tilewave.mapping.orders import (
+    Grouped,
+    Linear,
+    Order,
+    Paired,
+    Snake,
+    Supertiles,
+    grouped,
+    linear,
+    paired,
+    snake,
+    supertiles,
+)
 from tilewave.mapping.proof import PersistentFormula, Proof, find_counterexample, is_right_on_every_grid, prove
-from tilewave.mapping.renumberings import LastFirst, XcdChunked, XcdContiguous, last_first, xcd_chunked, xcd_contiguous
+from tilewave.mapping.renumberings import (
+    Folded,
+    LastFirst,
+    XcdChunked,
+    XcdContiguous,
+    folded,
+    last_first,
+    xcd_chunked,
+    xcd_contiguous,
+)
 from tilewave.mapping.text import as_mapping, parse
 
 __all__ = [
+    "Balance",
+    "Causal",
     "Chain",
     "Counterexample",
     "Coverage",
     "Deal",
+    "Folded",
     "Formula",
     "Grid",
     "Grouped",
@@ -30,6 +55,7 @@ __all__ = [
     "Morton",
     "OpenGrid",
     "Order",
+    "Paired",
     "ParameterError",
     "PersistentFormula",
     "Proof",
@@ -40,9 +66,12 @@ __all__ = [
     "XcdContiguous",
     "XcdReads",
     "XcdShare",
+    "XcdWork",
     "as_mapping",
+    "balance",
     "choose",
     "find_counterexample",
+    "folded",
     "from_function",
     "grouped",
     "hilbert",
@@ -52,6 +81,7 @@ __all__ = [
     "linear",
     "locality",
     "morton",
+    "paired",
     "parse",
     "prove",
     "smaller",

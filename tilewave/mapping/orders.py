@@ -45,6 +45,16 @@ as high as what remains (2 rows), so nothing is lost:
       4 | 26  27 | 32  33 | 38  39 | 44  45
       5 | 28  29 | 34  35 | 40  41 | 46  47
 
+`paired()` goes down each column from its ends inwards, the last row first: where lower rows take longer, as in causal
+attention, any two that follow each other take as long together as the next two:
+
+    M 0 |  1   7  13  19  25  31  37  43
+      1 |  3   9  15  21  27  33  39  45
+      2 |  5  11  17  23  29  35  41  47
+      3 |  4  10  16  22  28  34  40  46
+      4 |  2   8  14  20  26  32  38  44
+      5 |  0   6  12  18  24  30  36  42
+
 The curves, `morton()` and `hilbert()`, stand in `curves.py`.
 """
 
@@ -172,6 +182,27 @@ def _open_bands(number: Index, grid: AnyGrid, size: Index) -> tuple[Index, Index
 
 
 @dataclass(frozen=True)
+class Paired(Order):
+    """`linear`, each line from its ends inwards, the last tile first: heavy and light in turn."""
+
+    along: str = "m"
+    name: ClassVar[str] = "paired"
+
+    def formula(self, number: Index, grid: AnyGrid) -> tuple[Index, Index]:
+        if self.along == "n":
+            row, place = divide(number, grid.cols)
+            return row, _from_both_ends(place, grid.cols)
+        col, place = divide(number, grid.rows)
+        return _from_both_ends(place, grid.rows), col
+
+
+def _from_both_ends(place: Index, count: Index) -> Index:
+    """count - 1, 0, count - 2, 1, …"""
+    pair, is_second = divide(place, 2)
+    return choose(is_second >= 1, pair, count - 1 - pair)
+
+
+@dataclass(frozen=True)
 class Supertiles(Order):
     """Cut the grid into rows × cols super-tiles, as even as possible, and walk one after the other."""
 
@@ -217,6 +248,11 @@ def grouped(size: Index, along: str = "m") -> Grouped:
 def snake(size: Index, along: str = "m") -> Snake:
     """`grouped(size, along)`, walked to and fro."""
     return Snake(size, along)
+
+
+def paired(along: str = "m") -> Paired:
+    """`linear(along)`, each line from its ends inwards, the last tile first."""
+    return Paired(along)
 
 
 def supertiles(rows: Index, cols: Index) -> Supertiles:

@@ -101,6 +101,29 @@ class LastFirst(Renumbering):
         return "one tile has no order" if deal.count == 1 else ""
 
 
+@dataclass(frozen=True)
+class Folded(Renumbering):
+    """Every second round of a persistent launch from the last workgroup to the first: whoever had the longest tile of a
+    round has the shortest of the next."""
+
+    name: ClassVar[str] = "folded"
+
+    def formula(self, t: Index, deal: AnyDeal) -> Index:
+        if deal.in_one_round:
+            return t
+        turn, w = divide(t, deal.workgroups)
+        first = t - w
+        size = smaller(deal.count - first, deal.workgroups)
+        return choose(turn % 2 >= 1, first + (size - 1 - w), t)
+
+    def no_effect(self, deal: Deal) -> str:
+        if deal.in_one_round:
+            return "each workgroup computes one tile"
+        if deal.workgroups == 1:
+            return "one workgroup computes all tiles"
+        return "the second round is one tile" if deal.count == deal.workgroups + 1 else ""
+
+
 def _no_xcds(xcds: int, deal: Deal) -> str:
     if xcds == 1:
         return "with one XCD there is nothing to renumber"
@@ -180,6 +203,11 @@ def xcd_contiguous(xcds: Index) -> XcdContiguous:
 def xcd_chunked(xcds: Index, chunk: Index) -> XcdChunked:
     """Each XCD gets chunks of `chunk` consecutive numbers."""
     return XcdChunked(xcds, chunk)
+
+
+def folded() -> Folded:
+    """Every second round from the last workgroup to the first."""
+    return Folded()
 
 
 def last_first() -> LastFirst:

@@ -16,12 +16,14 @@ from tilewave.errors import text_error
 from tilewave.mapping.algebra import Mapping, Renumbering, mapping_of
 from tilewave.mapping.curves import Hilbert, Morton
 from tilewave.mapping.grid import LARGEST_PARAMETER, MappingError, ParameterError
-from tilewave.mapping.orders import Grouped, Linear, Order, Snake, Supertiles
-from tilewave.mapping.renumberings import LastFirst, XcdChunked, XcdContiguous
+from tilewave.mapping.orders import Grouped, Linear, Order, Paired, Snake, Supertiles
+from tilewave.mapping.renumberings import Folded, LastFirst, XcdChunked, XcdContiguous
 
-RENUMBERINGS: dict[str, type[Renumbering]] = {step.name: step for step in (XcdContiguous, XcdChunked, LastFirst)}
+RENUMBERINGS: dict[str, type[Renumbering]] = {
+    step.name: step for step in (XcdContiguous, XcdChunked, LastFirst, Folded)
+}  # fmt: skip
 ORDERS: dict[str, type[Order]] = {
-    step.name: step for step in (Linear, Grouped, Supertiles, Snake, Morton, Hilbert)
+    step.name: step for step in (Linear, Paired, Grouped, Supertiles, Snake, Morton, Hilbert)
 }  # fmt: skip
 STEPS: dict[str, type[Order | Renumbering]] = {**RENUMBERINGS, **ORDERS}
 

@@ -17,7 +17,7 @@ from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
 from tilewave.forks import IMPORTING
 from tilewave.ir.types import DTYPES, INTERNAL, DType
-from tilewave.ops.choice import Digits
+from tilewave.ops.digits import Digits
 from tilewave.runtime.arrays import HOST, view
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.foreign_arrays import library

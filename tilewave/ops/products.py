@@ -21,7 +21,7 @@ from tilewave.kernels.products import K, M, N
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
 from tilewave.ops.arrays import Array, ArrayLibrary, Shape, prepared, target_of
-from tilewave.ops.choice import blocks_for
+from tilewave.ops.digits import instruction_for
 from tilewave.ops.plans import Plan, Plans
 
 
@@ -163,10 +163,8 @@ def _chosen(lib: ArrayLibrary, to: Operands, **beside: Array | str | None) -> tu
     others = {name: array for name, array in beside.items() if array is not None}
     dtypes = {name: lib.dtype("linear", name, array) for name, array in others.items()}
     product = ProductForm(dtype, out, a_axes, b_axes, BATCH[: to.batches], activation=activation, **dtypes)
-    target = target_of(product.name, lib.device(to.c))
-    as_large = sum(name in ("residual", "sums") for name in others)
-    blocks = blocks_for(target, tuple(to.c.shape), dtype, lib.digits(), as_large)
-    return product_kernel(product, blocks), [a, b, *others.values(), to.c]
+    asked = instruction_for(target_of(product.name, lib.device(to.c)), dtype, lib.digits())
+    return product_kernel(product, asked), [a, b, *others.values(), to.c]
 
 
 def matmul_kernel(lib: ArrayLibrary, a: Array, b: Array) -> WaveKernel:

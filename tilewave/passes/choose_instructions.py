@@ -29,6 +29,7 @@ from tilewave.machine.matrix import (
 )
 
 SIDES = ("rows", "columns")
+THIRDS = 3
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ class ChooseInstructions:
         products = [op for op in walk(kernel.body) if isinstance(op, Mma)]
         wished = _two(kernel.waves)
         self.check_number(wished or (1, 1))
-        cut = wished or self.below_each_other(kernel)
+        below = self.below_each_other(kernel)
+        if below and self.thirds(products[0]):
+            return replace(self, each_way=THIRDS)(kernel)
+        cut = wished or below
         chosen: dict[Mma, MatrixInstruction] = {}
         waves: Waves | None = None
         for op in products:
@@ -77,6 +81,12 @@ class ChooseInstructions:
         while count > 1 and _tile(products[0])[0] % (count * block):
             count //= 2
         return count, 1
+
+    def thirds(self, op: Mma) -> bool:
+        """Whether three groups of waves get a block of rows each: while one group computes with its sums, the others
+        multiply."""
+        first, *_ = instructions_for(self.machine.matrix, *_dtypes(op)) or (None,)
+        return isinstance(first, GroupInstruction) and self.each_way < THIRDS and _tile(op)[0] == THIRDS * first.rows
 
     # -- the instruction
 

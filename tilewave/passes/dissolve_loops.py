@@ -1,6 +1,7 @@
 """A loop that goes round once is replaced by its body, and one that never does by what it starts from.
 
 Not a part of simplify: the passes that look for loops around products find one there for any depth, one step included.
+What a round computes for the next alone goes too, before somebody brings operands for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from tilewave.analysis.residues import Residues
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Const, Loop, Yield
 from tilewave.ir.rewrite import replace_values, rewrite
+from tilewave.ir.unused import drop_unused
 
 
 def dissolve_loops(kernel: Kernel) -> Kernel:
@@ -31,7 +33,7 @@ def dissolve_loops(kernel: Kernel) -> Kernel:
         return [Const(0, results=(index,), loc=op.loc), *body]
 
     after = rewrite(kernel, dissolve)
-    return replace_values(after, {v: _last(v, known) for v in known})
+    return drop_unused(replace_values(after, {v: _last(v, known) for v in known})) if known else after
 
 
 def _last(v: Value, known: dict[Value, Value]) -> Value:

@@ -56,8 +56,8 @@ from tilewave.ir.types import BOOL, INDEX_SCALAR, Memory, Scalar, dims
 from tilewave.machine.chips import Chip
 
 MEMBERS = 2
-SAMPLE = 4104
-"""Of open sizes, for which it is looked at which operand neighbours share: some rounds of tiles."""
+SAMPLE, SAMPLE_BATCHES = 4104, 2
+"""Open sizes for which it is looked at which operand neighbours share: some rounds of tiles."""
 
 OPEN_SIZES = Reason(
     "{symbol} is known at the call only, so it is not known which neighbours want the same, and copies are not shared",
@@ -108,7 +108,7 @@ class ShareCopies:
         declined: list[Declined] = []
         try:
             program = _program(kernel, engine.pattern_bytes)
-            sample = _program(bind(kernel, dict.fromkeys(open_sizes(kernel), SAMPLE)), engine.pattern_bytes)
+            sample = _program(bind(kernel, sample_sizes(kernel)), engine.pattern_bytes)
             found = [shared for memory in sample.memories if (shared := self.shared(sample, memory, declined))]
             if not found:
                 return kernel.declining(*declined)
@@ -128,6 +128,19 @@ class ShareCopies:
         except Left as left:
             declined.append(left.declined)
             return None
+
+
+def sample_sizes(kernel: Kernel) -> dict[str, int]:
+    """Of what is copied one by one, batch after batch, there are few: all of them have the same tiles."""
+    found: dict[str, int] = {}
+    for op in walk(kernel.body):
+        if isinstance(op, CopyAsyncSignal):
+            box = dict(zip(op.axes, op.to.type.shape[len(op.to_at) :], strict=True))
+            for axis, size in enumerate(op.memory.type.extents):
+                if isinstance(size, str):
+                    here = SAMPLE if box.get(axis, 1) > 1 else SAMPLE_BATCHES
+                    found[size] = max(here, found.get(size, 0))
+    return {size: found.get(size, SAMPLE) for size in open_sizes(kernel)}
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ from tilewave.layouts.fragments import GROUP
 from tilewave.machine.chips import Chip
 
 SIGNAL_BYTES = 8
+FEWEST_REGISTERS = 32
 LEAST_STAGES = 4
 """Three cost one percent on the shapes measured, two a third."""
 IN_FLIGHT_BYTES = 96 << 10
@@ -85,6 +86,7 @@ class SpecializeWaves:
     stages: int | None = None
     fewest: int = 1
     producer_registers: int = 40
+    """Of three groups or more, which have fewer for themselves, FEWEST_REGISTERS at most."""
 
     def __repr__(self) -> str:
         return f"SpecializeWaves({self.stages or ''})"
@@ -99,7 +101,9 @@ class SpecializeWaves:
         if meet is not None:  # the producer runs ahead, and cannot meet the others where they hand memory over
             return kernel.declining(WAVES_MEET.at(meet.loc))
         stages = self.stages_for(kernel, homes)
-        made = _Split(kernel, homes, stages, self.producer_registers).kernel()
+        many = prod(kernel.waves) // GROUP > 2
+        registers = min(self.producer_registers, FEWEST_REGISTERS) if many else self.producer_registers
+        made = _Split(kernel, homes, stages, registers).kernel()
         wished = self.stages or LEAST_STAGES
         if stages[-1] >= wished:
             return made

@@ -5,34 +5,36 @@
                                                               %x = select(or(%whole, %seen), %scores, -inf)
 
 In which steps a condition on positions holds everywhere follows from where their tiles begin
-(`analysis/masked_rounds`). `skip_whole_masks` then leaves the select out there.
+(`analysis/masked_rounds`). `skip_whole_masks` then leaves the select out there. Of two that hide by the same, one
+behind the other, as a causal mask and the end of the keys do, one by both conditions is made first: it is asked once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewave.analysis.masked_rounds import MaskedRounds, StepBounds
 from tilewave.analysis.ranges import Ranges
 from tilewave.ir.build import Builder
 from tilewave.ir.core import Block, Kernel, Op, Value
-from tilewave.ir.ops import And, Broadcast, Less, LessEqual, Loop, Mma, Or, Select
-from tilewave.ir.rewrite import map_blocks, names, walk
+from tilewave.ir.ops import And, Broadcast, Const, Less, LessEqual, Loop, Mma, Or, Select
+from tilewave.ir.rewrite import map_blocks, names, uses, walk
 from tilewave.ir.types import BOOL, Tile
 
 
 def tell_whole_steps(kernel: Kernel) -> Kernel:
     """In loops that multiply: there masks cost as much as what they mask."""
     makers = {v: op for op in walk(kernel.body) for v in op.results}
-    telling = _Telling(makers, Ranges(kernel), Builder(names(kernel)))
+    telling = _Telling(makers, uses(kernel), Ranges(kernel), Builder(names(kernel)))
     told = replace(kernel, body=telling.block(kernel.body))
     return told if told != kernel else kernel
 
 
 class _Telling:
-    def __init__(self, makers: Mapping[Value, Op], ranges: Ranges, builder: Builder) -> None:
-        self.makers, self.ranges, self.builder = makers, ranges, builder
+    def __init__(self, makers: dict[Value, Op], used: Counter[Value], ranges: Ranges, builder: Builder) -> None:
+        self.makers, self.used, self.ranges, self.builder = makers, used, ranges, builder
 
     def block(self, block: Block) -> Block:
         ops: list[Op] = []
@@ -48,7 +50,7 @@ class _Telling:
         front: list[Op] = []
         whole: dict[Value, tuple[list[Op], Value]] = {}
         body: list[Op] = []
-        for op in loop.body.ops:
+        for op in self.joined(loop.body.ops, rounds):
             bounds = rounds.everywhere(op.condition) if _masks(op) and isinstance(op, Select) else None
             if bounds is None or not isinstance(op, Select):
                 body.append(op)
@@ -60,6 +62,40 @@ class _Telling:
                 whole[op.condition] = inside, is_whole
             body += self.asking(op, whole[op.condition][1])
         return [*front, replace(loop, body=replace(loop.body, ops=tuple(body)))] if whole else [loop]
+
+    def joined(self, ops: Sequence[Op], rounds: MaskedRounds) -> list[Op]:
+        """The ops with one select for two that hide by the same."""
+        found: list[Op] = []
+        for op in ops:
+            inner = self.makers.get(op.a) if isinstance(op, Select) else None
+            if (
+                isinstance(op, Select)
+                and isinstance(inner, Select)
+                and inner in found
+                and self.are_one(inner, op, rounds)
+            ):
+                with self.builder.region():
+                    self.builder.locate = lambda loc=op.loc: loc  # type: ignore[misc]
+                    both = self.builder.binary(And, inner.condition, op.condition)
+                    joint = replace(op, condition=both, a=inner.a)
+                    found = [*(other for other in found if other != inner), *self.builder.ops, joint]
+                self.makers.update({both: found[-2], op.result: joint})
+            else:
+                found.append(op)
+        return found
+
+    def are_one(self, inner: Select, outer: Select, rounds: MaskedRounds) -> bool:
+        """Whether nobody else takes what the inner one leaves, and in which steps each does nothing is told."""
+        hidden = {self.constant(op.b) for op in (inner, outer)}
+        same = len(hidden) == 1 and None not in hidden
+        told = all(_masks(op) and rounds.everywhere(op.condition) for op in (inner, outer))
+        return same and told and self.used[inner.result] == 1
+
+    def constant(self, v: Value) -> float | None:
+        op = self.makers.get(v)
+        if isinstance(op, Broadcast):
+            return self.constant(op.x)
+        return op.value if isinstance(op, Const) else None
 
     def told(self, loop: Loop, bounds: StepBounds, op: Op) -> tuple[list[Op], list[Op], Value]:
         """Where rounds begin and end that need no mask; and whether this is one of them."""

@@ -21,9 +21,11 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
+from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
@@ -47,6 +49,7 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.passes.split_tiles import SplitTiles
 from tilewave.passes.stage_shared import StageShared
 from tilewave.passes.stage_writes import StageWrites
+from tilewave.passes.stagger_groups import StaggerGroups
 from tilewave.passes.start_early import start_early
 from tilewave.passes.store_in_parts import StoreInParts
 from tilewave.passes.take_a_step import take_a_step
@@ -195,6 +198,7 @@ def hopper(
         MakePersistent(workgroups),  # leaves it to this one
         alternate_depth,  # behind: it looks for loops over tiles, and before staging, for loops that only add up
         hoist_reads,  # behind: it moves what stands between loops
+        mask_once,  # before: fewer masks are told apart then
         tell_whole_steps,  # on tiles, whose positions are sums
         turn_products,  # before instructions are chosen: groups of waves lie below each other
         ChooseInstructions(machine, places),
@@ -214,7 +218,9 @@ def hopper(
         skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
+        lag_products,  # behind: it takes steps of rings apart
         skip_zeros,  # behind: what loops begin with is settled
+        StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
         MultiplyByReciprocals(),  # last: whatever computes positions is there

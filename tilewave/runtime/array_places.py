@@ -1,27 +1,17 @@
-"""Where the arrays of a call are, and how they lie; what is asked of it in every new call is code of its own.
-
-That code is a function of Python, written for arrays of so many axes: it goes through no list and looks nothing up.
-"""
+"""Where the arrays of a call are, and how they lie: formulas that do not care whether numbers are known or recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from math import gcd
-from typing import Any
+from typing import NamedTuple
 
-from tilewave.ir.python_code import code_of, pattern
+from tilewave.ir.host_program import LINE as LINE
+from tilewave.ir.host_program import Number, chosen, grain, rank
 from tilewave.runtime.arrays import ArrayView, Parameter, Shape
 
-LINE = 1 << 7
-"""Bytes that every alignment which anybody asks for divides."""
-FAR = 1 << 30
-"""Elements along an axis, and between two neighbours, up to which arrays may lie alike: the copy engine takes them."""
-
-
 Lie = tuple[int, ...]
-"""How the arrays of a call lie, as `lie_lines` has it."""
+"""What is the same of all arrays that lie alike, wherever they are and however long."""
 
 
 ArrayPlaces = tuple[Sequence[int], Sequence[Shape], Sequence[Shape]]
@@ -41,6 +31,49 @@ def views_at(places: ArrayPlaces, like: Sequence[ArrayView]) -> list[ArrayView]:
     ]
 
 
+def words_at(places: ArrayPlaces) -> list[int]:
+    """The same in one list: of each array its address, its lengths, and its steps."""
+    found: list[int] = []
+    for pointer, shape, strides in zip(*places, strict=True):
+        found += (pointer, *shape, *strides)
+    return found
+
+
+class PlacedArray(NamedTuple):
+    """An array's address, lengths, and steps in elements: numbers, or recorded ones."""
+
+    pointer: Number
+    lengths: Sequence[Number]
+    steps: Sequence[Number]
+
+
+def placed_arrays(words: Sequence[Number], ranks: Sequence[int]) -> list[PlacedArray]:
+    """What `words_at` has in one list."""
+    found, at = [], 0
+    for axes in ranks:
+        lengths, steps = words[at + 1 : at + 1 + axes], words[at + 1 + axes : at + 1 + 2 * axes]
+        found.append(PlacedArray(words[at], lengths, steps))
+        at += 1 + 2 * axes
+    return found
+
+
+def placed(places: ArrayPlaces) -> list[PlacedArray]:
+    return [PlacedArray(*each) for each in zip(*places, strict=True)]
+
+
+def lie_of(arrays: Sequence[PlacedArray]) -> list[Number]:
+    """How arrays lie.
+
+    Of addresses, steps and the lengths of rows, the power of two that divides them is left; of all lengths and steps,
+    what is 0, 1, negative or very far.
+    """
+    found: list[Number] = []
+    for pointer, lengths, steps in arrays:
+        found += [grain(pointer), pointer == 0, *map(rank, (*lengths, *steps))]
+        found += map(grain, (*lengths[-1:], *steps))
+    return found
+
+
 ArrayKinds = tuple[tuple[int, bool], ...]
 """Of each array how many bytes an element has, and whether it is written."""
 
@@ -49,74 +82,38 @@ def kinds_of(parameters: Sequence[Parameter]) -> ArrayKinds:
     return tuple((p.item_bytes, p.written) for p in parameters)
 
 
-class ArrayNames:
-    """What the numbers of a call's arrays are called in code."""
-
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self.pointers = [f"p{i}" for i in range(len(ranks))]
-        self.lengths = [[f"n{i}_{axis}" for axis in range(rank)] for i, rank in enumerate(ranks)]
-        self.steps = [[f"s{i}_{axis}" for axis in range(rank)] for i, rank in enumerate(ranks)]
-
-    def taken(self) -> list[str]:
-        """The lines that name them."""
-        shapes, strides = (pattern([*map(pattern, names)]) for names in (self.lengths, self.steps))
-        return [f"{pattern(self.pointers)} = pointers", f"{shapes} = shapes", f"{strides} = strides"]
+def apart(arrays: Sequence[PlacedArray], kinds: ArrayKinds) -> Iterator[Number]:
+    """What must hold for no element of an array that is written to be where another may be; where it does not, they
+    must be looked at closely."""
+    ends = [_end(array, item) for array, (item, _) in zip(arrays, kinds, strict=True)]
+    for i, (array, (_, is_written)) in enumerate(zip(arrays, kinds, strict=True)):
+        if is_written:
+            yield from _nested(array)
+            others = [j for j in range(len(arrays)) if j != i]
+            yield from [(arrays[j].pointer >= ends[i]) | (array.pointer >= ends[j]) for j in others]
 
 
-Look = Callable[[Sequence[int], Sequence[Shape], Sequence[Shape]], Any]
-"""Addresses, shapes and strides of a call's arrays → what is asked; a ValueError where one has more axes, or fewer."""
+def _end(array: PlacedArray, item_bytes: int) -> Number:
+    """Behind its last element, if it has any, and steps go forward."""
+    last: Number = 1
+    for length, step in zip(array.lengths, array.steps, strict=True):
+        last = last + (length - 1) * step
+    return array.pointer + last * item_bytes
 
 
-@lru_cache(maxsize=256)
-def lie_code(ranks: tuple[int, ...]) -> Look:
-    """What is the same of all arrays that lie alike, wherever they are and however long."""
-    of = ArrayNames(ranks)
-    return code_of("pointers, shapes, strides", [*of.taken(), *lie_lines(of), "return lie"], {"gcd": gcd})
+def _nested(array: PlacedArray) -> Iterator[Number]:
+    """What holds where the rows of an array surely lie one behind the other."""
+    axes = [*zip(array.lengths, array.steps, strict=True)]
+    for i, (length, step) in enumerate(axes):
+        yield (length <= 1) | (step >= 1)
+        for inner, inner_step in axes[i + 1 :]:
+            yield (length <= 1) | (inner <= 1) | (step >= inner * inner_step)
 
 
-@lru_cache(maxsize=256)
-def apart_code(ranks: tuple[int, ...], kinds: ArrayKinds) -> Look:
-    """Whether no element of an array that is written is where another may be; else they must be looked at closely."""
-    of = ArrayNames(ranks)
-    lines, wrong = apart_lines(of, kinds)
-    return code_of("pointers, shapes, strides", [*of.taken(), *lines, f"return not ({wrong})"])
-
-
-def lie_lines(of: ArrayNames) -> list[str]:
-    """The lines that find how arrays lie.
-
-    Of addresses, steps and the lengths of rows, the power of two that divides them is left, and of other lengths
-    nothing, if rows lie one behind the other, with neighbours side by side. Else what is 0, 1, negative or very far
-    stays as it is.
-    """
-    lengths, steps = ([name for names in of_arrays for name in names] for of_arrays in (of.lengths, of.steps))
-    outer = [name for names in of.steps for name in names[:-1]]
-    rows = [names[-1] for names in of.lengths if names]
-    usual = [*of.pointers, *(f"{names[-1]} == 1" for names in of.steps if names)]
-    usual += [f"1 < {name} < {FAR}" for name in (*lengths, *outer)]
-    powers = [f"gcd({name}, {LINE})" for name in (*of.pointers, *outer, *rows)]
-    told = [f"{name} if {name} < 2 or {name} > {FAR} else 2" for name in (*lengths, *steps)]
-    told += [*(f"{name} == 0" for name in of.pointers), *(f"gcd({name}, {LINE})" for name in steps)]
-    unusual = f"if not ({' and '.join(usual) or 'True'}): lie += {pattern(told)}"
-    return [f"lie = {pattern(powers)}", unusual]
-
-
-def apart_lines(of: ArrayNames, kinds: ArrayKinds) -> tuple[list[str], str]:
-    """The lines that find where arrays end, and when some are not surely apart."""
-    lines, wrong = [], []
-    for pointer, lengths, steps, (item, _) in zip(of.pointers, of.lengths, of.steps, kinds, strict=True):
-        last = " + ".join([*(f"({n} - 1) * {s}" for n, s in zip(lengths, steps, strict=True)), "1"])
-        lines.append(f"e{pointer} = {pointer} + ({last}) * {item}")
-    for i, one in enumerate(of.pointers):
-        if kinds[i][1]:
-            wrong += _not_nested(of.lengths[i], of.steps[i])
-            wrong += [f"{one} < e{other} and {other} < e{one}" for other in of.pointers if other != one]
-    return lines, " or ".join(wrong) or "False"
-
-
-def _not_nested(lengths: Sequence[str], steps: Sequence[str]) -> list[str]:
-    """When the rows of an array do not surely lie one behind the other."""
-    axes = [*zip(lengths, steps, strict=True)]
-    back = [f"{n} > 1 and {s} < 1" for n, s in axes]
-    pairs = [(*axes[i], *inner) for i in range(len(axes)) for inner in axes[i + 1 :]]
-    return back + [f"{n} > 1 and {m} > 1 and {s} < {m} * {t}" for n, s, m, t in pairs]
+def there_at_least(arrays: Sequence[PlacedArray]) -> list[Number]:
+    """Addresses for lanes: those that must not touch an element look at their array's first one, and an empty array
+    has none, so it gets another's."""
+    there: Number = 0
+    for array in reversed(arrays):
+        there = chosen(array.pointer == 0, there, array.pointer)
+    return [chosen(array.pointer == 0, there, array.pointer) for array in arrays]

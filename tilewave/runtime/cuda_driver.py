@@ -44,6 +44,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "cuStreamCreate": (c_void_p, c_uint),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
+    "cuStreamIsCapturing": (c_void_p, c_void_p),
     "cuStreamGetCaptureInfo_v2": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
     "cuThreadExchangeStreamCaptureMode": (c_void_p,),
     "cuUserObjectCreate": (c_void_p, c_void_p, c_void_p, c_uint, c_uint),

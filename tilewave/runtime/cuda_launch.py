@@ -1,8 +1,8 @@
 """A kernel on one NVIDIA GPU: its module, what the assembler made of it, and launches that cost little Python.
 
-A launcher works out all that launches of arrays which lie alike need, but for their addresses and sizes; with these, a
-frame holds everything that cuLaunchKernelEx reads. Nothing changes a frame that is kept, so the same call can be made
-again, and by several threads at once, without writing a byte; one that is not kept is given back after its launch.
+A launcher works out all that launches of arrays which lie alike need, but for their addresses and sizes. With these,
+machine code fills a frame on its own stack, with everything that cuLaunchKernelEx reads, so several threads may launch
+at once.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from typing import Any
 
 from tilewave.errors import CallError, TargetError, here
 from tilewave.forks import cached_property
-from tilewave.ir.types import DType
 from tilewave.runtime.array_places import places_of
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cuda_driver import CudaDevice, CudaDriver, DeviceMemory
-from tilewave.runtime.driver import Function
 from tilewave.runtime.gpu_launch import (
     Attribute,
-    EarlyStart,
     GpuLaunch,
-    LaunchText,
+    LaunchFormula,
+    SameGrid,
     ScratchMemory,
     Shape3,
     Slot,
+    SymbolArgument,
     Table,
     TiledArray,
 )
 from tilewave.runtime.graph_memory import GraphMemory
-from tilewave.runtime.launch_frame import FrameLayout, LaunchFrame
-from tilewave.runtime.launch_template import FrameCode, LaunchTemplate, frame_code, tensor_map
+from tilewave.runtime.host_engine import UNKNOWN, NativeRecord
+from tilewave.runtime.launch_template import LaunchCode, LaunchTemplate, tensor_map
 
 LOG_BYTES = 1 << 16
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12
@@ -156,12 +155,9 @@ def launch(
     attributes: Sequence[Attribute] = (),
 ) -> None:
     """Launch once with plain numbers and addresses; kernels that are called often have a Launcher."""
-    layout = FrameLayout(len(arguments), (), block, shared_bytes, attributes)
-    frame = layout.take()
-    layout.pack(frame.memory, frame.words_at, *arguments, *grid, *block, shared_bytes, stream)
-    driver = function.driver
-    with driver.current(function.number):
-        driver.call(function.name, "cuLaunchKernelEx", frame.config, function.handle, frame.parameters, None)
+    slots = tuple(SymbolArgument(i) for i in range(len(arguments)))
+    launcher = Launcher(function, GpuLaunch(slots, grid, block, shared_bytes, tuple(attributes)))
+    launcher((), arguments, stream)
 
 
 class Launcher:
@@ -172,10 +168,6 @@ class Launcher:
         self.function, self.description = function, description
         self._names = names
         self._driver, self._number = function.driver, function.number
-        self._context = self._driver.context(self._number)
-        self._handle = c_void_p(function.handle)
-        self._launch = self._driver.unconverted("cuLaunchKernelEx", function.name)
-        self._get_current = self._driver.unconverted("cuCtxGetCurrent", function.name)
         self._tables = [
             DeviceMemory.holding(self._driver, self._number, table, function.name) for table in description.tables
         ]
@@ -183,58 +175,61 @@ class Launcher:
         self._scratch: dict[tuple[int, int], DeviceMemory] = {}
         """By parameter and stream."""
         self._of_graphs = {at: self._recorded(slot.bytes) for at, slot in slots if isinstance(slot, ScratchMemory)}
-        maps = [(at, len(slot.axes)) for at, slot in slots if isinstance(slot, TiledArray)]
-        shape = len(slots), maps, description.block, description.shared_bytes
-        late = [a for a in description.attributes if not isinstance(a, EarlyStart)]
-        self.early, self.late = FrameLayout(*shape, description.attributes), FrameLayout(*shape, late)
-        self._codes: dict[Any, FrameCode] = {}
+        self._codes: dict[Any, LaunchCode] = {}
+        self._records: dict[Any, NativeRecord] = {}
+        """They stay as long as the launcher: a thread may launch one while another forgets its arrays."""
         if description.shared_bytes:
             function.allow_shared(description.shared_bytes)
 
     def __call__(self, views: Sequence[ArrayView], numbers: Sequence[int], stream: int) -> None:
         """Launch it; the arrays have been checked, and nothing is waited for."""
-        text = LaunchText.of(len(numbers), self.description.grid)
-        prepared = self.template(views, text, stream).at(places_of(views), numbers)
-        assert prepared is not None, "this text turns nothing down"
-        self.launch(prepared.frame)
+        template = self.template(views, len(numbers), SameGrid(self.description.grid), stream)
+        launched = template.launch(places_of(views), numbers)
+        assert launched, "this launch turns nothing down"
 
-    def template(self, views: Sequence[ArrayView], text: LaunchText, stream: int) -> LaunchTemplate:
-        """All that launches on a stream need with arrays that lie as these, which have been checked."""
+    def template(self, views: Sequence[ArrayView], count: int, formula: LaunchFormula, stream: int) -> LaunchTemplate:
+        """All that launches on a stream need with arrays that lie as these, which have been checked; a call has so many
+        numbers beside them."""
         slots = self.description.slots
         for slot in slots:
             if isinstance(slot, TiledArray):
                 self._want_copied(slot, views[slot.array])
         others = [(at, slot) for at, slot in enumerate(slots) if isinstance(slot, Table | ScratchMemory)]
         fixed = tuple([self._word(at, slot, stream) for at, slot in others])
-        return LaunchTemplate(self, self._code([(len(v.shape), v.dtype) for v in views], text), fixed, stream)
+        kinds = *((len(v.shape), v.dtype) for v in views), count, formula
+        if (kinds, fixed) not in self._records:
+            self._records[kinds, fixed] = self._code(kinds).record(self._driver_words, fixed)
+        return LaunchTemplate(self, self._records[kinds, fixed], stream)
 
-    def _code(self, arrays: Sequence[tuple[int, DType]], text: LaunchText) -> FrameCode:
-        """What fills frames, made once for arrays of these kinds."""
-        key = *arrays, text
-        found = self._codes.get(key)
+    def _code(self, kinds: tuple[Any, ...]) -> LaunchCode:
+        """What fills launches, made once for arrays of these kinds."""
+        *arrays, count, formula = kinds
+        found = self._codes.get(kinds)
         if found is None:
-            found = self._codes[key] = frame_code(self, arrays, text)
+            found = self._codes[kinds] = LaunchCode(self.description, arrays, count, formula)
         return found
 
-    def launch(self, frame: LaunchFrame) -> None:
-        """Launch what was prepared."""
-        current = c_void_p()
-        self._get_current(byref(current))
-        if current.value == self._context:
-            code = self._launch(frame.config, self._handle, frame.parameters, None)
-        else:
-            with self._driver.current(self._number):
-                code = self._launch(frame.config, self._handle, frame.parameters, None)
-        if code:
-            raise self.failure("cuLaunchKernelEx", code)
-
-    def failure(self, name: str, code: int) -> TargetError:
-        return self._driver.failure(self.function.name, name, code)
-
     @cached_property
-    def encode(self) -> Function:
-        """What older drivers do not have, and kernels without tensor maps do not need."""
-        return self._driver.unconverted("cuTensorMapEncodeTiled", self.function.name)
+    def _driver_words(self) -> dict[str, int]:
+        """What a record of `LAUNCH` says of the driver."""
+        encodes = any(isinstance(slot, TiledArray) for slot in self.description.slots)
+        return {
+            "function": self.function.handle,
+            "context": self._driver.context(self._number),
+            "launch": self._address("cuLaunchKernelEx"),
+            "get_current": self._address("cuCtxGetCurrent"),
+            "push": self._address("cuCtxPushCurrent_v2"),
+            "pop": self._address("cuCtxPopCurrent_v2"),
+            # Older drivers do not have it, and kernels without tensor maps do not need it.
+            "encode": self._address("cuTensorMapEncodeTiled") if encodes else 0,
+        }
+
+    def _address(self, name: str) -> int:
+        return self._driver.address(name, self.function.name)
+
+    def want_launched(self, said: int) -> None:
+        """Raise where machine code says that the driver failed."""
+        raise_failure(self._driver, self.function.name, said)
 
     def _word(self, at: int, slot: Slot, stream: int) -> int:
         match slot:
@@ -270,3 +265,11 @@ class Launcher:
                 loc=here(),
                 remedy=f"pass a contiguous copy of {name} whose rows are multiples of 16 bytes long",
             )
+
+
+def raise_failure(driver: CudaDriver, kernel: str, said: int) -> None:
+    """Where machine code says that a function of the driver's failed."""
+    if said > 0:
+        raise driver.failure(kernel, "cuLaunchKernelEx", said)
+    if said < UNKNOWN:
+        raise driver.failure(kernel, "cuTensorMapEncodeTiled", UNKNOWN - said)

@@ -19,11 +19,12 @@ MOST_AXES = 32
 NO_SYNCHRONISATION = -1
 """The stream argument that keeps a producer from waiting: kernels are ordered by the stream they are launched on."""
 
-_CPU, _CUDA, _CUDA_HOST, _ROCM, _ROCM_HOST, _CUDA_MANAGED = 1, 2, 3, 10, 11, 13
+CUDA = 2
+_CPU, _CUDA_HOST, _ROCM, _ROCM_HOST, _CUDA_MANAGED = 1, 3, 10, 11, 13
 _CPUS = (_CPU, _CUDA_HOST, _ROCM_HOST)  # pinned memory is the CPU's
-_STREAMED = (_CUDA, _ROCM, _CUDA_MANAGED)
+_STREAMED = (CUDA, _ROCM, _CUDA_MANAGED)
 _DEVICES = {
-    _CUDA: "cuda",
+    CUDA: "cuda",
     _CUDA_MANAGED: "cuda",
     _ROCM: "rocm",
     4: "opencl",
@@ -48,6 +49,7 @@ _DTYPES = {
     (12, 8): F8E5M2,
     (13, 8): F8E5M2FNUZ,
 }
+_WORDS = {dtype.name: code | bits << 8 | 1 << 16 for (code, bits), dtype in _DTYPES.items()}
 _CODES = {0: "int", 1: "uint", 2: "float", 3: "handle", _BFLOAT: "bfloat", 5: "complex", _BOOL: "bool"}
 _SMALL_FLOATS = {
     7: "float8_e3m4",
@@ -79,6 +81,11 @@ class UnknownDType(Refused):
 SPELLED = [d.name for d in (F16, BF16, F32, F64, F8E4M3FN, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, I8, I32, I64, BOOL)]
 
 
+def dtype_word(dtype: DType) -> int:
+    """A DLDataType, as it lies in memory: code, bits, and one lane."""
+    return _WORDS[dtype.name]
+
+
 class DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -92,6 +99,33 @@ class DLTensor(ctypes.Structure):
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
     )
+
+
+class ExchangeTable(ctypes.Structure):
+    """DLPackExchangeAPI: a library's functions for those who know C, and look at an array without asking Python."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("take", ctypes.c_void_p),
+        ("give", ctypes.c_void_p),
+        ("look", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+EXCHANGE, EXCHANGE_MAJOR = b"dlpack_exchange_api", 1
+
+
+def exchange_table(kind: type) -> ExchangeTable | None:
+    """That of a class of arrays; None where it has none, or one that is laid out otherwise."""
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if capsule is None or not _is_named(capsule, EXCHANGE):
+        return None
+    table = ExchangeTable.from_address(_address(capsule, EXCHANGE))
+    return table if table.major == EXCHANGE_MAJOR and table.look and table.stream else None
 
 
 class Unversioned(ctypes.Structure):

@@ -54,7 +54,6 @@ class Driver:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._functions: dict[str, Function] = {}
-        self._unconverted: dict[str, Function] = {}
 
     def function(self, name: str, kernel: str = "") -> Function:
         """One of the vendor's functions; bound once, so that a call costs no more than ctypes does."""
@@ -63,14 +62,10 @@ class Driver:
             found = self._functions[name] = self._bind(name, kernel)
         return found
 
-    def unconverted(self, name: str, kernel: str = "") -> Function:
-        """The same for those who pass what C takes: references, c_void_p, and ints of 32 bits; a third of the time."""
-        found = self._unconverted.get(name)
-        if found is None:
-            bound: Any = self.function(name, kernel)
-            address = ctypes.cast(bound, ctypes.c_void_p).value or 0
-            found = self._unconverted[name] = ctypes.CFUNCTYPE(ctypes.c_int)(address)
-        return found
+    def address(self, name: str, kernel: str = "") -> int:
+        """Where it is, for machine code."""
+        bound: Any = self.function(name, kernel)
+        return ctypes.cast(bound, ctypes.c_void_p).value or 0
 
     def _bind(self, name: str, kernel: str) -> Function:
         try:

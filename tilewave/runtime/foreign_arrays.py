@@ -13,9 +13,9 @@ from functools import cache, lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import DTYPES, INTERNAL, DType
-from tilewave.runtime.dlpack import Refused, UnknownDType
+from tilewave.runtime.dlpack import CUDA, Refused, UnknownDType, exchange_table
+from tilewave.runtime.host_engine import READER, NativeRecord
 
 HOST = "cpu"
 """The device of arrays in this machine's own memory."""
@@ -139,17 +139,37 @@ def _torch_reader(torch: ModuleType) -> _Reader:
 
 
 def _torch_facts(tensors: Sequence[Any]) -> Facts:
-    facts: Facts = _facts_code(len(tensors))(tensors)
-    return facts
+    return (
+        tuple([t.data_ptr() for t in tensors]),
+        tuple([t.shape for t in tensors]),
+        tuple([t.stride() for t in tensors]),
+        _torch_devices(tensors),
+        tuple([(t.dtype, t.requires_grad, t.is_neg()) for t in tensors]),
+    )
+
+
+def machine_reader() -> NativeRecord | None:
+    """How machine code reads torch's tensors; None where there is no torch, or one without a table of C functions."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else _machine_reader(torch)
 
 
 @cache
-def _facts_code(count: int) -> Callable[[Sequence[Any]], Facts]:
-    """The facts of so many tensors, without a loop: that takes twice as long, and every call begins with it."""
-    names = [f"t{i}" for i in range(count)]
-    asked = ("data_ptr()",), ("shape",), ("stride()",), ("get_device()",), ("dtype", "requires_grad", "is_neg()")
-    facts = [pattern([f"{name}.{word}" for word in words for name in names]) for words in asked]
-    return code_of("tensors", [f"{pattern(names)} = tensors", f"return {pattern(facts)}"])
+def _machine_reader(torch: ModuleType) -> NativeRecord | None:
+    table = exchange_table(torch.Tensor)
+    if table is None or getattr(torch.version, "hip", None):
+        return None
+    asked, name = torch.Tensor.is_neg, sys.intern("requires_grad")
+    fields = {
+        "tensor": id(torch.Tensor),
+        "parameter": id(torch.nn.Parameter),
+        "look": table.look,
+        "stream": table.stream,
+        "requires_grad": id(name),
+        "is_neg": id(asked),
+        "device": CUDA,
+    }
+    return NativeRecord(READER, fields, (torch, asked, name))
 
 
 def _torch_devices(tensors: Sequence[Any]) -> tuple[int, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
+
+from tilewave.ir.host_program import Number
 
 Shape3 = tuple[int, int, int]
 
@@ -105,24 +107,30 @@ class GpuLaunch:
                 assert whole, f"{self.grid} workgroups do not divide into clusters of {attribute.shape}"
 
 
-class LaunchText(NamedTuple):
-    """What a launch computes from the numbers of its call, which are called g0, g1, …, as Python."""
+class LaunchForm(NamedTuple):
+    """What a launch comes to for the numbers of a call, known or recorded."""
 
-    given: int
-    """How many these are."""
-    lines: tuple[str, ...]
-    """Those that return None turn down calls that are none of its own."""
-    numbers: tuple[str, ...]
+    numbers: Sequence[Number]
     """What slots take by their index."""
-    grid: tuple[str, str, str]
-    starts_early: str
+    grid: tuple[Number, Number, Number]
+    conditions: tuple[Number, ...] = ()
+    """Where one does not hold, the call is none of its own."""
+    starts_early: Number = True
     """Whether the launch asks for what `EarlyStart` allows."""
 
-    @staticmethod
-    def of(numbers: int, grid: Shape3) -> LaunchText:
-        """For as many workgroups in every call."""
-        x, y, z = map(str, grid)
-        return LaunchText(numbers, (), tuple(f"g{i}" for i in range(numbers)), (x, y, z), "True")
+
+LaunchFormula = Callable[[Sequence[Number]], LaunchForm]
+"""Of the numbers of a call."""
+
+
+@dataclass(frozen=True)
+class SameGrid:
+    """As many workgroups in every call, which are passed its numbers."""
+
+    grid: Shape3
+
+    def __call__(self, numbers: Sequence[Number]) -> LaunchForm:
+        return LaunchForm(numbers, self.grid)
 
 
 # as data ------------------------------------------------------------------------------------------------------------

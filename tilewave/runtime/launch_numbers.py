@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewave.forks import cached_property
-from tilewave.ir.core import Value
-from tilewave.ir.launch import HostLaunch, LaunchLines, launch_lines, numbers_of
+from tilewave.ir.core import Kernel, Value
+from tilewave.ir.host_program import Number
+from tilewave.ir.launch import HostLaunch, LaunchNumbers, LaunchSteps, numbers_of
 from tilewave.ir.parse import parse
+from tilewave.ir.verify import verify
 
 KEPT_LAUNCHES = 4096
 """Sets of numbers that a program remembers; more than that in turn, and it starts afresh."""
@@ -44,13 +46,20 @@ class LaunchTable:
         launched = host([symbols[v.name] for v in numbers])
         return launched.workgroups, {**symbols, **dict(zip(host.names, launched.numbers, strict=True))}
 
-    def lines(self, given: Sequence[str], wanted: Sequence[str], prefix: str) -> LaunchLines:
-        """The same as lines of Python, for numbers of these names in their order; of what is passed on, the wanted."""
-        if isinstance(self.workgroups, int) and not self.text:
-            return LaunchLines([], str(self.workgroups), [f"g{given.index(name)}" for name in wanted])
-        return launch_lines(parse(self.text), given, wanted, prefix)
+    def steps(self, given: Sequence[str], wanted: Sequence[str]) -> Callable[[Sequence[Number]], LaunchNumbers]:
+        """The same step by step, for numbers of these names in their order; of what is passed on, the wanted."""
+        if self.text:
+            return LaunchSteps(self._kernel, given, wanted)
+        places, workgroups = [given.index(name) for name in wanted], self.workgroups
+        assert isinstance(workgroups, int), "nothing computes them"
+        return lambda numbers: LaunchNumbers(workgroups, tuple([numbers[place] for place in places]))
 
     @cached_property
     def _host(self) -> tuple[tuple[Value, ...], HostLaunch]:
-        kernel = parse(self.text)
-        return numbers_of(kernel), HostLaunch(kernel)
+        return numbers_of(self._kernel), HostLaunch(self._kernel)
+
+    @cached_property
+    def _kernel(self) -> Kernel:
+        found = verify(parse(self.text))
+        assert found.workgroups == self.workgroups, f"{found.workgroups} workgroups, and not {self.workgroups}"
+        return found

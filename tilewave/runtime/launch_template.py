@@ -1,138 +1,155 @@
-"""A launch for all arrays that lie alike; a function of Python that is written for it fills frames."""
+"""A launch for all arrays that lie alike: a program computes what each has of its own, and machine code makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import c_void_p
-from itertools import count
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilewave.ir.launch import AT_LAUNCH, given_names
-from tilewave.ir.python_code import code_of, pattern
+from tilewave.ir.host_program import Number, Recorder
 from tilewave.ir.types import DType
-from tilewave.runtime.array_places import ArrayNames, ArrayPlaces
+from tilewave.runtime.array_places import ArrayPlaces, placed_arrays, there_at_least, words_at
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.gpu_launch import (
     Address,
-    LaunchText,
+    GpuLaunch,
+    LaunchForm,
+    LaunchFormula,
     ScalarSlot,
     ScratchMemory,
-    Slot,
     Stride,
     SymbolArgument,
     Table,
     TiledArray,
 )
-from tilewave.runtime.launch_frame import LaunchFrame
-from tilewave.runtime.tensor_map import TensorMap, encoding, map_numbers
+from tilewave.runtime.host_engine import LAUNCH, LAUNCHED, MAP, NativeRecord, engine, in_memory, words
+from tilewave.runtime.launch_frame import FrameLayout
+from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding, map_numbers
 
 if TYPE_CHECKING:
     from tilewave.runtime.cuda_launch import Launcher
-
-FrameCode = Callable[..., "tuple[LaunchFrame, int] | None"]
-"""Addresses, shapes and strides of arrays, the numbers of a call, words that are fixed, and a stream → a frame, and
-what the driver said of its tensor maps; None where the launch turns the numbers down."""
-
-
-class Prepared(NamedTuple):
-    """A launch that can be made again and again."""
-
-    launcher: Any
-    frame: Any
-    numbers: Sequence[int]
-    """Those of its call."""
-
-    def give_back(self) -> None:
-        if self.frame is not None:
-            self.frame.give_back()
 
 
 class LaunchTemplate(NamedTuple):
     """Where arrays are, and how long, is put in last."""
 
     launcher: Launcher
-    code: FrameCode
-    fixed: tuple[int, ...]
+    record: NativeRecord
     stream: int
 
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        """The launch of arrays that have been checked; None where it turns the numbers down."""
-        launcher, code, fixed, stream = self
-        pointers, shapes, strides = places
-        if 0 in pointers:
-            # Lanes that must not touch an element look at their array's first one; an empty array has none.
-            there = next(filter(None, pointers), 0)
-            pointers = [pointer or there for pointer in pointers]
-        found = code(pointers, shapes, strides, numbers, fixed, stream)
-        if found is None:
-            return None
-        frame, failed = found
-        if failed:
-            raise launcher.failure("cuTensorMapEncodeTiled", failed)
-        return Prepared(launcher, frame, numbers)
+    def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
+        """Launch it with arrays that have been checked; whether it is a launch of these numbers."""
+        return self.known(places, numbers)()
+
+    def known(self, places: ArrayPlaces, numbers: Sequence[int]) -> KnownLaunch:
+        return KnownLaunch(self, words([*words_at(places), *numbers]))
 
 
-def frame_code(launcher: Launcher, arrays: Sequence[tuple[int, DType]], text: LaunchText) -> FrameCode:
-    """`arrays` are how many axes each has, and of which dtype it is."""
-    slots = launcher.description.slots
-    of = ArrayNames([rank for rank, _ in arrays])
-    tiled = [slot for slot in slots if isinstance(slot, TiledArray)]
-    sides, encoded, called = _maps(tiled, of, arrays)
-    fixed = count()
-    words = [_word(slot, of, text, fixed) for slot in slots]
-    packed = ", ".join([*sides, *words, *text.grid, *map(str, launcher.early.config), "stream"])
-    lines = [
-        *of.taken(),
-        f"{given_names(text.given)} = numbers",
-        *text.lines,
-        f"frame = (early if {text.starts_early} else late)()",
-        "memory, at, _, _, maps, _ = frame",
-        f"pack(memory, at, {packed})",
-        f"{pattern([pattern([f'm{i}', f'l{i}', f'w{i}']) for i in range(len(tiled))])} = maps",
-        f"return frame, {' or '.join(encoded) or '0'}",
-    ]
-    called |= {"early": launcher.early.take, "late": launcher.late.take, "pack": launcher.early.pack, **AT_LAUNCH}
-    if tiled:
-        called["encode"] = launcher.encode
-    return code_of("pointers, shapes, strides, numbers, fixed, stream", lines, called)
+class KnownLaunch(NamedTuple):
+    """The launch of some arrays, to be made as often as one likes."""
+
+    template: LaunchTemplate
+    numbers: Any
+    """In memory, where the arrays are, and the numbers of a call."""
+
+    def __call__(self) -> bool:
+        """Make it; whether it is a launch of these numbers."""
+        launcher, record, stream = self.template
+        said = engine().launch(record.address, ctypes.addressof(self.numbers), stream)
+        launcher.want_launched(said)
+        return bool(said == LAUNCHED)
 
 
-def _maps(
-    tiled: Sequence[TiledArray], of: ArrayNames, arrays: Sequence[tuple[int, DType]]
-) -> tuple[list[str], list[str], dict[str, Any]]:
-    """The numbers that tensor maps are made of, what has the driver encode them, and what that calls."""
-    sides: list[str] = []
-    encoded: list[str] = []
-    called: dict[str, Any] = {"c_void_p": c_void_p}
-    for i, slot in enumerate(tiled):
-        lengths, steps = ([names[slot.array][axis] for axis in reversed(slot.axes)] for names in (of.lengths, of.steps))
-        sides += map_numbers(lengths, steps, arrays[slot.array][1].bytes)
-        kind, (box, units, *how) = encoding(
-            slot.box, slot.swizzle_bytes, slot.l2_promotion_bytes, arrays[slot.array][1]
-        )
-        called |= {f"box{i}": box, f"units{i}": units}
-        array = f"c_void_p({of.pointers[slot.array]})"
-        said = [f"m{i}", *map(str, kind), array, f"l{i}", f"w{i}", f"box{i}", f"units{i}", *map(str, how)]
-        encoded.append(f"encode({', '.join(said)})")
-    return sides, encoded, called
+class LaunchCode:
+    """How launches are filled with arrays of one kind, whichever device they are on."""
+
+    def __init__(
+        self, description: GpuLaunch, arrays: Sequence[tuple[int, DType]], count: int, formula: LaunchFormula
+    ) -> None:
+        """`arrays` are how many axes each has, and of which dtype it is; a call has `count` numbers beside them."""
+        self._slots, self._dtypes = description.slots, [dtype for _, dtype in arrays]
+        self._tiled = [slot for slot in self._slots if isinstance(slot, TiledArray)]
+        self._maps = [*map(self._encoding, self._tiled)]
+        inputs = sum(1 + 2 * axes for axes, _ in arrays)
+        own = sum(isinstance(slot, Table | ScratchMemory) for slot in self._slots)
+        recorder = Recorder(inputs + count + own)
+        self._arrays = placed_arrays(recorder.given, [axes for axes, _ in arrays])
+        self._pointers = there_at_least(self._arrays)
+        form = formula(recorder.given[inputs : inputs + count])
+        recorder.want(*form.conditions)
+        stored = [*self._sides(), *self._words(form, iter(recorder.given[inputs + count :]))]
+        mapped = [self._pointers[slot.array] for slot in self._tiled]
+        program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.starts_early], mapped)
+        layout = FrameLayout.of(description)
+        self._fields = {
+            "program": in_memory(program),
+            "numbers": program.numbers,
+            "inputs": inputs + count,
+            "stores": len(stores),
+            "stored": words(stores),
+            "grid": words(grid),
+            "maps": len(self._maps),
+            "encodings": words(self._encoded(pointers, layout)),
+            **_frame(layout),
+        }
+
+    def record(self, driver: Mapping[str, int], fixed: Sequence[int]) -> NativeRecord:
+        """A launch by a driver's functions, whose own memory is at these addresses."""
+        own = {"fixed": len(fixed), "fixed_words": words(fixed)}
+        return NativeRecord(LAUNCH, {**self._fields, **own, **driver}, self._maps)
+
+    def _sides(self) -> Iterator[Number]:
+        """The numbers that tensor maps are made of."""
+        for slot in self._tiled:
+            _, lengths, steps = self._arrays[slot.array]
+            axes = slot.axes[::-1]
+            sides = [lengths[axis] for axis in axes], [steps[axis] for axis in axes]
+            yield from map_numbers(*sides, self._dtypes[slot.array].bytes)
+
+    def _words(self, form: LaunchForm, fixed: Iterator[Number]) -> Iterator[Number]:
+        """What is passed for each parameter."""
+        for slot in self._slots:
+            match slot:
+                case Address(array):
+                    yield self._pointers[array]
+                case Stride(array, axis):
+                    yield self._arrays[array].steps[axis]
+                case SymbolArgument(index) | ScalarSlot(index):
+                    yield form.numbers[index]
+                case TiledArray():
+                    yield 0  # it has its bytes elsewhere
+                case Table() | ScratchMemory():
+                    yield next(fixed)
+
+    def _encoding(self, slot: TiledArray) -> Encoding:
+        assert len(slot.axes) == len(slot.box), f"a box of {slot.box} along axes {slot.axes}"
+        return encoding(slot.box, slot.swizzle_bytes, slot.l2_promotion_bytes, self._dtypes[slot.array])
+
+    def _encoded(self, pointers: Sequence[int], layout: FrameLayout) -> list[int]:
+        """All maps as records of `MAP`; each array's address is one of the program's numbers."""
+        found = []
+        for i, (kind, pointer, numbers_at) in enumerate(zip(self._maps, pointers, layout.map_numbers_at, strict=False)):
+            box = ctypes.addressof(kind.box)
+            at = [i * MAP_BYTES, kind.dtype, kind.rank, pointer, numbers_at, numbers_at + 8 * kind.rank]
+            found += [*at, box, box + kind.units_at, kind.interleave, kind.swizzle, kind.promotion, kind.fill]
+        assert len(found) == len(self._maps) * len(MAP), "a word for each field"
+        return found
 
 
-def _word(slot: Slot, of: ArrayNames, text: LaunchText, fixed: Iterator[int]) -> str:
-    """What is passed for a parameter; those that are fixed are numbered."""
-    match slot:
-        case Address(array):
-            return of.pointers[array]
-        case Stride(array, axis):
-            return of.steps[array][axis]
-        case SymbolArgument(index):
-            return text.numbers[index]
-        case ScalarSlot(index):
-            x = text.numbers[index]
-            return f"{x} if {x} < {1 << 63} else {x} - {1 << 64}"  # the bits of a float may look like a larger number
-        case TiledArray():
-            return "0"  # it has its bytes elsewhere
-        case Table() | ScratchMemory():
-            return f"fixed[{next(fixed)}]"
+def _frame(layout: FrameLayout) -> dict[str, Any]:
+    """What a record of `LAUNCH` says of its frame."""
+    return {
+        "image": ctypes.create_string_buffer(layout.image, len(layout.image)),
+        "frame_bytes": len(layout.image),
+        "stores_at": layout.words_at,
+        "pointers_at": layout.pointers_at,
+        "parameters": len(layout.parameters_at),
+        "parameters_at": words(layout.parameters_at),
+        "config_at": layout.config_at,
+        "attributes_at": layout.attributes_at,
+        "attributes": len(layout.attributes),
+        "starts_early": int(layout.starts_early),
+    }
 
 
 def tensor_map(slot: TiledArray, view: ArrayView) -> TensorMap:

@@ -21,7 +21,7 @@ _FLOATS = {dtype.numpy for dtype in DTYPES.values() if dtype.is_float}
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _PACKED = {
     32: (struct.Struct("<f").pack, struct.Struct("<I").unpack),
-    64: (struct.Struct("<d").pack, struct.Struct("<Q").unpack),
+    64: (struct.Struct("<d").pack, struct.Struct("<q").unpack),
 }
 
 
@@ -114,7 +114,7 @@ def _remedy(name: str, given: object, dtype: DType) -> str:
 
 
 def word_of(value: Any, dtype: DType) -> int:
-    """The number as a word: its own bits in the low ones, integers with their sign."""
+    """The number as a word of 64 bits with a sign: its own bits are the low ones, integers have their sign."""
     if not dtype.is_float:
         return int(value)
     if dtype.bits >= 32:
@@ -130,4 +130,4 @@ def value_of(word: int, dtype: DType) -> Any:
         return bool(word)
     if not dtype.is_float:
         return word
-    return np.asarray(word, _UNSIGNED[dtype.bytes]).view(dtype.numpy)[()]
+    return np.asarray(word & (1 << dtype.bits) - 1, _UNSIGNED[dtype.bytes]).view(dtype.numpy)[()]

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from math import gcd
 from typing import Any, NoReturn, Protocol
 
 from tilewave.errors import CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import Kernel, Value
+from tilewave.ir.host_program import Number, Recorder
 from tilewave.ir.launch import (
-    AT_LAUNCH,
     MOST_OPEN,
     HostLaunch,
-    given_names,
-    launch_lines,
     limits_of,
     numbers_of,
 )
 from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
-from tilewave.ir.python_code import code_of, pattern
 from tilewave.ir.types import INDEX_SCALAR, Extent, Memory, dims
-from tilewave.runtime.array_places import ArrayNames, ArrayPlaces, Lie, apart_lines, kinds_of, lie_lines
+from tilewave.runtime.array_places import ArrayPlaces, PlacedArray, apart, kinds_of, lie_of, placed_arrays
 from tilewave.runtime.arrays import Parameter, Shape, view
+from tilewave.runtime.call_look import CallLook, SeenCall
 from tilewave.runtime.scalars import word_of
 
 KEPT_CALLS = 4096
@@ -50,12 +46,8 @@ class SizedCall:
         (self.kept_as or self).is_right = True
 
 
-QuickLook = tuple[Lie, tuple[int, ...], int, tuple[int, ...]]
-"""How the arrays of a call lie, its numbers, and what its launch computes: workgroups, and the numbers passed on."""
-
-
-Surely = Callable[[str, Sequence[str], Sequence[Sequence[str]]], str]
-"""What workgroups, numbers that a launch passes on, and arrays' lengths are called → when all is right, as Python."""
+Surely = Callable[[Number, Sequence[Number], Sequence[Sequence[Number]]], Sequence[Number]]
+"""Workgroups, the numbers that a launch passes on, and arrays' lengths → what must hold for all to be right."""
 
 
 class Size(Protocol):
@@ -64,8 +56,12 @@ class Size(Protocol):
     def __call__(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """`given` are the numbers that a call gives itself; an error where something is wrong."""
 
-    def quick(self, places: ArrayPlaces, given: Mapping[str, Any]) -> tuple[Lie, tuple[int, ...]] | None:
-        """How its arrays lie, and its numbers; None where it is not seen at once that these are right."""
+    @property
+    def look(self) -> CallLook:
+        """What sees at once how arrays lie, and that sizes are right."""
+
+    def knows(self, seen: SeenCall, places: ArrayPlaces) -> bool:
+        """Whether it is known that numbers are right which that has seen, and leaves open."""
 
 
 @dataclass(frozen=True)
@@ -118,46 +114,38 @@ class Sizes:
         names = (name for name in self._names if name not in self.limits)
         return [word_of(given[name], self._others[name][1]) if name in self._others else given[name] for name in names]
 
-    def look_code(self, surely: Surely | None) -> Callable[..., QuickLook | None]:
-        """What a call comes to, from addresses, shapes and strides of its arrays, and from `words` of what it gives.
+    def look(self, surely: Surely | None, telling: Collection[str]) -> CallLook:
+        """What sees at once what a call comes to, and is not sure where lengths do not agree or arrays meet.
 
-        None where lengths do not agree, where arrays are not surely apart, or where the kernel is not surely right; a
-        ValueError where an array has other axes. It is one function of Python: all new arrays and sizes come by here.
+        `surely` tells when the kernel is right; where it cannot be told so, calls are alike only if the numbers of
+        these names are the same.
         """
-        of = ArrayNames([*map(len, self._extents)])
-        numbers, agree = self._agreeing(of)
-        launched = launch_lines(self.kernel, self._names, self.launch.names)
-        known = dict(zip(self.launch.names, launched.passed, strict=True))
-        right = [f"{of.lengths[i][axis]} == {known[str(self._extents[i][axis])]}" for i, axis in self._computed]
-        right.append(f"{launched.workgroups} <= {MOST_WORKGROUPS}")
+        ranks, given = [*map(len, self._extents)], [name for name in self._names if name not in self.limits]
+        recorder = Recorder(sum(1 + 2 * rank for rank in ranks) + len(given))
+        arrays = placed_arrays(recorder.given, ranks)
+        known = dict(zip(given, recorder.given[len(recorder.given) - len(given) :], strict=True))
+        recorder.want(*self._agreeing(arrays, known))
+        numbers = [known[name] for name in self._names]
+        workgroups, passed = self.launch.steps(numbers)
+        computed = dict(zip(self.launch.names, passed, strict=True))
+        recorder.want(*(arrays[i].lengths[axis] == computed[str(self._extents[i][axis])] for i, axis in self._computed))
+        recorder.want(workgroups <= MOST_WORKGROUPS, *apart(arrays, kinds_of(self._arrays)))
         if surely is not None:
-            right.append(surely(launched.workgroups, launched.passed, of.lengths))
-        ends, not_apart = apart_lines(of, kinds_of(self._arrays))
-        lines = [
-            *of.taken(),
-            f"{pattern([name for name in numbers if name.startswith('x')])} = given",
-            f"if not ({' and '.join(agree) or 'True'}): return None",
-            f"{given_names(len(numbers))} = numbers = {pattern(numbers)}",
-            *launched.lines,
-            *ends,
-            f"if {not_apart} or not ({' and '.join(right)}): return None",
-            *lie_lines(of),
-            f"return lie, numbers, {launched.workgroups}, {pattern(launched.passed)}",
-        ]
-        return code_of("pointers, shapes, strides, given", lines, {**AT_LAUNCH, "gcd": gcd})
+            recorder.want(*surely(workgroups, passed, [array.lengths for array in arrays]))
+        alike = [*lie_of(arrays), *(known[name] for name in self._names if name in telling)]
+        program, results = recorder.finished(alike, numbers, [workgroups, *passed])
+        return CallLook(ranks, len(given), program, *results)
 
-    def _agreeing(self, of: ArrayNames) -> tuple[list[str], list[str]]:
-        """What the numbers of a call are called, and what must hold for its arrays' lengths to agree with them."""
-        given = [name for name in self._names if name not in self.limits]
-        known, agree = {name: f"x{i}" for i, name in enumerate(given)}, []
-        for length, extent in zip(chain(*of.lengths), chain(*self._extents), strict=True):
-            if isinstance(extent, int) or extent in known:
-                agree.append(f"{length} == {extent if isinstance(extent, int) else known[extent]}")
-            elif extent in self.limits:
-                known[extent] = length
-                least, most = self.limits[extent]
-                agree.append(f"{least} <= {length} <= {most}")
-        return [known[name] for name in self._names], agree
+    def _agreeing(self, arrays: Sequence[PlacedArray], known: dict[str, Number]) -> Iterator[Number]:
+        """What must hold for arrays' lengths to agree; `known` is told the sizes that they tell."""
+        for array, extents in zip(arrays, self._extents, strict=True):
+            for length, extent in zip(array.lengths, extents, strict=True):
+                if isinstance(extent, int) or extent in known:
+                    yield length == (extent if isinstance(extent, int) else known[extent])
+                elif extent in self.limits:
+                    known[extent] = length
+                    least, most = self.limits[extent]
+                    yield from (length >= least, length <= most)
 
     def of_call(self, arrays: Sequence[Any], given: Mapping[str, Any]) -> SizedCall:
         """The call's sizes; `given` are the numbers that it gives itself, checked. An error where they do not agree."""

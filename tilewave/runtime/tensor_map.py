@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import byref, c_void_p
+from ctypes import byref
 from typing import Any, NamedTuple
 
-from tilewave.ir.python_code import code_of, pattern
+from tilewave.ir.host_program import Number, chosen, rounded_up
 from tilewave.ir.types import DType
 from tilewave.machine.chips import TENSOR_MAPS as ENGINE
-from tilewave.runtime.array_places import ArrayNames
 from tilewave.runtime.cuda_driver import CudaDriver
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
@@ -74,21 +73,17 @@ class TensorMap(NamedTuple):
         """The map in the copy engine's own words."""
         descriptor, rank = TensorMapBytes(), len(self.sizes)
         numbers = (ctypes.c_uint64 * (2 * rank))(*self.numbers())
-        kind, how = self.encoding()
-        encode = driver.unconverted("cuTensorMapEncodeTiled", kernel)
-        code = encode(
-            c_void_p(descriptor.address), *kind, c_void_p(pointer), byref(numbers), byref(numbers, 8 * rank), *how
-        )
-        if code:
-            raise driver.failure(kernel, "cuTensorMapEncodeTiled", code)
+        kind = self.encoding()
+        where = descriptor.address, kind.dtype, kind.rank, pointer
+        sizes = byref(numbers), byref(numbers, 8 * rank), byref(kind.box), byref(kind.box, kind.units_at)
+        how = kind.interleave, kind.swizzle, kind.promotion, kind.fill
+        driver.call(kernel, "cuTensorMapEncodeTiled", *where, *sizes, *how)
         return descriptor
 
     def numbers(self) -> list[int]:
         """Its sizes and strides, as the driver reads them."""
-        item, of = self.dtype.bytes, ArrayNames([len(self.sizes)])
-        numbers = map_numbers(of.lengths[0][::-1], of.steps[0][::-1], item)
-        code = code_of("pointers, shapes, strides", [*of.taken(), f"return {pattern(numbers)}"])
-        return [*code((0,), (self.sizes,), ([stride // item for stride in self.strides],))]
+        item = self.dtype.bytes
+        return map_numbers(self.sizes[::-1], [stride // item for stride in reversed(self.strides)], item)
 
     def encoding(self) -> Encoding:
         """What the driver is told before where an array is and how long, and behind that."""
@@ -96,22 +91,36 @@ class TensorMap(NamedTuple):
         return encoding(self.box, self.swizzle_bytes, self.l2_promotion_bytes, self.dtype)
 
 
-Encoding = tuple[tuple[int, int], tuple[Any, ...]]
-"""The dtype and how many axes; references to a box and to steps of one element, and four words of the driver's own."""
+class Encoding(NamedTuple):
+    """What the driver is told of all tensor maps of one kind, as it has the words."""
+
+    dtype: int
+    rank: int
+    box: Any
+    """In memory, and behind it as many steps of one element."""
+    interleave: int
+    swizzle: int
+    promotion: int
+    fill: int
+
+    @property
+    def units_at(self) -> int:
+        """Where the steps begin behind the box."""
+        return ctypes.sizeof(self.box) // 2
 
 
-def map_numbers(lengths: Sequence[str], steps: Sequence[str], item_bytes: int) -> list[str]:
-    """How the numbers of a map are computed: lengths, then strides in bytes of all axes but the first, and a 0 for it.
+def map_numbers(lengths: Sequence[Number], steps: Sequence[Number], item_bytes: int) -> list[Number]:
+    """The numbers of a map: lengths, then strides in bytes of all axes but the first, and a 0 for it.
 
     Axes go from the fastest to the slowest; one of length 1 gets a stride that the engine accepts.
     """
-    row = f"-(-{lengths[0]} * {item_bytes} // {GRAIN}) * {GRAIN}"
+    row = rounded_up(lengths[0] * item_bytes, GRAIN) * GRAIN
     axes = zip(lengths[1:], steps[1:], strict=True)
-    return [*lengths, *(f"{step} * {item_bytes} if {length} > 1 else {row}" for length, step in axes), "0"]
+    return [*lengths, *(chosen(length > 1, step * item_bytes, row) for length, step in axes), 0]
 
 
 def encoding(box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, dtype: DType) -> Encoding:
-    """What all tensor maps of one kind have in common."""
+    """Of tensor maps of such boxes."""
     row, rank = box[-1] * dtype.bytes, len(box)
     assert all(1 <= size <= ENGINE.longest_side for size in box), f"a box of {box}: 1 to {ENGINE.longest_side} per axis"
     assert row % GRAIN == 0, f"rows of {row} bytes in a box; multiples of {GRAIN} are needed"
@@ -122,7 +131,7 @@ def encoding(box: tuple[int, ...], swizzle_bytes: int, l2_promotion_bytes: int, 
     assert dtype.name in _DTYPES, f"no tensor map of {dtype.name}"
     memory = (ctypes.c_uint32 * (2 * rank))(*box[::-1], *[1] * rank)
     how = _NO_INTERLEAVE, _SWIZZLES[swizzle_bytes], _PROMOTIONS[l2_promotion_bytes], _FILL_WITH_ZEROS
-    return (_DTYPES[dtype.name], rank), (byref(memory), byref(memory, 4 * rank), *how)
+    return Encoding(_DTYPES[dtype.name], rank, memory, *how)
 
 
 class TensorMapBytes:

@@ -11,13 +11,13 @@ every tile turn together.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewave.forks import cached_property
 from tilewave.machine import Machine
+from tilewave.mapping.balance import next_free
 from tilewave.sim.accesses import Accesses, Array
 from tilewave.sim.calibration import LONG_STEPS
 from tilewave.sim.problem import SimError
@@ -64,7 +64,7 @@ def place(accesses: Accesses, machine: Machine, residency: Residency) -> Placed:
     """Deal the workgroups of a launch to the units of a machine."""
     xcd, partition, group = (np.tile(part, residency.occupancy) for part in machine.places())
     lengths = np.bincount(accesses.workgroup, minlength=accesses.workgroups)
-    first_beat, slot = _deal(lengths, np.zeros_like(xcd) if machine.dispatch_order else xcd)
+    first_beat, slot = next_free(lengths, np.zeros_like(xcd) if machine.dispatch_order else xcd)
     by_chance = machine.dispatch_order and accesses.long_steps < LONG_STEPS and (lengths == 1).all()
     # Neighbours in the order begin together, so their requests merge as if they sat together all the same.
     at, near = (s[accesses.workgroup] for s in (slot, _by_chance(slot, len(xcd)) if by_chance else slot))
@@ -94,20 +94,3 @@ def _directions(beat: Array, backwards: Array | None) -> Array:
         return np.zeros(int(beat.max()) + 1, bool)
     directions: Array = 2 * np.bincount(beat, backwards) > np.bincount(beat)
     return directions
-
-
-def _deal(lengths: Array, queue_of_unit: Array) -> tuple[Array, Array]:
-    """(first beat, slot) of each workgroup, which keeps its slot for `lengths` beats; queues are served in turn."""
-    slots, w = len(queue_of_unit), np.arange(len(lengths))
-    if len(lengths) <= slots or (lengths == lengths[0]).all():
-        # Round after round; the w-th workgroup of a round sits on the w-th slot in dispatch order.
-        return w // slots * int(lengths[0]), w % slots
-    first, slot = np.zeros_like(w), np.zeros_like(w)
-    queues = int(queue_of_unit.max()) + 1
-    for queue in range(queues):
-        free = [(0, int(s)) for s in np.flatnonzero(queue_of_unit == queue)]
-        for one in range(queue, len(lengths), queues):
-            beat, s = free[0]
-            first[one], slot[one] = beat, s
-            heapq.heapreplace(free, (beat + int(lengths[one]), s))
-    return first, slot

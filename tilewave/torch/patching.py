@@ -13,7 +13,7 @@ from torch import nn
 
 from tilewave.errors import TilewaveError
 from tilewave.ops.arrays import target_of
-from tilewave.ops.choice import blocks_for
+from tilewave.ops.digits import instruction_for
 from tilewave.torch.attention_calls import NAME as ATTENTION
 from tilewave.torch.attention_calls import WithOurAttention, calls_attention
 from tilewave.torch.layers import OURS, THEIRS_OF, OurLinear, Passed, activation_of
@@ -120,7 +120,7 @@ def _considered(name: str, module: nn.Module) -> Layer:
     try:
         dtype, target = LIBRARY.dtype(kind, "weight", weight), _target(weight)
         if isinstance(module, nn.Linear) and target:
-            blocks_for(target, (1, 1), dtype, LIBRARY.digits())
+            instruction_for(target, dtype, LIBRARY.digits())
     except TilewaveError as error:
         return Layer(name, kind, False, error.what)
     return Layer(name, kind, True, "")

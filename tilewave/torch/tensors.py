@@ -11,7 +11,7 @@ from torch import Tensor
 from tilewave.errors import CallError, here
 from tilewave.ir.types import DTYPES, INTERNAL, DType
 from tilewave.ops.arrays import Shape
-from tilewave.ops.choice import Digits
+from tilewave.ops.digits import Digits
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     dtype: getattr(torch, dtype.numpy.name)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from typing import Protocol
 
-from tilewave.errors import NOWHERE, Loc
+from tilewave.errors import NOWHERE, Loc, SymbolError
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.lang.symbols import Symbol
 from tilewave.tune.gpu import Prediction
-from tilewave.tune.problem import CutWork, TiledProblem
-from tilewave.tune.space import Space, TileValues
+from tilewave.tune.problem import NO_WORK, CutWork, Point, TiledProblem
+from tilewave.tune.space import BUFFERS, IN_PLACE, KNOBS, SPLIT, Space, TileValues
 
-CHOSEN = Reason("{reason}", "write subs={{{names}}} to keep it, or other values; fitted on {fit}")
+CHOSEN = Reason("{reason}", "write {kept} to keep it, or other values; fitted on {fit}")
 SHOWN = 3
 """Points that a reason names beside the one that was chosen."""
 
@@ -32,6 +33,7 @@ class TileMachine(TileValues, Protocol):
         """That compute at once."""
 
     def refused(self, cut: CutWork) -> str: ...
+    def is_repeated(self, cut: CutWork) -> bool: ...
     def predict(self, cut: CutWork) -> Prediction: ...
 
 
@@ -69,6 +71,26 @@ class TileChoice:
     """What else must be said."""
 
     @property
+    def tiles(self) -> dict[Symbol, int]:
+        """Of the kernel's own symbols."""
+        return {s: n for s, n in self.point.items() if s not in KNOBS}
+
+    @property
+    def buffers(self) -> int | None:
+        """Steps that shared memory holds at once, where that was decided."""
+        return self.point.get(BUFFERS)
+
+    @property
+    def split(self) -> int:
+        """Parts that sums are cut into."""
+        return self.point.get(SPLIT, 1)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether operands are read where they lie."""
+        return bool(self.point.get(IN_PLACE))
+
+    @property
     def text(self) -> str:
         return point_text(self.point) + (f", {self.order}" if self.order else "")
 
@@ -90,8 +112,9 @@ class TileChoice:
 
     def declined(self, loc: Loc = NOWHERE) -> Declined:
         """As `why()` shows it."""
-        names = ", ".join(f"{s}: {v}" for s, v in self.point.items())
-        return CHOSEN.at(loc, reason=self.reason, names=names, fit=self.fit)
+        names = ", ".join(f"{s}: {v}" for s, v in self.tiles.items())
+        kept = [f"subs={{{names}}}", *(f"{s}={v}" for s, v in self.point.items() if s in KNOBS)]
+        return CHOSEN.at(loc, reason=self.reason, kept=", ".join(kept), fit=self.fit)
 
     @property
     def fit(self) -> str:
@@ -133,22 +156,44 @@ class RankedPoints:
 
 def rank(problem: TiledProblem, space: Space, machine: TileMachine) -> RankedPoints:
     """All points of a space by predicted time; of equal ones, the one with the fewest tiles first."""
+    return rank_points(problem, space.points(), machine)
+
+
+def rank_points(problem: TiledProblem, points: Iterable[Point], machine: TileMachine) -> RankedPoints:
     found: list[tuple[float, int, int, Predicted]] = []
     illegal: Counter[str] = Counter()
-    for number, point in enumerate(space.points()):
-        cut = problem.cut(point)
-        if why := machine.refused(cut):
+    tiles: dict[tuple[int, ...], tuple[CutWork, str]] = {}
+    for number, point in enumerate(points):
+        tile = _key(point)
+        if tile not in tiles:
+            tiles[tile] = _cut_or_why(problem, point, machine)
+        work, refused = tiles[tile]
+        cut = work.with_knobs(point)
+        if why := refused or machine.refused(cut):
             illegal[why] += 1
-            continue
-        prediction = machine.predict(cut)
-        found.append((prediction.seconds, cut.tasks, number, Predicted(point, prediction)))
+        elif not machine.is_repeated(cut):
+            prediction = machine.predict(cut)
+            found.append((prediction.seconds, cut.tasks, number, Predicted(point, prediction)))
     return RankedPoints(tuple(one[-1] for one in sorted(found, key=lambda one: one[:3])), dict(illegal))
+
+
+def _cut_or_why(problem: TiledProblem, point: Point, machine: TileMachine) -> tuple[CutWork, str]:
+    """What the tiles of a point make of the work, and why that cannot be, if so."""
+    try:
+        work = problem.cut({s: n for s, n in point.items() if s not in KNOBS})
+    except SymbolError:  # the half of an odd number, say
+        return NO_WORK, "whole numbers"
+    return work, machine.refused(work)
 
 
 # -- sizes that a call tells ------------------------------------------------------------------------------------------
 
 LARGEST_BITS = 15
 """Sizes beyond 2 ** 15 are decided as one."""
+ALIGNED = 16
+"""Elements that rows are a multiple of where they begin well."""
+MOST_KNOBBED = 6
+"""Tiles of a bucket that are looked at with what no constraint names."""
 
 
 def bucket(size: int) -> int:
@@ -173,29 +218,55 @@ def bucket_text(buckets: Mapping[Symbol, int]) -> str:
     return ", ".join(told(*one) for one in buckets.items())
 
 
+def judged_sizes(number: int) -> tuple[int, ...]:
+    """The sizes at which a bucket is looked at: its ends, the lower one such that rows begin as well as they may."""
+    least, most = bucket_ends(number)
+    return tuple(dict.fromkeys((min(most, -(-least // ALIGNED) * ALIGNED), most)))
+
+
 def rank_buckets(
     problem: TiledProblem, space: Space, machine: TileMachine, buckets: Mapping[Symbol, int]
 ) -> tuple[RankedPoints, float]:
     """The points for all sizes of a bucket: the one that loses least at its ends first, and how much that loses.
 
-    Times are those at the largest sizes.
+    Tiles are looked at first; what no constraint names, of the best of them. Times are those at the largest sizes.
     """
-    ends = [bucket_ends(number) for number in buckets.values()]
-    space = space.within({**problem.values, **{dim: most for dim, (_, most) in zip(buckets, ends, strict=True)}})
-    corners = [dict(zip(buckets, sizes, strict=True)) for sizes in product(*map(dict.fromkeys, ends))]
-    ranked = [rank(problem.sized(sizes), space, machine) for sizes in corners]
-    times = [{_key(p.point): p.prediction.seconds for p in one.legal} for one in ranked]
+    ends = [judged_sizes(number) for number in buckets.values()]
+    space = space.within({**problem.values, **{dim: sizes[-1] for dim, sizes in zip(buckets, ends, strict=True)}})
+    corners = [problem.sized(dict(zip(buckets, sizes, strict=True))) for sizes in product(*ends)]
+    tiles, _ = _least_loss(corners, list(space.without(*KNOBS).points()), machine)
+    best = {_key(p.point) for p in tiles.legal[:MOST_KNOBBED]}
+    knobbed = [p for p in space.points() if _key(p) in best]
+    ranked, share = _least_loss(corners, knobbed, machine)
+    others = [p for p in tiles.legal if _key(p.point) not in best]
+    illegal = Counter(tiles.illegal) + Counter(ranked.illegal)
+    return RankedPoints((*ranked.legal, *others), dict(illegal)), share
+
+
+def _least_loss(
+    corners: Sequence[TiledProblem], points: Sequence[Point], machine: TileMachine
+) -> tuple[RankedPoints, float]:
+    """By what a point loses at most at some corner; those that are illegal at one are left out."""
+    ranked = [rank_points(corner, points, machine) for corner in corners]
+    times = [{_whole_key(p.point): p.prediction.seconds for p in one.legal} for one in ranked]
     largest = ranked[-1]
 
     def loss(p: Predicted) -> float:
-        return max(found[_key(p.point)] / min(found.values()) for found in times)
+        return max(found.get(_whole_key(p.point), inf) / min(found.values(), default=inf) for found in times)
 
-    order = sorted(largest.legal, key=loss)
-    return RankedPoints(tuple(order), largest.illegal), loss(order[0]) if order else 1.0
+    losses = {_whole_key(p.point): loss(p) for p in largest.legal}
+    legal = [p for p in largest.legal if losses[_whole_key(p.point)] < inf]
+    order = sorted(legal, key=lambda p: losses[_whole_key(p.point)])
+    return RankedPoints(tuple(order), largest.illegal), losses[_whole_key(order[0].point)] if order else 1.0
 
 
-def _key(point: Mapping[Symbol, int]) -> tuple[int, ...]:
-    return tuple(point.values())
+def _key(point: Point) -> tuple[int, ...]:
+    """Of its tiles."""
+    return tuple([n for s, n in point.items() if s not in KNOBS])
+
+
+def _whole_key(point: Point) -> tuple[tuple[Symbol, int], ...]:
+    return tuple(point.items())
 
 
 def sizes_text(sizes: Mapping[Symbol, int]) -> str:

@@ -13,7 +13,7 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
-from tilewave.lang.constraints import TilingConstraint
+from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
@@ -40,7 +40,7 @@ from tilewave.tune.host import HostTiles
 from tilewave.tune.order import order_for, orders_on
 from tilewave.tune.problem import TiledProblem
 from tilewave.tune.records import RecordKey
-from tilewave.tune.space import Space, said_of, space_of, undecided
+from tilewave.tune.space import BUFFERS, SPLIT, Space, said_of, space_of, undecided
 from tilewave.tune.store import Found, LookedUp, Records, search_path
 from tilewave.tune.tune import Tune
 
@@ -101,6 +101,7 @@ class UndecidedKernel:
         longest: Mapping[Symbol, int],
         target: str,
         tune: Tune | None = None,
+        buffers: int | None = None,
     ) -> UndecidedKernel:
         said, found = said_of(kernel, subs, dynamic), undecided(kernel, subs, dynamic)
         dims = tuple(dict.fromkeys(unsaid_sizes(kernel, said)))
@@ -111,7 +112,8 @@ class UndecidedKernel:
         machine = machine_of(target, work)
         problem = TiledProblem(work, kernel.constraints, {**dict.fromkeys(dynamic, TYPICAL), **known})
         digest = _digest(kernel, probe, dynamic, longest, traced.ir)
-        space = space_of(found, work, machine)
+        space = space_of(found, work, machine, kernel.constraints)
+        space = space if buffers is None else space.with_only(BUFFERS, buffers)
         if tune is None:
             return UndecidedKernel(kernel, machine, problem, space, dims, digest)
         return UndecidedKernel(kernel, machine, problem, tune.of(space), dims, digest, tune.mapping)
@@ -128,7 +130,7 @@ class UndecidedKernel:
         depths = {c.dim for c in self.kernel.constraints if isinstance(c, TilingConstraint)}
         sizes = {**self.typical, **self._sizes(self.problem)}
         values = {dim: n if dim in depths else TYPICAL for dim, n in sizes.items()}
-        return replace(self, problem=self.problem.sized(values), left_open=())
+        return replace(self, problem=self.problem.sized(values), space=self.space.without(SPLIT), left_open=())
 
     @property
     def told(self) -> tuple[SizeTold, ...]:
@@ -186,7 +188,7 @@ class UndecidedKernel:
         """The choice of a record; None where it names other symbols, or a point that is illegal now."""
         record = found.record
         point = {s: record.choice[s.name] for s in self.space.symbols if s.name in record.choice}
-        if len(point) != len(self.space.symbols) or len(point) != len(record.choice):
+        if {*self.space.tiles} - {*point} or len(point) != len(record.choice):
             return None
         cut = self.largest(buckets).cut(point)
         if self.machine.refused(cut):
@@ -217,12 +219,16 @@ class UndecidedKernel:
         """Why there is no choice."""
         ranked = rank(self.problem.sized(self.typical), self.space, self.machine)
         what = f"{self.kernel.name}: of {ranked.considered} points {illegal_text(ranked.illegal)}, so no tile is left"
-        names = ", ".join(f"{s}: …" for s in self.space.symbols)
+        names = ", ".join(f"{s}: …" for s in self.space.tiles)
         return ConstraintError(what, loc=self.kernel.loc, remedy=f"give one: subs={{{names}}}")
 
     def decided(self, choice: TileChoice) -> WaveKernel:
-        """The kernel with the order of tiles that was chosen."""
-        return self.kernel.ordered(choice.order) if choice.order else self.kernel
+        """The kernel with the order of tiles and the parts of sums that were chosen."""
+        kernel = self.kernel.ordered(choice.order) if choice.order else self.kernel
+        if choice.split == 1:
+            return kernel
+        parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
+        return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
 
 
 def _digest(

@@ -32,6 +32,20 @@ class LaunchTiming:
     hand_over_per_sum: float
     outside_line: float
     """For each line of 128 bytes outside an array that a step's copies fill with zeros."""
+    odd_write: float
+    """How much longer sums take to write where rows of the result lie on no grain of the copy engine."""
+    unit_bytes_per_second: float
+    """That the copy engine of one unit brings."""
+    copy_launch: float
+    """Of a launch that copies operands into rows which the engine can take."""
+    copy_bytes_per_second: float
+    """Of these, read and written."""
+    lane_gap: float
+    """Of a step whose operands lanes load: until the first of them are there."""
+    lane_loads_per_second: float
+    """Of one unit, each of so many bytes as rows are multiples of."""
+    across_depth: float
+    """How much longer steps take for each operand whose rows do not go along the depth."""
     l2_bytes_per_second: float
     """That all units together get from L2."""
     l2_kept_bytes: float
@@ -52,24 +66,31 @@ class LaunchTiming:
 
 
 HOPPER = LaunchTiming(
-    matrix_share=0.945,
-    group_gap=67e-9,
-    step_gap=20e-9,
-    launch=0.165e-6,
-    start=0.99e-6,
-    start_per_sum=15.6e-12,
-    start_per_byte=7.9e-12,
-    start_hidden=1.0,
-    together=0.91,
-    hand_over=0.2e-6,
-    hand_over_per_sum=51.5e-12,
-    outside_line=5.1e-9,
-    l2_bytes_per_second=15.8e12,
-    l2_kept_bytes=64.2e6,
-    hbm_share=0.78,
-    off_lines=1.23,
-    many_sums=1.235,
-    sharpness=2.77,
+    matrix_share=0.948,
+    group_gap=70e-9,
+    step_gap=43e-9,
+    launch=0.17e-6,
+    start=1.0e-6,
+    start_per_sum=14.4e-12,
+    start_per_byte=4.6e-12,
+    start_hidden=0.86,
+    together=0.99,
+    hand_over=0.31e-6,
+    hand_over_per_sum=98e-12,
+    outside_line=4.6e-9,
+    odd_write=2.0,
+    unit_bytes_per_second=180e9,
+    copy_launch=2.5e-6,
+    copy_bytes_per_second=2e12,
+    lane_gap=0.5e-6,
+    lane_loads_per_second=5e9,
+    across_depth=1.0,
+    l2_bytes_per_second=17.5e12,
+    l2_kept_bytes=31e6,
+    hbm_share=0.84,
+    off_lines=1.19,
+    many_sums=1.07,
+    sharpness=2.55,
     stages=(2.0, 1.33, 1.02, 1.0),
     error=0.09,
     fitted_on="h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
@@ -87,6 +108,13 @@ CDNA = LaunchTiming(
     hand_over=6e-6,
     hand_over_per_sum=0.0,
     outside_line=0.0,
+    odd_write=1.0,
+    unit_bytes_per_second=100e9,
+    copy_launch=0.0,
+    copy_bytes_per_second=1e12,
+    lane_gap=0.0,
+    lane_loads_per_second=1e12,
+    across_depth=1.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
     hbm_share=0.75,
@@ -114,6 +142,8 @@ class HostTiming:
     """Of one thread, that lays operands out in panels."""
     cache_bytes_per_second: float = 40e9
     """Of one thread, that reads panels which lie beyond its own cache."""
+    elements_per_second: float = 400e6
+    """Of one thread, that reads or writes them and computes a little on the way."""
     error: float = 0.4
     fitted_on: str = "benchmarks/tiles_cpu.py, on two cores of a Xeon (avx512) where much else ran: by eye"
 

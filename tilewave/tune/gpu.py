@@ -1,39 +1,32 @@
-"""How long a launch takes on a GPU, and which tiles it can hold: for every grid, down to one tile.
+"""How long a launch takes on a GPU: for every grid, down to one tile.
 
-    seconds = launch + start + hand over + (busy ** q + (L2 bytes / rate) ** q + (HBM bytes / rate) ** q) ** (1 / q)
+    seconds = launch + copies + start + hand over
+              + (busy ** q + (L2 bytes / rate) ** q + (HBM bytes / rate) ** q) ** (1 / q)
 
 `busy` is what the unit with the most work does: rounds of tasks, each a start and its steps; a step takes its products
-and the gap before the next. Where several workgroups fit on a unit, they fill each other's gaps. Where the last round
-leaves units idle and the compiler shares its tiles, parts of them are counted, with what they hand over.
+and the gap before the next, or as long as its bytes take to come. Where several workgroups fit on a unit, they fill
+each other's gaps. Where the last round leaves units idle and the compiler shares its tiles, or where sums are cut,
+parts of tiles are counted, with what they hand over. `copies` are those of rows that the copy engine cannot take.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from math import gcd, prod
 
-from tilewave.machine import Machine
-from tilewave.machine.chips import Chip
-from tilewave.machine.matrix import GroupInstruction, MatrixInstruction, Waves, instructions_for
-from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, LEAST_STAGES
+from tilewave.ir.last_round import SCATTERED, is_scattered, parts_that_pay
 from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.tune.fitted import LaunchTiming
+from tilewave.tune.gpu_room import MANY_SUMS, MOST_RESIDENT, GpuRoom, Loading, TakenInstruction
 from tilewave.tune.problem import CutProduct, CutWork
 
-EACH_WAY = 2
-"""Waves, or groups of them, that share rows and columns where the author does not say it."""
 LINE_OF_DEPTH = 128
 """Bytes of depth that the figures for stages are for."""
-HELD_REGISTERS = 40
-"""Of a lane, beside sums, the operands of a step, and what it loads for the next."""
+HALF_DEPTH = 16
+"""Elements of f16 that the matrix unit takes along the depth."""
 MOSTLY = 0.75
 """Of a step: where products take so much, its time goes into them."""
-MANY_SUMS = 128
-"""Of a lane; more leave few registers for the rest."""
-MOST_RESIDENT = 8
-STAGED_WRITE_BYTES = 2 * 64 * 128
-"""Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
 
 
 @dataclass(frozen=True)
@@ -49,42 +42,29 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class TakenInstruction:
-    """The matrix instruction that a product takes, how its tile is cut among waves, and what it grows to."""
+class SharedTiles:
+    """Tiles of a round in parts: how many, the steps of the longest, and how often sums are handed over in turn."""
 
-    instruction: MatrixInstruction
-    waves: Waves
-    padded: tuple[int, int, int]
-
-    @property
-    def groups(self) -> int:
-        """Of waves that compute apart from each other."""
-        together = self.instruction.waves_together if isinstance(self.instruction, GroupInstruction) else 4
-        return max(1, prod(self.waves) // together)
+    parts: int
+    longest: int
+    handed: int
 
 
 @cache
-def taken_instruction(
-    family: str, dtypes: tuple[str, str], box: tuple[int, int, int], wished: Waves | None
-) -> TakenInstruction | None:
-    """The one for which a tile grows least; None where the family multiplies no such dtypes.
-
-    Where groups of waves multiply, sums with few rows are computed transposed if they grow less so.
-    """
-    found = []
-    rows, cols, depth = box
-    for i in instructions_for(family, dtypes[0], dtypes[0], dtypes[1]):
-        for sides in ((rows, cols), (cols, rows)) if isinstance(i, GroupInstruction) else ((rows, cols),):
-            waves = i.waves(sides, wished, EACH_WAY)
-            found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves)))
-    return min(found, key=lambda one: prod(one.padded), default=None)
-
-
-@cache
-def shared_round(units: int, tiles: int, steps: int, step_bytes: int) -> tuple[int, int] | None:
-    """(parts of a tile, steps of the longest range) where the compiler shares the tiles of a last round."""
-    found = SplitLastRound(units).best(tiles, steps, step_bytes)
-    return None if found is None else (found.parts, found.longest)
+def shared_round(
+    units: int, tiles: int, steps: int, step_bytes: int, sums_bytes: int, on_lines: bool, are_all: bool
+) -> SharedTiles | None:
+    """How the compiler shares the tiles of a last round, if it does."""
+    rule = SplitLastRound(units)
+    if not on_lines:
+        cut = rule.best_cut(tiles, steps, step_bytes, ends_in_zeros=True)
+        return None if cut is None else SharedTiles(cut.parts, cut.longest, cut.parts - 1)
+    if are_all:
+        parts = parts_that_pay(tiles, steps, units, step_bytes, sums_bytes)
+        if is_scattered(parts, sums_bytes):
+            return SharedTiles(parts, -(-steps // parts), SCATTERED)
+    split = rule.best(tiles, steps, step_bytes)
+    return None if split is None else SharedTiles(split.parts, split.longest, split.parts - 1)
 
 
 @dataclass(frozen=True)
@@ -95,173 +75,132 @@ class StepTime:
     """Where others fill its gaps."""
     alone: float
     """Where it is alone there."""
-    outside: float
-    """Of the copy engine, for what lies outside an array."""
+    served: float
+    """Of whoever brings its bytes."""
 
     def of(self, tasks: int) -> float:
         """A step of so many tasks at once."""
-        return (
-            max(tasks * self.products, self.alone, tasks * self.outside) if tasks > 1 else max(self.alone, self.outside)
-        )
+        return max(tasks * self.products if tasks > 1 else 0.0, self.alone, tasks * self.served)
 
 
 @dataclass(frozen=True)
-class GpuTiles:
+class GpuTiles(GpuRoom):
     """A chip, the card whose figures stand for it, and what was fitted there."""
 
-    chip: Chip
-    card: Machine
     timing: LaunchTiming
-
-    @property
-    def name(self) -> str:
-        return self.card.name
-
-    @property
-    def units(self) -> int:
-        return self.card.units
-
-    # -- what is worth a try
-
-    def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
-        match role:
-            case "rows":
-                return (16, 32, 64, 128, 256)
-            case "cols":
-                return (16, 32, 64, 128, 192, 256)
-            case "depth":
-                lines = (128, 256) if self.chip.copy_engine else (64, 128)  # without one, 256 spill
-                return tuple(n // element_bytes for n in lines)
-            case "grid":
-                return (1, 2, 4, 8, 16, 32, 64)
-            case "walk":
-                return tuple(n // element_bytes for n in (2048, 4096, 8192, 16384))
-            case "waves":
-                return (32, 64, 128)
-            case _:
-                raise NotImplementedError(role)
-
-    # -- what it can hold
-
-    def refused(self, cut: CutWork) -> str:
-        """Why a launch cannot be: `registers`, `shared memory`, `columns of the instruction`; nothing where it can."""
-        if not cut.waves_fit:
-            return "waves"
-        for product in cut.products:
-            taken = self.taken(product, cut.waves)
-            if taken is None:
-                continue  # the compiler says which dtypes there are
-            if prod(taken.waves) > self.chip.most_waves:
-                return "waves"
-            if (why := self._sums_refused(product, taken)) != "":
-                return why
-        if self.shared_bytes(cut, self.fewest_stages) > self.chip.shared.bytes:
-            return "shared memory"
-        return "registers" if not cut.products and self._held_bytes(cut) > self.chip.register_bytes // 2 else ""
-
-    def _sums_refused(self, product: CutProduct, taken: TakenInstruction) -> str:
-        rows, cols, depth = taken.padded
-        lanes = prod(taken.waves) * self.chip.lanes
-        sums = product.batch * rows * cols // lanes
-        if isinstance(taken.instruction, GroupInstruction):
-            if cols > taken.instruction.most_columns:
-                return "columns of the instruction"
-            return "registers" if sums > taken.instruction.most_sums else ""
-        down, across = taken.instruction.parts(taken.waves)
-        step = depth * product.dtype.bytes
-        fragments = (rows // down + cols // across) * step // (4 * self.chip.lanes)
-        ahead = (rows + cols) * step // (4 * lanes)
-        registers = self.chip.matrix_units.registers // -(-prod(taken.waves) // self.chip.matrix_units.count)
-        return "registers" if sums + fragments + ahead + HELD_REGISTERS > registers else ""
-
-    def taken(self, p: CutProduct, waves: Waves | None) -> TakenInstruction | None:
-        return taken_instruction(self.chip.matrix, (p.dtype.name, p.acc.name), (p.rows, p.cols, p.depth), waves)
-
-    @property
-    def fewest_stages(self) -> int:
-        """With a single one, a copy engine would wait for every step."""
-        return 2 if self.chip.copy_engine else 1
-
-    def groups(self, cut: CutWork) -> int:
-        found = (self.taken(p, cut.waves) for p in cut.products)
-        return max((one.groups for one in found if one), default=1)
-
-    def shared_bytes(self, cut: CutWork, stages: int) -> int:
-        staged = cut.step_bytes if cut.products else 0
-        written = min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES) if self.chip.copy_engine else 0
-        return stages * staged + written
-
-    def _held_bytes(self, cut: CutWork) -> int:
-        """What lanes hold of a task that multiplies nothing."""
-        return sum(t.tile_bytes for t in cut.transfers if not t.is_written)
-
-    def stages(self, cut: CutWork) -> int:
-        """Steps that shared memory holds at once."""
-        if not self.chip.copy_engine or not cut.step_bytes:
-            return 1
-        left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
-        return max(1, min(max(LEAST_STAGES, IN_FLIGHT_BYTES // cut.step_bytes), left // cut.step_bytes))
-
-    def resident(self, cut: CutWork) -> int:
-        """Workgroups that run on one unit at once."""
-        needed = max(1, self.shared_bytes(cut, self.stages(cut)))
-        if needed > self.chip.shared.bytes // 2:
-            return 1
-        return min(MOST_RESIDENT, self.chip.shared.bytes // needed)
-
-    # -- how long it takes
 
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing
         serial, found = self._of_products(cut) if cut.products else self._of_rows(cut)
         total = t.launch + serial + sum(x**t.sharpness for x in found.values()) ** (1 / t.sharpness)
-        return Prediction(total, t.error, max(found, key=lambda name: found[name]), t.fitted_on)
+        limit = max(found, key=lambda name: found[name])
+        copies = self._copies(cut)
+        return Prediction(total + copies, t.error, "copies of rows" if copies > found[limit] else limit, t.fitted_on)
 
     def _bytes(self, cut: CutWork) -> dict[str, float]:
         t, distinct = self.timing, cut.distinct_bytes
         from_memory = distinct / (self.card.hbm.bytes_per_second * t.hbm_share) if distinct > t.l2_kept_bytes else 0.0
         return {"L2": cut.asked_bytes / t.l2_bytes_per_second, "memory": from_memory}
 
+    def _copies(self, cut: CutWork) -> float:
+        """Of operands into rows that the engine can take: one launch, which reads and writes them."""
+        if self.loading(cut) is not Loading.REPACKED:
+            return 0.0
+        copied = sum({x.memory: x.array_bytes for x in self.odd(cut)}.values())
+        return self.timing.copy_launch + copied / self.timing.copy_bytes_per_second
+
+    # -- products
+
     def _of_products(self, cut: CutWork) -> tuple[float, dict[str, float]]:
         """(what nothing overlaps with, what does overlap and how long each takes)."""
         step, start = self._step(cut), self._start(cut)
         resident, units = self.resident(cut), self.card.units
-        if not self.chip.copy_engine or (resident > 1 and cut.tasks >= units):
-            rounds, rest = divmod(-(-cut.tasks // units), resident)
-            turns = [many for many in [*[resident] * rounds, rest] if many]
-            serial, busy = start, sum(cut.steps * step.of(many) for many in turns) + (len(turns) - 1) * start
+        if cut.split > 1:
+            serial, busy = self._parts(cut, step, start)
+        elif (
+            self.loading(cut) is Loading.BY_LANES or not self.chip.copy_engine or (resident > 1 and cut.tasks >= units)
+        ):
+            serial, busy = self._in_turns(cut.tasks, cut.steps, resident, step, start)
         else:
             serial, busy = self._persistent(cut, step.of(1), start)
         name = "products" if step.products * resident > MOSTLY * step.of(1) else "gaps between steps"
-        return serial, {name if cut.tasks >= units else "too few tiles": busy, **self._bytes(cut)}
+        if step.served >= step.alone:
+            name = "loads"
+        return serial, {name if cut.tasks * cut.split >= units else "too few tiles": busy, **self._bytes(cut)}
 
     def _step(self, cut: CutWork) -> StepTime:
         t, products = self.timing, 0.0
         for p in cut.products:
-            taken = self.taken(p, cut.waves)
+            taken = self.taken(p, cut)
             padded = taken.padded if taken else (p.rows, p.cols, p.depth)
-            rate = self.card.flops(p.dtype.name) or self.card.rates[0].flops / 16
+            rate = self._rate(p, taken)
             products += 2.0 * p.batch * prod(padded) * p.times / cut.steps * self.card.units / (rate * t.matrix_share)
-        depth = sum(p.depth * p.dtype.bytes for p in cut.products[:1])
-        lines = max(1, depth // LINE_OF_DEPTH)
-        ahead = (self.stages(cut) - 1) * lines + 1  # what is being multiplied is not yet free
-        slower = t.stages[min(len(t.stages), ahead) - 1] * (1.0 if self._on_lines(cut) else t.off_lines)
-        outside = cut.outside_bytes / self.chip.line_bytes * t.outside_line
         alone = max(products + t.step_gap, products / self.groups(cut) + t.group_gap)
-        slower *= t.many_sums if self._sums_per_lane(cut) > MANY_SUMS else 1.0
-        return StepTime(products * t.together, alone * slower, outside)
+        if self.loading(cut) is Loading.BY_LANES:
+            return StepTime(products, alone + t.lane_gap, self._loaded_by_lanes(cut))
+        return StepTime(products * t.together, alone * self._slower(cut), self._copied(cut))
+
+    def _rate(self, p: CutProduct, taken: TakenInstruction | None) -> float:
+        """Products and sums in a second, of the whole chip; groups of waves take as many bytes of depth at once."""
+        if found := self.card.flops(p.dtype.name):
+            return found
+        half = self.card.flops("f16") or self.card.rates[0].flops
+        return half * taken.instruction.depth / HALF_DEPTH if taken and taken.instruction.ignored_bits else half / 16
+
+    def _slower(self, cut: CutWork) -> float:
+        """What few stages, rows off cache lines, rows across the depth and many sums make of a step."""
+        t = self.timing
+        lines = max(1, sum(p.depth * p.dtype.bytes for p in cut.products[:1]) // LINE_OF_DEPTH)
+        ahead = (self.stages(cut) - 1) * lines + 1  # what is being multiplied is not yet free
+        slower = t.stages[min(len(t.stages), ahead) - 1] * (1.0 if self.on_lines(cut) else t.off_lines)
+        slower *= t.across_depth ** sum(x.is_across for x in cut.operands)
+        return slower * (t.many_sums if self._sums_per_lane(cut) > MANY_SUMS else 1.0)
+
+    def _copied(self, cut: CutWork) -> float:
+        """By the copy engine, which fills what lies outside an array line by line."""
+        t = self.timing
+        inside = (cut.step_bytes - cut.outside_bytes) / t.unit_bytes_per_second
+        return inside + cut.outside_bytes / self.chip.line_bytes * t.outside_line
+
+    def _loaded_by_lanes(self, cut: CutWork) -> float:
+        """As many bytes at a time as rows are multiples of."""
+        found = (x.tile_bytes * x.times / gcd(x.row_bytes, self.chip.widest_load_bytes) for x in cut.operands)
+        return sum(found) / cut.steps / self.timing.lane_loads_per_second
 
     def _sums_per_lane(self, cut: CutWork) -> float:
-        found = ((p, self.taken(p, cut.waves)) for p in cut.products)
+        found = ((p, self.taken(p, cut)) for p in cut.products)
         lanes = self.chip.lanes
         return max((p.batch * prod(t.padded[:2]) / (prod(t.waves) * lanes) for p, t in found if t), default=0.0)
 
     def _sums(self, cut: CutWork) -> int:
-        return max((p.batch * p.rows * p.cols for p in cut.products), default=0)
+        """Of a tile, as it grows to whole instructions."""
+        found = ((p, self.taken(p, cut)) for p in cut.products)
+        return max((p.batch * prod(t.padded[:2] if t else (p.rows, p.cols)) for p, t in found), default=0)
 
     def _start(self, cut: CutWork) -> float:
-        t = self.timing
-        return t.start + t.start_per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
+        t, engine = self.timing, self.chip.copy_engine
+        odd = engine is not None and any(x.is_written and x.row_bytes % engine.grain_bytes for x in cut.transfers)
+        per_sum = t.start_per_sum * (t.odd_write if odd else 1.0)
+        return t.start + per_sum * self._sums(cut) + t.start_per_byte * cut.step_bytes
+
+    # -- rounds
+
+    def _in_turns(self, tasks: int, steps: int, resident: int, step: StepTime, start: float) -> tuple[float, float]:
+        """Each workgroup has one task, and several share a unit."""
+        rounds, rest = divmod(-(-tasks // self.card.units), resident)
+        turns = [many for many in [*[resident] * rounds, rest] if many]
+        return start, sum(steps * step.of(many) for many in turns) + (len(turns) - 1) * start
+
+    def _parts(self, cut: CutWork, step: StepTime, start: float) -> tuple[float, float]:
+        """Sums that are cut: a workgroup for each part, and one of them, or several, add up."""
+        sums = self._sums(cut)
+        joined = SCATTERED if is_scattered(cut.split, 4 * sums) else cut.split - 1
+        tasks, steps = cut.tasks * cut.split, -(-cut.steps // cut.split)
+        serial, busy = self._in_turns(tasks, steps, self.resident(cut), step, start)
+        return serial + joined * self._handed(sums), busy
+
+    def _handed(self, sums: int) -> float:
+        return self.timing.hand_over + self.timing.hand_over_per_sum * sums
 
     def _persistent(self, cut: CutWork, alone: float, start: float) -> tuple[float, float]:
         """Rounds of whole tiles, then the last one, whose tiles the compiler may cut along their depth."""
@@ -270,22 +209,19 @@ class GpuTiles:
         busy = rounds * cut.steps * alone + max(0, rounds + bool(left) - 1) * t.start_hidden * start
         if not left:
             return start, busy
-        depth = sum(p.depth * p.dtype.bytes for p in cut.products)
-        split = shared_round(self.card.units, left, cut.steps, depth) if len(cut.products) == 1 else None
+        depth, sums = sum(p.depth * p.dtype.bytes for p in cut.products), self._sums(cut)
+        facts = self.card.units, left, cut.steps, depth, 4 * sums, self.on_lines(cut), not rounds
+        split = shared_round(*facts) if len(cut.products) == 1 else None
         if split is None:
             return start, busy + cut.steps * alone
-        parts, longest = split
-        handed = t.hand_over + t.hand_over_per_sum * self._sums(cut)
-        return start + (parts - 1) * handed, busy + longest * alone
+        return start + split.handed * self._handed(sums), busy + split.longest * alone
 
-    def _on_lines(self, cut: CutWork) -> bool:
-        read = (t for t in cut.transfers if t.is_walked and not t.is_written)
-        return all(t.row_bytes % self.chip.line_bytes == 0 for t in read)
+    # -- rows
 
     def _of_rows(self, cut: CutWork) -> tuple[float, dict[str, float]]:
         """A launch that multiplies nothing: memory, and how much of it is under way at once."""
         t, units = self.timing, self.card.units
-        held = max(1, self._held_bytes(cut))
+        held = max(1, cut.read_tile_bytes)
         resident = max(1, min(4 * MOST_RESIDENT, self.chip.register_bytes // (4 * held)))
         rounds = -(-cut.tasks // (units * resident))
         of_task = sum(x.tile_bytes * x.times for x in cut.transfers)

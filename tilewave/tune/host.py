@@ -45,9 +45,15 @@ class HostTiles:
             case "grid":
                 return (1, 4, 16, 64)
             case "walk":
-                return (1024,)
+                return (1024, 4096, 16384)
             case "waves":
                 return (64,)
+            case "wave rows":
+                return (1,)  # a task has no waves there
+            case "split":
+                return (1,)
+            case "buffers" | "in_place":
+                return ()
             case _:
                 raise NotImplementedError(role)
 
@@ -55,10 +61,14 @@ class HostTiles:
         """A tile is in memory: any can be."""
         return ""
 
+    def is_repeated(self, cut: CutWork) -> bool:
+        return False
+
     def predict(self, cut: CutWork) -> Prediction:
         t = self.timing
+        name = "products" if cut.products else "elements"
         parts = {
-            "products" if cut.tasks >= self.threads else "too few tiles": self._computing(cut),
+            name if cut.tasks >= self.threads else "too few tiles": self._computing(cut),
             "packing": self._packing(cut),
             "memory": cut.asked_bytes / (t.cache_bytes_per_second * min(self.threads, cut.tasks)),
         }
@@ -69,6 +79,9 @@ class HostTiles:
         """Blocks outside are not computed; nobody is done before the longest task."""
         whole = sum(self._seconds(p, (p.rows, p.cols)) * p.inside for p in cut.products) * cut.tasks / self.threads
         longest = sum(self._seconds(p, p.largest) for p in cut.products)
+        if not cut.products:
+            longest = sum(t.elements * t.times for t in cut.transfers) / self.timing.elements_per_second
+            whole = longest * cut.tasks / self.threads
         return -(-cut.tasks // self.threads) * self.timing.task + max(whole, longest)
 
     def block(self, p: CutProduct) -> tuple[int, int]:

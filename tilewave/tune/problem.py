@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from tilewave.forks import cached_property
 from tilewave.ir.types import DType
 from tilewave.lang.constraints import (
     Constraint,
     GridConstraint,
+    HardwareConstraint,
     ReorderingConstraint,
+    SplitConstraint,
     TilingConstraint,
     WaveConstraint,
     WorkgroupConstraint,
@@ -19,6 +22,7 @@ from tilewave.lang.constraints import (
 )
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileProduct, TileTransfer, TileWork
+from tilewave.tune.space import BUFFERS, IN_PLACE, SPLIT, UNSAID
 
 Point = Mapping[Symbol, int]
 """A value for each symbol that is to be decided."""
@@ -39,6 +43,8 @@ class CutProduct:
     """Rows and columns of a tile that does not hang over an edge, or of the only one."""
     inside: float
     """Of all rows and columns, the share that lies inside."""
+    wish: str = ""
+    """The matrix instruction that its author asks for."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,10 @@ class CutTransfer:
     """Of all that is touched so, once."""
     row_bytes: int
     """Of a whole row of the array."""
+    elements: int
+    """Of the tile."""
+    is_across: bool = False
+    """Whether rows do not go along the depth of the product that it is read for."""
 
 
 @dataclass(frozen=True)
@@ -72,29 +82,65 @@ class CutWork:
     """That share rows and columns, where the author says it."""
     waves_fit: bool = True
     """Whether their parts make up the tile."""
+    split: int = 1
+    """Parts that the steps of a task are cut into."""
+    buffers: int = UNSAID
+    """Steps that shared memory holds at once, where that is said."""
+    in_place: int = UNSAID
+    """1 where operands are read where they lie."""
 
-    @property
+    def with_knobs(self, point: Point) -> CutWork:
+        """The same work, as the knobs of a point say; what they do not say stays."""
+        return replace(
+            self,
+            split=point.get(SPLIT, self.split),
+            buffers=point.get(BUFFERS, self.buffers),
+            in_place=point.get(IN_PLACE, self.in_place),
+        )
+
+    @cached_property
+    def operands(self) -> tuple[CutTransfer, ...]:
+        """What the steps of the loop read."""
+        return tuple(t for t in self.transfers if t.is_walked and not t.is_written)
+
+    @cached_property
+    def held_bytes(self) -> int:
+        """Of what is read before the loop."""
+        return sum(t.tile_bytes for t in self.transfers if not t.is_walked and not t.is_written)
+
+    @cached_property
+    def read_tile_bytes(self) -> int:
+        """Of all tiles that are read."""
+        return sum(t.tile_bytes for t in self.transfers if not t.is_written)
+
+    @cached_property
+    def beside(self) -> int:
+        """Tiles as large as the sums that are read, or written before the last one."""
+        sums = max((p.batch * p.rows * p.cols for p in self.products), default=0)
+        found = [t for t in self.transfers if not t.is_walked and t.elements == sums]
+        return max(0, len(found) - 1)
+
+    @cached_property
     def step_bytes(self) -> int:
-        """That one step of the loop reads."""
-        return sum(t.tile_bytes * t.times for t in self.transfers if t.is_walked and not t.is_written) // self.steps
+        """That one of them reads."""
+        return sum(t.tile_bytes * t.times for t in self.operands) // self.steps
 
-    @property
+    @cached_property
     def outside_bytes(self) -> float:
         """Of these, what lies over an edge."""
-        found = (t for t in self.transfers if t.is_walked and not t.is_written)
-        return sum((t.tile_bytes - t.inside_bytes) * t.times for t in found) / self.steps
+        return sum((t.tile_bytes - t.inside_bytes) * t.times for t in self.operands) / self.steps
 
-    @property
+    @cached_property
     def written_bytes(self) -> int:
         """Of the tiles that a task writes."""
         return sum(t.tile_bytes for t in self.transfers if t.is_written)
 
-    @property
+    @cached_property
     def asked_bytes(self) -> float:
         """That all tasks read and write."""
         return self.tasks * sum(t.inside_bytes * t.times for t in self.transfers)
 
-    @property
+    @cached_property
     def distinct_bytes(self) -> float:
         """The same, each byte once."""
         once: dict[tuple[str, bool], int] = {}
@@ -102,10 +148,13 @@ class CutWork:
             once[t.memory, t.is_written] = max(t.array_bytes, once.get((t.memory, t.is_written), 0))
         return float(sum(once.values()))
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Of all tasks, what hangs over edges included."""
         return self.tasks * sum(2.0 * p.batch * p.rows * p.cols * p.depth * p.times for p in self.products)
+
+
+NO_WORK = CutWork(0, (), 1, (), (), None)
 
 
 @dataclass(frozen=True)
@@ -126,7 +175,15 @@ class TiledProblem:
         return any(isinstance(c, (WorkgroupMapping, ReorderingConstraint, GridConstraint)) for c in self.constraints)
 
     def cut(self, point: Point) -> CutWork:
-        return _Cutting(self, {**self.values, **point}).work()
+        return _Cutting(self, {**self.values, **point}).work().with_knobs(point)
+
+
+def around(t: TileTransfer) -> tuple[Any, ...]:
+    """The loops that a transfer is repeated in; a tile that an inner one does not move is read before it."""
+    walked = t.walked
+    while walked and walked[-1] not in t.dims and not t.is_written:
+        walked = walked[:-1]
+    return walked
 
 
 class _Cutting:
@@ -138,6 +195,8 @@ class _Cutting:
         self.steps: dict[Symbol, int] = {}
         self.waves: dict[Symbol, int] = {}
         self.goes_with: dict[Symbol, int] = {}
+        self.sizes: dict[Any, int] = {}
+        self.split, self.wish = 1, ""
         for c in problem.constraints:
             match c:
                 case WorkgroupConstraint(primary=True):
@@ -148,12 +207,20 @@ class _Cutting:
                     self.steps[c.dim] = self.number(tile)
                 case WaveConstraint():
                     self.waves[c.dim] = self.number(c.tile)
+                case SplitConstraint():
+                    self.split = self.number(c.parts)
+                case HardwareConstraint(mma_type=asked) if asked is not None:
+                    self.wish = asked.value
 
     def number(self, e: Expression) -> int:
-        return max(1, int(e.evaluate(self.values)))
+        known = self.values.get(e) if isinstance(e, Symbol) else None
+        return max(1, known if type(known) is int else int(e.evaluate(self.values)))
 
     def size(self, dim: Any) -> int:
-        return max(1, int(dim.evaluate(self.values)))
+        found = self.sizes.get(dim)
+        if found is None:
+            found = self.sizes[dim] = self.number(dim)
+        return found
 
     def extent(self, dim: Any) -> int:
         """Of a tile along a dim; one that nobody cuts is whole."""
@@ -172,26 +239,32 @@ class _Cutting:
         steps = max([1, *(p.times for p in products), *(t.times for t in transfers)])
         grid = tuple(self.count(dim) for dim in self.grid)
         fit = all(self.extent(dim) % tile == 0 for dim, tile in self.waves.items())
-        return CutWork(prod(grid), grid, steps, products, transfers, self.waves_of_product(), fit)
+        return CutWork(prod(grid), grid, steps, products, transfers, self.waves_of_product(), fit, self.split)
 
     def product(self, p: TileProduct) -> CutProduct:
         rows, cols, depth = (self.extent(d) for d in (p.rows, p.cols, p.depth))
         batch = prod(self.extent(d) for d in p.batch)
         largest = min(rows, self.size(p.rows)), min(cols, self.size(p.cols))
         inside = self.inside(p.rows) * self.inside(p.cols)
-        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, inside)
+        return CutProduct(rows, cols, depth, batch, self.times(p.walked), p.dtype, p.acc, largest, inside, self.wish)
 
     def inside(self, dim: Any) -> float:
         """Of the tiles along a dim, the share that does not hang over its end."""
         return self.size(dim) / (self.count(dim) * self.extent(dim))
 
     def transfer(self, t: TileTransfer) -> CutTransfer:
-        tile = prod(self.extent(d) for d in t.dims) * t.dtype.bytes
+        elements = prod(self.extent(d) for d in t.dims)
+        tile = elements * t.dtype.bytes
         inside = prod(map(self.inside, t.dims))
         array = prod(self.size(d) for d in t.dims) * t.dtype.bytes
         row = self.size(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
-        times = self.times(t.walked)
-        return CutTransfer(t.memory, tile, tile * inside, times, t.is_written, bool(t.walked), array, row)
+        walked = around(t)
+        facts = t.memory, tile, tile * inside, self.times(walked), t.is_written, bool(walked), array, row
+        return CutTransfer(*facts, elements, self.is_across(t))
+
+    def is_across(self, t: TileTransfer) -> bool:
+        products = self.problem.work.products
+        return len(products) == 1 and not t.is_written and products[0].depth in t.dims[:-1]
 
     def times(self, walked: tuple[Any, ...]) -> int:
         return prod(self.count(d) for d in walked)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any, Protocol
 
-from tilewave.lang.constraints import TilingConstraint, WaveConstraint, WorkgroupConstraint
+from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint, WaveConstraint, WorkgroupConstraint
 from tilewave.lang.kernel import WaveKernel, given_subs, unsaid_sizes
 from tilewave.lang.symbols import Expression, Symbol
 from tilewave.trace import TileWork
 
-ROLES = ("rows", "cols", "depth", "grid", "walk", "waves")
-"""What a symbol may decide: a side of the product, another dim of the grid or of a loop, or the part of a wave."""
+ROLES = ("rows", "cols", "depth", "grid", "walk", "waves", "wave rows", "split", "buffers", "in_place")
+"""What is decided: a side of the product, another dim of the grid or of a loop, the part of a wave, the parts of a sum,
+the steps that shared memory holds, or whether operands are read where they lie."""
+BUFFERS, SPLIT, IN_PLACE = Symbol("buffers"), Symbol("split"), Symbol("in_place")
+KNOBS = {BUFFERS: "buffers", SPLIT: "split", IN_PLACE: "in_place"}
+"""What no constraint of a kernel names, and its role. A point without it leaves it to the compiler."""
+UNSAID = 0
 
 
-Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint
-KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint)
-"""Constraints with a tile; the first that a symbol stands in says what it decides."""
+Cut = WorkgroupConstraint | TilingConstraint | WaveConstraint | SplitConstraint
+KINDS = (WorkgroupConstraint, TilingConstraint, WaveConstraint, SplitConstraint)
+"""Constraints with a number that can be decided; the first that a symbol stands in says what it decides."""
 
 
 class TileValues(Protocol):
@@ -52,9 +57,23 @@ class Space:
     def __len__(self) -> int:
         return prod(len(d.values) for d in self.decisions)
 
+    @property
+    def tiles(self) -> tuple[Symbol, ...]:
+        """The symbols of the kernel."""
+        return tuple(s for s in self.symbols if s not in KNOBS)
+
     def points(self) -> Iterator[dict[Symbol, int]]:
+        """The knobs that a point leaves to the compiler are not in it."""
         for values in product(*(d.values for d in self.decisions)):
-            yield dict(zip(self.symbols, values, strict=True))
+            chosen = zip(self.decisions, values, strict=True)
+            yield {d.symbol: n for d, n in chosen if d.symbol not in KNOBS or n != UNSAID}
+
+    def without(self, *symbols: Symbol) -> Space:
+        return Space(tuple(d for d in self.decisions if d.symbol not in symbols))
+
+    def with_only(self, symbol: Symbol, value: int) -> Space:
+        """One value for a decision; where that is none here, nothing changes."""
+        return Space(tuple(replace(d, values=(value,)) if d.symbol == symbol else d for d in self.decisions))
 
     def within(self, sizes: Mapping[Symbol, Any]) -> Space:
         """Without tiles that a smaller one covers as well: the first that is as long as the dim is long enough."""
@@ -84,9 +103,13 @@ def undecided(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[
     found: dict[Symbol, Undecided] = {}
     for kind in KINDS:
         for c in kernel.constraints:
-            if isinstance(c, kind) and isinstance(c.tile, Expression):
-                found.update({s: Undecided(s, c) for s in c.tile.symbols() if s not in known and s not in found})
+            if isinstance(c, kind) and isinstance(number := _number(c), Expression):
+                found.update({s: Undecided(s, c) for s in number.symbols() if s not in known and s not in found})
     return tuple(found.values())
+
+
+def _number(c: Cut) -> Any:
+    return c.parts if isinstance(c, SplitConstraint) else c.tile
 
 
 def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Symbol]) -> dict[Symbol, Any]:
@@ -94,15 +117,33 @@ def said_of(kernel: WaveKernel, subs: Mapping[Symbol, Any], dynamic: Sequence[Sy
     return {**{s: v for s, v in kernel.subs.items() if s not in dynamic}, **given_subs(subs)}
 
 
-def space_of(found: Sequence[Undecided], work: TileWork, machine: TileValues) -> Space:
+def space_of(
+    found: Sequence[Undecided], work: TileWork, machine: TileValues, constraints: Sequence[Constraint]
+) -> Space:
     """The space of a kernel, as its work says what each symbol decides."""
-    return Space(tuple(_decision(one, work, machine) for one in found))
+    taken = {one.symbol for one in found}
+    knobs = [knob for knob in _knobs(work, machine, constraints) if knob.symbol not in taken]
+    return Space((*(_decision(one, work, machine) for one in found), *knobs))
 
 
 def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
     role, dim = _role(one.constraint, work)
+    return Decision(one.symbol, role, machine.values(role, _element_bytes(work)), dim)
+
+
+def _knobs(work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Iterator[Decision]:
+    """What a machine can also decide of products that a loop adds up."""
+    adds_up = len(work.products) == 1 and work.products[0].walked == (work.products[0].depth,)
+    is_split = any(isinstance(c, SplitConstraint) for c in constraints)
+    for symbol, role in KNOBS.items():
+        values = [v for v in machine.values(role, _element_bytes(work)) if v > 1 or symbol != SPLIT]
+        if adds_up and values and not (is_split and symbol == SPLIT):
+            yield Decision(symbol, role, (UNSAID, *values))
+
+
+def _element_bytes(work: TileWork) -> int:
     dtypes = [p.dtype for p in work.products] or [t.dtype for t in work.transfers]
-    return Decision(one.symbol, role, machine.values(role, max((d.bytes for d in dtypes), default=4)), dim)
+    return max((d.bytes for d in dtypes), default=4)
 
 
 def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:
@@ -115,4 +156,6 @@ def _role(c: Cut, work: TileWork) -> tuple[str, Symbol | None]:
             others = {p.cols for p in work.products}
             return "depth" if c.dim in depths else "cols" if c.dim in others else "walk", c.dim
         case WaveConstraint():
-            return "waves", None
+            return "waves" if work.products else "wave rows", None
+        case SplitConstraint():
+            return "split", None

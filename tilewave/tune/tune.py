@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from tilewave.errors import Loc, SymbolError, here
 from tilewave.mapping import as_mapping
-from tilewave.tune.space import Decision, Space
+from tilewave.tune.space import KNOBS, Decision, Space
 
 
 @dataclass(frozen=True, init=False)
 class Tune:
     """Narrows or widens the space of a kernel: values for symbols that are decided, and orders of tiles.
 
-    Symbols that it does not name keep the values that are tried anyway; without `mapping`, a few orders are.
+    `buffers`, `split` and `in_place` narrow what the compiler decides else, on targets that can be asked for it. What
+    is not named keeps the values that are tried anyway; without `mapping`, a few orders are.
     """
 
     values: tuple[tuple[str, tuple[int, ...]], ...]
@@ -35,7 +36,7 @@ class Tune:
         """The space with these values."""
         known = [s.name for s in space.symbols]
         for name, _ in self.values:
-            if name not in known:
+            if name not in known and name not in KNOBS.values():
                 remedy = f"what is left to decide: {', '.join(known) or 'nothing'}"
                 raise SymbolError(f"Tune: {name} is nothing that is decided here", loc=self.loc, remedy=remedy)
         given = dict(self.values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewave.view.costs import costs
 from tilewave.view.drawn import Drawn
 from tilewave.view.launch_order import launch_order
 from tilewave.view.placement import Placement
@@ -11,9 +12,10 @@ from tilewave.view.xcd_map import xcd_map
 
 
 def figures(placement: Placement, xcd: int = 0) -> list[Figure]:
-    """Launch order, XCD map and the reads of one XCD, in the order in which they explain each other."""
+    """Launch order, XCD map, and the reads of one XCD, or what tiles cost where they differ."""
     drawn = Drawn.of(placement)
-    return [launch_order(drawn), xcd_map(drawn), reads(drawn, xcd)]
+    third = reads(drawn, xcd) if placement.work is None else costs(drawn, placement.work)
+    return [launch_order(drawn), xcd_map(drawn), third]
 
 
 def figures_svg(placements: tuple[Placement, ...], xcd: int = 0) -> str:

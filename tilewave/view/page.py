@@ -12,7 +12,7 @@ from string import Template
 
 import numpy as np
 
-from tilewave.mapping import Locality
+from tilewave.mapping import Balance, Locality
 from tilewave.view import palette
 from tilewave.view.axes import paint, patterns, swatch
 from tilewave.view.drawn import Drawn
@@ -28,6 +28,13 @@ NOTE = (
     "each XCD holds what its workgroups of one round share and nothing more. Compulsory: every block once."
 )
 
+WORK_COLUMNS = ("mapping", "least work of an XCD", "most", "done after", "at best", "busy")
+
+WORK_NOTE = (
+    "Work is counted in blocks of keys. Workgroups are given, in launch order, to the next unit of their XCD that is "
+    "free; no order is done before the work shared evenly, or its longest tile."
+)
+
 
 def page(placements: tuple[Placement, ...]) -> str:
     """The whole page as text."""
@@ -37,16 +44,23 @@ def page(placements: tuple[Placement, ...]) -> str:
         title=escaped(f"{names} on {launch.grid}"),
         css=_asset("page.css").template,
         js=_asset("page.js").template,
-        launch=escaped(str(launch)),
-        k_blocks=counted(launch.k_blocks, "block"),
+        launch=escaped(_about(launch)),
         tiles=Drawn.of(placements[0]).grid.size,
+        chosen="Reads of" if launch.causal is None else "Tiles of",
         chooser=_chooser(launch),
         layout="several" if len(placements) > 1 else "one",
         articles="\n".join(_article(placement) for placement in placements),
-        table=_table(placements),
-        note=escaped(f"{Drawn.of(placements[0]).said} {NOTE}".strip()),
+        numbers="Reads, in blocks of A and B" if launch.causal is None else "Work, in blocks of keys",
+        table=_table(placements) if launch.causal is None else _work_table(placements),
+        note=escaped(f"{Drawn.of(placements[0]).said} {NOTE if launch.causal is None else WORK_NOTE}".strip()),
         data=embedded(_data(placements)),
     )
+
+
+def _about(launch: PicturedLaunch) -> str:
+    if launch.causal is None:
+        return f"{launch}, K of {counted(launch.k_blocks, 'block')}"
+    return f"{launch}, causal: blocks of {launch.causal.queries} queries and {launch.causal.keys} keys"
 
 
 def embedded(data: object) -> str:
@@ -109,13 +123,34 @@ def _table(placements: tuple[Placement, ...]) -> str:
     linear = placements[0].linear
     if all(report.mapping != linear.mapping for report in reports):
         reports.append(linear)
-    head = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
-    body = "\n".join(_row(report) for report in reports)
+    return _rows_under(COLUMNS, [_row(report) for report in reports])
+
+
+def _rows_under(names: tuple[str, ...], rows: list[str]) -> str:
+    head, body = "".join(f'<th scope="col">{name}</th>' for name in names), "\n".join(rows)
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
 
 
 def _row(report: Locality) -> str:
     one = most(report)
     cells = (one.whole.rows, one.whole.cols, one.a_blocks, one.b_blocks, one.blocks, report.reads)
-    shown = "".join(f"<td>{cell}</td>" for cell in (*cells, f"{report.reads / report.compulsory:.2f}"))
-    return f'<tr><th scope="row"><code>{escaped(report.mapping)}</code></th>{shown}</tr>'
+    return _cells(report.mapping, *cells, f"{report.reads / report.compulsory:.2f}")
+
+
+def _work_table(placements: tuple[Placement, ...]) -> str:
+    found = [placement.work for placement in placements if placement.work]
+    reports = [work.balance for work in found]
+    linear = found[0].linear
+    if all(report.mapping != linear.mapping for report in reports):
+        reports.append(linear)
+    return _rows_under(WORK_COLUMNS, [_work_row(report) for report in reports])
+
+
+def _work_row(report: Balance) -> str:
+    work = [xcd.work for xcd in report.xcds]
+    return _cells(report.mapping, min(work), max(work), report.ends, report.soonest, f"{report.busy:.0%}")
+
+
+def _cells(mapping: str, *cells: object) -> str:
+    shown = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr><th scope="row"><code>{escaped(mapping)}</code></th>{shown}</tr>'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tilewave.mapping import Grid, MappingError
+from tilewave.mapping import Causal, Grid, MappingError
 from tilewave.view.figures import figures_svg
 from tilewave.view.page import page
 from tilewave.view.placement import PicturedLaunch, Placement, as_grid, to_json
@@ -23,7 +23,7 @@ class Picture:
     placements: tuple[Placement, ...]
 
     def svg(self, xcd: int = 0) -> str:
-        """The three figures of each mapping; the third shows the reads of `xcd`."""
+        """The three figures of each mapping; the third shows the reads of `xcd`, or what tiles cost."""
         return figures_svg(self.placements, xcd)
 
     def html(self) -> str:
@@ -59,8 +59,9 @@ def show(
     k_blocks: int = 8,
     workgroups: int | None = None,
     concurrent: int | None = None,
+    causal: Causal | None = None,
     compare: Iterable[object] = (),
 ) -> Picture:
     """The picture of a mapping on a grid, beside those of `compare`; MappingError where a tile is lost."""
-    launch = PicturedLaunch(as_grid(grid), xcds, k_blocks, workgroups, concurrent)
+    launch = PicturedLaunch(as_grid(grid), xcds, k_blocks, workgroups, concurrent, causal)
     return Picture(tuple(Placement.of(given, launch) for given in (mapping, *compare)))

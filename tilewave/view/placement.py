@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 from tilewave.errors import TilewaveError, text_error
 from tilewave.mapping import (
+    Balance,
+    Causal,
     Grid,
     Locality,
     Mapping,
@@ -20,6 +22,7 @@ from tilewave.mapping import (
     XcdContiguous,
     XcdReads,
     as_mapping,
+    balance,
     locality,
 )
 from tilewave.view.extents import parse_extents
@@ -43,6 +46,8 @@ class PicturedLaunch:
     k_blocks: int = 8
     workgroups: int | None = None
     concurrent: int | None = None
+    causal: Causal | None = None
+    """What tiles cost, where they differ."""
 
     def __post_init__(self) -> None:
         for name in ("xcds", "k_blocks", "workgroups", "concurrent"):
@@ -83,6 +88,40 @@ class PicturedLaunch:
 
 
 @dataclass(frozen=True, eq=False)
+class Work:
+    """What each tile of a launch costs, and when its units are done: in this order, and in linear()."""
+
+    costs: Array
+    balance: Balance
+    linear: Balance
+
+    @staticmethod
+    def of(mapping: Mapping, launch: PicturedLaunch) -> Work | None:
+        """None where all tiles cost the same."""
+        if launch.causal is None:
+            return None
+        costs = launch.causal.costs(launch.grid)
+        both = (
+            balance(order, launch.grid, costs, launch.xcds, launch.concurrent, launch.workgroups)
+            for order in (mapping, "linear()")
+        )
+        return Work(costs, *both)
+
+    def to_json(self) -> dict[str, object]:
+        """For machines; `costs` is indexed [row][col]."""
+        xcds = [{"xcd": x.xcd, "tiles": x.tiles, "work": x.work, "ends": x.ends} for x in self.balance.xcds]
+        return {
+            "costs": self.costs.tolist(),
+            "work": self.balance.work,
+            "units": self.balance.units,
+            "ends": self.balance.ends,
+            "soonest": self.balance.soonest,
+            "xcds": xcds,
+            "linear": {"ends": self.linear.ends},
+        }
+
+
+@dataclass(frozen=True, eq=False)
 class Placement:
     """One mapping in one launch, verified; `tiles[t]` is the (row, col) dealt t-th, `turns[row, col]` is t."""
 
@@ -92,6 +131,7 @@ class Placement:
     turns: Array
     locality: Locality
     linear: Locality
+    work: Work | None
     warnings: tuple[str, ...]
 
     @staticmethod
@@ -108,6 +148,7 @@ class Placement:
             mapping.table(launch.grid, launch.workgroups),
             _locality(mapping, launch),
             _locality("linear()", launch),
+            Work.of(mapping, launch),
             (*mapping.warnings(launch.grid, launch.workgroups), *_other_xcds(mapping, launch)),
         )
 
@@ -149,6 +190,7 @@ class Placement:
             "rounds": self.rounds.tolist(),
             "locality": locality_json(self.locality),
             "linear": {"reads": self.linear.reads, "most_blocks": most(self.linear).blocks},
+            **({"balance": self.work.to_json()} if self.work else {}),
         }
 
 

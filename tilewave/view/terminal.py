@@ -12,9 +12,9 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from tilewave.mapping import Locality, XcdReads
+from tilewave.mapping import Balance, Locality, XcdReads
 from tilewave.view import palette
-from tilewave.view.placement import Array, Placement, counted, most
+from tilewave.view.placement import Array, Placement, Work, counted, most
 
 TALLEST = 48
 """Rows of tiles beyond which a grid is cut: about one screen."""
@@ -39,7 +39,7 @@ def print_placements(console: Console, placements: tuple[Placement, ...]) -> Non
         console.print()
         console.print(_legend(placements[0]))
     console.print()
-    console.print(_comparison(placements))
+    console.print(_comparison(placements) if placements[0].work is None else _work_comparison(placements))
     console.print()
     for placement in placements:
         console.print(_xcd_table(placement))
@@ -73,6 +73,8 @@ def _tables(console: Console, placement: Placement, width: int) -> Iterator[Rend
         wanted.append(("XCD", placement.xcds))
     if placement.launch.rounds > 1:
         wanted.append(("round", placement.rounds))
+    if placement.work is not None:
+        wanted.append(("cost: blocks of keys", placement.work.costs))
     grid = placement.launch.grid
     widths = [_width(values) for _, values in wanted]
     if grid.rows > TALLEST or max(widths) > width:
@@ -175,15 +177,38 @@ def _reports(placements: tuple[Placement, ...]) -> list[Locality]:
     return reports if any(report.mapping == linear.mapping for report in reports) else [*reports, linear]
 
 
+def _work_comparison(placements: tuple[Placement, ...]) -> Table:
+    """When the units of each mapping are done, and those of linear()."""
+    found = [placement.work for placement in placements if placement.work]
+    reports = [work.balance for work in found]
+    if all(report.mapping != found[0].linear.mapping for report in reports):
+        reports.append(found[0].linear)
+    table = Table(title="work, in blocks of keys", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.add_column("mapping", overflow="fold")
+    for name in ("least of an XCD", "most", "done after", "at best", "busy"):
+        table.add_column(name, justify="right")
+    for report in reports:
+        work = [xcd.work for xcd in report.xcds]
+        numbers = (min(work), max(work), report.ends, report.soonest)
+        table.add_row(report.mapping, *map(str, numbers), f"{report.busy:.0%}")
+    table.caption = f"{counted(reports[0].units, 'unit')}; at best: shared evenly, or the longest tile alone"
+    table.caption_justify = "left"
+    return table
+
+
 def _xcd_table(placement: Placement) -> Table:
-    """What each XCD computes and reads; equal ones share a line."""
+    """What each XCD computes and reads, or what it costs where tiles differ; equal ones share a line."""
     table = Table(title=str(placement.mapping), title_justify="left", title_style="bold cyan", box=SIMPLE_HEAD)
     names = ["XCD", "tiles", "rows", "columns", "A", "B", "A + B"]
-    if placement.launch.rounds > 1:
-        names.append("read in rounds")
+    if placement.work is not None:
+        names = ["XCD", "tiles", "work", "done after"]
+        lines = list(_work_lines(placement.work.balance))
+    else:
+        if placement.launch.rounds > 1:
+            names.append("read in rounds")
+        lines = list(_lines(placement.locality.xcds))
     for name in names:
         table.add_column(name, justify="right")
-    lines = list(_lines(placement.locality.xcds))
     for line in lines[:MOST_LINES]:
         table.add_row(*line[: len(names)])
     if len(lines) > MOST_LINES:
@@ -196,8 +221,17 @@ def _lines(xcds: tuple[XcdReads, ...]) -> Iterator[list[str]]:
         whole = one.whole
         return whole.tiles, whole.rows, whole.cols, one.a_blocks, one.b_blocks, one.blocks, one.reads
 
-    for same, group in groupby(xcds, key=numbers):
-        members = [one.xcd for one in group]
+    return _alike([(one.xcd, numbers(one)) for one in xcds])
+
+
+def _work_lines(balance: Balance) -> Iterator[list[str]]:
+    return _alike([(one.xcd, (one.tiles, one.work, one.ends)) for one in balance.xcds])
+
+
+def _alike(xcds: list[tuple[int, tuple[int, ...]]]) -> Iterator[list[str]]:
+    """A line for XCDs that follow each other and have the same numbers."""
+    for same, group in groupby(xcds, key=lambda one: one[1]):
+        members = [xcd for xcd, _ in group]
         name = str(members[0]) if len(members) == 1 else f"{members[0]}–{members[-1]}"
         yield [name, *map(str, same)]
 
@@ -207,7 +241,8 @@ def _sentences(placements: tuple[Placement, ...]) -> Iterator[Text]:
     for placement in placements:
         name = f"{placement.mapping}: " if len(placements) > 1 else ""
         if placement.locality.mapping != placement.linear.mapping:
-            yield Text(f"{name}{_against_linear(placement)}")
+            work = placement.work
+            yield Text(f"{name}{_against_linear(placement) if work is None else _sooner(work)}")
         yield Text(f"{name}{placement.proof}", style="green")
         for warning in placement.warnings:
             yield Text(f"warning: {warning}", style="yellow")
@@ -220,3 +255,10 @@ def _against_linear(placement: Placement) -> str:
     verdict = f"{abs(change)} % {'fewer' if change < 0 else 'more'}" if change else "the same"
     one = f"one XCD {most(old).blocks} → {most(new).blocks}, " if new.rounds == 1 else ""
     return f"blocks read, linear() → this: {one}all {old.reads} → {new.reads} ({verdict})"
+
+
+def _sooner(work: Work) -> str:
+    old, new = work.linear.ends, work.balance.ends
+    change = round(100 * (new - old) / old)
+    verdict = f"{abs(change)} % {'sooner' if change < 0 else 'later'}" if change else "the same"
+    return f"done, linear() → this: after {old} → {new} blocks of keys ({verdict})"

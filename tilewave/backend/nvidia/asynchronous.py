@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, when
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
-from tilewave.backend.nvidia.wgmma import multiply
+from tilewave.backend.nvidia.wgmma import await_products, multiply
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
@@ -89,6 +89,11 @@ class Hopper:
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
         return multiply(f, product)
+
+    def await_products(
+        self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
+    ) -> list[str]:
+        return await_products(f, pending, kind, sums, meanwhile)
 
     def store_fragments(self, f: LlvmFunction, address: str, words: list[str]) -> None:
         registers = ", ".join(f"${i + 1}" for i in range(len(words)))

@@ -29,11 +29,17 @@ class Variant:
     @property
     def arrays(self) -> str:
         """What it is for, in words."""
-        if self.any_strides or self.narrow:
+        if self.narrow or (self.is_plain and self.any_strides):
             return "any arrays"
         if self.is_plain:
             return "whole rows, by lanes"
-        return "rows on 16 bytes" if self.off_lines else "rows on cache lines"
+        rows = "rows on 16 bytes" if self.off_lines else "rows on cache lines"
+        return f"{rows}, but {', '.join(self.any_strides)} anywhere" if self.any_strides else rows
+
+    def is_wider(self, other: Variant) -> bool:
+        """Whether its code takes all arrays that the other's takes, by the same copies."""
+        same = (self.is_plain, self.off_lines, self.narrow) == (other.is_plain, other.off_lines, other.narrow)
+        return same and {*self.any_strides} >= {*other.any_strides}
 
 
 @dataclass(frozen=True)

@@ -32,21 +32,22 @@ from tilewave.errors import NOWHERE, CallError, SlowCodeWarning, SpillWarning, h
 from tilewave.forks import cached_property
 from tilewave.interp.tiles import touched
 from tilewave.ir.core import Kernel, Value
+from tilewave.ir.host_program import Number, rounded_up
 from tilewave.ir.last_round import MOST_TILES
-from tilewave.ir.launch import HostLaunch, is_open, launch_lines, numbers_of, open_sizes
+from tilewave.ir.launch import HostLaunch, LaunchSteps, is_open, numbers_of, open_sizes
 from tilewave.ir.ops import CopyAsyncCluster, CopyAsyncOut, CopyAsyncSignal
 from tilewave.ir.placements import box_axes
 from tilewave.ir.reasons import Declined, Reason
 from tilewave.ir.rewrite import walk
 from tilewave.ir.types import INDEX_SCALAR, Memory
 from tilewave.machine.chips import TENSOR_MAPS, Chip
-from tilewave.runtime.array_places import ArrayPlaces, lie_code, places_of, views_at
+from tilewave.runtime.array_places import ArrayPlaces, lie_of, placed, places_of, views_at
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, view
-from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind, Nothing
+from tilewave.runtime.cuda import CudaCode, CudaProgram, GivenNumber, LaunchKind
 from tilewave.runtime.foreign_arrays import in_padded_rows
-from tilewave.runtime.gpu_launch import GpuLaunch, LaunchText, ScalarSlot, ScratchMemory, TiledArray
-from tilewave.runtime.launch_sequence import PrivateMemory
-from tilewave.runtime.launch_template import LaunchTemplate, Prepared, tensor_map
+from tilewave.runtime.gpu_launch import GpuLaunch, LaunchForm, LaunchFormula, ScalarSlot, ScratchMemory, TiledArray
+from tilewave.runtime.launch_template import KnownLaunch, LaunchCode, LaunchTemplate, tensor_map
+from tilewave.runtime.private_memory import PrivateMemory
 from tilewave.runtime.sizes import Size
 
 Parameters = tuple[Parameter, ...]
@@ -61,6 +62,11 @@ REPACKED = Reason(
 ONE_BY_ONE = Reason(
     "neighbours along the last axis of {array} are {bytes} bytes apart, so lanes move them one by one",
     "copy it into rows without gaps",
+)
+ELEMENTS = Reason(
+    "{array}, or its rows, begin at multiples of {bytes} bytes, and not of {widest}, so lanes move its elements one by "
+    "one",
+    "let it begin, and its rows lie, at multiples of {widest} bytes",
 )
 NARROW_ROWS = "begins, or its rows do, at multiples of {bytes} bytes, and not of {widest}"
 NARROW = Reason(
@@ -87,7 +93,7 @@ class Chosen(NamedTuple):
     """Code for arrays that lie alike, and what its launches compute."""
 
     program: CudaProgram
-    text: LaunchText
+    formula: LaunchFormula
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +191,7 @@ class NvidiaProgram:
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        return tuple(variant.arrays for variant in self._codes)
+        return tuple("any arrays" if variant == self.for_any else variant.arrays for variant in self._codes)
 
     @cached_property
     def is_open(self) -> bool:
@@ -203,8 +209,8 @@ class NvidiaProgram:
     def chosen(self, variant: Variant, parameters: tuple[Parameter, ...]) -> Chosen:
         found = self.programs.get(variant)
         if found is None:
-            text = self._launch_text(self.code_for(variant))
-            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), text)
+            formula = self._formula(self.code_for(variant))
+            found = self.programs[variant] = Chosen(CudaProgram(self._cuda_code(variant, parameters)), formula)
         return found
 
     def template(
@@ -213,18 +219,28 @@ class NvidiaProgram:
         """How that code is launched with arrays that lie as these."""
         chosen = self.chosen(variant, parameters)
         self.warn_of_slow_code(chosen.program, on.number)
-        return chosen.program.by_template(views, chosen.text, *on)
+        return chosen.program.by_template(views, len(numbers_of(self.tiles)), chosen.formula, *on)
 
-    def _launch_text(self, code: NvidiaCode) -> LaunchText:
+    def want_launch(self, code: NvidiaCode) -> None:
+        """Raise something where it cannot be launched with the kernel's arrays: files may say anything."""
+        arrays = [(v.type.rank, v.type.dtype) for v in self.memories]
+        count = len(numbers_of(self.tiles))
+        LaunchCode(launch_of_code(code, self.tiles), arrays, count, self._formula(code))
+
+    def _formula(self, code: NvidiaCode) -> LaunchFormula:
         """What a launch computes: tiles that can be counted, and then what the code itself asks for."""
         given = [v.name for v in numbers_of(self.tiles)]
-        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
-        if not self.is_open:
-            return LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "True")
-        counting, tiles, _ = launch_lines(self.tiles, given, (), "t")
-        counted = f"if not 0 < {tiles} <= {MOST_TILES}: return None"
-        one_round = f"{workgroups} == -(-{tiles} // {code.cluster}) * {code.cluster}"
-        return LaunchText(len(given), (*counting, counted, *lines), tuple(passed), (workgroups, "1", "1"), one_round)
+        steps, tiles_of = code.launches.steps(given, code.symbols), LaunchSteps(self.tiles, given, ())
+
+        def formula(numbers: Sequence[Number]) -> LaunchForm:
+            workgroups, passed = steps(numbers)
+            if not self.is_open:
+                return LaunchForm(passed, (workgroups, 1, 1))
+            tiles, _ = tiles_of(numbers)
+            is_one_round = workgroups == rounded_up(tiles, code.cluster) * code.cluster
+            return LaunchForm(passed, (workgroups, 1, 1), (tiles > 0, tiles <= MOST_TILES), is_one_round)
+
+        return formula
 
     def _cuda_code(self, variant: Variant, parameters: tuple[Parameter, ...]) -> CudaCode:
         code = self.code_for(variant)
@@ -254,7 +270,9 @@ class NvidiaProgram:
     def variant_for(self, views: Sequence[ArrayView]) -> Variant:
         """What fits arrays that lie so."""
         fitting = self._variant_for(views)
-        return fitting if self.make or fitting in self._codes else self.for_any
+        if self.make or fitting in self._codes:
+            return fitting
+        return next((known for known in self._codes if known.is_wider(fitting)), self.for_any)
 
     @property
     def for_any(self) -> Variant:
@@ -314,8 +332,8 @@ class NvidiaProgram:
         return self._class_of(views) if self.is_open else self._fitting(views)
 
     def _class_of(self, views: Sequence[ArrayView]) -> Variant:
-        """One of three, whatever the sizes: rows on cache lines, on the engine's grain, or anything."""
-        key = lie_code(tuple([len(v.shape) for v in views]))(*places_of(views))
+        """Rows on cache lines, on the engine's grain, or anything; and which arrays beside them lie anyhow."""
+        key = tuple(lie_of(placed(places_of(views))))
         found = self._classes.get(key)
         if found is None:
             if len(self._classes) >= KEPT_CLASSES:
@@ -327,12 +345,15 @@ class NvidiaProgram:
         fitting, named = self._fitting(views), self._named(views)
         if self.turned and fitting == Variant(is_plain=True) and not self._has_odd_rows(named):
             return fitting  # lanes load whole chunks of what would have to be transposed for copies
-        if fitting != Variant() or (not self.copied and self._has_odd_rows(named)):
+        anywhere = tuple(name for name in named if name in {*fitting.any_strides, *dict(fitting.narrow)})
+        if fitting.is_plain or {name for name, _ in self.copied}.intersection(anywhere):
+            return self.for_any
+        if not self.copied and (anywhere or self._has_odd_rows(named)):
             return self.for_any
         brought = [(named[name], axes[-2]) for name, axes in self.copied if name not in self.written and len(axes) > 1]
         rows = [v.strides[axis] for v, axis in brought if v.shape[axis] > 1]
         on_lines = all(row % self.chip.line_bytes == 0 for row in rows)
-        return Variant(off_lines=self.off_lines is not None and not on_lines)
+        return Variant(any_strides=anywhere, off_lines=self.off_lines is not None and not on_lines)
 
     def _has_odd_rows(self, named: Mapping[str, ArrayView]) -> bool:
         """Whether rows end within a load: where lanes load all, code is made for open rows that do not."""
@@ -367,8 +388,8 @@ class NvidiaProgram:
         copied = self._not_copied(named) if variant.is_plain else {}
         found = [_repacking_of(r, r.copied_by(views[r.array])) for r in plan.repacked]
         found += [NOT_COPIED.at(NOWHERE, array=name, problem=problem) for name, problem in copied.items()]
-        found += [ONE_BY_ONE.at(NOWHERE, array=name, bytes=named[name].strides[-1]) for name in variant.any_strides]
         widest = self.chip.widest_load_bytes
+        found += [_one_by_one(name, named[name], widest) for name in variant.any_strides]
         found += [NARROW.at(NOWHERE, array=name, bytes=size, widest=widest) for name, size in variant.narrow]
         return tuple(found)
 
@@ -398,6 +419,12 @@ class NvidiaProgram:
         moves = [op for op in walk(self.lanes().body) if isinstance(op, COPIES)]
         return tuple(dict.fromkeys((op.memory.name, box_axes(_rank(op.memory), op.axes)) for op in moves))
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The arrays that lanes load and store while the copy engine moves others; each call tells how they lie."""
+        copied = {name for name, _ in self.copied} if self.is_open else set()
+        return tuple(v.name for v in self.memories if v.name not in copied) if copied else ()
+
     def kernel_of(self, variant: Variant) -> Kernel:
         if variant.off_lines and self.off_lines:
             return self.off_lines()
@@ -418,6 +445,14 @@ def _repacking_of(r: RepackedArray, kind: str) -> Declined:
     when = "behind" if r.is_written else "in front of"
     facts = {"moved": MOVED[kind], "when": when, "pitch": r.pitch_bytes, "grain": TENSOR_MAPS.grain_bytes}
     return REPACKED.at(NOWHERE, array=r.name, problem=r.problem, **facts)
+
+
+def _one_by_one(name: str, v: ArrayView, widest_bytes: int) -> Declined:
+    """Why lanes move an array by single elements."""
+    bytes_ = alignment(v, widest_bytes)
+    if v.strides[-1] != v.dtype.bytes or bytes_ == widest_bytes:
+        return ONE_BY_ONE.at(NOWHERE, array=name, bytes=v.strides[-1])
+    return ELEMENTS.at(NOWHERE, array=name, bytes=bytes_, widest=widest_bytes)
 
 
 @dataclass
@@ -450,8 +485,23 @@ class EitherLaunch:
     ) -> None:
         self._owner, self._views, self._on, self._parameters = owner, views, on, parameters
         self._templates: dict[Variant, LaunchTemplate] = {}
+        self._known: dict[Any, tuple[KnownLaunch, ...]] = {}
+        """By arrays and numbers: to see what is to be done takes longer than to do it."""
 
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
+    def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
+        if not 0 < self._owner.tile_count(numbers) <= MOST_TILES:
+            return False
+        key = *(tuple(map(tuple, some)) for some in places[1:]), *places[0], *numbers
+        launches = self._known.get(key)
+        if launches is None:
+            if len(self._known) >= KEPT_CLASSES:
+                self._known.clear()
+            launches = self._known[key] = tuple(self._launches(places, numbers))
+        made = [launch() for launch in launches]
+        return all(made)
+
+    def _launches(self, places: ArrayPlaces, numbers: Sequence[int]) -> list[KnownLaunch]:
+        """One behind the other."""
         owner, views = self._owner, views_at(places, self._views)
         plan = owner.plan_for(views)
         if plan.variant not in self._templates:
@@ -459,10 +509,10 @@ class EitherLaunch:
             self._templates[plan.variant] = owner.template(plan.variant, own, self._on, self._parameters)
         main = self._templates[plan.variant]
         if not plan.repacked:
-            return main.at(places, numbers)
+            return [main.known(places, numbers)]
         memory = owner.copies.memory(plan.repacked, views, self._on)
-        prepared = main.at(places_of(plan.views(views, memory)), numbers)
-        return prepared and owner.copies.around(plan.repacked, views, memory, self._on, prepared)
+        before, after = owner.copies.launches(plan.repacked, views, memory, self._on)
+        return [*before, main.known(places_of(plan.views(views, memory)), numbers), *after]
 
 
 class NoTiles(NamedTuple):
@@ -470,8 +520,8 @@ class NoTiles(NamedTuple):
 
     owner: NvidiaProgram
 
-    def at(self, places: ArrayPlaces, numbers: Sequence[int]) -> Prepared | None:
-        return None if self.owner.tile_count(numbers) else Prepared(Nothing(), None, numbers)
+    def launch(self, places: ArrayPlaces, numbers: Sequence[int]) -> bool:
+        return not self.owner.tile_count(numbers)
 
 
 def _rank(memory: Value) -> int:

@@ -9,16 +9,18 @@ from typing import NamedTuple
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.make import launch_of_code, maker
 from tilewave.backend.nvidia.repacking import CopyGroup, RepackedArray, RowCopy, copy_groups, private_bytes
+from tilewave.ir.host_program import Number
 from tilewave.ir.launch import numbers_of
+from tilewave.ir.types import Memory
 from tilewave.machine.chips import Chip
 from tilewave.runtime.array_places import places_of
 from tilewave.runtime.arrays import ArrayView
 from tilewave.runtime.cache import compile_key
 from tilewave.runtime.cuda import CudaCode, CudaProgram
 from tilewave.runtime.cuda_driver import cuda_driver
-from tilewave.runtime.gpu_launch import LaunchText
-from tilewave.runtime.launch_sequence import LaunchSequence, PrivateMemory, SequenceFrames
-from tilewave.runtime.launch_template import LaunchTemplate, Prepared
+from tilewave.runtime.gpu_launch import LaunchForm, LaunchFormula
+from tilewave.runtime.launch_template import KnownLaunch, LaunchCode, LaunchTemplate
+from tilewave.runtime.private_memory import PrivateMemory
 
 
 class LaunchPlace(NamedTuple):
@@ -48,34 +50,41 @@ class RowCopies:
         """The address of private memory for them."""
         return self.private.at_least(private_bytes(arrays, views), cuda_driver(), *on)
 
-    def around(
-        self,
-        arrays: Sequence[RepackedArray],
-        views: Sequence[ArrayView],
-        memory: int,
-        on: LaunchPlace,
-        main: Prepared,
-    ) -> Prepared:
-        """A launch that finds these arrays in private memory, with the copies in front of it and behind it."""
+    def launches(
+        self, arrays: Sequence[RepackedArray], views: Sequence[ArrayView], memory: int, on: LaunchPlace
+    ) -> tuple[list[KnownLaunch], list[KnownLaunch]]:
+        """The copies in front of a launch that finds these arrays in private memory, and behind it."""
         before, after = (
-            [self._prepared(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
+            [self._launch(group, views, memory, on) for group in groups] for groups in copy_groups(arrays, views)
         )
-        return Prepared(LaunchSequence(), SequenceFrames((*before, main, *after)), main.numbers)
+        return before, after
 
-    def _prepared(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> Prepared:
+    def _launch(self, group: CopyGroup, views: Sequence[ArrayView], memory: int, on: LaunchPlace) -> KnownLaunch:
         arrays, numbers = group.bound(views, memory)
         if (group.copy, on) not in self._templates:
             self._templates[group.copy, on] = self._template(group.copy, arrays, on)
-        found = self._templates[group.copy, on].at(places_of(arrays), numbers)
-        assert found is not None, "copies take all numbers"
-        return found
+        return self._templates[group.copy, on].known(places_of(arrays), numbers)
 
     def _template(self, copy: RowCopy, arrays: Sequence[ArrayView], on: LaunchPlace) -> LaunchTemplate:
         code, kernel = self.code(copy), copy.kernel
         if copy not in self._programs:
             made = CudaCode(kernel.name, self.chip.cpu, code.ptx.encode(), launch_of_code(code, kernel), ())
             self._programs[copy] = CudaProgram(made)
-        given = [v.name for v in numbers_of(kernel)]
-        lines, workgroups, passed = code.launches.lines(given, code.symbols, "v")
-        text = LaunchText(len(given), tuple(lines), tuple(passed), (workgroups, "1", "1"), "False")
-        return self._programs[copy].by_template(arrays, text, *on)
+        return self._programs[copy].by_template(arrays, len(numbers_of(kernel)), _formula(copy, code), *on)
+
+
+def _formula(copy: RowCopy, code: NvidiaCode) -> LaunchFormula:
+    steps = code.launches.steps([v.name for v in numbers_of(copy.kernel)], code.symbols)
+
+    def formula(numbers: Sequence[Number]) -> LaunchForm:
+        workgroups, passed = steps(numbers)
+        return LaunchForm(passed, (workgroups, 1, 1), starts_early=False)
+
+    return formula
+
+
+def want_copy(copy: RowCopy, code: NvidiaCode) -> None:
+    """Raise something where that code cannot be launched as the copy: files may say anything."""
+    kernel = copy.kernel
+    arrays = [(v.type.rank, v.type.dtype) for v in kernel.body.args if isinstance(v.type, Memory)]
+    LaunchCode(launch_of_code(code, kernel), arrays, len(numbers_of(kernel)), _formula(copy, code))

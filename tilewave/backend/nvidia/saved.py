@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from tilewave.analysis.loads import LaneLoads
@@ -10,6 +12,7 @@ from tilewave.backend.nvidia.build import NvidiaBuild, NvidiaResources
 from tilewave.backend.nvidia.code import NvidiaCode, Variant
 from tilewave.backend.nvidia.program import NvidiaProgram
 from tilewave.backend.nvidia.repacking import ALLOCATED_BYTES, RowCopy
+from tilewave.backend.nvidia.row_copies import want_copy
 from tilewave.ir.core import Kernel
 from tilewave.machine.chips import Chip
 from tilewave.runtime.arrays import ArrayView
@@ -28,7 +31,12 @@ def stored_nvidia(build: NvidiaBuild) -> Stored:
         members[OFF_LINES] = str(build.sharing.lanes).encode()
     codes: list[dict[str, Any]] = []
     in_rows = Variant(off_lines=build.off_lines is not None) if program.is_open else _in_rows(program)
-    variants = {program.for_any: "code_any_strides", in_rows: "code_rows", Variant(): "code"}
+    beside = (
+        {v: f"{name}_beside" for v, name in ((in_rows, "code_rows"), (Variant(), "code"))} if program.beside else {}
+    )
+    variants = {program.for_any: "code_any_strides"}
+    variants |= {replace(v, any_strides=program.beside): name for v, name in beside.items()}
+    variants |= {in_rows: "code_rows", Variant(): "code"}
     if program.is_open and program.turned:
         variants[Variant(is_plain=True)] = "code_whole_rows"
     for variant, name in reversed(variants.items()):
@@ -74,7 +82,22 @@ def loaded_nvidia(contents: Contents, chip: Chip, kernel: Kernel) -> NvidiaBuild
     loaded = NvidiaBuild(kernel, chip, None, lambda: (lanes, ()), otherwise, *made)
     if lanes.name != kernel.name or not {Variant(), loaded.program.for_any} <= codes.keys():
         raise contents.misfit(LANES)
+    for code in codes.values():
+        with _told_of(contents, "kernel.ir"):
+            loaded.program.want_launch(code)
+    for copy, code in copies.items():
+        with _told_of(contents, f"{copy.member}.ptx"):
+            want_copy(copy, code)
     return loaded
+
+
+@contextmanager
+def _told_of(contents: Contents, member: str) -> Iterator[None]:
+    """What a launch is said to be is tried before anything is: a file may say anything, in any way."""
+    try:
+        yield
+    except Exception:
+        raise contents.misfit(member) from None
 
 
 def _loaded_copy(contents: Contents, about: Record) -> tuple[RowCopy, NvidiaCode]:

@@ -13,6 +13,7 @@ Source: NVIDIA, "PTX ISA", chapter "Asynchronous warpgroup level matrix instruct
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewave.backend.nvidia.inline_ptx import asm_on
@@ -25,6 +26,9 @@ STEP_BYTES = 32
 BLOCK_ROWS, UNIT = 64, 16
 HELD_DEPTH, HELD_REGISTERS = 16, 4
 """Of an operand that lanes hold, one instruction takes this depth, in so many registers of each."""
+WAIT = "wgmma.wait_group.sync.aligned {};"
+NEVER_COMPUTED, PAUSE = "0x7fa00001", "@p nanosleep.u32 0;"
+"""A NaN that signals, which computed ones do not; and what lanes that hold it would do."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 
 
@@ -52,7 +56,8 @@ SPELLINGS = {
 
 
 def multiply(f: LlvmFunction, product: SharedProduct) -> list[str]:
-    """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile."""
+    """All of a block's depth in one piece of assembly, so that nothing touches the sums meanwhile; up to its end, or,
+    of one that is only begun, up to `await_products`."""
     spelling = SPELLINGS[product.b.dtype]
     if product.ignored_bits != spelling.ignored_bits:
         raise TargetError(
@@ -94,7 +99,25 @@ def _instructions(product: SharedProduct, spelling: Spelling, first: int, held: 
                 f"add.s64 db, ${b_at}, {_deeper(product.b, step, size) // UNIT};",
                 f"wgmma.mma_async.sync.aligned.{_word(product, spelling)} {{{registers}}}, {a}, db, {adds}{tail};",
             ]
-    return [*lines, "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "}"]
+    end = () if product.later else (WAIT.format(0),)
+    return [*lines, "wgmma.commit_group.sync.aligned;", *end, "}"]
+
+
+def await_products(
+    f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
+) -> list[str]:
+    """The sums pass through, so that nothing that takes them comes before.
+
+    The assembler moves whatever it can behind a wait, but nothing that decides whether to pause in front of it. None
+    does, since no arithmetic gives the number that they are compared with; and if one did, no result would change.
+    """
+    lines = [WAIT.format(pending)]
+    if meanwhile:
+        first = 2 * len(sums)
+        ask = [f"setp.eq.or.b32 p, ${first + i}, {NEVER_COMPUTED}, p;" for i in range(1, len(meanwhile))]
+        lines = ["{", ".reg .pred p;", f"setp.eq.b32 p, ${first}, {NEVER_COMPUTED};", *ask, PAUSE, *lines, "}"]
+    words = [("i32", f.value(f"bitcast float {x} to i32")) for x in meanwhile]
+    return asm_on(f, "\n".join(lines), [(kind, x) for x in sums], words)
 
 
 def _word(product: SharedProduct, spelling: Spelling) -> str:

@@ -20,7 +20,7 @@ from typing import ClassVar
 from tilewave.ir.core import Op, Value, Want
 from tilewave.ir.placements import lies_in
 from tilewave.ir.rules import GLOBAL, ON_BOTH, ON_LANES, ON_TILES, SHARED, are_axes, are_indices, parts_only, places
-from tilewave.ir.types import BOOL, I64, INDEX_SCALAR, Memory, Padded, Scalar, Signals
+from tilewave.ir.types import BOOL, F32, I64, INDEX_SCALAR, Memory, Padded, Scalar, Signals, Vector
 
 SIGNALS = ("signals",)
 
@@ -238,6 +238,31 @@ def _want_box(
     want(prod(shared.type.shape) > 0 and are_indices((*op.at, *indices)), "positions are of type index")
 
 
+# -- products
+
+
+@dataclass(frozen=True)
+class AwaitProducts(Asynchronous):
+    """The sums of a product that was begun earlier, there when at most the last `pending` of this wave's products are
+    still under way.
+
+    `meanwhile`: numbers of the wave's own, of f32 and summed up or multiplied here, that are computed before it waits.
+    """
+
+    gives = 1
+    awaits = True
+
+    sums: Value
+    meanwhile: tuple[Value, ...] = ()
+    pending: int = 0
+
+    def check(self, want: Want) -> None:
+        floats = all(isinstance(v.type, Vector) and v.type.dtype == F32 for v in self.meanwhile)
+        want(floats, "computes vectors of f32 meanwhile")
+        want(self.pending >= 0, f"cannot leave {self.pending} products under way")
+        want(self.result.type == self.sums.type, f"gives the sums it awaits, {self.sums.type}")
+
+
 # -- barriers with phases
 
 
@@ -343,6 +368,7 @@ OPS: tuple[type[Op], ...] = (
     CopyAsyncCluster,
     CopyAsyncOut,
     AwaitAsyncOut,
+    AwaitProducts,
     MakeSignals,
     Arrive,
     Await,

@@ -366,6 +366,8 @@ class GroupProduct(Computed):
 
     The depth of an operand runs along its memory's last axis; of those in `turned`, 0 for `a` and 1 for `b`, along the
     last but one, and their rows along the last. Of each, the last `ignored_bits` of the mantissa count as 0.
+
+    `later`: it is only begun here. Its operands stay as they are, and nobody looks at its sums, up to `await_products`.
     """
 
     levels = ON_LANES
@@ -378,6 +380,11 @@ class GroupProduct(Computed):
     adds: tuple[Value, ...]
     ignored_bits: int
     turned: tuple[int, ...]
+    later: bool
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.later
 
     def check(self, want: Want) -> None:
         acc = self.acc.type
@@ -425,6 +432,7 @@ class MatrixShared(GroupProduct):
     adds: tuple[Value, ...] = ()
     ignored_bits: int = 0
     turned: tuple[int, ...] = ()
+    later: bool = False
 
     def check(self, want: Want) -> None:
         super().check(want)
@@ -449,6 +457,7 @@ class MatrixHeld(GroupProduct):
     adds: tuple[Value, ...] = ()
     ignored_bits: int = 0
     turned: tuple[int, ...] = ()
+    later: bool = False
 
     def check(self, want: Want) -> None:
         super().check(want)

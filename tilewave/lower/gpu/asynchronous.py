@@ -64,6 +64,8 @@ class AsynchronousOps:
         match op:
             case ir.GroupProduct():
                 self.n.vectors[op.result] = self.multiply(op)
+            case ir.AwaitProducts():
+                self.n.vectors[op.result] = self.await_products(op)
             case ir.MakeSignals(arrivals):
                 self.make_signals(op, arrivals, leader)
             case ir.Arrive(signals, at, expect, waves, members):
@@ -143,10 +145,17 @@ class AsynchronousOps:
             a = held[i * len(held) // prod(batch) : (i + 1) * len(held) // prod(batch)] or self.rows(op, 0, which)
             b = self.rows(op, 1, which)
             found += self.target.multiply(
-                self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds)
+                self.f, SharedProduct(a, b, rows, columns, depth, sums, op.ignored_bits, adds, op.later)
             )
         whole = Held(acc.shape, acc.kind, 1, tuple(found))
-        return regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
+        return whole if op.later else regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
+
+    def await_products(self, op: ir.AwaitProducts) -> Held:
+        begun = self.n.vector(op.sums)
+        meanwhile = [x for v in op.meanwhile for x in regrouped(self.f, self.n.vector(v), 1).parts]
+        found = self.target.await_products(self.f, op.pending, begun.kind, begun.parts, meanwhile)
+        whole = Held(begun.shape, begun.kind, 1, tuple(found))
+        return regrouped(self.f, whole, natural_width(begun.shape, begun.kind))
 
     def held_operand(self, op: ir.GroupProduct) -> tuple[str, ...]:
         """The registers of what lanes hold of it themselves, each with two neighbours."""

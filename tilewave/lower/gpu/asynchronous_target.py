@@ -42,6 +42,8 @@ class SharedProduct:
     """The last ones of each operand, which count as 0."""
     adds: str = ""
     """A number that is 0 where the sums hold nothing yet and count as zeros."""
+    later: bool = False
+    """It is only begun: `await_products` tells when the sums are there."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,14 @@ class AsynchronousTarget(Protocol):
         ...
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
-        """The sums when all products are added."""
+        """The sums when all products are added; of one that is only begun, what becomes of them."""
+        ...
+
+    def await_products(
+        self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]
+    ) -> list[str]:
+        """Sums that are under way, when at most the last `pending` products are; numbers computed meanwhile are floats
+        that some arithmetic gave."""
         ...
 
     def store_fragments(self, f: LlvmFunction, address: str, words: list[str]) -> None:

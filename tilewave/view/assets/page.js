@@ -25,16 +25,19 @@
     const paths = all(".path", article).map((line) => ({
       line, points: line.getAttribute("points").split(" "), turns: line.dataset.turns.split(" ").map(Number),
     }));
-    const [order, xcds, reads] = ["order", "xcds", "reads"].map(squares);
-    return { article, mapping, tiles, paths, labels, order, xcds, reads };
+    const [order, xcds, reads, costs] = ["order", "xcds", "reads", "costs"].map(squares);
+    return { article, mapping, tiles, paths, labels, order, xcds, reads, costs };
   });
 
   const wordsFor = (panel, turn) => {
     const [row, col] = panel.tiles[turn];
     const m = panel.mapping;
     const k = plural(data.k_blocks, "block");
-    return `tile (${row * data.every}, ${col * data.every})\nworkgroup ${m.workgroups[row][col]} · XCD ${m.xcds[row][col]}`
-      + ` · round ${m.rounds[row][col]}\nreads ${k} of A in row ${row * data.every}\nreads ${k} of B in column ${col * data.every}`;
+    const [at_row, at_col] = [row * data.every, col * data.every];
+    const what = m.balance ? `walks ${plural(m.balance.costs[at_row][at_col], "block")} of keys`
+      : `reads ${k} of A in row ${at_row}\nreads ${k} of B in column ${at_col}`;
+    return `tile (${at_row}, ${at_col})\nworkgroup ${m.workgroups[row][col]} · XCD ${m.xcds[row][col]}`
+      + ` · round ${m.rounds[row][col]}\n${what}`;
   };
 
   // ---- the launch, tile by tile -------------------------------------------------------------------------------------
@@ -118,14 +121,15 @@
     const paint = data.paints[xcd];
     for (const panel of panels) {
       const [rows, cols] = panel.mapping.read_by[xcd].map((found) => new Set(found));
+      const figure = panel.article.querySelector(".reads");
       panel.tiles.forEach(([row, col], turn) => {
         const mine = panel.mapping.xcds[row][col] === xcd;
-        mark(panel.reads[turn], mine, paint);
+        if (figure) mark(panel.reads[turn], mine, paint);
         const square = panel.xcds[turn];
         square.classList.toggle("chosen", mine);
         square.style.setProperty("--thick", `${Math.min(2.5, Number(square.getAttribute("width")) / 14)}px`);
       });
-      const figure = panel.article.querySelector(".reads");
+      if (!figure) continue;
       all("[data-label]", figure).forEach((label) => {
         const [row, col] = panel.tiles[Number(label.dataset.label)];
         const mine = panel.mapping.xcds[row][col] === xcd;

@@ -1,31 +1,9 @@
-"""Several launches that a call makes one behind the other, in place of one; and memory that is theirs alone."""
+"""Memory that launches of one kernel share, and nobody else sees."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tilewave.runtime.cuda_driver import CudaDriver, DeviceMemory
 from tilewave.runtime.graph_memory import GraphMemory
-from tilewave.runtime.launch_template import Prepared
-
-
-class SequenceFrames(NamedTuple):
-    """Launches that were prepared, in order."""
-
-    launches: tuple[Prepared, ...]
-
-    def give_back(self) -> None:
-        for launch in self.launches:
-            launch.give_back()
-
-
-class LaunchSequence:
-    """Makes launches in order."""
-
-    def launch(self, frames: SequenceFrames) -> None:
-        for launcher, frame, _ in frames.launches:
-            launcher.launch(frame)
-
 
 PARTS_OF_OCTAVE = 8
 """Sizes of memory between one power of two and the next: few serve all calls, and little is wasted."""

@@ -1,0 +1,107 @@
+"""Arrays that lanes load and store beside those that the copy engine moves: how each lies decides for it alone."""
+
+import numpy as np
+import pytest
+from attention_problems import Problem, execute
+from ptx_code import needs_ptxas
+
+from tilewave import *
+from tilewave import kernels as shipped
+from tilewave.backend.nvidia.code import Variant
+from tilewave.backend.nvidia.ptxas import assemble_ptx
+from tilewave.kernels import AttentionTile, Heads, Scores
+from tilewave.runtime.arrays import ArrayView
+
+ON_LINES, OFF_LINES = Variant(), Variant(off_lines=True)
+
+
+@pytest.fixture(scope="module")
+def attention():
+    """With a bias and its log-sum-exp, which lanes load and store."""
+    dtypes = f16, f16, f16, f16, f32, f32
+    return shipped.attention_kernel(AttentionTile(64, 64, 4), Heads(64, 64), Scores(0.125), *dtypes).compile("sm_90a")
+
+
+def lying(shape, dtype, at=1 << 20):
+    strides = [dtype.bytes]
+    for extent in shape[:0:-1]:
+        strides.insert(0, strides[0] * extent)
+    return ArrayView(at, tuple(shape), tuple(strides), dtype, "cuda", False, None)
+
+
+def views(queries, keys, size=64, **at):
+    shapes = {"q": (2, 2, queries, size), "k": (2, 2, keys, size), "v": (2, 2, keys, size)}
+    shapes |= {"bias": (2, 2, queries, keys), "y": (2, 2, queries, size), "lse": (2, 2, queries)}
+    of = {"bias": f32, "lse": f32}
+    return [lying(shape, of.get(name, f16), at.get(name, 1 << 20)) for name, shape in shapes.items()]
+
+
+CLASSES = {
+    (64, 128): ON_LINES,
+    (63, 128): Variant(any_strides=("lse",)),
+    (64, 127): Variant(any_strides=("bias",)),
+    (63, 127): Variant(any_strides=("bias", "lse")),
+}
+
+
+@pytest.mark.parametrize("queries, keys", CLASSES)
+def test_an_odd_length_leaves_all_else_to_copies(attention, queries, keys):
+    assert attention.build.program.plan_for(views(queries, keys)).variant == CLASSES[queries, keys]
+
+
+def test_what_copies_move_still_decides_for_all(attention):
+    program = attention.build.program
+    assert program.plan_for(views(63, 128, q=(1 << 20) + 2)).variant == program.for_any
+    assert program.plan_for(views(63, 128, lse=(1 << 20) + 4)).variant == Variant(any_strides=("lse",))
+
+
+def test_rows_off_cache_lines_have_arrays_beside_them_too():
+    kernel = shipped.attention_kernel(AttentionTile(64, 64, 4), Heads(80, 80), Scores(1.0), *[f16] * 4, None, f32)
+    program = kernel.compile("sm_90a").build.program
+    given = [v for i, v in enumerate(views(63, 128, size=80)) if i != 3]
+    assert program.plan_for(given).variant == Variant(any_strides=("lse",), off_lines=True)
+
+
+def test_the_code_is_named_by_what_lies_anywhere(attention):
+    program = attention.build.program
+    code = program.code_for(Variant(any_strides=("lse",)))
+    assert "rows on cache lines, but lse anywhere" in attention.binaries
+    assert code.maps == program.code_for(ON_LINES).maps
+    told = [d.what for d in program.declined(views(63, 128))]
+    assert told == [
+        "lse, or its rows, begin at multiples of 4 bytes, and not of 16, so lanes move its elements one by one"
+    ]
+
+
+@needs_ptxas
+def test_heads_of_256_and_an_odd_length_spill_nothing():
+    """Lanes that loaded their tiles would have no registers left."""
+    tile = AttentionTile(128, 64, 4)
+    made = shipped.attention_kernel(tile, Heads(256, 256), Scores(0.0625, True), *[f16] * 4, None, f32).compile(
+        "sm_90a"
+    )
+    given = [v for i, v in enumerate(views(4095, 4095, size=256)) if i != 3]
+    variant = made.build.program.plan_for(given).variant
+    assert variant == Variant(any_strides=("lse",))
+    assert assemble_ptx(made.build.program.code_for(variant).ptx, "sm_90a").spilled_bytes == 0
+
+
+@pytest.mark.parametrize("queries, keys", [(33, 70), (33, 72), (32, 71)])
+def test_results_by_copies_and_by_lanes(attention, queries, keys):
+    problem = Problem(2, (2, 2), queries, keys, 64, 64, bias=f32)
+    assert not attention.build.program.plan_for(views(queries, keys)).variant.is_plain
+    execute("lanes of sm_90a", attention, *problem.arrays().values())
+    problem.check(problem.y, problem.lse, -(-keys // 64))
+
+
+def test_a_saved_kernel_brings_code_for_arrays_anywhere(attention, tmp_path):
+    attention.save(tmp_path / "attention")
+    program = load(tmp_path / "attention").build.program
+    both = ("bias", "lse")
+    assert program.plan_for(views(63, 128)).variant == Variant(any_strides=both)
+    assert program.plan_for(views(64, 128)).variant == ON_LINES
+    assert (
+        program.code_for(Variant(any_strides=both)).ptx
+        == attention.build.program.code_for(Variant(any_strides=both)).ptx
+    )
+    assert np.shape(program.binaries) == (5,)

@@ -1,0 +1,54 @@
+"""What layers end with, held against float64."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tilewave import *
+from tilewave.kernels.activations import ACTIVATIONS
+
+N, G = sym.N, GLOBAL_ADDRESS_SPACE
+EPS = float(np.finfo(np.float32).eps)
+
+
+def gelu_of(x, dtype):
+    @wave([WorkgroupConstraint(N, 64, 0)])
+    def apply(a: Memory[N, G, dtype], c: Memory[N, G, dtype]):
+        write(ACTIVATIONS["gelu"].value(read(a)), c)
+
+    c = np.full_like(x, np.nan)
+    wave_compile(WaveCompileOptions(subs={N: len(x)}, target="numpy"), apply).interpret(x, c)
+    return c
+
+
+def exact(x):
+    return np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in x.astype(float)])
+
+
+SPREAD = np.concatenate([np.linspace(-20, 20, 4001), np.geomspace(1e-30, 1, 400), -np.geomspace(1e-30, 1, 400)])
+
+
+def test_gelu_is_off_by_a_unit_of_its_argument():
+    x = SPREAD.astype(np.float32)
+    assert (np.abs(gelu_of(x, f32) - exact(x)) <= EPS * np.abs(x)).all()
+
+
+def test_gelu_keeps_its_digits_where_it_is_small():
+    """1 + erf has none of them left at -4: there one unit of 1 is 8 % of the result."""
+    x = np.linspace(-4.2, -0.1, 2001).astype(np.float32)
+    want = exact(x)
+    assert (np.abs(gelu_of(x, f32) - want) <= 1e-5 * np.abs(want)).all()
+
+
+def test_gelu_far_out():
+    x = np.array([-np.inf, -1e30, -64, -14, 14, 64, 1e30, np.inf, np.nan], np.float32)
+    found = gelu_of(x, f32)
+    np.testing.assert_array_equal(found[:8], np.maximum(x[:8], 0))
+    assert np.isnan(found[8])
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(f64, 2.0**-50), (f16, 2.0**-9)], ids=str)
+def test_gelu_of_other_dtypes_comes_from_the_error_function(dtype, unit):
+    x = np.linspace(-6, 6, 1001).astype(dtype.numpy)
+    assert (np.abs(gelu_of(x, dtype) - exact(x)) <= unit * np.maximum(np.abs(x), 1)).all()

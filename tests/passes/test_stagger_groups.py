@@ -1,0 +1,210 @@
+"""Groups of waves that end their tiles one after the other: results, and what is found where one does not tell."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hopper_kernels import changed
+from kernels import K, M, N, poisoned
+from lane_runs import ORDERS
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.ops import Arrive, Await, GroupProduct, HandOver, Load, Loop, Role
+from tilewave.ir.places import Places
+from tilewave.ir.rewrite import names, walk
+from tilewave.kernels import error_bound
+from tilewave.kernels.linear import ProductBlocks, ProductForm, product_kernel
+from tilewave.machine.chips import SM_90A
+from tilewave.passes import stagger_groups
+from tilewave.passes.stagger_groups import StaggerGroups
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import pass_name, run
+
+BIASED = ProductForm(f16, f32, bias=f32)
+TILE, WIDE = ProductBlocks(128, 32, 16), ProductBlocks(128, 64, 16)
+SHAPES = {
+    "one tile": ((128, 32, 96), 1),
+    "tiles of several steps": ((256, 96, 80), 1),
+    "tiles of one step": ((256, 160, 16), 1),
+    "tiles of two steps": ((256, 160, 32), 1),
+    "hanging over": ((200, 50, 72), 2),
+    "in clusters, an odd number of tiles": ((384, 64, 48), 2),
+    "a last round in parts": ((384, 32, 192), 2),
+}
+CLUSTERED, _ = SHAPES["in clusters, an odd number of tiles"]
+
+
+@cache
+def tiles(form, shape):
+    subs = dict(zip((M, N, K), shape, strict=True))
+    tile = WIDE if shape == CLUSTERED else TILE  # halves of a narrower one are too small to be brought each by one
+    return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), product_kernel(form, tile)).kernel
+
+
+def staggered(shape, workgroups, stages=4, lead=3, form=BIASED):
+    passes = lists.hopper(SM_90A, Places(), stages, workgroups)
+    chosen = {"stagger_groups": {"lead": lead}, "split_last_round": {"hand_over_bytes": 1}}  # small tiles are cut too
+    made = [replace(p, **chosen[pass_name(p)]) if pass_name(p) in chosen else p for p in passes]
+    return run(tiles(form, shape), made)[0]
+
+
+def is_staggered(kernel):
+    return any(v.name == "passed" for op in walk(kernel.body) for v in op.results)
+
+
+def arrays(shape):
+    rng = np.random.default_rng(1)
+    m, n, k = shape
+    a, b = (rng.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
+    return a, b, rng.standard_normal(n).astype(np.float32), poisoned((m, n), f32)
+
+
+def hold(c, a, b, bias):
+    """Against float64; the bias is one more product and sum."""
+    want, magnitude = (x.astype(float) @ y.astype(float).T for x, y in ((a, b), (abs(a), abs(b))))
+    allowed = error_bound(want + bias, magnitude + abs(bias), a.shape[1] + 1, f16, f32)
+    assert (abs(c - (want + bias)) <= allowed).all()
+
+
+def check(kernel, shape, order="random", seed=0):
+    a, b, bias, c = arrays(shape)
+    interpret_lanes(kernel, [a, b, bias, c], {}, order, seed)
+    hold(c, a, b, bias)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_results_are_right_in_any_order(name, order):
+    shape, workgroups = SHAPES[name]
+    kernel = staggered(shape, workgroups)
+    assert is_staggered(kernel)
+    check(kernel, shape, order, seed=len(name))
+
+
+def test_the_shapes_are_what_their_names_say():
+    made = {name: staggered(*SHAPES[name]) for name in SHAPES}
+    assert made["in clusters, an odd number of tiles"].cluster == 2
+    assert any(isinstance(op, HandOver) for op in walk(made["a last round in parts"].body))
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("lead", [1, 2, 5])
+def test_a_lead_is_shorter_than_the_ring(stages, lead):
+    shape = (256, 64, 112)
+    kernel = staggered(shape, 1, stages, lead)
+    assert is_staggered(kernel)
+    check(kernel, shape)
+
+
+def test_a_ring_of_one_stage_leaves_no_room():
+    assert not is_staggered(staggered((256, 64, 112), 1, stages=1))
+
+
+def test_open_sizes():
+    made = wave_compile(WaveCompileOptions(subs={}, target="sm_90a"), product_kernel(BIASED, TILE))
+    assert is_staggered(made.ir())
+    for shape in ((256, 64, 48), (200, 40, 16)):
+        a, b, bias, c = arrays(shape)
+        made.interpret(a, b, bias, c, level="lane", order="random")
+        hold(c, a, b, bias)
+
+
+def group_of(role):
+    return role.first // 4
+
+
+def test_the_first_group_is_done_before_the_second_ends():
+    """Of every tile: the second group multiplies its last steps behind the await, which the first one's last ends."""
+    kernel = staggered((256, 96, 80), 1)
+    (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
+    first, last = (op for op in turns.body.ops if is_product_loop(op))
+    between = turns.body.ops[turns.body.ops.index(first) : turns.body.ops.index(last)]
+    (waits,) = (op for op in between if isinstance(op, Role))
+    assert group_of(waits) == 1 and isinstance(waits.body.ops[0], Await)
+    (told,) = (op for op in walk(last.body) if isinstance(op, Role))
+    assert group_of(told) == 0 and isinstance(told.body.ops[0], Arrive)
+
+
+def is_product_loop(op):
+    return isinstance(op, Loop) and any(isinstance(x, GroupProduct) for x in op.body.ops)
+
+
+def test_a_bias_is_loaded_in_front_of_the_last_steps():
+    kernel = staggered((256, 96, 80), 1)
+    (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
+    kinds = ["loop" if is_product_loop(op) else "load" for op in turns.body.ops if isinstance(op, (Loop, Load))]
+    assert kinds == ["loop", "load", "loop"]
+
+
+def test_what_lanes_have_no_room_for_is_loaded_behind_the_steps():
+    kernel, _ = run(
+        tiles(BIASED, (256, 96, 80)),
+        [
+            replace(p, most_loaded_bytes=8) if isinstance(p, StaggerGroups) else p
+            for p in lists.hopper(SM_90A, Places(), 4, 1)
+        ],
+    )
+    (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
+    kinds = ["loop" if is_product_loop(op) else "load" for op in turns.body.ops if isinstance(op, (Loop, Load))]
+    assert kinds == ["loop", "loop", "load"]
+    check(kernel, (256, 96, 80))
+
+
+def test_a_product_that_is_only_stored_keeps_its_code():
+    passes = lists.hopper(SM_90A, Places(), 4, 1)
+    without = [p for p in passes if not isinstance(p, StaggerGroups)]
+    bare = tiles(ProductForm(f16, f16), (256, 96, 80))
+    assert run(bare, passes)[0] == run(bare, without)[0]
+
+
+def test_one_group_has_nobody_to_wait_for():
+    small = wave_compile(
+        WaveCompileOptions(subs={M: 128, N: 64, K: 64}, target="numpy"),
+        product_kernel(BIASED, ProductBlocks(64, 32, 16)),
+    ).kernel
+    assert not is_staggered(run(small, lists.hopper(SM_90A, Places(), 4, 1))[0])
+
+
+# -- what is left out or wrong is found
+
+
+def passing(kernel, kind):
+    """Which op of that kind it is that has to do with the order of groups."""
+    found = [op for op in walk(kernel.body) if isinstance(op, kind)]
+    return next(i for i, op in enumerate(found) if op.signals.name == "passed")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_group_that_does_not_tell_is_found(order):
+    kernel = staggered((256, 96, 80), 1)
+    silent = changed(kernel, Arrive, passing(kernel, Arrive), lambda op: [])
+    with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
+        check(silent, (256, 96, 80), order)
+
+
+@pytest.mark.parametrize("order", ["in turn", "random"])
+def test_a_wrong_phase_is_found(order):
+    """The second group waits for one that no tile brings; only where it is slow, it finds that this has come too."""
+    shape = (256, 320, 32)
+    kernel = staggered(shape, 1)
+
+    def other(op):
+        builder = Builder(names(kernel), locate=lambda: op.loc)
+        turned = (1 - Number(builder, op.parity)).value
+        return [*builder.ops, replace(op, parity=turned)]
+
+    with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
+        check(changed(kernel, Await, passing(kernel, Await), other), shape, order)
+
+
+def test_with_one_signal_for_all_tiles_a_group_could_be_two_phases_ahead(monkeypatch):
+    """Tiles of one step: as many as the ring holds are multiplied before the second group looks."""
+    monkeypatch.setattr(stagger_groups, "signals_for", lambda stages: 1)
+    shape = (256, 160, 16)
+    with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
+        for seed in range(20):
+            check(staggered(shape, 1), shape, seed=seed)

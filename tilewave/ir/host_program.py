@@ -1,0 +1,216 @@
+"""Arithmetic that runs at every call of a kernel: written once, computed in Python or recorded for a machine.
+
+The formulas of a launch do not care what a number is. On an `int` they compute. On a `Recorded` number they write down
+what is to be computed, and a `HostProgram` comes of it: steps without branches, which the runtime computes natively.
+A program holds numbers and nothing else, so no text of a file or of an author ever becomes code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, isqrt
+from typing import Any, NoReturn
+
+Number = Any
+"""An int, or a `Recorded` number."""
+
+STEPS = (
+    *("add", "sub", "mul", "quotient", "remainder", "xor", "and", "or", "less", "less_equal", "equal", "not_equal"),
+    *("smaller", "larger", "chosen", "power", "bits", "root", "grain", "rank", "want"),
+)
+"""What a program can do, by number."""
+
+LINE = 1 << 7
+"""Bytes that every alignment which anybody asks for divides."""
+FAR = 1 << 30
+"""Elements along an axis, and between two neighbours, up to which arrays may lie alike: the copy engine takes them."""
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """Numbers are numbered: those that are given, constants, and the result of each step.
+
+    A program ends early where a wanted condition does not hold, and where a result does not fit 64 bits.
+    """
+
+    given: int
+    constants: tuple[int, ...]
+    steps: tuple[tuple[int, int, int, int], ...]
+    """What to do, by its number in `STEPS`, and the numbers of its operands."""
+
+    @property
+    def numbers(self) -> int:
+        """How many there are in all."""
+        return self.given + len(self.constants) + len(self.steps)
+
+
+class Recorder:
+    """Writes a program. What was recorded before is not computed twice."""
+
+    def __init__(self, given: int) -> None:
+        self.given = [Recorded(self, ("given", i)) for i in range(given)]
+        self._steps: dict[tuple[Any, ...], int] = {}
+        self._constants: dict[int, int] = {}
+
+    def record(self, does: str, *operands: Number) -> Recorded:
+        named = [self._named(x) for x in operands]
+        at = self._steps.setdefault((does, *named), len(self._steps))
+        return Recorded(self, ("step", at))
+
+    def want(self, *conditions: Number) -> None:
+        """Programs go on where all of them hold."""
+        for condition in conditions:
+            if isinstance(condition, Recorded) or not condition:
+                self.record("want", condition)
+
+    def finished(self, *results: Sequence[Number]) -> tuple[HostProgram, list[list[int]]]:
+        """The program, and which of its numbers each list of results are."""
+        names = [[self._named(x) for x in some] for some in results]
+        steps = [(STEPS.index(does), *[*map(self._number, operands), 0, 0][:3]) for does, *operands in [*self._steps]]
+        program = HostProgram(len(self.given), tuple(self._constants), tuple((a, b, c, d) for a, b, c, d in steps))
+        return program, [[*map(self._number, some)] for some in names]
+
+    def _named(self, x: Number) -> tuple[str, int]:
+        if isinstance(x, Recorded):
+            assert x.recorder is self, "a number of another program"
+            return x.name
+        if not -(1 << 63) <= x < 1 << 63:
+            return self.record("mul", 1 << 62, 4).name  # no number of 64 bits: a program that comes here ends
+        return "constant", self._constants.setdefault(int(x), len(self._constants))
+
+    def _number(self, name: tuple[str, int]) -> int:
+        kind, at = name
+        before = {"given": 0, "constant": len(self.given), "step": len(self.given) + len(self._constants)}
+        return before[kind] + at
+
+
+class Recorded:
+    """A number that a program will know."""
+
+    __slots__ = ("name", "recorder")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, recorder: Recorder, name: tuple[str, int]) -> None:
+        self.recorder, self.name = recorder, name
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a recorded number is not known yet: `chosen` chooses, and `want` ends a program")
+
+    def __add__(self, other: Number) -> Recorded:
+        return self.recorder.record("add", self, other)
+
+    def __sub__(self, other: Number) -> Recorded:
+        return self.recorder.record("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Recorded:
+        return self.recorder.record("sub", other, self)
+
+    def __mul__(self, other: Number) -> Recorded:
+        return self.recorder.record("mul", self, other)
+
+    def __neg__(self) -> Recorded:
+        return self.recorder.record("sub", 0, self)
+
+    def __xor__(self, other: Number) -> Recorded:
+        return self.recorder.record("xor", self, other)
+
+    def __and__(self, other: Number) -> Recorded:
+        return self.recorder.record("and", self, other)
+
+    def __or__(self, other: Number) -> Recorded:
+        return self.recorder.record("or", self, other)
+
+    __radd__, __rmul__, __rxor__, __rand__, __ror__ = __add__, __mul__, __xor__, __and__, __or__
+
+    def __lt__(self, other: Number) -> Recorded:
+        return self.recorder.record("less", self, other)
+
+    def __le__(self, other: Number) -> Recorded:
+        return self.recorder.record("less_equal", self, other)
+
+    def __gt__(self, other: Number) -> Recorded:
+        return self.recorder.record("less", other, self)
+
+    def __ge__(self, other: Number) -> Recorded:
+        return self.recorder.record("less_equal", other, self)
+
+    def __eq__(self, other: object) -> Recorded:  # type: ignore[override]
+        return self.recorder.record("equal", self, other)
+
+    def __ne__(self, other: object) -> Recorded:  # type: ignore[override]
+        return self.recorder.record("not_equal", self, other)
+
+
+def _recorder(*numbers: Number) -> Recorder | None:
+    return next((x.recorder for x in numbers if isinstance(x, Recorded)), None)
+
+
+def chosen(condition: Number, yes: Number, no: Number) -> Number:
+    recorder = _recorder(condition)
+    if recorder is None:
+        return yes if condition else no
+    return recorder.record("chosen", condition, yes, no)
+
+
+def quotient(x: Number, by: Number) -> Number:
+    """Rounded down; by 0 it is 0."""
+    recorder = _recorder(x, by)
+    if recorder is None:
+        return x // by if by else 0
+    return recorder.record("quotient", x, by)
+
+
+def remainder(x: Number, by: Number) -> Number:
+    """With the divisor's sign; by 0 it is 0."""
+    recorder = _recorder(x, by)
+    if recorder is None:
+        return x % by if by else 0
+    return recorder.record("remainder", x, by)
+
+
+def rounded_up(x: Number, by: Number) -> Number:
+    """The quotient rounded up."""
+    return -quotient(-x, by)
+
+
+def smaller(x: Number, y: Number) -> Number:
+    recorder = _recorder(x, y)
+    return min(x, y) if recorder is None else recorder.record("smaller", x, y)
+
+
+def larger(x: Number, y: Number) -> Number:
+    recorder = _recorder(x, y)
+    return max(x, y) if recorder is None else recorder.record("larger", x, y)
+
+
+def power(exponent: Number) -> Number:
+    """Of two."""
+    recorder = _recorder(exponent)
+    return 1 << exponent if recorder is None else recorder.record("power", exponent)
+
+
+def bits(x: Number) -> Number:
+    """How many a number takes, without its sign."""
+    recorder = _recorder(x)
+    return x.bit_length() if recorder is None else recorder.record("bits", x)
+
+
+def root(x: Number) -> Number:
+    """The square root, rounded down; of what is below 0 it is 0."""
+    recorder = _recorder(x)
+    return isqrt(max(0, x)) if recorder is None else recorder.record("root", x)
+
+
+def grain(x: Number) -> Number:
+    """The power of two that divides it, up to a line."""
+    recorder = _recorder(x)
+    return gcd(x, LINE) if recorder is None else recorder.record("grain", x)
+
+
+def rank(x: Number) -> Number:
+    """The number itself where it is below 2 or very far, and 2 for all others."""
+    recorder = _recorder(x)
+    if recorder is None:
+        return x if x < 2 or x > FAR else 2
+    return recorder.record("rank", x)

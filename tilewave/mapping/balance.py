@@ -1,0 +1,128 @@
+"""How evenly a launch spends its work where tiles take differently long, as the rows of causal attention do.
+
+A row of queries sees the keys up to its own, so with blocks of 128 queries and 64 keys row r of a causal grid walks
+2·r + 2 blocks of keys. The hardware gives each workgroup, in launch order, to the next unit of its XCD that is free; on
+two units, one head of four rows, that is
+
+    linear()          unit 0 | 0 0 2 2 2 2 2 2                        last_first()   unit 0 | 3 3 3 3 3 3 3 3 0 0
+                      unit 1 | 1 1 1 1 3 3 3 3 3 3 3 3                               unit 1 | 2 2 2 2 2 2 1 1 1 1
+
+and whoever begins with the longest ends sooner. Counted are blocks of keys; no machine is modelled here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewave.mapping.coverage import Array, Coverage
+from tilewave.mapping.grid import Grid, MappingError, checked_parameter, deal_of
+from tilewave.mapping.text import as_mapping
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Blocks of `queries` along M, each of which walks the blocks of `keys` up to its last query, or to `length`."""
+
+    queries: int
+    keys: int
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "keys", "length"):
+            if getattr(self, name) is not None:
+                checked_parameter("causal", name, getattr(self, name))
+
+    def costs(self, grid: Grid) -> Array:
+        """costs[row, col]: the blocks of keys that a tile walks."""
+        seen = (np.arange(grid.rows, dtype=np.int64) + 1) * self.queries
+        if self.length is not None:
+            seen = np.minimum(seen, self.length)
+        return np.broadcast_to(-(-seen // self.keys)[:, None], (grid.rows, grid.cols))
+
+
+@dataclass(frozen=True)
+class XcdWork:
+    """What one XCD computes: tiles, their cost in all, and when its last unit is done."""
+
+    xcd: int
+    tiles: int
+    work: int
+    ends: int
+
+
+@dataclass(frozen=True)
+class Balance:
+    """When the units of a launch are done, counted in what a tile costs."""
+
+    mapping: str
+    grid: Grid
+    xcds: tuple[XcdWork, ...]
+    units: int
+    longest: int
+    """What the costliest tile takes."""
+
+    @property
+    def work(self) -> int:
+        """Of all tiles."""
+        return sum(xcd.work for xcd in self.xcds)
+
+    @property
+    def ends(self) -> int:
+        """When the last unit is done."""
+        return max(xcd.ends for xcd in self.xcds)
+
+    @property
+    def soonest(self) -> int:
+        """No order ends before: the work shared evenly, or the costliest tile alone."""
+        return max(-(-self.work // self.units), self.longest)
+
+    @property
+    def busy(self) -> float:
+        """Of the units' time, what they compute in."""
+        return self.work / (self.units * self.ends)
+
+    def __str__(self) -> str:
+        return f"{self.mapping} on {self.grid}: {self.units} units end after {self.ends}, {self.busy:.0%} of it busy"
+
+
+def balance(
+    mapping: object, grid: Grid, costs: Array, xcds: int = 1, units: int | None = None, workgroups: int | None = None
+) -> Balance:
+    """The report for one launch: unit u sits on XCD u % xcds, and without `units` all workgroups run at once."""
+    coverage = mapping if isinstance(mapping, Coverage) else as_mapping(mapping)
+    launched = deal_of(grid, workgroups).workgroups
+    units = min(launched if units is None else units, launched)
+    if units < min(xcds, launched):
+        raise MappingError(f"{units} units cannot sit on {xcds} XCDs", remedy="let one workgroup run on each at least")
+    work, tiles, longest = np.zeros(launched, np.int64), np.zeros(launched, np.int64), 0
+    for visits in coverage.visits(grid, workgroups):
+        cost = costs[visits.row, visits.col]
+        np.add.at(work, visits.workgroup, cost)
+        np.add.at(tiles, visits.workgroup, 1)
+        longest = max(longest, int(cost.max()))
+    start, _ = next_free(work, np.arange(units) % xcds)
+    owner = np.arange(launched) % xcds
+    ends = np.zeros(xcds, np.int64)
+    np.maximum.at(ends, owner, start + work)
+    shares = (np.bincount(owner, part, minlength=xcds) for part in (tiles, work))
+    found = (XcdWork(x, *map(int, parts)) for x, parts in enumerate(zip(*shares, ends, strict=True)))
+    return Balance(str(coverage), grid, tuple(found), units, longest)
+
+
+def next_free(lengths: Array, queue_of_unit: Array) -> tuple[Array, Array]:
+    """(start, unit) of each workgroup: workgroup w waits in queue w % queues until one of its units is free."""
+    units, w, queues = len(queue_of_unit), np.arange(len(lengths)), int(queue_of_unit.max()) + 1
+    if len(lengths) <= units or (units % queues == 0 and (lengths == lengths[0]).all()):
+        # Round after round; the w-th workgroup of a round sits on the w-th unit.
+        return w // units * int(lengths[0]), w % units
+    start, unit = np.zeros_like(w), np.zeros_like(w)
+    for queue in range(queues):
+        free = [(0, int(u)) for u in np.flatnonzero(queue_of_unit == queue)]
+        for one in range(queue, len(lengths), queues):
+            time, u = free[0]
+            start[one], unit[one] = time, u
+            heapq.heapreplace(free, (time + int(lengths[one]), u))
+    return start, unit

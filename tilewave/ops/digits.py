@@ -1,0 +1,37 @@
+"""Which matrix instruction products ask for: chips that have none for all digits of a dtype ignore some, if allowed."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tilewave.errors import TargetError, here
+from tilewave.ir.types import F32, DType
+from tilewave.kernels.products import accumulator
+from tilewave.lang.constraints import MMAType
+from tilewave.machine.chips import CHIPS
+from tilewave.machine.matrix import instructions_for
+
+FEWER_DIGITS = {F32: MMAType.F32_64xNx8_TF32}
+"""The matrix instruction that ignores some digits of a dtype."""
+
+
+class Digits(Enum):
+    """What products may do with the digits of their factors."""
+
+    ALL = "all"
+    FEWER = "fewer"
+    """Ignore some of them, where a chip cannot do better."""
+
+
+def instruction_for(target: str, dtype: DType, digits: Digits) -> MMAType | None:
+    """The one to ask for, where the chip has none that keeps all digits."""
+    chip, acc, fewer = CHIPS.get(target), accumulator(dtype), FEWER_DIGITS.get(dtype)
+    if chip is None or fewer is None:
+        return None
+    if any(True for _ in instructions_for(chip.matrix, dtype.name, dtype.name, acc.name)):
+        return None
+    if digits is Digits.ALL:
+        what = f"{chip.name} has no products of {dtype} that keep all its digits"
+        remedy = "torch.set_float32_matmul_precision('high') lets it ignore some; or cast to f16 or bf16"
+        raise TargetError(what, loc=here(), remedy=remedy)
+    return fewer

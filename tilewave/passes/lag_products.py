@@ -1,0 +1,245 @@
+"""A product that takes what another gave is made one step later, beside the next step's first.
+
+    loop(%n, [%largest, %sums]) {           ‹step 0, up to its second product›
+      %x = matrix_shared(%q, %k)            loop(%n - 1, [%largest, %sums, %p]) {
+      %p, %shrink = ‹of %x, %largest›         %x = matrix_shared(%q, %k) {later}
+      %s = mul(%sums, %shrink)          →     %y = matrix_held(%p, ‹%v of the step before›, %sums) {later}
+      %z = matrix_held(%p, %v, %s)            %p_1, %shrink = ‹of %x when it is there, while %y is under way›
+      yield([…, %z])                          %s = mul(‹%y when it is there›, %shrink)
+    }                                         yield([…, %s, %p_1])
+                                            }
+                                            ‹the last step's second product›
+
+Every number is computed from the same numbers in the same order, so no bit changes. A group of waves no longer waits
+for a product that it has nothing to do with yet. Registers that a product under way takes as its operand must not be
+written: the next ones are made when it is over. Nothing is under way where a step ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewave.analysis.excerpts import made_in, renamed_op
+from tilewave.analysis.residues import Residues
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Add,
+    Arrive,
+    Await,
+    AwaitProducts,
+    Const,
+    Fma,
+    GroupProduct,
+    Loop,
+    MatrixHeld,
+    MatrixShared,
+    Mul,
+    Yield,
+)
+from tilewave.ir.rewrite import names, rewrite, substitute, walk
+from tilewave.ir.types import F32, INDEX, Vector
+
+
+def lag_products(kernel: Kernel) -> Kernel:
+    residues, builder = Residues(kernel), Builder(names(kernel))
+
+    def lag(op: Op) -> Sequence[Op] | None:
+        step = _Step.of(op) if isinstance(op, Loop) else None
+        if step is None:
+            return None
+        rounds = residues.constant(step.loop.trips)
+        lagging = _Lagging(step, builder)
+        return lagging.ops() if rounds is not None and rounds > 0 else lagging.where_there_are_steps()
+
+    return rewrite(kernel, lag)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One round of a loop: its second product takes what came of the first, and adds to sums that the loop carries."""
+
+    loop: Loop
+    first: GroupProduct
+    await_second: Await
+    second: GroupProduct
+    leave_second: Arrive
+    carried: int
+    """Which of the values that the loop carries are the sums."""
+
+    @staticmethod
+    def of(loop: Loop) -> _Step | None:
+        *ops, end = loop.body.ops
+        assert isinstance(end, Yield)
+        products = [op for op in walk(loop.body) if isinstance(op, GroupProduct)]
+        if len(products) != 2 or not all(op in ops for op in products) or products[1].result not in end.values:
+            return None
+        first, second = products
+        at = ops.index(second)
+        before, after = ops[at - 1], ops[at + 1] if at + 1 < len(ops) else None
+        if not isinstance(before, Await) or not isinstance(after, Arrive):
+            return None
+        step = _Step(loop, first, before, second, after, end.values.index(second.result))
+        return step if step.can_lag else None
+
+    @property
+    def can_lag(self) -> bool:
+        """Whether nothing but the sums waits for the second product, and the first does not."""
+        *ops, end = self.loop.body.ops
+        late, those = self.late, self.last
+        is_last = (
+            not any(self.second.result in taken_by(op) for op in ops) and end.operands.count(self.second.result) == 1
+        )
+        chained = any(op is self.second for op in _following(ops, {self.first.result}))
+        moves = all(not op.has_effect for op in late)
+        return is_last and chained and moves and self.first not in late and not any(op in late for op in those[::2])
+
+    @property
+    def sums(self) -> Value:
+        """As the loop carries them."""
+        return self.loop.body.args[1 + self.carried]
+
+    @property
+    def last(self) -> tuple[Op, ...]:
+        """What is made one step later."""
+        return self.await_second, self.second, self.leave_second
+
+    @property
+    def late(self) -> list[Op]:
+        """What waits for the sums of the step before, and what must not be written while they are under way."""
+        *ops, _ = self.loop.body.ops
+        found = [op for op in _following(ops, {self.sums}) if op not in self.last]
+        if isinstance(self.second, MatrixHeld):
+            found += [op for op in ops if self.second.a in op.results and op not in found]
+        return sorted(found, key=ops.index)
+
+    @property
+    def early(self) -> list[Op]:
+        *ops, _ = self.loop.body.ops
+        return [op for op in ops if op not in self.late and op not in self.last]
+
+    @property
+    def handed_on(self) -> tuple[Value, ...]:
+        """What the second product takes of its step, beside the sums."""
+        made = {*self.loop.body.args, *(v for op in self.loop.body.ops for v in op.results)}
+        taken = [v for op in self.last for v in taken_by(op) if v in made and v != self.second.acc]
+        return tuple(dict.fromkeys(taken))
+
+    @property
+    def computed_meanwhile(self) -> tuple[Value, ...]:
+        """What the loop carries of the first product's, as sums or products of f32 that nothing else here takes."""
+        *_, end = self.loop.body.ops
+        own = [op for op in _following(self.early, {self.first.result}) if isinstance(op, (Add, Mul, Fma))]
+        found = [op.result for op in own if op.result in end.operands and op.result.type.dtype == F32]
+        taken = {v for op in self.early for v in taken_by(op)}
+        return tuple(v for v in found if isinstance(v.type, Vector) and v not in taken)
+
+    @property
+    def carried_on(self) -> tuple[Value, ...]:
+        """What the loop carries now: the sums before the second product, and what that takes."""
+        *_, end = self.loop.body.ops
+        return (*(self.second.acc if v == self.second.result else v for v in end.operands), *self.handed_on)
+
+
+class _Lagging:
+    """A loop whose second product lags behind."""
+
+    def __init__(self, step: _Step, builder: Builder) -> None:
+        self.step, self.builder = step, builder
+        self.loc = step.loop.loc
+
+    def ops(self) -> list[Op]:
+        return self.steps(self.step.loop.init, self.step.loop.results)
+
+    def where_there_are_steps(self) -> list[Op]:
+        """The same, once or not at all."""
+        loop = self.step.loop
+        args, results = (tuple(map(self.fresh, values)) for values in (loop.body.args, loop.results))
+        body = Block(args, (*self.steps(args[1:], results), Yield(results, loc=self.loc)))
+        with self.builder.region():
+            self.builder.locate = lambda: self.loc
+            once = self.builder.cast((Number(self.builder, loop.trips) > 0).value, INDEX)
+            return [*self.builder.ops, replace(loop, trips=once, body=body)]
+
+    def steps(self, init: Sequence[Value], results: Sequence[Value]) -> list[Op]:
+        """The first step, the loop over the others, and what is left of the last one."""
+        step = self.step
+        first, carried = self.first_step(init)
+        rest = self.others(carried, results)
+        after = dict(zip(step.handed_on, rest[-1].results[len(results) :], strict=True))
+        after[step.second.acc] = rest[-1].results[step.carried]
+        await_it, multiply, leave = (substitute(op, after) for op in step.last)
+        return [*first, *rest, await_it, replace(multiply, results=(results[step.carried],)), leave]
+
+    def first_step(self, init: Sequence[Value]) -> tuple[list[Op], list[Value]]:
+        """All of it but the second product, and what is carried on."""
+        step, body = self.step, self.step.loop.body
+        index, *carried = body.args
+        plain = Block((), (Const(0, results=(index,), loc=self.loc), *step.early, *step.late))
+        new = {v: self.fresh(v) for v in made_in(plain)} | dict(zip(carried, init, strict=True))
+        return [renamed_op(op, new) for op in plain.ops], [new.get(v, v) for v in step.carried_on]
+
+    def others(self, carried: Sequence[Value], results: Sequence[Value]) -> list[Op]:
+        """The loop over all steps but the first; both its products are begun before either is awaited."""
+        step, (index, *args) = self.step, self.step.loop.body.args
+        before = {v: self.fresh(v) for v in step.handed_on}
+        number, after = self.fresh(index), self.fresh(step.second.result)
+        with self.builder.region():
+            self.builder.locate = lambda: self.loc
+            trips = (Number(self.builder, step.loop.trips) - 1).value
+            counted = list(self.builder.ops)
+        with self.builder.region():
+            self.builder.locate = lambda: self.loc
+            one = self.builder.const(1)
+            numbered = [*self.builder.ops, Add(number, one, results=(index,), loc=self.loc)]
+        ops = [*numbered, *self.round(before, after)]
+        end = Yield(tuple(after if v == step.sums else v for v in step.carried_on), loc=self.loc)
+        body = Block((number, *args, *before.values()), (*ops, end))
+        made = tuple(v if i != step.carried else self.fresh(v) for i, v in enumerate(results))
+        made += tuple(map(self.fresh, step.handed_on))
+        return [*counted, Loop(trips, tuple(carried), body, results=made, loc=self.loc)]
+
+    def round(self, before: Mapping[Value, Value], after: Value) -> Iterator[Op]:
+        """`before`: what the second product takes of the step before; `after`: its sums when they are there."""
+        step = self.step
+        begun_first, begun_second = self.fresh(step.first.result), self.fresh(step.second.result)
+        await_second, second, leave = (substitute(op, {**before, step.second.acc: step.sums}) for op in step.last)
+        for op in step.early:
+            if op is not step.first:
+                yield op
+                continue
+            yield begin(step.first, begun_first)
+            yield await_second
+            yield begin(second, begun_second)
+            yield AwaitProducts(begun_first, pending=1, results=step.first.results, loc=step.first.loc)
+        yield AwaitProducts(begun_second, step.computed_meanwhile, results=(after,), loc=second.loc)
+        yield leave
+        yield from (substitute(op, {step.sums: after}) for op in step.late)
+
+    def fresh(self, v: Value) -> Value:
+        return self.builder.fresh(v.name, v.type)
+
+
+def begin(product: Op, sums: Value) -> Op:
+    """Begun, and not awaited."""
+    assert isinstance(product, (MatrixShared, MatrixHeld))
+    return replace(product, later=True, results=(sums,))
+
+
+def taken_by(op: Op) -> Iterator[Value]:
+    """Its operands, and those of what stands in it."""
+    yield from op.operands
+    for block in op.blocks:
+        for inner in walk(block):
+            yield from inner.operands
+
+
+def _following(ops: Sequence[Op], values: set[Value]) -> list[Op]:
+    """The ops that depend on some values."""
+    known, found = set(values), []
+    for op in ops:
+        if not known.isdisjoint(taken_by(op)):
+            known.update(op.results)
+            found.append(op)
+    return found

@@ -1,0 +1,114 @@
+"""What lies behind an end is hidden once, from scores, and not again from all that is computed of them.
+
+    %seen = select(%inside, %x, -inf)                  %seen = select(%inside, %x, -inf)
+    %larger = max(%largest, ‹largest of %seen›)        %larger = max(%largest, ‹largest of %seen›)
+    %p = exp2(sub(%x, %larger))                    →   %p = exp2(sub(%seen, %larger))
+    %kept = select(%inside, %p, 0)                     %sum = ‹sum of %p›
+    %sum = ‹sum of %kept›
+
+Every reduction and product hides what is behind the end by what changes nothing there: -inf, or 0. That the first one
+does for all of them has two reasons:
+
+- Nobody sees what %x holds at hidden places: all that is computed of it, place by place, ends in selects by the same
+  condition. So %seen, which has -inf there, may stand for it.
+- With -inf there, %p is 0 there by itself (`analysis/hidden_places`), which is what the select would put there. Where
+  %larger is NaN it is NaN, and so are, both before and after, all sums of that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tilewave.analysis.hidden_places import Held, HiddenPlaces
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import Elementwise, Loop, Select
+from tilewave.ir.rewrite import rewrite, substitute, walk
+from tilewave.ir.types import Tile
+from tilewave.ir.unused import drop_unused
+
+
+def mask_once(kernel: Kernel) -> Kernel:
+    makers: dict[Value, Op] = {}
+    users: dict[Value, list[Op]] = {}
+    for op in walk(kernel.body):
+        makers.update(dict.fromkeys(op.results, op))
+        for v in dict.fromkeys(op.operands):
+            users.setdefault(v, []).append(op)
+
+    def mask(op: Op) -> Sequence[Op] | None:
+        if not isinstance(op, Loop) or any(inner.blocks for inner in op.body.ops):
+            return None
+        return [_Step(op, HiddenPlaces(op, makers, users)).masked()]
+
+    changed = rewrite(kernel, mask)
+    return drop_unused(changed) if changed != kernel else kernel
+
+
+class _Step:
+    """One loop's, whose selects by a condition become one."""
+
+    def __init__(self, loop: Loop, places: HiddenPlaces) -> None:
+        self.loop, self.places = loop, places
+
+    def masked(self) -> Loop:
+        for op in self.loop.body.ops:
+            if isinstance(op, Select) and isinstance(op.condition.type, Tile) and self.hides_scores(op):
+                needless = self.needless(op)
+                if needless and self.is_unseen(op.a, op.condition):
+                    return self.without(needless, op)
+        return self.loop
+
+    def hides_scores(self, op: Select) -> bool:
+        """Whether it hides by what changes no largest number."""
+        hidden = self.places.constant(op.b)
+        return hidden is not None and op.result.type.dtype.is_float and bool(np.isneginf(hidden.number))
+
+    def is_unseen(self, v: Value, condition: Value) -> bool:
+        """Whether nothing depends on v where the condition does not hold."""
+        return all(self.is_unseen_by(op, v, condition) for op in self.places.users.get(v, ()))
+
+    def is_unseen_by(self, op: Op, v: Value, condition: Value) -> bool:
+        if op not in self.loop.body.ops or not isinstance(op, Elementwise):
+            return False
+        hides = isinstance(op, Select) and op.condition == condition and op.b != v
+        return hides or self.is_unseen(op.result, condition)
+
+    def needless(self, first: Select) -> list[Op]:
+        """The selects by its condition that change nothing where its result stands for what it hides."""
+        known = {first.a: Held(first.a.type.dtype.numpy.type(-np.inf))}
+        found: list[Op] = []
+        for op in self.loop.body.ops:
+            if isinstance(op, Select) and op.condition == first.condition:
+                found += [op] if op != first and op.a in known and self.is_needless(op, known[op.a]) else []
+            elif (held := self.places.held(op, known)) is not None:
+                known[op.result] = held
+        return found
+
+    def is_needless(self, op: Select, held: Held) -> bool:
+        hidden = self.places.constant(op.b)
+        if hidden is None or held.number != hidden.number or np.signbit(held.number) != np.signbit(hidden.number):
+            return False
+        return all(self.is_nan_anyhow(op, root) for root in held.unless)
+
+    def is_nan_anyhow(self, op: Select, root: Value) -> bool:
+        rows = self.places.rows(op.a, root)
+        return rows is not None and self.places.is_nan_anyhow(op.result, rows, root)
+
+    def without(self, needless: Sequence[Op], first: Select) -> Loop:
+        """The step in which the first one's result stands for what it hides, wherever that is taken behind it."""
+        ops = self.loop.body.ops
+        behind = ops.index(first) + 1
+        if any(first.a in op.operands for op in ops[: behind - 1]):
+            return self.loop
+        rest = list(ops[:behind])
+        new = {first.a: first.result}
+        for old in ops[behind:]:
+            op = substitute(old, new)
+            if old in needless and isinstance(op, Select):
+                new[op.result] = op.a
+            else:
+                rest.append(op)
+        return replace(self.loop, body=replace(self.loop.body, ops=tuple(rest)))

@@ -1,0 +1,256 @@
+"""Of two groups of waves, one ends its tile some steps before the other, and stores it while the other multiplies.
+
+    %sum = loop(%steps, [%zero]) {…}           %most = loop(%steps - 3, [%zero]) {…}
+    ‹what is computed from %sum and written›   role(second group) { await(%passed, 0, ‹tile›) }
+                                           →   %sum = loop(3, [%most]) {
+                                                 loop(‹1 in the last step›) { role(first group) { arrive(%passed, 0) } }
+                                                 …
+                                               }
+                                               ‹what is computed from %sum and written›
+
+Both groups read the same stages of the ring, step by step, so left alone they end together, and nothing multiplies
+while they compute and store. Here the second group waits in front of its last `lead` steps until the first has come to
+the last of its own: alone, each is as quick as the matrix unit, so nothing is lost by that. Then one group stores under
+the last products of the other, and the other under the first products of the next tile.
+
+The stages of those steps are held meanwhile, and fewer are left for what comes next: a lead that is longer than an
+epilogue takes only slows down. What is computed after the sums is what decides; a result that is only rounded and
+stored is left alone. What is loaded for it, a bias say, is asked for in front of those steps too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from tilewave.analysis.excerpts import renamed
+from tilewave.analysis.held_registers import held_bytes
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import (
+    Arrive,
+    Await,
+    Cast,
+    Elementwise,
+    GroupProduct,
+    Load,
+    Loop,
+    MakeSignals,
+    Role,
+)
+from tilewave.ir.placements import lies_in
+from tilewave.ir.reasons import Reason
+from tilewave.ir.rewrite import map_blocks, names, substitute_block, walk
+from tilewave.ir.types import INDEX_SCALAR, Scalar, Signals, Vector
+from tilewave.layouts.fragments import GROUP
+
+GROUPS = 2
+MOST_LOADED_BYTES = 256
+"""That a lane holds beside its sums while it multiplies: half as much as of sums of 64 x 256."""
+
+MAYBE_NEVER = Reason(
+    "a tile may take no step at all, in whose last a group of waves lets the other go on, so both compute what follows "
+    "at the same time",
+    "give the depth a value in subs",
+)
+
+
+@dataclass(frozen=True)
+class StaggerGroups:
+    """`lead`: how many steps the first group is ahead at the end of a tile; as many stages are held for the second."""
+
+    lead: int = 3
+    most_loaded_bytes: int = MOST_LOADED_BYTES
+
+    def __repr__(self) -> str:
+        return f"StaggerGroups({self.lead})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        roles = [op for op in kernel.body.ops if isinstance(op, Role)]
+        multiplying = [op for op in roles if any(isinstance(inner, GroupProduct) for inner in walk(op.body))]
+        if len(multiplying) != 1 or multiplying[0].last - multiplying[0].first != GROUPS * GROUP:
+            return kernel
+        (consumers,) = multiplying
+        home = _home(consumers.body)
+        if home is None or min(self.lead, home.stages - 1) < 1:
+            return kernel
+        ranges = Ranges(kernel)
+        if ranges.of(home.steps.trips)[0] < 1:
+            return kernel.declining(MAYBE_NEVER.at(home.steps.loc))
+        made = _Staggered(kernel, self, home, ranges)
+        ops = [made.role(op) if op is consumers else op for op in kernel.body.ops]
+        ops.insert(next(i for i, op in enumerate(ops) if isinstance(op, MakeSignals)), made.signals)
+        return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
+
+
+@dataclass(frozen=True)
+class _Home:
+    """Where a tile is computed."""
+
+    block: Block
+    turns: Loop | None
+    """The loop over tiles whose body it is, if there is one."""
+
+    @property
+    def at(self) -> int:
+        """The loop over the depth, in the block."""
+        return next(i for i, op in enumerate(self.block.ops) if _multiplies(op))
+
+    @property
+    def steps(self) -> Loop:
+        return cast(Loop, self.block.ops[self.at])
+
+    @property
+    def stages(self) -> int:
+        """Of the ring that is read in each step."""
+        return min(op.signals.type.shape[0] for op in self.steps.body.ops if isinstance(op, Await))
+
+    @property
+    def behind(self) -> tuple[Op, ...]:
+        return self.block.ops[self.at + 1 :]
+
+
+def _home(body: Block) -> _Home | None:
+    """Of a tile that is multiplied in one loop, in which nothing else is computed, and that has an epilogue."""
+    around: list[Loop] = []
+    block = body
+    while not any(_multiplies(op) for op in block.ops):
+        loops = [op for op in block.ops if isinstance(op, Loop) and any(_multiplies(x) for x in walk(op.body))]
+        if len(loops) != 1:
+            return None
+        around.append(loops[0])
+        block = loops[0].body
+    home = _Home(block, around[0] if around else None)
+    alone = sum(isinstance(op, GroupProduct) for op in walk(body)) == sum(map(_is_product, home.steps.body.ops))
+    one_ring = sum(isinstance(op, Await) for op in home.steps.body.ops) == 1
+    computes = any(isinstance(op, Elementwise) and isinstance(op.result.type, Vector) for op in home.steps.body.ops)
+    return home if alone and one_ring and len(around) < 2 and not computes and _has_epilogue(home) else None
+
+
+def _multiplies(op: Op) -> bool:
+    return isinstance(op, Loop) and any(map(_is_product, op.body.ops))
+
+
+def _is_product(op: Op) -> bool:
+    return isinstance(op, GroupProduct)
+
+
+def _has_epilogue(home: _Home) -> bool:
+    """Whether lanes compute something from the sums."""
+    inside = [op for outer in home.behind for op in (outer, *(x for block in outer.blocks for x in walk(block)))]
+    return any(
+        isinstance(op, Elementwise) and not isinstance(op, Cast) and isinstance(op.result.type, Vector) for op in inside
+    )
+
+
+def signals_for(stages: int) -> int:
+    """One for each tile that the first group may be ahead, and one more, so that none turns twice unseen.
+
+    A tile takes at least one step, and the ring holds so many stages.
+    """
+    return 2 * stages
+
+
+class _Staggered:
+    def __init__(self, kernel: Kernel, choice: StaggerGroups, home: _Home, ranges: Ranges) -> None:
+        self.choice, self.home, self.ranges = choice, home, ranges
+        self.builder = Builder(names(kernel), locate=lambda: home.steps.loc)
+        self.passed = self.builder.fresh("passed", Signals((signals_for(home.stages),)))
+        self.written = {memory for op in walk(kernel.body) for memory in op.written}
+
+    @property
+    def signals(self) -> Op:
+        return MakeSignals(1, results=(self.passed,), loc=self.home.steps.loc)
+
+    def role(self, op: Op) -> Op:
+        return map_blocks(op, self.block)
+
+    def block(self, block: Block) -> Block:
+        if block is not self.home.block:
+            return replace(block, ops=tuple(map_blocks(op, self.block) for op in block.ops))
+        ops, loop = block.ops, self.home.steps
+        early = self.loaded_early()
+        rest = _without(early, Block((), self.home.behind)).ops
+        return replace(block, ops=(*ops[: self.home.at], *self.in_two(loop, early), *rest))
+
+    def in_two(self, loop: Loop, early: Sequence[Op]) -> list[Op]:
+        """The steps, of which the second group takes the last when the first is done with them."""
+        b, lead = self.builder, min(self.choice.lead, self.home.stages - 1)
+        between = tuple(b.fresh(v.name, v.type) for v in loop.results)
+        with b.region():
+            trips = Number(b, loop.trips)
+            most = (trips - lead).larger(0)
+            b.ops.append(replace(loop, trips=most.value, results=between))
+            b.ops += early
+            tile = Number(b, self.home.turns.body.args[0] if self.home.turns else b.const(0))
+            count = signals_for(self.home.stages)
+            own, parity = (tile % count).value, (tile // count % 2).value
+            self.of_group(1, Await(self.passed, own, parity, loc=loop.loc))
+            last = trips - most
+            b.ops.append(replace(loop, trips=last.value, init=between, body=self.last_steps(loop, most, last, own)))
+            return list(b.ops)
+
+    def of_group(self, group: int, op: Op) -> None:
+        self.builder.effect(Role, group * GROUP, (group + 1) * GROUP, Block((), (op,)))
+
+    def last_steps(self, loop: Loop, done: Number, count: Number, own: Value) -> Block:
+        """The body of the loop for the `count` steps behind those that are `done`.
+
+        In the last of them the first group lets the second begin. Behind the loop it would be too late: assemblers put
+        arithmetic of the epilogue in front of whatever stands beside it.
+        """
+        b = self.builder
+        body = renamed(loop.body, lambda v: b.fresh(v.name, v.type))
+        counter, *carried = body.args
+        i = b.fresh(counter.name, INDEX_SCALAR)
+        with b.region():
+            step = (Number(b, i) + done).value
+            is_last = Number(b, i).equals(count - 1).choose(1, 0).value
+            with b.region():
+                self.of_group(0, Arrive(self.passed, own, waves=GROUP, loc=loop.loc))
+                once = b.block((b.fresh("once", INDEX_SCALAR),), ())
+            b.effect(Loop, is_last, (), once)
+            start = list(b.ops)
+        return Block((i, *carried), (*start, *substitute_block(body, {counter: step}).ops))
+
+    # -- what is loaded behind the steps, in front of the last
+
+    def loaded_early(self) -> list[Op]:
+        """Loads of the epilogue with the numbers that say where, if lanes have room for all of them."""
+        ops = list(self.epilogue())
+        makers = {v: op for op in ops for v in op.results}
+        loads = [op for op in ops if isinstance(op, Load) and lies_in(op.memory, "global")]
+        if sum(held_bytes(op.result) for op in loads) > self.choice.most_loaded_bytes:
+            return []
+        found: set[int] = set()
+        for op in loads:
+            needed = list(_needed(op, makers))
+            if op.memory not in self.written and all(map(_is_number, needed)):
+                found.update(map(id, (*needed, op)))
+        return [op for op in ops if id(op) in found]
+
+    def epilogue(self) -> Iterator[Op]:
+        """What stands behind the steps, also where only the one who has all parts of a tile takes it up."""
+        for op in self.home.behind:
+            yield op
+            if isinstance(op, Loop) and not op.init and self.ranges.of(op.trips)[1] <= 1:
+                yield from op.body.ops
+
+
+def _without(gone: Sequence[Op], block: Block) -> Block:
+    kept = [op for op in block.ops if not any(op is other for other in gone)]
+    return replace(block, ops=tuple(map_blocks(op, lambda inner: _without(gone, inner)) for op in kept))
+
+
+def _needed(op: Op, makers: dict[Value, Op]) -> Iterator[Op]:
+    """What an op is made from, of what `makers` make."""
+    for v in op.operands:
+        if v in makers:
+            yield from _needed(makers[v], makers)
+            yield makers[v]
+
+
+def _is_number(op: Op) -> bool:
+    return op.is_pure and all(isinstance(v.type, Scalar) for v in op.results)

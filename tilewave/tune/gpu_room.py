@@ -1,0 +1,227 @@
+"""What a GPU can hold of a launch: matrix instructions, registers, stages in shared memory, workgroups on a unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+from math import prod
+
+from tilewave.analysis.repacking import LEAST_BYTES
+from tilewave.machine import Machine
+from tilewave.machine.chips import Chip
+from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, MatrixInstruction, Waves, instructions_for
+from tilewave.passes.share_parts import ROUNDS
+from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, LEAST_STAGES
+from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
+from tilewave.tune.space import UNSAID
+
+EACH_WAY = 2
+"""Waves, or groups of them, that share rows and columns where the author does not say it."""
+HELD_REGISTERS = 40
+"""Of a lane, beside sums, the operands of a step, and what it loads for the next."""
+MANY_SUMS = 128
+"""Of a lane; more leave few registers for the rest, and none for a tile that is read or written on the way."""
+MOST_RESIDENT = 8
+STAGED_WRITE_BYTES = 2 * 64 * 128
+"""Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
+
+
+class Loading(Enum):
+    """Who brings the operands of a launch."""
+
+    AS_THEY_LIE = "as they lie"
+    """The copy engine, or, on chips without one, lanes."""
+    REPACKED = "repacked"
+    """The engine, behind a launch that copies rows to where it can take them."""
+    BY_LANES = "by lanes"
+    """Element by element: the engine cannot take such rows, and to copy them does not pay."""
+
+
+@dataclass(frozen=True)
+class TakenInstruction:
+    """The matrix instruction that a product takes, how its tile is cut among waves, and what it grows to."""
+
+    instruction: MatrixInstruction
+    waves: Waves
+    padded: tuple[int, int, int]
+
+    @property
+    def groups(self) -> int:
+        """Of waves that compute apart from each other."""
+        together = self.instruction.waves_together if isinstance(self.instruction, GroupInstruction) else 4
+        return max(1, prod(self.waves) // together)
+
+
+@cache
+def taken_instruction(
+    family: str, dtypes: tuple[str, str], box: tuple[int, int, int], wished: Waves | None, wish: str, turns: bool
+) -> TakenInstruction | None:
+    """The one for which a tile grows least; None where the family multiplies no such dtypes.
+
+    Where groups of waves multiply, sums with few rows may be computed transposed if they grow less so.
+    """
+    found = []
+    rows, cols, depth = box
+    asked = WISHES.get(wish)
+    named = [asked] if asked and asked.ignored_bits and family in asked.chips else []
+    for i in (*named, *instructions_for(family, dtypes[0], dtypes[0], dtypes[1])):
+        for sides in ((rows, cols), (cols, rows)) if turns and isinstance(i, GroupInstruction) else ((rows, cols),):
+            waves = i.waves(sides, wished, EACH_WAY)
+            found.append(TakenInstruction(i, waves, i.padded((*sides, depth), waves)))
+    return min(found, key=lambda one: prod(one.padded), default=None)
+
+
+@dataclass(frozen=True)
+class GpuRoom:
+    """A chip, and the card whose figures stand for it."""
+
+    chip: Chip
+    card: Machine
+
+    @property
+    def name(self) -> str:
+        return self.card.name
+
+    @property
+    def units(self) -> int:
+        return self.card.units
+
+    # -- what is worth a try
+
+    def values(self, role: str, element_bytes: int) -> tuple[int, ...]:
+        match role:
+            case "rows":
+                return (*([8] if self.chip.copy_engine else []), 16, 32, 64, 128, 256)
+            case "cols":
+                return (16, 32, 64, 128, 192, 256)
+            case "depth":
+                lines = (128, 256) if self.chip.copy_engine else (64, 128)  # without one, 256 spill
+                return tuple(n // element_bytes for n in lines)
+            case "grid":
+                return (1, 2, 4, 8, 16, 32, 64)
+            case "walk":
+                return tuple(n // element_bytes for n in (2048, 4096, 8192, 16384))
+            case "waves":
+                return (32, 64, 128)
+            case "wave rows":
+                return (1, 2, 4, 8)
+            case "split":
+                return (1, 2, 4, 8, 16) if self.chip.copy_engine else (1,)
+            case "buffers":
+                return (3, 6, 12) if self.chip.copy_engine else ()
+            case "in_place":
+                return ()
+            case _:
+                raise NotImplementedError(role)
+
+    # -- what it can hold
+
+    def refused(self, cut: CutWork) -> str:
+        """Why a launch cannot be: `registers`, `shared memory`, `columns of the instruction`; nothing where it can."""
+        if not cut.waves_fit:
+            return "waves"
+        others = 0
+        for product in cut.products:
+            taken = self.taken(product, cut)
+            if taken is None:
+                continue  # the compiler says which dtypes there are
+            if prod(taken.waves) > self.chip.most_waves:
+                return "waves"
+            if (why := self._sums_refused(product, taken, cut.beside, others)) != "":
+                return why
+            others += self._sums_of_lane(product, taken)
+        if self.shared_bytes(cut, cut.buffers or self.fewest_stages) > self.chip.shared.bytes:
+            return "shared memory"
+        if cut.split > 1 and self._parts_refused(cut):
+            return "parts"
+        return "registers" if not cut.products and cut.read_tile_bytes > self.chip.register_bytes // 2 else ""
+
+    def _parts_refused(self, cut: CutWork) -> bool:
+        """Where each workgroup would add up all parts of a tile by itself, or parts would be empty."""
+        shared = cut.tasks * (cut.split - 1) <= ROUNDS * self.units and self.loading(cut) is not Loading.BY_LANES
+        return not shared or cut.split > cut.steps
+
+    def is_repeated(self, cut: CutWork) -> bool:
+        """Whether its knobs say what is done without them."""
+        if not cut.buffers:
+            return False
+        return self.loading(cut) is Loading.BY_LANES or cut.buffers == self.stages(replace(cut, buffers=UNSAID))
+
+    def _sums_of_lane(self, product: CutProduct, taken: TakenInstruction) -> int:
+        rows, cols, _ = taken.padded
+        return product.batch * rows * cols // (prod(taken.waves) * self.chip.lanes)
+
+    def _sums_refused(self, product: CutProduct, taken: TakenInstruction, beside: int, others: int) -> str:
+        """`others`: sums that a lane holds of products before this one."""
+        rows, cols, depth = taken.padded
+        lanes = prod(taken.waves) * self.chip.lanes
+        sums = others + self._sums_of_lane(product, taken)
+        if isinstance(taken.instruction, GroupInstruction):
+            if cols > taken.instruction.most_columns:
+                return "columns of the instruction"
+            return "registers" if sums > (MANY_SUMS if beside or others else taken.instruction.most_sums) else ""
+        down, across = taken.instruction.parts(taken.waves)
+        step = depth * product.dtype.bytes
+        fragments = (rows // down + cols // across) * step // (4 * self.chip.lanes)
+        ahead = (rows + cols) * step // (4 * lanes)
+        registers = self.chip.matrix_units.registers // -(-prod(taken.waves) // self.chip.matrix_units.count)
+        return "registers" if sums + fragments + ahead + HELD_REGISTERS > registers else ""
+
+    def taken(self, p: CutProduct, cut: CutWork) -> TakenInstruction | None:
+        """Loops that do nothing but add up one product may be turned."""
+        facts = self.chip.matrix, (p.dtype.name, p.acc.name), (p.rows, p.cols, p.depth)
+        return taken_instruction(*facts, cut.waves, p.wish, len(cut.products) == 1)
+
+    @property
+    def fewest_stages(self) -> int:
+        """With a single one, a copy engine would wait for every step."""
+        return 2 if self.chip.copy_engine else 1
+
+    def groups(self, cut: CutWork) -> int:
+        found = (self.taken(p, cut) for p in cut.products)
+        return max((one.groups for one in found if one), default=1)
+
+    def shared_bytes(self, cut: CutWork, stages: int) -> int:
+        staged = cut.step_bytes if cut.products else 0
+        held = cut.held_bytes if len(cut.products) > 1 else 0  # what a product before the last is multiplied by
+        written = min(2 * cut.written_bytes, self.groups(cut) * STAGED_WRITE_BYTES) if self.chip.copy_engine else 0
+        return stages * staged + held + written
+
+    def stages(self, cut: CutWork) -> int:
+        """Steps that shared memory holds at once."""
+        if not self.chip.copy_engine or not cut.step_bytes:
+            return 1
+        if self.loading(cut) is Loading.BY_LANES:
+            return 1
+        left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
+        wished = cut.buffers or max(LEAST_STAGES, IN_FLIGHT_BYTES // cut.step_bytes)
+        return max(1, min(wished, left // cut.step_bytes))
+
+    def resident(self, cut: CutWork) -> int:
+        """Workgroups that run on one unit at once."""
+        needed = max(1, self.shared_bytes(cut, self.stages(cut)))
+        if needed > self.chip.shared.bytes // 2:
+            return 1
+        return min(MOST_RESIDENT, self.chip.shared.bytes // needed)
+
+    # -- how operands come there
+
+    def odd(self, cut: CutWork) -> tuple[CutTransfer, ...]:
+        """The operands that the copy engine cannot take as they lie."""
+        engine = self.chip.copy_engine
+        if engine is None or not cut.products:
+            return ()
+        turned = cut.products[0].dtype.name in ALONG_DEPTH
+        return tuple(t for t in cut.operands if t.row_bytes % engine.grain_bytes or (turned and t.is_across))
+
+    def loading(self, cut: CutWork) -> Loading:
+        if not self.odd(cut):
+            return Loading.AS_THEY_LIE
+        asked = cut.tasks * sum(t.tile_bytes * t.times for t in cut.operands)
+        return Loading.REPACKED if asked >= LEAST_BYTES else Loading.BY_LANES
+
+    def on_lines(self, cut: CutWork) -> bool:
+        """Whether rows begin on cache lines, where they lie or where they were copied to."""
+        odd = self.odd(cut)
+        return all(t.row_bytes % self.chip.line_bytes == 0 for t in cut.operands if t not in odd)

@@ -1,0 +1,36 @@
+"""Launches that were measured, row by row: what the model of a card is fitted on (`tilewave/tune/data`)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+H200 = (DATA / "h200_tiles.csv", DATA / "h200_spaces.csv")
+"""The files that its timing is fitted on."""
+
+
+@dataclass(frozen=True)
+class MeasuredLaunch:
+    """A product's launch: sizes, how A and B lie, the tile, what was asked for beside it, and how long it took."""
+
+    shape: tuple[int, int, int]
+    layout: str
+    """`NT`: A is [M, K] or, T, [K, M]; B is [K, N] or, T, [N, K]."""
+    tile: tuple[int, int, int]
+    split: int
+    buffers: int
+    seconds: float
+
+
+def measured_launches(paths: Iterable[Path]) -> Iterator[MeasuredLaunch]:
+    for path in paths:
+        for row in csv.DictReader(path.read_text().splitlines()):
+            m, n, k = (int(row[name]) for name in "mnk")
+            rows, cols, depth = map(int, row["tile"].split("x"))
+            knobs = int(row.get("split") or 1), int(row.get("buffers") or 0)
+            yield MeasuredLaunch(
+                (m, n, k), row["layout"], (rows, cols, depth), *knobs, float(row["microseconds"]) * 1e-6
+            )
