@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from kernels import *
 
 from tilewave.errors import TilewaveError
 from tilewave.mapping import Grid, MappingError
@@ -169,6 +170,42 @@ def test_formula_that_loses_a_tile_is_not_drawn():
 
 def test_grid_is_given_as_a_grid_a_text_or_a_pair():
     assert len({show("linear()", grid).html() for grid in (Grid(3, 5), "3x5", "3×5", (3, 5))}) == 1
+
+
+def kernel(mapping=None, workgroups=None, batches=1):
+    dims = (M, N) if batches == 1 else (B, M, N)
+    tiles = [WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1)]
+    tiles += [WorkgroupConstraint(B, 1, 2)] if batches > 1 else []
+    tiles += [WorkgroupMapping(mapping)] if mapping else []
+    tiles += [GridConstraint(workgroups)] if workgroups else []
+
+    def copy(a, c):
+        write(read(a), c)
+
+    kind = Memory[(*dims, GLOBAL_ADDRESS_SPACE, f32)]
+    copy.__annotations__ = {"a": kind, "c": kind}
+    return wave_compile(WaveCompileOptions(subs={M: 96, N: 128, B: batches}, target="numpy"), wave(tiles)(copy))
+
+
+@pytest.mark.parametrize("workgroups", [None, 20])
+def test_a_compiled_kernel_is_drawn_in_its_own_order(workgroups):
+    (own,) = show(kernel(GROUPED, workgroups)).placements
+    (named,) = show(GROUPED, "6x8", workgroups=workgroups).placements
+    assert np.array_equal(own.turns, named.turns) and np.array_equal(own.xcds, named.xcds)
+    assert str(own.mapping) == "copy"
+    beside = show(kernel(GROUPED, workgroups), compare=["linear()"])
+    assert [str(p.mapping) for p in beside.placements] == ["copy", "linear()"]
+    assert beside._repr_html_().startswith("<iframe")
+
+
+def test_batches_of_a_kernel_stand_one_below_the_other():
+    (placement,) = show(kernel(batches=3)).placements
+    assert placement.launch.grid == Grid(18, 8)
+
+
+def test_a_mapping_without_a_grid_is_not_drawn():
+    with pytest.raises(MappingError, match="a mapping is drawn on a grid"):
+        show("grouped(4)")
 
 
 def test_batches_are_refused():

@@ -13,7 +13,7 @@ from tilewave.view.axes import legend, paint, patterns
 from tilewave.view.scales import decades
 from tilewave.view.svg import MARGIN, Figure, element, escaped, number, rect, text
 
-AXIS, WIDE, HIGH, ROOM_ABOVE = 66.0, 560.0, 250.0, 16.0
+AXIS, WIDE, HIGH, ROOM_ABOVE = 66.0, 500.0, 250.0, 16.0
 SOFT: dict[str, object] = {"fill": palette.SOFT_INK, "class_": "soft"}
 POINTS = (2, 0, 4, 5)
 """Colours of launches, as the palette numbers them."""

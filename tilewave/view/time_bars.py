@@ -12,7 +12,7 @@ from tilewave.view.axes import fitting, legend, paint, patterns, swatch
 from tilewave.view.scales import ticks
 from tilewave.view.svg import MARGIN, Figure, element, escaped, rect, text, width_of
 
-WIDE, BAR, BETWEEN, ROOM_ABOVE = 620.0, 34.0, 30.0, 4.0
+WIDE, BAR, BETWEEN, ROOM_ABOVE = 520.0, 34.0, 30.0, 4.0
 TICKS = 6
 PAINTS = {name: at for at, name in enumerate(PARTS)}
 SOFT: dict[str, object] = {"fill": palette.SOFT_INK, "class_": "soft"}
@@ -30,7 +30,7 @@ def time_bars(reports: Sequence[Report]) -> Figure:
     key = legend([(swatch(paint(PAINTS[name])), name) for name in shown], MARGIN, bottom + 34, 2 * MARGIN + WIDE)
     first = reports[0]
     caption = (
-        f"{first.problem} on {first.machine}. The line at the end of a bar is one standard deviation of the "
+        f"{first.problem} on {first.machine}. The line below the end of a bar is one standard deviation of the "
         f"prediction, ± {100 * first.seconds_error:.0f} %."
     )
     return Figure("time", "Predicted time", caption, 2 * MARGIN + WIDE + 60, key.bottom, "".join([*parts, key.markup]))
@@ -58,7 +58,7 @@ def _bar(report: Report, y: float, scale: float) -> list[str]:
             drawn.append(_part(report, name, left, top, wide))
         left += wide
     spread = 1e6 * report.seconds * report.seconds_error * scale
-    whisker = rect(left - spread, top + BAR / 2 - 0.5, 2 * spread, 1, palette.INK, class_="ink")
+    whisker = rect(left - spread, top + BAR + 3, 2 * spread, 1.5, palette.INK, class_="ink")
     return [*drawn, whisker]
 
 

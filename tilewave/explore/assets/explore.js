@@ -431,7 +431,8 @@
     const found = line ? all(`[data-line="${line}"]`, byId("code")) : [];
     found.forEach((e) => e.classList.add("meant"));
     const other = found.find((e) => e.closest(from === "source" ? "#assembly" : "#source"));
-    other?.scrollIntoView({ block: "center" });
+    const box = other?.closest("#assembly, #source");  // the list scrolls, and not the page around it
+    if (box) box.scrollTop += other.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
   };
   byId("assembly").addEventListener("click", (event) => {
     const line = Number(event.target.closest("span")?.dataset.line);
