@@ -112,6 +112,25 @@ def test_a_kernel_can_be_given_another_order(of_file):
     assert np.array_equal(turns, as_mapping("grouped(2)").table(Grid(8, 8)))
 
 
+def test_tiles_of_several_tasks_are_drawn_without_bytes():
+    from tilewave.cli.explore import _of_file
+
+    choice = ExplorerChoice(sizes="B=2,M=256,K2=128", target="gfx942")
+    explorer = Explorer(_of_file(EXAMPLES / "attention.py", choice), choice)
+    tiles = explorer.answer("launch", choice)["runs"][0]["tiles"]
+    assert (tiles["rows"], tiles["cols"], tiles["count"], tiles["wrapped"]) == (2, 2, 4, True)
+    assert tiles["cells"]["turn"] == [0, 1, 2, 3] and tiles["cells"]["xcd"] == [0, 1, 2, 3]
+    assert "hbm" not in tiles["cells"]
+
+
+def test_a_kernel_without_products_has_no_loop_to_count():
+    from tilewave.cli.explore import _of_file
+
+    choice = ExplorerChoice(sizes="M=16,N=64", target="gfx942")
+    found = Explorer(_of_file(EXAMPLES / "softmax.py", choice), choice).answer("code", choice)
+    assert found["loop"] == {} and len(found["lines"]) > 50
+
+
 def test_sizes_of_a_file_are_chosen_as_for_set(of_file):
     tiles = of_file.answer("launch", ExplorerChoice(sizes="M=256,BLOCK_M=128"))["runs"][0]["tiles"]
     assert (tiles["rows"], tiles["cols"]) == (2, 8)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tilewave.compile import Compiled
-from tilewave.errors import short_path
+from tilewave.errors import TilewaveError, short_path
 from tilewave.pipeline.runner import Step
 from tilewave.pipeline.why import Why
 from tilewave.view.listing import Listing
@@ -45,6 +45,14 @@ def loop_json(c: Compiled) -> dict[str, Any]:
     return {**asdict(counted), "instructions_per_matrix": counted.instructions_per_matrix}
 
 
+def _loop_if_any(c: Compiled) -> dict[str, Any]:
+    """Nothing where the target's code is not counted, or multiplies nothing in a loop."""
+    try:
+        return loop_json(c)
+    except TilewaveError:
+        return {}
+
+
 def passes_json(c: Compiled, context: int = 3) -> dict[str, Any]:
     """The kernel as it was traced, and every step."""
     return {"target": c.target, "traced": str(c.traced), "steps": [step_json(step, context) for step in c.steps]}
@@ -54,6 +62,6 @@ def code_json(c: Compiled) -> dict[str, Any]:
     """The assembly with the author's lines, and what `compile --stats` tells of it."""
     listing = Listing.of(c.asm)
     lines = [[line.text, line.line if line.file == listing.file else 0] for line in listing.lines]
-    loop = loop_json(c) if c.build.emulated is not None else {}
+    loop = _loop_if_any(c)
     facts = {"target": c.target, "file": short_path(listing.file) if listing.file else "", "lines": lines}
     return {**facts, "source": listing.source(), "figures": compiled_json(c), "loop": loop}

@@ -20,6 +20,7 @@ MOST_TILES = 1 << 20
 MOST_DRAWN, LONGEST_DRAWN = 1 << 16, 512
 """Cells that are sent to the page; of larger grids, each stands for a square of tiles."""
 NOBODY = -1
+BYTES = ("asked", "missed", "hbm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Tiles:
     """Each table is indexed [row, column]; where a row is not full, NOBODY."""
 
     tables: dict[str, Array]
-    """turn, xcd and round of each tile; bytes that it asks for, misses in L2, and takes from HBM."""
+    """turn, xcd and round of each tile; where they are known, bytes that it asks for, misses in L2, takes from HBM."""
     wrapped: bool
     """Whether a single column of tiles was folded into rows."""
 
@@ -39,10 +40,11 @@ class Tiles:
     def to_json(self) -> dict[str, Any]:
         coarse = Coarse.of(*self.shape, MOST_DRAWN, LONGEST_DRAWN)
         cells = {name: coarse.corners(self.tables[name]) for name in ("turn", "xcd", "round")}
-        cells.update({name: coarse.means(self.tables[name]) for name in ("asked", "missed", "hbm")})
+        cells.update({name: coarse.means(self.tables[name]) for name in BYTES if name in self.tables})
         rows, cols = self.shape
         drawn = {name: np.round(table).astype(np.int64).ravel().tolist() for name, table in cells.items()}
-        facts = {"rows": rows, "cols": cols, "every": coarse.every, "wrapped": self.wrapped}
+        count = int(self.tables["turn"].max()) + 1
+        facts = {"rows": rows, "cols": cols, "count": count, "every": coarse.every, "wrapped": self.wrapped}
         return {**facts, "drawn_rows": coarse.rows, "drawn_cols": coarse.cols, "cells": drawn}
 
 
@@ -54,47 +56,57 @@ def want_drawable(tiles: int) -> None:
 
 
 def tiles_of(run: SimulatedRun, problem: object) -> Tiles | None:
-    """None where a kernel's tasks are no tiles, such as one that reads again after it wrote."""
-    placed = _placed(run, problem)
-    if placed is None:
+    """None where there are no tiles to speak of: what is simulated is neither a GEMM nor a compiled kernel."""
+    columns = _columns(run, problem)
+    if columns is None:
         return None
-    tile, grid = placed
-    want_drawable(prod(grid))
+    tile, (rows, cols), values = columns
+    want_drawable(rows * cols)
+    wrapped = cols == 1 and rows > 1
+    shape = (ceil(rows / ceil(sqrt(rows))), ceil(sqrt(rows))) if wrapped else (rows, cols)
+    tables = {}
+    for name, column in values.items():
+        flat = np.full(prod(shape), NOBODY, np.float64)
+        flat[tile] = column
+        tables[name] = flat.reshape(shape)
+    return Tiles(tables, wrapped)
+
+
+Columns = tuple[Array, tuple[int, int], dict[str, Array]]
+"""The tiles, their grid, and what belongs to each tile."""
+
+
+def _columns(run: SimulatedRun, problem: object) -> Columns | None:
+    accesses = run.accesses
+    if accesses.tile_of_task is not None:
+        return accesses.tile_of_task, accesses.tile_grid, _of_tasks(run)
+    if not isinstance(problem, Compiled):
+        return None
+    schedule = problem.schedule
+    *before, cols = schedule.grid  # batches and heads stand one below the other
+    grid = prod(before), cols
+    if np.array_equal(schedule.workgroup, accesses.workgroup):  # its tasks are its tiles
+        return schedule.tile, grid, _of_tasks(run)
+    return schedule.tile, grid, _of_workgroups(run, schedule)
+
+
+def _of_tasks(run: SimulatedRun) -> dict[str, Array]:
     origin, accesses = origin_of_tasks(run), run.accesses
-    launched = accesses.workgroups
-    columns = {
-        "turn": accesses.turn * launched + accesses.workgroup,
+    return {
+        "turn": accesses.turn * accesses.workgroups + accesses.workgroup,
         "xcd": run.placed.xcd,
         "round": run.placed.beat,
         "asked": origin.total,
         "missed": origin.from_between + origin.from_hbm,
         "hbm": origin.from_hbm,
     }
-    rows, cols = grid
-    wrapped = cols == 1 and rows > 1
-    shape = (ceil(rows / ceil(sqrt(rows))), ceil(sqrt(rows))) if wrapped else (rows, cols)
-    tables = {}
-    for name, values in columns.items():
-        flat = np.full(prod(shape), NOBODY, np.float64)
-        flat[tile] = values
-        tables[name] = flat.reshape(shape)
-    return Tiles(tables, wrapped)
 
 
-def _placed(run: SimulatedRun, problem: object) -> tuple[Array, tuple[int, int]] | None:
-    """The tile of each task, and the grid; of a kernel, its schedule says it."""
-    accesses = run.accesses
-    if accesses.tile_of_task is not None:
-        return accesses.tile_of_task, accesses.tile_grid
-    if not isinstance(problem, Compiled):
-        return None
-    schedule = problem.schedule
-    if len(schedule.tile) != accesses.tasks or not np.array_equal(schedule.workgroup, accesses.workgroup):
-        return None
-    return schedule.tile, _in_the_plane(schedule)
-
-
-def _in_the_plane(schedule: Schedule) -> tuple[int, int]:
-    """Batches and heads one below the other."""
-    *before, cols = schedule.grid
-    return prod(before), cols
+def _of_workgroups(run: SimulatedRun, schedule: Schedule) -> dict[str, Array]:
+    """Where a tile takes several tasks, its bytes are not known, but who computes it and when."""
+    turn = np.arange(len(schedule.tile)) - schedule.starts[schedule.workgroup]
+    known, first = np.unique(run.accesses.workgroup, return_index=True)
+    xcd = np.zeros(schedule.workgroups, np.int64)
+    xcd[known] = run.placed.xcd[first]
+    number = turn * schedule.workgroups + schedule.workgroup
+    return {"turn": number, "xcd": xcd[schedule.workgroup], "round": number // run.placed.slots}

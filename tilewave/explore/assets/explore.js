@@ -147,12 +147,15 @@
   };
 
   const showTiles = () => {
+    const known = (mode) => !BYTES.includes(mode) || launch.runs.every((run) => run.tiles?.cells[mode]);
+    all("#mode option").forEach((option) => (option.disabled = !known(option.value)));
+    if (!known(view.mode)) view.mode = VIEW.mode;
     const panels = launch.runs.map((run) => panel(run.mapping, run.tiles, run));
     const both = launch.runs.length > 1 && launch.runs.every((run) => run.tiles) && BYTES.includes(view.mode);
     if (both) panels.push(panel("difference", launch.runs[0].tiles, null));
     byId("grids").replaceChildren(...panels.map((p) => p.element));
     grids = panels.filter((p) => p.grid).map((p) => p.grid);
-    count = Math.max(0, ...launch.runs.map((run) => (run.tiles ? run.tasks : 0)));
+    count = Math.max(0, ...launch.runs.map((run) => (run.tiles ? run.tiles.count : 0)));
     slider.max = String(count);
     byId("mode").value = view.mode;
     colour();
@@ -168,7 +171,6 @@
     title.append(make("code", name));
     element.append(title);
     run?.warnings.forEach((words) => element.append(make("p", words, { class: "warning" })));
-    if (!tiles) { element.append(make("p", "This kernel's tasks are no tiles of one array, so there is no grid to draw.", { class: "note" })); return { element }; }
     element.append(make("p", `${tiles.rows} × ${tiles.cols} tiles: M downwards, N to the right`, { class: "axis" }));
     const box = make("div", "", { class: "grid" });
     const grid = new TileGrid(box, tiles);
@@ -198,7 +200,7 @@
   const colour = () => {
     const fills = data.colours.xcds.map(rgb), first = rgb(data.colours.first), last = rgb(data.colours.last), heat = data.colours.heat.map(rgb);
     for (const grid of grids) {
-      const cells = grid.tiles.cells, rounds = grid.run?.rounds ?? 1;
+      const cells = grid.tiles.cells, rounds = grid.lastRound + 1;
       const ways = {
         xcd: (cell) => mix(fills[cells.xcd[cell] % fills.length], [0, 0, 0], 0.22 * Math.floor(cells.xcd[cell] / fills.length)),
         turn: (cell) => mix(first, last, cells.turn[cell] / Math.max(count - 1, 1)),
@@ -252,7 +254,7 @@
     slider.value = String(shown);
     slider.setAttribute("aria-valuetext", `${shown} of ${plural(count, "tile")}`);
     const grid = grids[0], cell = grid && grid.reached > 0 ? grid.order[grid.reached - 1] : -1;
-    const round = grid?.run && grid.run.rounds > 1 && cell >= 0 ? `, round ${grid.tiles.cells.round[cell] + 1} of ${grid.run.rounds}` : "";
+    const round = grid && cell >= 0 && grid.lastRound > 0 ? `, round ${grid.tiles.cells.round[cell] + 1} of ${grid.lastRound + 1}` : "";
     now.textContent = `${shown} of ${plural(count, "tile")} launched${round}`;
   };
   const remember = () => { view.turn = shown === count ? "" : String(shown); writeAddress(); };
@@ -299,8 +301,8 @@
       return `tile (${row}, ${col})\n${WORDS[view.mode]}: ${bytes(one)} and ${bytes(two)}`;
     }
     const turn = cells.turn[cell], launched = grid.run.launched;
-    return `tile (${row}, ${col})\nworkgroup ${turn % launched} · XCD ${cells.xcd[cell]} · round ${cells.round[cell] + 1} of ${grid.run.rounds}`
-      + `\nasks for ${bytes(cells.asked[cell])}, ${bytes(cells.missed[cell])} not in L2, ${bytes(cells.hbm[cell])} from HBM`;
+    return `tile (${row}, ${col})\nworkgroup ${turn % launched} · XCD ${cells.xcd[cell]} · round ${cells.round[cell] + 1}`
+      + (cells.asked ? `\nasks for ${bytes(cells.asked[cell])}, ${bytes(cells.missed[cell])} not in L2, ${bytes(cells.hbm[cell])} from HBM` : "");
   };
   const look = (grid, cell, x, y) => {
     if (grid) { grid.looked = cell >= 0 ? cell : undefined; grid.showTrail(grid.reached < grid.order.length ? grid.reached : 0); }

@@ -32,6 +32,7 @@ class TileGrid {
     const turn = tiles.cells.turn;
     this.order = Uint32Array.from(turn.keys()).filter((cell) => turn[cell] >= 0).sort((a, b) => turn[a] - turn[b]);
     this.turns = Float64Array.from(this.order, (cell) => turn[cell]);
+    this.lastRound = tiles.cells.round.reduce((most, round) => Math.max(most, round), 0);
     this.colours = new Uint8ClampedArray(3 * turn.length);
     this.reached = 0;  // how many of `order` are launched in the picture
   }
