@@ -3,7 +3,7 @@
 // repaints only the tiles that changed, however many there are. Lines between rounds and the trail lie on canvases above.
 const LESS = [43, 108, 176], MORE = [192, 86, 33], SAME = [128, 136, 145];
 const LATER = 36;  // of 255: how much of a tile shows that is not yet launched
-const TRAIL = 24;
+const TRAIL = 48;
 
 const rgb = (hex) => [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
 const mix = (a, b, part) => a.map((value, at) => Math.round(value + (b[at] - value) * part));
@@ -80,7 +80,7 @@ class TileGrid {
 
   place(cell, side) { return [(cell % this.cols + 0.5) * side, (Math.floor(cell / this.cols) + 0.5) * side]; }
 
-  // The last few tiles that were launched, joined; dots where their neighbours are far away.
+  // The last tiles that were launched, those of each XCD joined.
   showTrail(reached) {
     const pen = this.trail.getContext("2d"), side = this.trail.width / this.cols;
     pen.clearRect(0, 0, this.trail.width, this.trail.height);
@@ -88,9 +88,11 @@ class TileGrid {
     pen.strokeStyle = pen.fillStyle = dark ? "#ffffff" : "#111418";
     pen.lineWidth = Math.max(1, Math.min(2.5, side / 8));
     pen.beginPath();
+    const before = new Map(), xcds = this.tiles.cells.xcd;
     for (let at = Math.max(0, reached - TRAIL); at < reached; at++) {
-      const [x, y] = this.place(this.order[at], side);
-      if (at === Math.max(0, reached - TRAIL)) pen.moveTo(x, y); else pen.lineTo(x, y);
+      const cell = this.order[at], place = this.place(cell, side);
+      if (before.has(xcds[cell])) { pen.moveTo(...before.get(xcds[cell])); pen.lineTo(...place); }
+      before.set(xcds[cell], place);
     }
     pen.stroke();
     for (const cell of [reached ? this.order[reached - 1] : -1, this.looked ?? -1]) {
