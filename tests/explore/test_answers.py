@@ -61,10 +61,10 @@ def test_figures_show_every_part_of_the_time_on_an_axis_of_microseconds(explorer
 
 
 def test_a_large_grid_is_drawn_in_squares_of_tiles():
-    choice = ExplorerChoice(shape="102400x102400x64", tile="256x256x64")
+    choice = ExplorerChoice(shape="66560x1024x64", tile="128x128x64")
     tiles = Explorer(ExploredGemm()).answer("launch", choice)["runs"][0]["tiles"]
-    assert (tiles["rows"], tiles["cols"], tiles["every"]) == (400, 400, 2)
-    assert len(tiles["cells"]["turn"]) == tiles["drawn_rows"] * tiles["drawn_cols"] == 200 * 200
+    assert (tiles["rows"], tiles["cols"], tiles["every"]) == (520, 8, 2)
+    assert len(tiles["cells"]["turn"]) == tiles["drawn_rows"] * tiles["drawn_cols"] == 260 * 4
 
 
 def test_more_tiles_than_a_page_shows_are_refused():
