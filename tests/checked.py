@@ -17,6 +17,7 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
 from tilewave.passes.load_into_shared import LoadIntoShared
@@ -37,6 +38,7 @@ from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
+from tilewave.passes.share_processors import ShareProcessors
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_masked_steps import skip_masked_steps
@@ -92,6 +94,7 @@ PASSES = {
     "reduce_across_waves": lambda text: reduce_across_waves,
     "repack_rows": lambda text: RepackRows(CHIPS[text]),
     "separate_edges": lambda text: separate_edges,
+    "share_processors": lambda text: ShareProcessors(CHIPS[text]),
     "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
@@ -108,6 +111,7 @@ PASSES = {
     "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_unit_factors": lambda text: skip_unit_factors,
     "lag_products": lambda text: lag_products,
+    "keep_maximum": lambda text: keep_maximum,
     "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
     "stagger_groups": lambda text: StaggerGroups(int(text)),

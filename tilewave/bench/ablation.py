@@ -88,6 +88,7 @@ NEEDED = (
     "share_parts",
     "add_up_parts",
     "hoist_reads",
+    "mask_once",
     "tell_whole_steps",
     "turn_products",
     "choose_instructions",
@@ -103,7 +104,9 @@ NEEDED = (
     "distribute_lanes",
     "skip_whole_masks",
     "skip_unit_factors",
+    "lag_products",
     "fit_shared",
+    "share_processors",
     "simplify",
 )
 """Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,

@@ -94,10 +94,15 @@ class AsynchronousTarget(Protocol):
 
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None: ...
 
+    def agree(self, f: LlvmFunction, gathering: Gathering, mine: str) -> str:
+        """A truth value: whether `mine` is one in every lane of those who meet."""
+        ...
+
     def share_registers(
-        self, f: LlvmFunction, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int, resident: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers."""
+        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers;
+        `resident` workgroups share a processor."""
         ...
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
