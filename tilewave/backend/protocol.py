@@ -202,6 +202,10 @@ class Backend(Protocol):
         """How many devices of its kind are here; the machine's own memory is no device."""
         return 0
 
+    def driver(self) -> str:
+        """For people: the driver that runs its code, or why there is none; nothing where no driver is needed."""
+        return ""
+
     def runs_on(self, number: int) -> bool:
         """Whether its code runs on that device of its kind."""
         return self.device == "cpu"
