@@ -5,7 +5,7 @@ READY := .venv/.ready
 # The tests of one file run in one process, which compiles and simulates once for all of them.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 
-.PHONY: setup demo test test-slow test-torch test-gpu fuzz check format bench validate clean
+.PHONY: setup demo docs test test-slow test-torch test-gpu fuzz check format bench validate clean
 
 setup: $(READY)
 
@@ -17,6 +17,11 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
+
+# A site with search that needs no network: open build/site/index.html.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
 
 test: $(READY)
 	$(PYTEST) -m "not slow"

@@ -123,6 +123,30 @@ def test_what_a_document_shows_happens(document, workplace, request):
             compare(found[shown.line], shown.text, f"{name_of(document)}:{shown.line}")
 
 
+STARTS = [b for b in blocks_of((ROOT / "README.md").read_text()) if b.kind == "python" and b.text.startswith("import")]
+
+
+def test_the_readme_has_three_starts():
+    assert len(STARTS) == 3
+    assert [word for start in STARTS for word in start.info if word == "gpu"] == ["gpu"]
+
+
+@pytest.mark.parametrize("start", STARTS, ids=["numpy", "torch on a GPU", "AMD without a card"])
+def test_a_start_runs_by_itself_in_an_empty_directory(start, tmp_path):
+    """As it is copied from the page: nothing of ours lies beside it."""
+    if "gpu" in start.info and not cuda_is_here():
+        pytest.skip("this start is for a machine with a GPU, on which tests/gpu runs it")
+    (tmp_path / "start.py").write_text(start.text)
+    elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env = {**elsewhere, "PYTHONPATH": str(ROOT)}  # the package, as if it were installed
+    done = subprocess.run([sys.executable, "start.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_start_carries_no_order_for_a_chip():
+    assert "WorkgroupMapping" not in STARTS[0].text and "xcd" not in STARTS[0].text
+
+
 def cuda_is_here():
     try:
         import torch

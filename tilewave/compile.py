@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from html import escape
+from inspect import isfunction
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tilewave.analysis.every_size import EverySize, every_size
 from tilewave.analysis.reads import reads_depend_on
-from tilewave.analysis.schedule import Cut, Schedule, stores
+from tilewave.analysis.schedule import WRITE_SOMETHING, Cut, Schedule, stores
 from tilewave.analysis.verdicts import Verdicts
 from tilewave.analysis.visits import needed_values
 from tilewave.backend.protocol import Backend, Build, BuildOptions, Emulated, Resources
@@ -22,6 +24,7 @@ from tilewave.errors import (
     NOWHERE,
     CallError,
     ConstraintError,
+    CoverageError,
     SavedKernelError,
     SymbolError,
     TargetError,
@@ -120,6 +123,28 @@ class WaveCompileOptions:
     batch_invariant: bool = False
     """Whether every sum is added in an order that follows from its depth, the tile and the dtype alone."""
 
+    def __new__(cls, *given: Any, **named: Any) -> WaveCompileOptions:
+        """Options that do not exist are told what is near them, before the fields are filled."""
+        for name in named:
+            if name not in cls.__dataclass_fields__:
+                raise _no_option(name, list(cls.__dataclass_fields__))
+        return super().__new__(cls)
+
+
+OPTIONS_OF_OTHERS = {
+    "num_warps": "the waves follow from constraints: WaveConstraint(M, BLOCK_M / 2), WaveConstraint(N, BLOCK_N / 4)",
+    "num_stages": "write buffers=3, with schedule=SchedulingType.PREFETCH on AMD chips",
+    "num_ctas": "write GridConstraint(n) among the constraints for a persistent kernel of n workgroups",
+    **dict.fromkeys(("arch", "device", "backend"), f"write target=…, one of {', '.join(TARGETS)}"),
+}
+
+
+def _no_option(name: str, known: list[str]) -> TilewaveError:
+    near = get_close_matches(name, known, 1, 0.6)
+    guess = OPTIONS_OF_OTHERS.get(name) or (f"did you mean {near[0]}? " if near else "")
+    listed = "" if name in OPTIONS_OF_OTHERS else f"The options are {', '.join(known)}."
+    return TilewaveError(f"WaveCompileOptions has no {name}", loc=here(), remedy=f"{guess}{listed}")
+
 
 def set_default_run_config(options: WaveCompileOptions) -> WaveCompileOptions:
     """The options with what is unset filled in: the GPU that is here, else the CPU.
@@ -143,7 +168,7 @@ class Compiled:
     verdicts: Verdicts = field(repr=False)
     """What was found of the sizes that it was called with."""
     file: str = ""
-    """It was loaded from, without the story of its making; nothing where it was compiled."""
+    """It was loaded from, without its steps; nothing where it was compiled."""
     assumed: tuple[Assumed, ...] = ()
     """What its author takes for granted of the numbers of a call."""
     not_taken: tuple[Declined, ...] = ()
@@ -590,6 +615,10 @@ def _with_targets(error: WrongDevice) -> WrongDevice:
 
 
 REMEDY = "Correct the formula, or name a mapping that is right on every grid, for example\n{example}"
+MISPLACED = (
+    "The order of tiles is right, and what is wrong is where this write puts them: correct its IndexMapping,\n"
+    "or give the memory every dim that is cut over the grid"
+)
 EXAMPLES = {
     "plain": "    WorkgroupMapping(xcd_contiguous(8) >> grouped(4))",
     "persistent": "    GridConstraint(n) and WorkgroupMapping(xcd_chunked(8, 2) >> grouped(4)), with no tile loop",
@@ -674,9 +703,12 @@ def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder
     dynamic = _open_symbols(options.dynamic_symbols)
     room = TileRoom(target.name, target.most_bytes)
     traced = trace_kernel(kernel, options.subs, dynamic, options.longest, room)
+    if not any(map(stores, walk(traced.ir.body))):
+        raise CoverageError(f"{kernel.name} writes nothing", loc=kernel.loc, remedy=WRITE_SOMETHING)
     final, steps = run(traced.ir, _tile_level(traced.order))
     kind = "plain" if "tile_of" in str(traced.ir) else "persistent"
-    remedy = REMEDY.format(example=EXAMPLES[kind])
+    rightly_ordered = kind == "plain" and not traced.order.doubt
+    remedy = MISPLACED if rightly_ordered else REMEDY.format(example=EXAMPLES[kind])
     given = tuple(s for s in dynamic if s.name not in open_sizes(final))
     proof = every_size(traced.ir, str(traced.order), traced.order.doubt, traced.order.positive)
     verdicts = Verdicts(final, proof, remedy)
@@ -748,7 +780,8 @@ def _check_kinds(options: object, kernel: object) -> None:
             remedy="write wave_compile(WaveCompileOptions(subs={…}), kernel)",
         )
     if not isinstance(kernel, WaveKernel):
-        raise TilewaveError(f"wave_compile needs a kernel, not {kernel!r}", loc=here(), remedy="decorate it: @wave(…)")
+        plain = f"the function {kernel.__name__}" if isfunction(kernel) else repr(kernel)
+        raise TilewaveError(f"wave_compile needs a kernel, not {plain}", loc=here(), remedy="decorate it: @wave(…)")
 
 
 def _open_symbols(given: object) -> tuple[Symbol, ...]:

@@ -41,11 +41,23 @@ class Loc:
         body = text.lstrip()
         if self.column < 0:
             return [body]
-        # co_positions counts bytes of UTF-8; the caret counts characters.
-        start = len(text.encode()[: self.column].decode(errors="replace"))
-        stop = len(text.encode()[: self.end_column].decode(errors="replace")) if self.end_column > 0 else len(text)
+        start, stop = self._characters(text)
         indent = len(text) - len(body)
         return [body, " " * (start - indent) + "^" * max(1, stop - start)]
+
+    def text(self) -> str:
+        """The part of the line that is meant; nothing where Python does not tell which."""
+        line = linecache.getline(self.file, self.line).rstrip()
+        if not line or self.column < 0:
+            return ""
+        start, stop = self._characters(line)
+        return line[start:stop]
+
+    def _characters(self, line: str) -> tuple[int, int]:
+        """co_positions counts bytes of UTF-8; a caret counts characters."""
+        start = len(line.encode()[: self.column].decode(errors="replace"))
+        stop = len(line.encode()[: self.end_column].decode(errors="replace")) if self.end_column > 0 else len(line)
+        return start, stop
 
 
 NOWHERE = Loc()
@@ -195,6 +207,17 @@ def here() -> Loc:
     return Loc(frame.f_code.co_filename, frame.f_lineno, column, end_column)
 
 
+def raised_at(error: BaseException) -> Loc:
+    """The place in the author's code where Python itself raised an error."""
+    found, step = NOWHERE, error.__traceback__
+    while step is not None:
+        if _package(step.tb_frame) not in (*BETWEEN, *COMMANDS):
+            code = step.tb_frame.f_code
+            found = Loc(code.co_filename, step.tb_lineno, *_columns(code, step.tb_lasti))
+        step = step.tb_next
+    return found
+
+
 @lru_cache(maxsize=4096)
 def _columns(code: CodeType, last_instruction: int) -> tuple[int, int]:
     """The columns of the running expression; (-1, -1) on Python 3.10 and for calls over several lines."""
@@ -225,13 +248,21 @@ def _is_ours(file: str) -> bool:
     return file.startswith(PACKAGE) or os.path.basename(file) in ("runpy.py", "<frozen runpy>")
 
 
+def _is_between(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame of Python's own stands between the author and us: a context manager's, a dataclass's."""
+    library = os.path.dirname(os.__file__)
+    modules = ("contextlib.py", "functools.py", "dataclasses.py")
+    made = frame.filename == "<string>" and frame.name == "__init__"
+    return made or (os.path.dirname(frame.filename) == library and os.path.basename(frame.filename) in modules)
+
+
 def _print_for_the_author(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print our errors without our own frames; everything else as before."""
     if not isinstance(error, TilewaveError) or os.environ.get("TILEWAVE_TRACEBACK"):
         _previous_hook(kind, error, trace)
         return
     print(f"error: {error}", file=sys.stderr)
-    frames = [f for f in traceback.extract_tb(trace) if not _is_ours(f.filename)]
+    frames = [f for f in traceback.extract_tb(trace) if not _is_ours(f.filename) and not _is_between(f)]
     for f in frames[-3:]:
         if (f.filename, f.lineno) != (error.loc.file, error.loc.line):
             print(f"  called from {short_path(f.filename)}:{f.lineno}, in {f.name}", file=sys.stderr)

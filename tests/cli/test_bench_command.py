@@ -76,12 +76,11 @@ def test_what_is_written_follows_what_is_read(bench_call, monkeypatch):
         (["--shapes", "8x0x8"], "N of a shape is from 1 to 2147483647, not 0\n      8x0x8\n        ^\n"),
         (
             ["--dtype", "f64"],
-            "--dtype: `f64` cannot stand here\n      f64\n      ^^^\n"
-            "  here it is one of f16, bf16, f8e4m3fn, f8e5m2, i8\n",
+            "--dtype takes no `f64`\n      f64\n      ^^^\n  it is one of f16, bf16, f8e4m3fn, f8e5m2, i8\n",
         ),
         (
             ["--dtype", "i8", "--out", "f16"],
-            "--out: `f16` cannot stand here\n      f16\n      ^^^\n  here it is one of i32, f32\n",
+            "--out takes no `f16`\n      f16\n      ^^^\n  it is one of i32, f32\n",
         ),
         (
             ["--mode", "hot"],

@@ -447,15 +447,15 @@ MISTAKES = {
          ^
   write 128x256x64
 """,
-    ("gemm", "--dtype", "f33"): f"""error: --dtype: `f33` cannot stand here
+    ("gemm", "--dtype", "f33"): f"""error: --dtype takes no `f33`
       f33
       ^^^
-  here it is one of {DTYPES}
+  it is one of {DTYPES}
 """,
-    ("gemm", "--dtype", "i8", "--out", "f16"): """error: --out: `f16` cannot stand here
+    ("gemm", "--dtype", "i8", "--out", "f16"): """error: --out takes no `f16`
       f16
       ^^^
-  here it is one of i32, f32, f64
+  it is one of i32, f32, f64
 """,
     ("gemm", "--against", "numpy, jax"): """error: --against: no library is called `jax`
       numpy, jax

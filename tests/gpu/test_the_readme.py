@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 README = pathlib.Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"^```python(?: gpu)?\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```python(?: gpu| \w+\.py)?\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_its_examples_run_on_a_card(tmp_path):

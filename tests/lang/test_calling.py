@@ -333,7 +333,12 @@ def test_a_symbol_that_nobody_gives_is_asked_for():
             "did you mean BLOCK_M",
         ),
         ("abc", {"alhpa": 1.0}, "gemm needs a number for alpha (f32)", "did you mean alpha by alhpa? Call"),
-        ("abc", {"alpha": 1.0, "BLOCK_M": 1.5}, "1.5 is no index expression", "write whole numbers"),
+        (
+            "abc",
+            {"alpha": 1.0, "BLOCK_M": 1.5},
+            "subs: BLOCK_M is 1.5, no whole number and no expression of symbols",
+            "write a",
+        ),
         ("abc", {"alpha": 1.0, "subs": [1]}, "subs is [1]", "write subs={M: 512, …}"),
     ],
 )

@@ -202,7 +202,7 @@ def test_a_wish_with_other_dtypes_is_refused():
 def test_another_wish_is_not_taken_for_it():
     for wish in (MMAType.F32_16x16x4_F32, None):
         what, remedy = told(asking(wish=HardwareConstraint(mma_type=wish)))
-        assert what.startswith("sm_90a has no matrix instruction for f32 times f32 into f32, which the mma at ")
+        assert what.startswith("no matrix instruction of sm_90a is used for f32 times f32 into f32, which the mma at ")
         assert remedy.endswith("; or write mma_type=MMAType.F32_64xNx8_TF32, which ignores the last 13 bits of both")
     with_i8 = gemm(i8, i32, constraints=(HardwareConstraint(mma_type=MMAType.F32_16x16x4_F32),))
     assert told(with_i8)[1] == "leave mma_type out"

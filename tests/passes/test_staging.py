@@ -449,7 +449,7 @@ ERRORS = {
     "an 8-bit float of another chip": (
         [("F32_16x16x16_F16", "F32_16x16x32_F8"), ("K, G, f16", "K, G, f8e4m3fn")],
         """
-        gfx942 has no matrix instruction for f8e4m3fn times f8e4m3fn into f32, which the mma at gemm.py:20 needs
+        no matrix instruction of gfx942 is used for f8e4m3fn times f8e4m3fn into f32, which the mma at gemm.py:20 needs
           gemm.py:11
               HardwareConstraint(mma_type=MMAType.F32_16x16x32_F8),
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -459,7 +459,7 @@ ERRORS = {
     "dtypes that no chip multiplies": (
         [NO_WISH, ("K, G, f16", "K, G, f64"), ("N, G, f32", "N, G, f64"), ("N, f32", "N, f64")],
         """
-        gfx942 has no matrix instruction for f64 times f64 into f64, which the mma at gemm.py:19 needs
+        no matrix instruction of gfx942 is used for f64 times f64 into f64, which the mma at gemm.py:19 needs
           gemm.py:15
               @wave(constraints)
           it multiplies f32, f16, bf16, f8e4m3fnuz, f8e5m2fnuz into f32; i8 into i32; declare the memories so, or cast what is read

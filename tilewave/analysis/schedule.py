@@ -83,6 +83,9 @@ def stores(op: Op) -> TypeGuard[Write | Scatter]:
     return isinstance(op, (Write, Scatter)) and lies_in(op.memory, "global")
 
 
+WRITE_SOMETHING = "end it with write(tile, memory)"
+
+
 @dataclass(frozen=True, eq=False)
 class Covered:
     """A kernel whose workgroups write every element of its outputs, each by one of them."""
@@ -98,7 +101,7 @@ class Covered:
         want_followed(kernel, lambda op: op.written)
         writes = [op for op in walk(kernel.body) if stores(op)]
         if not writes:
-            raise CoverageError(f"{kernel.name} writes nothing", remedy="end it with write(tile, memory)")
+            raise CoverageError(f"{kernel.name} writes nothing", remedy=WRITE_SOMETHING)
         memories = list(dict.fromkeys(op.memory for op in writes))
         covers = {memory: Cover(kernel, [op for op in writes if op.memory == memory]) for memory in memories}
         run = WholeRun(kernel, symbols, stores, watched)

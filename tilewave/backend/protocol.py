@@ -173,6 +173,8 @@ class Backend(Protocol):
     """For people: `the CPU`."""
     device: str | None
     """The kind of device that arrays lie on, as DLPack has it; None: it is for none, and takes the CPU's."""
+    also_called: tuple[str, ...] = ()
+    """What people write who mean one of its vendor's targets."""
     has_lanes: bool = False
     """Its kernels can be interpreted lane by lane."""
     is_emulated: bool = False
@@ -199,6 +201,10 @@ class Backend(Protocol):
     def device_count(self) -> int:
         """How many devices of its kind are here; the machine's own memory is no device."""
         return 0
+
+    def driver(self) -> str:
+        """For people: the driver that runs its code, or why there is none; nothing where no driver is needed."""
+        return ""
 
     def runs_on(self, number: int) -> bool:
         """Whether its code runs on that device of its kind."""

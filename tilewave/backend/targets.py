@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import cache
@@ -13,6 +14,7 @@ from tilewave.backend.interpreter.backend import InterpreterBackend
 from tilewave.backend.nvidia.backend import NvidiaBackend
 from tilewave.backend.protocol import Backend
 from tilewave.errors import TargetError, here
+from tilewave.machine.cards import MACHINES
 from tilewave.machine.chips import CHIPS, Chip
 
 VENDORS: dict[str, Callable[[str, Chip], Backend]] = {"amd": AmdBackend, "nvidia": NvidiaBackend}
@@ -27,6 +29,9 @@ TARGETS: dict[str, Backend] = {
 }
 """By the name that authors write; in the order in which they are listed, and looked through."""
 
+CHIP = re.compile(r"(gfx|sm_?)[0-9]+[a-z]?")
+"""How vendors call their chips."""
+
 DEFAULT_TARGET = "cpu"
 """Where nothing is said: every machine has one."""
 
@@ -34,12 +39,22 @@ DEFAULT_TARGET = "cpu"
 def target_named(name: str) -> Backend:
     """The target of that name, or an error with those that there are."""
     if name not in TARGETS:
-        near = get_close_matches(name, TARGETS, 1, 0.3)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        raise TargetError(
-            f"no target is called {name!r}", loc=here(), remedy=f"{guess}The targets are {', '.join(TARGETS)}."
-        )
+        what, guess = _meant(name)
+        raise TargetError(what, loc=here(), remedy=f"{guess}The targets are {', '.join(TARGETS)}.")
     return TARGETS[name]
+
+
+def _meant(name: str) -> tuple[str, str]:
+    """What to say of a name that is no target's, and what to write instead: cards, vendors and systems are known."""
+    word = name.strip().lower()
+    cards = {card.lower(): machine.target for card, machine in MACHINES.items()}
+    named = next((t.name for t in TARGETS.values() if word in (t.device, *t.also_called)), cards.get(word))
+    if named:
+        return f"{name!r} is no target, but one is for it", f"write target={named!r}. "
+    near = get_close_matches(word, TARGETS, 1, 0.85 if CHIP.fullmatch(word) else 0.6)
+    if not near and CHIP.fullmatch(word):
+        return f"there is no target for the chip {name!r}", ""
+    return f"no target is called {name!r}", f"did you mean {near[0]!r}? " if near else ""
 
 
 def target_here() -> str:

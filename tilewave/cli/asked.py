@@ -29,8 +29,8 @@ def known_dtype(option: str, text: str, known: tuple[DType, ...]) -> DType:
     for dtype in known:
         if dtype.name == text:
             return dtype
-    remedy = f"here it is one of {', '.join(map(str, known))}"
-    raise TilewaveError(text_error(f"{option}: `{text}` cannot stand here", text, 0, len(text), remedy))
+    remedy = f"it is one of {', '.join(map(str, known))}"
+    raise TilewaveError(text_error(f"{option} takes no `{text}`", text, 0, len(text), remedy))
 
 
 def given(context: typer.Context, *names: str) -> list[str]:

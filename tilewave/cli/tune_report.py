@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.box import SQUARE
 from rich.console import Console
-from rich.table import Table
 
 from tilewave.tune.choose import TileChoice, illegal_text, seconds_text
 from tilewave.tune.search import PointTime, Tried, Tuned
+from tilewave.view.tables import names, numbers, print_table
 from tilewave.view.tuning_page import TunedPage
 from tilewave.view.tuning_plot import TuningPoint
 
@@ -28,22 +28,20 @@ def print_tuned(what: str, tuned: Tuned) -> None:
     for line in (*tuned.reasons, *([record.notes] if record.notes else ())):
         console.print(f"  {line}", markup=False, soft_wrap=True)
     if tuned.tried:
-        console.print(_table(tuned))
+        _print_tried(console, tuned)
     for one in (one for one in tuned.tried if one.time.seconds is None):
         console.print(f"{one.text} has no time: {one.time.why}", markup=False, soft_wrap=True)
 
 
-def _table(tuned: Tuned) -> Table:
-    table = Table("Point", box=SQUARE)
-    for title in ("Time", "±", "Predicted"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _print_tried(console: Console, tuned: Tuned) -> None:
     timed = [(one, one.time.seconds) for one in tuned.tried if one.time.seconds is not None]
+    rows = []
     for one, seconds in timed[:SHOWN]:
         times = seconds, one.time.spread, one.choice.prediction.seconds
-        table.add_row(one.text, *map(seconds_text, times))
+        rows.append((one.text, *map(seconds_text, times)))
     if len(timed) > SHOWN:
-        table.add_row(f"{len(timed) - SHOWN} more", "", "", "")
-    return table
+        rows.append((f"{len(timed) - SHOWN} more", "", "", ""))
+    print_table(console, (*names("Point"), *numbers("Time", "±", "Predicted")), rows, box=SQUARE)
 
 
 def page_of(what: str, tuned: Tuned) -> TunedPage:

@@ -49,7 +49,9 @@ def read_assembly(text: str, chip: str | None = None) -> MachineCode:
     found = TARGET.search(text)
     name = chip or (found[1] if found else None)
     if name is None:
-        raise UnsupportedCode("the assembly does not say which chip it is for", remedy=f'pass chip="{CHIP_NAMES[0]}"')
+        named = f'.amdgcn_target "amdgcn-amd-amdhsa--{CHIP_NAMES[0]}"'
+        remedy = f'begin it with {named}, or pass chip="{CHIP_NAMES[0]}" to Emulator.from_assembly'
+        raise UnsupportedCode("the assembly does not say which chip it is for", remedy=remedy)
     if found and found[1] != name:
         raise UnsupportedCode(f"the assembly is for {found[1]}, not for {name}", remedy=f'pass chip="{found[1]}"')
     reader = _Reader()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from tilewave.errors import ConstraintError, Loc, here
+from tilewave.errors import ConstraintError, Loc, SymbolError, here
 from tilewave.lang.symbols import CONDITIONS, Combined, Expression, Symbol, expression
 from tilewave.mapping import Mapping as TileMapping
 from tilewave.mapping import MappingError, as_mapping
@@ -67,6 +67,8 @@ class MMAType(Enum):
 
 @dataclass(frozen=True)
 class Constraint:
+    """What all constraints are: how a kernel is cut, or a wish of its author's, with the line that it stands on."""
+
     loc: Loc = field(default_factory=here, compare=False, repr=False, kw_only=True)
 
     def symbols(self) -> Iterator[Symbol]:
@@ -85,7 +87,13 @@ def _as_expression(constraint: Constraint, *names: str) -> None:
             remedy="write sym.M, with its size in subs",
         )
     for name in names:
-        object.__setattr__(constraint, name, expression(getattr(constraint, name)))
+        given = getattr(constraint, name)
+        try:
+            object.__setattr__(constraint, name, expression(given))
+        except SymbolError as error:
+            of = f" of {dim}" if dim is not None else ""
+            what = f"{type(constraint).__name__}: {name}{of} is {given!r}, no whole number and no expression of symbols"
+            raise ConstraintError(what, loc=constraint.loc, remedy=error.remedy) from None
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,11 @@ def resolve(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Sym
     }
     for c in _all(constraints, TilingConstraint):
         if c.dim in shares:
-            raise ConstraintError(f"{c.dim} is both cut over the grid and walked by iterate", loc=c.loc)
+            raise ConstraintError(
+                f"{c.dim} is both cut over the grid and walked by iterate",
+                loc=c.loc,
+                remedy=f"keep one of them; it is cut over the grid at {shares[c.dim].loc}",
+            )
     launch = _one(constraints, GridConstraint)
     hardware = _one(constraints, HardwareConstraint) or HardwareConstraint(loc=NOWHERE)
     driven = frozenset(c.dim for c in _all(constraints, TilingConstraint) if c.tile is None)
@@ -354,6 +358,9 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
         _check_axis(c, MOST_AXES)
         if c.workgroup_dim in taken:
             other = taken[c.workgroup_dim]
+            if other.dim == c.dim:
+                what = f"{c.dim} is cut twice over dimension {c.workgroup_dim} of the grid"
+                raise ConstraintError(what, loc=c.loc, remedy=f"the first is at {other.loc}; leave one of them out")
             raise ConstraintError(
                 f"grid dimension {c.workgroup_dim} is constrained twice: by {other.dim} and by {c.dim}",
                 loc=c.loc,
@@ -361,7 +368,9 @@ def _shares(constraints: list[WorkgroupConstraint], subs: Subs) -> tuple[dict[Sy
             )
         if c.dim in shares:
             raise ConstraintError(
-                f"{c.dim} is cut twice over the grid", loc=c.loc, remedy=f"the first is at {shares[c.dim].loc}"
+                f"{c.dim} is cut twice over the grid",
+                loc=c.loc,
+                remedy=f"the first is at {shares[c.dim].loc}; leave one of them out",
             )
         taken[c.workgroup_dim] = c
         length, tile = size(c.dim, subs, c.loc, least=1), positive(c.tile, subs, c.loc, "tile")
@@ -414,6 +423,7 @@ def _order(constraints: Sequence[Constraint], subs: Subs, dynamic: Sequence[Symb
 
 
 def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Symbol]) -> None:
+    missing = [s for s in dict.fromkeys(order.symbols()) if s not in known and s not in LANES]
     for s in order.symbols():
         if s in LANES:
             raise SymbolError(
@@ -422,7 +432,13 @@ def _check_symbols(order: WorkgroupMapping | ReorderingConstraint, known: set[Sy
                 remedy="write it with WORKGROUP_0, WORKGROUP_1, WORKGROUP_2 and sizes",
             )
         if s not in known:
-            raise no_value(s, otherwise=f"or leave it open until the call: dynamic_symbols=[{s}]").at(order.loc)
+            left_open = ", ".join(map(str, missing))
+            otherwise = f"or leave {_it(missing)} open until the call: dynamic_symbols=[{left_open}]"
+            raise no_value(*missing, otherwise=otherwise).at(order.loc)
+
+
+def _it(symbols: Sequence[Symbol]) -> str:
+    return "it" if len(symbols) == 1 else "them"
 
 
 def _waves(

@@ -71,9 +71,10 @@ class IndexMapping:
         dim_of: dict[Expression, Symbol] = {}
         for dim, e in side.items():
             if not isinstance(e, Iterator):
+                mine = min(map(str, iterators_in(e)), default="iterator(0)")
                 self._refuse(
                     f"the mapping's {name} name the tile's dims, each by one iterator; {dim} is {e}",
-                    f"write {name}={{{dim}: IndexMapping.iterator(0), …}} and shift the other side",
+                    f"write {name}={{{dim}: IndexMapping.{mine}, …}} and shift the other side",
                 )
             if e in dim_of:
                 self._refuse(
@@ -82,8 +83,9 @@ class IndexMapping:
                 )
             dim_of[e] = dim
         if lost := sorted(str(s) for e in other.values() for s in iterators_in(e) if s not in dim_of):
+            dim = next((d for d, e in other.items() if lost[0] in map(str, iterators_in(e))), "K")
             self._refuse(
-                f"{lost[0]} runs over no dim of the tile", f"name its dim: {name}={{…, K: IndexMapping.{lost[0]}}}"
+                f"{lost[0]} runs over no dim of the tile", f"name its dim: {name}={{…, {dim}: IndexMapping.{lost[0]}}}"
             )
         return tuple(side)
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here
+from tilewave.errors import ConstraintError, Loc, SymbolError, TraceError, here, raised_at
 from tilewave.forks import IMPORTING
 from tilewave.ir import ops as ir
 from tilewave.ir.build import Number
@@ -19,9 +19,16 @@ from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed
-from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
+from tilewave.lang.constraints import (
+    COORDINATES,
+    HARDWARE,
+    Constraint,
+    ReorderingConstraint,
+    WorkgroupMapping,
+)
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
-from tilewave.lang.symbols import Symbol, expression, no_value
+from tilewave.lang.pythons_own import misused
+from tilewave.lang.symbols import Expression, Symbol, expression, no_value
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, AddressSpace, MemoryArgument, MemoryType, ScalarArgument
 from tilewave.trace import ANYWHERE, NO_WORK, DimensionWindow, TileRoom, TileWork, Trace, tracing
 
@@ -57,6 +64,12 @@ class WaveKernel:
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """The `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return _calling().compile_kernel(self, target, subs or {}, options)
+
+    def ordered(self, mapping: object) -> WaveKernel:
+        """The same kernel with another order of tiles than its own."""
+        others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
+        order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
+        return replace(self, constraints=(*others, order), kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols of its constraints and annotations, in order."""
@@ -208,6 +221,11 @@ def _run(trace: Trace, kernel: WaveKernel, given: Sequence[Argument]) -> None:
     trace.locate = here
     try:
         kernel.function(*arguments)
+    except TypeError as error:
+        what, remedy = misused(error)
+        if not what:
+            raise
+        raise TraceError(what, loc=raised_at(error), remedy=remedy) from None
     finally:
         trace.locate = lambda: kernel.loc
 
@@ -291,7 +309,7 @@ def _argument(
     loc = kernel.loc if kind.loc.file.startswith("<") else kind.loc
     space = kind.space if isinstance(kind.space, AddressSpace) else subs.get(kind.space)
     if space is None:
-        raise no_value(kind.space, "SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # no space: a symbol
+        raise no_value(kind.space, example="SHARED_ADDRESS_SPACE").at(loc)  # type: ignore[arg-type]  # a symbol
     if not isinstance(space, AddressSpace):
         raise SymbolError(
             f"{name}: the address space is missing; {kind.space} is a size",
@@ -312,7 +330,15 @@ def given_subs(subs: Mapping[Any, Any]) -> dict[Symbol, Any]:
     for key in subs:
         if not isinstance(key, Symbol):
             raise SymbolError(f"subs: {key!r} is no symbol", loc=here(), remedy=f"write subs={{sym.{key}: …}}")
-    return {key: value if isinstance(value, AddressSpace) else expression(value) for key, value in subs.items()}
+    return {key: value if isinstance(value, AddressSpace) else _size_of(key, value) for key, value in subs.items()}
+
+
+def _size_of(key: Symbol, value: Any) -> Expression:
+    try:
+        return expression(value)
+    except SymbolError as error:
+        what = f"subs: {key} is {value!r}, no whole number and no expression of symbols"
+        raise SymbolError(what, loc=here(), remedy=error.remedy) from None
 
 
 def check_subs(subs: Mapping[Any, Any], left_open: Mapping[Symbol, Number] | None = None) -> dict[Symbol, Any]:
@@ -341,7 +367,8 @@ def _find_value(key: Symbol, given: Mapping[Symbol, Any], known: dict[Symbol, An
         numbers = {s: v for s, v in known.items() if isinstance(v, (int, Number))}
         value = value.evaluate(known if isinstance(value, Symbol) else numbers)
         if isinstance(value, int) and value < 0:
-            raise SymbolError(f"subs: {key} is {value}; symbols are not negative", loc=here())
+            remedy = f"write subs={{{key}: {-value}, …}}, or 0"
+            raise SymbolError(f"subs: {key} is {value}; symbols are not negative", loc=here(), remedy=remedy)
     known[key] = value
 
 

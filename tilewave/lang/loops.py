@@ -32,11 +32,7 @@ def iterate(
     if axis in trace.driven:
         return lambda body: _While(trace, axis, init_args, start, condition, body).run()
     if axis not in trace.walks:
-        raise DimensionError(
-            f"iterate: no constraint tiles {axis}",
-            loc=here(),
-            remedy=f"add TilingConstraint({axis}, BLOCK_{axis}), or TilingConstraint({axis}) for a while loop",
-        )
+        raise _not_walked(trace, axis)
     if condition is not None:
         raise DimensionError(
             f"iterate: {axis} is tiled, so its steps are counted",
@@ -47,6 +43,19 @@ def iterate(
     for name, end in (("start", start), ("stop", stop)):
         want_number("iterate", end, f"{name} is one number for the workgroup, such as first_index(M) + BLOCK_M")
     return lambda body: _Walk(trace, axis, init_args, body, start, stop).run()
+
+
+def _not_walked(trace: Trace, axis: Symbol) -> TilewaveError:
+    if axis in trace.windows:
+        remedy = (
+            f"leave the loop out, or cut it by TilingConstraint({axis}, BLOCK_{axis}) in place of WorkgroupConstraint"
+        )
+        what = f"iterate: {axis} is cut over the grid, and a workgroup has one tile of it"
+        return DimensionError(what, loc=here(), remedy=remedy)
+    remedy = f"add TilingConstraint({axis}, BLOCK_{axis}), or TilingConstraint({axis}) for a while loop"
+    if not isinstance(axis, Symbol):
+        remedy = f"give it a symbol of its own, L say, with subs={{L: {axis}}}, and add TilingConstraint(L, BLOCK_L)"
+    return DimensionError(f"iterate: no constraint tiles {axis}", loc=here(), remedy=remedy)
 
 
 class Carrying:
@@ -69,13 +78,15 @@ class Carrying:
         try:
             signature(self.body).bind(*self.init)
         except TypeError:
-            count = len(signature(self.body).parameters)
+            takes = list(signature(self.body).parameters)
             names = ", ".join(f"value_{i}" if i else "value" for i in range(len(self.init)))
-            raise TraceError(
-                f"{name} takes {count} parameters, but init_args has length {len(self.init)}",
-                loc=here(),
-                remedy=f"write def {name}({names}), with one parameter for each of init_args",
-            ) from None
+            remedy = f"write def {name}({names}), with one parameter for each of init_args"
+            if not self.init:
+                begun = f"what {' and '.join(takes)} {'begins' if len(takes) == 1 else 'begin'} with"
+                remedy = f"write init_args=[…], {begun}, such as Register[M, N, f32](0.0)"
+            counted = f"{len(takes)} parameter{'s' * (len(takes) != 1)}"
+            what = f"{name} takes {counted}, but init_args has length {len(self.init)}"
+            raise TraceError(what, loc=here(), remedy=remedy) from None
 
     def trace_body(self) -> list[Value]:
         """Run the author's function on what it carries; the values it returns."""

@@ -23,15 +23,17 @@ from tilewave.lang.index_mapping import IndexMapping, Iterator, iterators_in, ma
 from tilewave.lang.reductions import inside_of
 from tilewave.lang.symbols import Expression, Symbol, Whole
 from tilewave.lang.tags import taggable
-from tilewave.lang.types import MemoryArgument, want_room, window_of
+from tilewave.lang.types import MemoryArgument, want_dtype, want_room, window_of
 from tilewave.lang.values import (
     Traced,
     beside,
     describe,
+    extents_of,
     in_order,
     index_of,
     literal,
     one_shape,
+    repeated,
     scalar_of,
     spread,
     together,
@@ -92,11 +94,15 @@ def write(
 ) -> None:
     """Store a tile where it belongs in `memory`; nothing is stored over the edge."""
     trace = current("write")
+    if isinstance(tile, MemoryArgument) and isinstance(memory, Traced):
+        what = f"write takes the tile first, then the memory, and `{tile.name}` is a memory"
+        raise TraceError(what, loc=here(), remedy=f"write write(tile, {tile.name})")
     _want_tile("write", tile)
     _want_memory("write", memory)
     per_lane = _count(trace, "write", elements_per_thread)
     mapping = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
+    tile = _with_single_dims(trace, tile, memory, tile_dims)
     _check_write(trace, tile, memory, tile_dims)
     trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), tile.dtype, True, trace.walked))
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
@@ -107,6 +113,15 @@ def write(
         trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
+
+
+def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> Traced:
+    """The tile with the dims that it lacks, where the memory takes one element along each."""
+    extents = {d: _window(trace, d, f"write: {memory}").extent for d in tile_dims}
+    missing = [d for d in tile_dims if d not in tile.dims]
+    if not missing or any(d not in extents for d in tile.dims) or any(extents[d] > 1 for d in missing):
+        return tile
+    return repeated(trace, tile, {**dict.fromkeys(missing, 1), **extents_of(tile)})
 
 
 def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:
@@ -226,7 +241,9 @@ def _window(trace: Trace, dim: Any, what: str) -> DimensionWindow:
 def _want_memory(op: str, x: object) -> None:
     if not isinstance(x, MemoryArgument):
         found = describe(x) if isinstance(x, Traced) else repr(x)
-        raise TraceError(f"{op} needs one of the kernel's memories, not {found}", loc=here())
+        read_already = op == "read" and isinstance(x, Traced)
+        remedy = "it is a tile already: leave read out" if read_already else "name a parameter that is a Memory[…]"
+        raise TraceError(f"{op} needs one of the kernel's memories, not {found}", loc=here(), remedy=remedy)
 
 
 BY_DATA = (
@@ -276,20 +293,26 @@ def _count(trace: Trace, op: str, given: Any) -> int:
 
 
 def _want_tile(op: str, x: object) -> None:
+    if isinstance(x, MemoryArgument):
+        raise TraceError(f"{op} needs a tile, and `{x.name}` is a memory", loc=here(), remedy=f"write {x.read_as}")
     if not isinstance(x, Traced) or not x.dims:
         found = describe(x) if isinstance(x, Traced) else "nothing" if x is None else repr(x)
-        raise TraceError(f"{op} needs a tile, not {found}", loc=here())
+        remedy = "a tile is read(memory), Register[M, N, f32](0.0), or what is computed from them"
+        raise TraceError(f"{op} needs a tile, not {found}", loc=here(), remedy=remedy)
 
 
 # -- matrix products ------------------------------------------------------------------------------------------------
 
 
 @taggable
-def mma(a: Traced, b: Traced, acc: Traced, mma_type: MMAType | None = None) -> Traced:
+def mma(a: Traced, b: Traced, acc: Traced | None = None, mma_type: MMAType | None = None) -> Traced:
     """acc + a · bᵀ over the dimension that a and b share and acc has not; `mma_type` wishes for an instruction."""
     trace = current("mma")
     if mma_type is not None and not isinstance(mma_type, MMAType):
         raise ConstraintError(f"mma: mma_type is {mma_type!r}, no MMAType", loc=here(), remedy=NAME_INSTRUCTION)
+    if acc is None:
+        remedy = "write mma(a, b, acc); without sums to go on with, acc is Register[M, N, f32](0.0)"
+        raise TraceError("mma adds products to sums, and none are given", loc=here(), remedy=remedy)
     for x in (a, b, acc):
         _want_tile("mma", x)
     _check_product(trace, a, b, acc)
@@ -323,12 +346,29 @@ def _check_product(trace: Trace, a: Traced, b: Traced, acc: Traced) -> None:
     if not fits or not _extents_agree(a, b, acc):
         first = f"mma: a is {_plain(a)} and b is {_plain(b)}, but the accumulator is {_plain(acc)}"
         raise ShapeError(first, loc=here(), remedy=_product_remedy(trace, a, b, acc, shared))
-    if not _dtypes_multiply(a.dtype, b.dtype, acc.dtype):
+    _check_dtypes(a.dtype, b.dtype, acc.dtype)
+
+
+def _check_dtypes(a: DType, b: DType, acc: DType) -> None:
+    if a != b and not (a in FLOAT8 and b in FLOAT8):
+        wide = a if a.bits >= b.bits else b
+        remedy = f"write cast(x, {wide}) for one of them"
+        raise DTypeError(f"mma multiplies operands of one dtype, not {a} and {b}", loc=here(), remedy=remedy)
+    sums = SUMS.get(a, (F32, F64) if a.is_float else ())
+    if not sums:
+        remedy = "cast its operands: floats, or i8 for whole numbers"
+        raise DTypeError(f"mma does not multiply {a}", loc=here(), remedy=remedy)
+    if acc not in sums:
+        zero = "0.0" if sums[0].is_float else "0"
         raise DTypeError(
-            f"mma: {a.dtype} times {b.dtype} does not add up in {acc.dtype}",
+            f"mma adds products of {a} up in {' or '.join(map(str, sums))}, not in {acc}",
             loc=here(),
-            remedy="floats of one kind accumulate in f32 (or f64), i8 in i32; cast the result afterwards",
+            remedy=f"begin with Register[M, N, {sums[0]}]({zero}), and cast the result afterwards",
         )
+
+
+SUMS: dict[DType, tuple[DType, ...]] = {F64: (F64,), I8: (I32,)}
+"""What products are added up in, where it is not f32 or f64."""
 
 
 def _extents_agree(*tiles: Traced) -> bool:
@@ -351,14 +391,12 @@ def _product_remedy(trace: Trace, a: Traced, b: Traced, acc: Traced, shared: lis
         return f"a and b must share exactly one dim that the accumulator has not, to sum over; {made}".rstrip("; ")
     rows, cols = acc.dims[-2:]
     depth = shared[0]
+    for batch in acc.dims[:-2]:
+        for name, x, side in (("a", a, rows), ("b", b, cols)):
+            if batch not in x.dims:
+                wanted = ", ".join(map(str, (*acc.dims[:-2], side, depth)))
+                return f"{name} has no {batch}: write broadcast({name}, target_shape=[{wanted}]); {made}".rstrip("; ")
     return f"a needs the dims [{rows}, {depth}] and b [{cols}, {depth}], in any order; {made}".rstrip("; ")
-
-
-def _dtypes_multiply(a: DType, b: DType, acc: DType) -> bool:
-    if a.is_int or b.is_int:
-        return a == b == I8 and acc == I32
-    same = a == b or (a in FLOAT8 and b in FLOAT8)
-    return same and (acc == F64 if a == F64 else acc in (F32, F64))
 
 
 # -- numbers --------------------------------------------------------------------------------------------------------
@@ -439,11 +477,13 @@ def select(condition: Any, a: Any, b: Any) -> Traced:
 
 @taggable
 def minimum(a: Any, b: Any) -> Traced:
+    """The smaller of both, element by element; NaN where one of them is."""
     return _binary(ir.Min, a, b)
 
 
 @taggable
 def maximum(a: Any, b: Any) -> Traced:
+    """The larger of both, element by element; NaN where one of them is."""
     return _binary(ir.Max, a, b)
 
 
@@ -479,6 +519,7 @@ def fma(a: Any, b: Any, c: Any) -> Traced:
 @taggable
 def cast(x: Traced, dtype: DType) -> Traced:
     """x in another dtype: floats rounded to nearest even, floats to integers towards zero."""
+    want_dtype(dtype)
     if not isinstance(x, Traced):
         return scalar(x, dtype)
     value = x.builder.cast(x.value, dtype)

@@ -5,7 +5,7 @@ Elements past the end of a dim never count, whatever was computed from them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilewave.errors import DimensionError, DTypeError, ShapeError, TraceError, here
@@ -33,44 +33,63 @@ class Reducible(Number):
 
         def make(self, value: Value) -> Any: ...
 
-    def sum(self, dim: Any = None, acc: Any = None) -> Traced:
+    def sum(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
         """All elements along `dim` added, or along several dims, or all; `acc` comes first where one is given.
 
         f16, bf16 and f8 are added in f32, i8 and bool in i32.
         """
+        _refuse_others(self, "sum", others)
         return _with_acc("sum", reduce(self, "sum", dim), acc)
 
-    def prod(self, dim: Any = None, acc: Any = None) -> Traced:
+    def prod(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
         """All elements along `dim` multiplied, in the dtypes of `sum`."""
+        _refuse_others(self, "prod", others)
         return _with_acc("prod", reduce(self, "prod", dim), acc)
 
-    def max(self, dim: Any = None, acc: Any = None) -> Traced:
+    def max(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
         """The largest element along `dim`; NaN where there is one."""
+        _refuse_others(self, "max", others)
         return _with_acc("max", reduce(self, "max", dim), acc)
 
-    def min(self, dim: Any = None, acc: Any = None) -> Traced:
+    def min(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
         """The smallest element along `dim`; NaN where there is one."""
+        _refuse_others(self, "min", others)
         return _with_acc("min", reduce(self, "min", dim), acc)
 
-    def any(self, dim: Any = None, acc: Any = None) -> Traced:
+    def any(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
         """Whether some element along `dim` is not 0."""
+        _refuse_others(self, "any", others)
         return _with_acc("any", reduce(self, "any", dim), acc)
 
-    def all(self, dim: Any = None, acc: Any = None) -> Traced:
+    def all(self, dim: Any = None, acc: Any = None, **others: Any) -> Traced:
         """Whether all elements along `dim` are not 0."""
+        _refuse_others(self, "all", others)
         return _with_acc("all", reduce(self, "all", dim), acc)
 
-    def argmax(self, dim: Any = None) -> Traced:
+    def argmax(self, dim: Any = None, **others: Any) -> Traced:
         """Where along `dim` the largest element is, as an i32: the first of several, or the first NaN."""
+        _refuse_others(self, "argmax", others)
         return _first_where_found(self, "max", dim)
 
-    def argmin(self, dim: Any = None) -> Traced:
+    def argmin(self, dim: Any = None, **others: Any) -> Traced:
         """Where along `dim` the smallest element is, as an i32: the first of several, or the first NaN."""
+        _refuse_others(self, "argmin", others)
         return _first_where_found(self, "min", dim)
 
-    def cumsum(self, dim: Any = None) -> Traced:
+    def cumsum(self, dim: Any = None, **others: Any) -> Traced:
         """For each element the sum of those along `dim` up to it, in the dtypes of `sum`."""
+        _refuse_others(self, "cumsum", others)
         return _running_sum(self, dim)
+
+
+def _refuse_others(x: Reducible, how: str, others: Mapping[str, Any]) -> None:
+    """Refuse what numpy and torch call it: `axis`, `keepdims`, …"""
+    for name in others:
+        raise DimensionError(
+            f"{how} has no {name}: it goes along a dim, by its name",
+            loc=here(),
+            remedy=f"write x.{how}(dim={x.dims[-1] if x.dims else 'N'}); where its result meets a tile, it is repeated",
+        )
 
 
 def reduce(x: Any, how: str, dim: Any) -> Traced:

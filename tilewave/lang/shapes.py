@@ -58,7 +58,8 @@ def apply_expr(value: Traced | Sequence[Traced], expr: Callable[..., Any]) -> Tr
         return _formula(trace, values, expr)
     found = expr(*values)
     if not isinstance(found, Traced):
-        raise DTypeError(f"apply_expr: the function gives {found!r}, no tile", loc=here())
+        remedy = "let it compute with what it is given: lambda x: x * 4"
+        raise DTypeError(f"apply_expr: the function gives {found!r}, no tile", loc=here(), remedy=remedy)
     return found
 
 
@@ -78,4 +79,5 @@ def _formula(trace: Trace, values: Sequence[Traced], expr: Callable[..., Any]) -
 
 def _want_traced(op: str, x: object) -> None:
     if not isinstance(x, Traced):
-        raise TraceError(f"{op} needs a tile or a number of the kernel, not {x!r}", loc=here())
+        what = f"{op} needs a tile or a number of the kernel, not {x!r}"
+        raise TraceError(what, loc=here(), remedy="give it a tile, such as read(a)")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewave.errors import DTypeError, ShapeError, TraceError, here
+from tilewave.errors import ShapeError, TraceError, here
 from tilewave.ir import ops as ir
 from tilewave.ir.types import DType
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.geometry import positive
 from tilewave.lang.symbols import expression
-from tilewave.lang.types import AddressSpace, MemoryArgument
+from tilewave.lang.types import AddressSpace, MemoryArgument, want_dtype
 from tilewave.trace import DimensionWindow, assigned_name, current
 
 
@@ -55,8 +55,7 @@ def allocate(
             loc=here(),
             remedy="write allocate((M, K), (BLOCK_M, BLOCK_K), f16): a length for each dim",
         )
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"allocate: {dtype!r} is no dtype", loc=here(), remedy="write f16, bf16, f32, i8, …")
+    want_dtype(dtype)
     space = trace.symbols.get(address_space, address_space)
     if space is not AddressSpace.SHARED:
         raise TraceError(

@@ -155,11 +155,13 @@ def is_small_power(power: object) -> TypeGuard[SupportsIndex]:
     return isinstance(power, Integral) and 1 <= int(power) <= LARGEST_POWER
 
 
-def no_value(symbol: Symbol, example: str = "…", otherwise: str = "") -> SymbolError:
-    remedy = f"give it one: WaveCompileOptions(subs={{{symbol}: {example}, …}})"
-    return SymbolError(
-        f"{symbol} has no value", loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=symbol.name
-    )
+def no_value(*symbols: Symbol, example: str = "…", otherwise: str = "") -> SymbolError:
+    """The error of symbols that nobody gave a value: all of them at once."""
+    one, names = len(symbols) == 1, [str(s) for s in symbols]
+    what = f"{names[0]} has no value" if one else f"{', '.join(names[:-1])} and {names[-1]} have no values"
+    given = ", ".join(f"{name}: {example}" for name in names)
+    remedy = f"give {'it one' if one else 'them some'}: WaveCompileOptions(subs={{{given}, …}})"
+    return SymbolError(what, loc=here(), remedy=f"{remedy}\n{otherwise}".rstrip(), missing=names[0])
 
 
 @dataclass(frozen=True)
@@ -254,10 +256,12 @@ def floor(x: object) -> Expression:
 
 
 def Min(first: object, *rest: object) -> Expression:
+    """The smallest of some expressions of symbols."""
     return _fold("Min", first, *rest)
 
 
 def Max(first: object, *rest: object) -> Expression:
+    """The largest of some expressions of symbols."""
     return _fold("Max", first, *rest)
 
 
@@ -267,6 +271,7 @@ def Eq(a: object, b: object) -> Expression:
 
 
 def Ne(a: object, b: object) -> Expression:
+    """The condition that a is not b; `!=` itself compares expressions."""
     return _combine("!=", a, b)
 
 
@@ -293,9 +298,16 @@ def replaced(x: Expression, by: Mapping[Symbol, Expression]) -> Expression:
 
 
 def _refuse(x: object) -> NoReturn:
-    raise SymbolError(
-        f"{x!r} is no index expression", loc=here(), remedy="write whole numbers, symbols and + - * / // %"
-    )
+    raise SymbolError(f"{x!r} is no index expression", loc=here(), remedy=whole_in_place_of(x))
+
+
+def whole_in_place_of(x: object) -> str:
+    """What to write where a size, a tile or a place is due, and something else was given."""
+    if isinstance(x, float) and x == x and abs(x) < 2**53:
+        return f"write a whole number, such as {int(x)}"
+    if isinstance(x, str) and x.isidentifier():
+        return f"write sym.{x}, with its value in subs"
+    return "write whole numbers, symbols and + - * / // %"
 
 
 def _combine(how: str, a: object, b: object) -> Expression:
@@ -359,8 +371,10 @@ class _Evaluation:
     def __init__(self, values: Mapping[Symbol, Index]) -> None:
         self.values = values
         self.done: dict[int, Index | Ratio] = {}
+        self.asked: Expression = Whole(0)
 
     def whole(self, x: Expression) -> Index:
+        self.asked = x
         value = self.value(x)
         if not isinstance(value, Ratio):
             return value
@@ -381,7 +395,7 @@ class _Evaluation:
                 return value
             case Symbol():
                 if x not in self.values:
-                    raise no_value(x)
+                    raise no_value(*(s for s in dict.fromkeys(self.asked.symbols()) if s not in self.values))
                 return self.values[x]
             case Rounded(how, inner):
                 ratio = self.value(inner)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from tilewave.errors import NOWHERE, DimensionError, DTypeError, Loc, TraceError, here
 from tilewave.ir.core import Value
-from tilewave.ir.types import DType, Tile
+from tilewave.ir.types import DTYPES, INTERNAL, DType, Tile
 from tilewave.ir.types import dims as extents
 from tilewave.lang.symbols import Expression, Symbol, expression
 from tilewave.lang.tags import taggable
@@ -65,7 +65,7 @@ class RegisterType:
 @taggable
 def register(shape: Sequence[Any], dtype: DType, value: float) -> Traced:
     """A tile that holds a number everywhere: `Register[M, N, f32](0.0)` as Wave's `register((M, N), f32, 0.0)`."""
-    return RegisterType(tuple(expression(d) for d in shape), _dtype(dtype))(value)
+    return RegisterType(tuple(expression(d) for d in shape), want_dtype(dtype))(value)
 
 
 @dataclass(frozen=True)
@@ -106,26 +106,38 @@ class SymbolBind:
         )
 
 
-class Memory:
-    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may stand behind the dtype."""
+class _OfMemories(type):
+    """What is indexed is the class: a type checker reads that here, and not in `__class_getitem__`."""
 
-    def __class_getitem__(cls, parts: Any) -> MemoryType:
+    def __getitem__(cls, parts: Any) -> MemoryType:
         layout = None
         if isinstance(parts, tuple) and isinstance(parts[-1], MemoryLayout):
             *said, layout = parts
             parts = tuple(said)
         *dims, space, dtype = parts if isinstance(parts, tuple) and len(parts) >= 3 else _too_few("Memory", parts)
+        if isinstance(dtype, AddressSpace):
+            want_dtype(dtype, f"Memory[{', '.join(map(str, parts))}, f16]")
         if not isinstance(space, (AddressSpace, Symbol)):
             _wrong(f"Memory[…, {space!r}, {dtype}] names no address space")
-        return MemoryType(tuple(expression(d) for d in dims), space, _dtype(dtype), here(), layout)
+        return MemoryType(tuple(expression(d) for d in dims), space, want_dtype(dtype), here(), layout)
 
 
-class Register:
-    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
+class Memory(metaclass=_OfMemories):
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may stand behind the dtype."""
 
-    def __class_getitem__(cls, parts: Any) -> RegisterType:
+
+class _OfRegisters(type):
+    """As above."""
+
+    def __getitem__(cls, parts: Any) -> RegisterType:
         *dims, dtype = parts if isinstance(parts, tuple) and len(parts) >= 2 else _too_few("Register", parts)
-        return RegisterType(tuple(expression(d) for d in dims), _dtype(dtype))
+        if isinstance(dtype, Symbol):
+            want_dtype(dtype, f"Register[{', '.join(map(str, parts))}, f32]")
+        return RegisterType(tuple(expression(d) for d in dims), want_dtype(dtype))
+
+
+class Register(metaclass=_OfRegisters):
+    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
 
 
 def _too_few(what: str, parts: Any) -> Any:
@@ -137,10 +149,27 @@ def _wrong(what: str) -> None:
     raise DTypeError(what, loc=here(), remedy="write Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]")
 
 
-def _dtype(x: Any) -> DType:
-    if not isinstance(x, DType):
-        raise DTypeError(f"{x!r} is no dtype", loc=here(), remedy="write f16, bf16, f32, i8, …")
-    return x
+def want_dtype(x: Any, example: str = "") -> DType:
+    """A dtype of ours; others' names for it are answered with ours."""
+    if isinstance(x, DType):
+        return x
+    if isinstance(x, (AddressSpace, Symbol)) and example:
+        raise DTypeError(f"the dtype is missing; {x} is none", loc=here(), remedy=f"write {example}")
+    shown = x.__name__ if isinstance(x, type) else repr(x)
+    ours = _ours(x)
+    remedy = f"write {ours}" if ours else "write f16, bf16, f32, i8, …"
+    raise DTypeError(f"{shown} is no dtype of tilewave's", loc=here(), remedy=remedy)
+
+
+def _ours(x: Any) -> str:
+    """What numpy's, torch's or Python's dtype is called here; nothing where it has no name here."""
+    if x is float:
+        return "f32 or f64"
+    if x is int:
+        return "i32 or i64"
+    name = x if isinstance(x, str) else getattr(x, "__name__", None) or str(x).removeprefix("torch.")
+    public = [d for d in DTYPES.values() if d not in INTERNAL]
+    return next((d.name for d in public if name in (d.name, d.numpy.name)), "")
 
 
 @dataclass(frozen=True)
@@ -174,11 +203,17 @@ class MemoryArgument:
 
     __repr__ = __str__
 
+    @property
+    def read_as(self) -> str:
+        """What to write for its tile."""
+        return f"read({self.name})"
+
     def _unread(self, *_: object) -> NoReturn:
-        raise TraceError(f"{self} is a memory, not a tile", loc=here(), remedy=f"write read({self.name})")
+        raise TraceError(f"{self} is a memory, not a tile", loc=here(), remedy=f"write {self.read_as}")
 
     __add__ = __sub__ = __mul__ = __truediv__ = __pow__ = __neg__ = __abs__ = __getitem__ = _unread
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = _unread
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rpow__ = __matmul__ = __rmatmul__ = _unread
+    __lt__ = __le__ = __gt__ = __ge__ = __floordiv__ = __mod__ = __and__ = __or__ = __invert__ = _unread
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,14 @@ from tilewave.ir.ops import (
     Rounding,
 )
 from tilewave.ir.types import BOOL, INDEX, DType, Scalar, Tile, Type, dims
+from tilewave.lang.pythons_own import (
+    ATTRIBUTES,
+    BITS,
+    FUNCTIONS,
+    in_place_of_a_truth,
+    in_place_of_a_walk,
+    in_place_of_numpys,
+)
 from tilewave.lang.reductions import Reducible
 from tilewave.lang.symbols import LARGEST_POWER, Expression, expression, is_small_power
 from tilewave.trace import Trace, current
@@ -99,12 +107,17 @@ class Traced(Reducible):
         return self.make(self.builder.emit(Not, self.value, type=self.type))
 
     def __and__(self, other: Any) -> Traced:
-        a, b = together(self, other)
-        return a.make(self.builder.binary(And, a.value, b.value))
+        return _joined(And, self, other)
 
     def __or__(self, other: Any) -> Traced:
-        a, b = together(self, other)
-        return a.make(self.builder.binary(Or, a.value, b.value))
+        return _joined(Or, self, other)
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __lshift__(self, other: Any) -> Traced:
+        self._refuse("has no << or >>", BITS)
+
+    __rshift__ = __rlshift__ = __rrshift__ = __lshift__
 
     def __eq__(self, other: object) -> Any:
         return self.equals(other)
@@ -153,13 +166,14 @@ class Traced(Reducible):
     # -- what an array has and a traced value has not
 
     def __bool__(self) -> bool:
-        self._refuse("has no truth value while the kernel is being traced", RUNS_IN_PYTHON)
+        self._refuse("has no truth value while the kernel is being traced", in_place_of_a_truth(here()))
 
     def __iter__(self) -> Any:
-        self._refuse("cannot be walked in Python while the kernel is being traced", RUNS_IN_PYTHON)
+        remedy = in_place_of_a_walk(here(), self.dims)
+        self._refuse("cannot be walked in Python while the kernel is being traced", remedy)
 
     def __len__(self) -> int:
-        self._refuse("has no Python length while the kernel is being traced", RUNS_IN_PYTHON)
+        self._refuse("has no Python length while the kernel is being traced", ATTRIBUTES["shape"])
 
     def __index__(self) -> int:
         self._refuse("is no Python number", FUNCTIONS)
@@ -175,8 +189,7 @@ class Traced(Reducible):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        remedy = TURN if name in ("T", "transpose") else FUNCTIONS
-        raise NoAttribute(f"{describe(self)} has no .{name}", loc=here(), remedy=remedy)
+        raise NoAttribute(f"{describe(self)} has no .{name}", loc=here(), remedy=ATTRIBUTES.get(name, FUNCTIONS))
 
     def __array__(self, *args: Any, **options: Any) -> Any:
         self._refuse("is no numpy array", FUNCTIONS)
@@ -184,22 +197,24 @@ class Traced(Reducible):
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:
         """numpy's numbers leave + - * / and comparisons to us; its functions are not ours."""
         name, arrays = ufunc.__name__, any(isinstance(x, np.ndarray) and x.ndim for x in operands)
-        if name not in FROM_NUMPY or method != "__call__" or arrays:
-            self._refuse(f"cannot go through numpy's {name}", READ_IT if arrays else FUNCTIONS)
-        return FROM_NUMPY[name](*(x.item() if isinstance(x, (np.generic, np.ndarray)) else x for x in operands))
+        if name not in UFUNCS or method != "__call__" or arrays:
+            remedy = READ_IT if arrays else in_place_of_numpys(name, self.dims)
+            self._refuse(f"cannot go through numpy's {name}", remedy)
+        return UFUNCS[name](*(x.item() if isinstance(x, (np.generic, np.ndarray)) else x for x in operands))
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> NoReturn:
+        name = function.__name__
+        self._refuse(f"cannot go through numpy's {name}", in_place_of_numpys(name, self.dims))
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise TraceError(f"{describe(self)} {what}", loc=here(), remedy=remedy)
 
 
-RUNS_IN_PYTHON = "`if`, `while`, `for` run in Python, before there is data; write select(condition, a, b) or iterate"
-FUNCTIONS = "write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype"
 READ_IT = "arrays are given at the call: make it an argument of the kernel, a: Memory[…], and write read(a)"
-TURN = "dims have names, and need no turning: declare the memory that it is written to as Memory[N, M, …]"
 ROUND_HALVES = "write x.round(), which rounds halves away from 0, or roundeven(x), which rounds them as Python does"
 MMA = "write mma(a, b, acc): acc + a · bᵀ, summed over the dim that a and b share; acc may be Register[M, N, f32](0.0)"
 
-FROM_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
+UFUNCS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
@@ -247,7 +262,7 @@ def index_of(trace: Trace, op: str, x: Any) -> Traced:
 def literal(x: Any, dtype: DType) -> int | float | bool:
     if not hasattr(x, "__float__") or (isinstance(x, np.ndarray) and x.ndim):
         shown = "an array" if isinstance(x, np.ndarray) else repr(x)
-        raise DTypeError(f"{shown} is neither a tile nor a number", loc=here(), remedy=READ_IT)
+        raise DTypeError(f"{shown} is neither a tile nor a number", loc=here(), remedy=_made_a_tile(x))
     if dtype.is_float:
         return float(x)
     if dtype == BOOL or float(x) != int(x):
@@ -255,6 +270,13 @@ def literal(x: Any, dtype: DType) -> int | float | bool:
             return bool(x)
         raise DTypeError(f"{x!r} is no {dtype}", loc=here(), remedy="cast the other operand, or write a whole number")
     return int(x)
+
+
+def _made_a_tile(x: Any) -> str:
+    """What to write for something that is no tile: a memory is read, an array is an argument, a word is a number."""
+    if (name := getattr(x, "read_as", "")) and isinstance(name, str):
+        return f"write {name}"
+    return READ_IT if hasattr(x, "__array__") else "write a number, such as 2.0, or a tile, such as read(a)"
 
 
 def together(a: Any, b: Any) -> tuple[Traced, Traced]:
@@ -272,9 +294,21 @@ def _traced(trace: Trace, x: Any, like: Traced) -> Traced:
     if isinstance(x, Number):
         return Traced(trace, x.value)
     if isinstance(x, Expression):
+        _want_no_loop_symbol(trace, x)
         value = x.evaluate(trace.symbols)
         return value if isinstance(value, Traced) else scalar_of(trace, value, INDEX)
     return Traced(trace, trace.const(literal(x, like.dtype), Scalar(like.dtype)))
+
+
+def _want_no_loop_symbol(trace: Trace, x: Expression) -> None:
+    """Refuse a loop's own symbol outside the loop: a condition compares it with symbols, which may be set before."""
+    for s in x.symbols():
+        if s in trace.driven and s not in trace.symbols:
+            raise TraceError(
+                f"{s} has its values inside its loop alone, and a number of the kernel cannot be compared with it here",
+                loc=here(),
+                remedy=f"set_symbol(sym.LIMIT, number) before the loop, and write condition={s} < sym.LIMIT",
+            )
 
 
 def _one_dtype(trace: Trace, x: Traced, y: Traced) -> tuple[Traced, Traced]:
@@ -413,6 +447,14 @@ def _divide_whole(cls: type[Binary], a: Any, b: Any) -> Traced:
             loc=here(),
             remedy="write / for the quotient of floats, or cast(x, i32) first",
         )
+    return x.make(x.builder.binary(cls, x.value, y.value))
+
+
+def _joined(cls: type[Binary], a: Any, b: Any) -> Traced:
+    x, y = together(a, b)
+    if x.dtype != BOOL:
+        sign = "&" if cls is And else "|"
+        raise DTypeError(f"{sign} joins truth values, such as x > 0, not {describe(x)}", loc=here(), remedy=BITS)
     return x.make(x.builder.binary(cls, x.value, y.value))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, ClassVar, NoReturn, overload
 
 import numpy as np
@@ -183,7 +184,8 @@ class Formula(Order):
 
     def _pair(self, answer: object, grid: AnyGrid) -> tuple[Index, Index]:
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise MappingError(f"{self} answers with (row, col), not with {answer!r}")
+            remedy = "write lambda w, grid: (w % grid.rows, w // grid.rows), say: the tile of workgroup w"
+            raise MappingError(f"{self} answers with (row, col), not with {answer!r}", remedy=remedy)
         return answer
 
     def parameters(self) -> tuple[object, ...]:
@@ -198,7 +200,22 @@ class Formula(Order):
 
 def from_function(function: FreeFormula) -> Mapping:
     """A mapping from an author's own function of (w, grid) that answers with (row, col)."""
+    _want_two_parameters(function)
     return Mapping((), Formula(function))
+
+
+def _want_two_parameters(function: FreeFormula) -> None:
+    """Refuse a function that cannot be asked for the tile of a workgroup on a grid."""
+    try:
+        parameters = signature(function)
+    except (TypeError, ValueError):  # one that does not tell its parameters is called as it is
+        return
+    try:
+        parameters.bind(0, None)
+    except TypeError:
+        name = getattr(function, "__name__", function)
+        what = f"{name} takes {parameters}, but a mapping is asked with a workgroup's number and the grid"
+        raise MappingError(what, remedy="write lambda w, grid: (w % grid.rows, w // grid.rows), say") from None
 
 
 def mapping_of(given: object) -> Mapping:

@@ -139,7 +139,7 @@ class ChooseInstructions:
         has = [i.dtypes(chip) for i in ALL if chip in i.chips and not i.ignored_bits]
         near = [dtypes for dtypes in has if _are_near(dtypes, _dtypes(op))]
         raise ConstraintError(
-            f"{self.machine.name} has no matrix instruction for {_products(_dtypes(op))}, "
+            f"no matrix instruction of {self.machine.name} is used for {_products(_dtypes(op))}, "
             f"which the mma at {op.loc} needs",
             loc=self.places.hardware,
             remedy=f"it multiplies {_inputs(near or has)}; declare the memories so, or cast what is read"

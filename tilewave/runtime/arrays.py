@@ -11,6 +11,7 @@ import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from operator import index
 from typing import Any
 
@@ -330,7 +331,10 @@ def _checked(
         views = tuple(_numbered(v, device_of) for v in views)
     for check in (_check_dtype, _check_shape, _check_device, _check_alignment, _check_writable, _check_direction):
         for p, v, array in zip(parameters, views, arrays, strict=True):
-            check(p, v, array, device)
+            try:
+                check(p, v, array, device)
+            except Refused as refused:
+                raise _in_another_order(refused, parameters, views) or refused from refused.__cause__
     _check_one_device(parameters, views, arrays)
     _check_overlaps(parameters, views, arrays)
     return views
@@ -441,6 +445,28 @@ def _same_device(one: str, other: str) -> bool:
 
 
 # what to say --------------------------------------------------------------------------------------------------------
+
+
+MOST_EXCHANGED = 6
+"""Arrays whose other orders are tried, where they do not fit as they are: 720 of them."""
+
+
+def _in_another_order(refused: Refused, parameters: Sequence[Parameter], views: Sequence[ArrayView]) -> Refused | None:
+    """The same refusal with the order in which the arrays would fit; nothing where there is none."""
+
+    def fits(order: Sequence[int]) -> bool:
+        pairs = ((p, views[i]) for p, i in zip(parameters, order, strict=True))
+        return all(v.dtype is p.stored and v.shape == p.shape for p, v in pairs)
+
+    own = range(len(parameters))
+    if isinstance(refused, RefusedDevice) or len(own) > MOST_EXCHANGED or fits(own):
+        return None
+    order = next((order for order in permutations(own) if fits(order)), None)
+    if order is None:
+        return None
+    names = [p.name for p in parameters]
+    given = ", ".join(names[i] for i in order)
+    return Refused(refused.what, f"what was given as {given} fits as {', '.join(names)}: pass the arrays in that order")
 
 
 def _check_dtype(p: Parameter, v: ArrayView, array: object, device: str) -> None:

@@ -13,7 +13,7 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
-from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint, WorkgroupMapping
+from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
@@ -231,15 +231,11 @@ class UndecidedKernel:
 
     def decided(self, choice: TileChoice) -> WaveKernel:
         """The kernel with the order of tiles and the parts of sums that were chosen."""
-        added: list[Constraint] = []
-        if choice.order:
-            added.append(WorkgroupMapping(choice.order, loc=self.kernel.loc))
-        if choice.split > 1:
-            depth = self.problem.work.products[0].depth
-            added.append(SplitConstraint(depth, choice.split, loc=self.kernel.loc))
-        if not added:
-            return self.kernel
-        return replace(self.kernel, constraints=(*self.kernel.constraints, *added), kept={})
+        kernel = self.kernel.ordered(choice.order) if choice.order else self.kernel
+        if choice.split == 1:
+            return kernel
+        parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
+        return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
 
 
 def _digest(

@@ -12,7 +12,7 @@ from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, MatrixInstruction, Waves, instructions_for
 from tilewave.passes.share_parts import ROUNDS
-from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, LEAST_STAGES
+from tilewave.passes.specialize_waves import wished_stages
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import UNSAID
 
@@ -195,7 +195,9 @@ class GpuRoom:
         if self.loading(cut) is Loading.BY_LANES:
             return 1
         left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
-        wished = cut.buffers or max(LEAST_STAGES, IN_FLIGHT_BYTES // cut.step_bytes)
+        alike = max(1, cut.split)  # parts of one tile, which take all of an operand together
+        own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times * alike)
+        wished = cut.buffers or wished_stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
     def resident(self, cut: CutWork) -> int:

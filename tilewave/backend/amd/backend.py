@@ -26,6 +26,7 @@ class AmdBackend(Backend):
 
     kind = "an AMD GPU"
     device = "rocm"
+    also_called = ("amd", "hip", "amdgpu")
     has_lanes = True
     is_emulated = True
 
@@ -64,6 +65,12 @@ class AmdBackend(Backend):
             return _driver().device_count()
         except TargetError:  # no driver, or no device that it can use
             return 0
+
+    def driver(self) -> str:
+        try:
+            return f"HIP, {_driver().device_count()} devices"
+        except TargetError as error:
+            return error.what
 
     def runs_on(self, number: int) -> bool:
         return _driver().device(number).arch == self.chip.cpu

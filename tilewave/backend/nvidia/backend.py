@@ -26,6 +26,7 @@ class NvidiaBackend(Backend):
 
     kind = "an NVIDIA GPU"
     device = "cuda"
+    also_called = ("nvidia", "ptx", "hopper", "gpu")
     has_lanes = True
 
     @property
@@ -55,6 +56,13 @@ class NvidiaBackend(Backend):
             return _driver().device_count()
         except TargetError:  # no driver, or no device that it can use
             return 0
+
+    def driver(self) -> str:
+        try:
+            major, minor = _driver().version
+        except TargetError as error:
+            return error.what
+        return f"CUDA {major}.{minor}"
 
     def runs_on(self, number: int) -> bool:
         return _driver().device(number).runs(self.chip.cpu)

@@ -1,0 +1,175 @@
+"""The reference: every public name with its signature and its docstring, as Markdown, from the package itself."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_origin
+
+import tilewave
+from tilewave.ir.types import DType
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the reference: a module, its title, and the names that it is about."""
+
+    module: str
+    title: str
+    names: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return f"reference/{self.module}.md"
+
+
+MODULES = {
+    "tilewave": "Language and compiler",
+    "tilewave.mapping": "Mappings",
+    "tilewave.kernels": "Kernels that come along",
+    "tilewave.ops": "Operations",
+    "tilewave.torch": "In torch",
+    "tilewave.sim": "Simulator",
+    "tilewave.machine": "Machines",
+    "tilewave.emulator": "Emulator",
+    "tilewave.view": "Pictures",
+}
+OPERATIONS = ("attention", "layer_norm", "linear", "matmul", "rms_norm", "softmax")
+METHODS = ("Compiled", "IndexMapping", "Mapping", "Schedule", "WaveKernel")
+"""Classes whose methods are told one by one; of the others the fields say enough."""
+
+
+def pages() -> list[Page]:
+    return [
+        Page(module, title, tuple(sorted(public_names(module), key=str.lower))) for module, title in MODULES.items()
+    ]
+
+
+def public_names(module: str) -> list[str]:
+    """`__all__`, or what the module's own text imports as public: that of torch is read without importing torch."""
+    if module == "tilewave":
+        return [name for name in (*tilewave.__all__, *tilewave.PYTHONS_OWN) if name not in ("__version__", "mapping")]
+    if module == "tilewave.ops":
+        return list(OPERATIONS)
+    tree = ast.parse(source_of(module))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return list(ast.literal_eval(node.value))
+    imported = [a for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names]
+    return [alias.asname for alias in imported if alias.asname and not alias.asname.startswith("_")]
+
+
+def source_of(module: str) -> str:
+    return (Path(tilewave.__file__).parents[1] / module.replace(".", "/") / "__init__.py").read_text()
+
+
+def index() -> str:
+    """The first page: every module, and every name in it."""
+    about = "Every public name, as its docstring has it. How they go together, the other pages tell."
+    lines = ["# Reference", "", about, ""]
+    for page in pages():
+        links = ", ".join(f"[`{name}`]({page.module}.md#{name})" for name in page.names)
+        lines += [f"## [{page.title}]({page.module}.md)", "", f"`{page.module}`: {links}", ""]
+    return "\n".join(lines)
+
+
+def text_of(page: Page) -> str:
+    """One page: what the module says of itself, then its names."""
+    doc = ast.get_docstring(ast.parse(source_of(page.module))) or ""
+    lines = [f"# {page.title}", "", f"`import {page.module}`", "", doc.partition("\n\n")[0], ""]
+    for name in page.names:
+        lines += [f"## {name} {{: #{name} }}", "", *entry(page.module, name), ""]  # Hilbert is not hilbert
+    return "\n".join(lines)
+
+
+def entry(module: str, name: str) -> Iterator[str]:
+    """What is said of one name: its signature, its docstring, its fields or values, its methods."""
+    found = object_named(module, name)
+    if found is None:
+        yield from from_source(module, name)
+        return
+    if get_origin(found) is not None:
+        yield f"A type: `{found}`."
+    else:
+        yield from (described_callable(name, found) if callable(found) else described_value(name, found))
+
+
+def object_named(module: str, name: str) -> Any:
+    """The object, or nothing where its module needs what is not installed."""
+    try:
+        return getattr(import_module(module), name)
+    except ImportError:
+        return None
+
+
+def from_source(module: str, name: str) -> Iterator[str]:
+    """A name of a module that cannot be imported here, read from the text of its home."""
+    tree = ast.parse(source_of(module))
+    home = next(n.module for n in tree.body if isinstance(n, ast.ImportFrom) for a in n.names if a.name == name)
+    path = Path(tilewave.__file__).parents[1] / (str(home).replace(".", "/") + ".py")
+    node = next(n for n in ast.parse(path.read_text()).body if getattr(n, "name", "") == name)
+    assert isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    if isinstance(node, ast.FunctionDef):
+        yield from fenced(f"{name}({ast.unparse(node.args)})")
+    yield ast.get_docstring(node) or ""
+
+
+def described_value(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, DType):
+        kind = {"float": "Floats", "int": "Whole numbers", "bool": "Truth values"}[value.kind]
+        yield f"{kind} of {value.bits} bit{'s' * (value.bits > 1)}; numpy's `{value.numpy.name}`."
+    else:
+        yield f"`{value!r}`" if not inspect.getdoc(type(value)) else first_paragraph(type(value))
+
+
+def described_callable(name: str, found: Any) -> Iterator[str]:
+    inner = getattr(found, "function", found) if not inspect.isclass(found) else found
+    yield from fenced(signature(name, inner))
+    yield inspect.getdoc(inner) or first_paragraph(type(found))
+    if inspect.isclass(found):
+        yield from of_class(found)
+
+
+def of_class(cls: type) -> Iterator[str]:
+    if issubclass(cls, enum.Enum):
+        yield ""
+        yield ", ".join(f"`{member.name}`" for member in cls)
+        return
+    if cls.__name__ not in METHODS and not dataclasses.is_dataclass(cls):
+        return
+    for name, member in sorted(vars(cls).items()):
+        function = member.fget if isinstance(member, property) else getattr(member, "func", member)
+        if name.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
+            continue
+        call = name if not inspect.isfunction(member) else signature(name, function)
+        yield ""
+        yield f"- `.{call}`: {' '.join(first_paragraph(function).split())}"
+
+
+def signature(name: str, found: Any) -> str:
+    """`name(a, b=1)`, without the annotations, which docstrings put into words."""
+    try:
+        told = inspect.signature(found)
+    except (TypeError, ValueError):
+        return name
+    kept = [p.replace(annotation=p.empty) for p in told.parameters.values() if p.name not in ("self", "cls")]
+    return re.sub(r"<(\w+)[^>]*>", r"\1", f"{name}{told.replace(parameters=kept, return_annotation=told.empty)}")
+
+
+def fenced(code: str) -> Iterator[str]:
+    yield "```python"
+    yield textwrap.fill(code, 100, subsequent_indent=" " * 4, break_long_words=False)
+    yield "```"
+    yield ""
+
+
+def first_paragraph(found: Any) -> str:
+    return (inspect.getdoc(found) or "").partition("\n\n")[0]

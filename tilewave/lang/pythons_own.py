@@ -1,0 +1,97 @@
+"""What to write in place of Python's and numpy's own words, where an author has used them on a tile."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewave.errors import Loc
+
+RUNS_IN_PYTHON = "`if`, `while`, `for` run in Python, before there is data; write select(condition, a, b) or iterate"
+FUNCTIONS = "write tilewave's own: exp(x), sqrt(x), maximum(x, y), cast(x, f16), …; it has .dims and .dtype"
+BITS = "tiles have no operations on bits: write x % 16 for the last four, x // 16 to shift right, x * 16 to shift left"
+PAIRS = {"max": "maximum", "min": "minimum"}
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "cumsum")
+FROM_NUMPY = {
+    "where": "write select(condition, x, y)",
+    "dot": "write mma(x, y, acc)",
+    "matmul": "write mma(x, y, acc)",
+    "clip": "write minimum(maximum(x, low), high)",
+    "transpose": "dims have names, and need no turning: leave it out",
+    "amax": "write x.max(dim=…)",
+    "amin": "write x.min(dim=…)",
+    "mean": "write x.sum(dim=…) / n, where n is how many there are",
+}
+ATTRIBUTES = {
+    "T": "dims have names, and need no turning: declare the memory that it is written to as Memory[N, M, …]",
+    "astype": "write cast(x, f16)",
+    "to": "write cast(x, f16)",
+    "mean": FROM_NUMPY["mean"],
+    "shape": "its sizes are those of the constraints; x.dims names them",
+    "clip": FROM_NUMPY["clip"],
+    "dot": FROM_NUMPY["dot"],
+    "reshape": "dims have names and keep them; permute(x, target_shape=[…]) orders them",
+}
+ATTRIBUTES |= {"transpose": ATTRIBUTES["T"], "size": ATTRIBUTES["shape"], "half": ATTRIBUTES["to"]}
+
+
+def in_place_of_a_truth(loc: Loc) -> str:
+    """What an author should write who asked whether a tile is true, judged by how it was asked."""
+    return next(filter(None, map(_of_a_truth, _asked(loc))), RUNS_IN_PYTHON)
+
+
+def _of_a_truth(asked: ast.AST) -> str:
+    match asked:
+        case ast.Call(func=ast.Name(id=("max" | "min") as name)):
+            return f"Python's own {name} compares before there is data: write {PAIRS[name]}(a, b)"
+        case ast.BoolOp(op=ast.And()):
+            return "`and` asks Python before there is data: write (a) & (b), with the parentheses"
+        case ast.BoolOp(op=ast.Or()):
+            return "`or` asks Python before there is data: write (a) | (b), with the parentheses"
+        case ast.UnaryOp(op=ast.Not()):
+            return "`not` asks Python before there is data: write ~(a), with the parentheses"
+        case ast.Compare(ops=[_, _, *_]):
+            return "a < x < b asks Python before there is data: write (a < x) & (x < b)"
+    return ""
+
+
+def in_place_of_a_walk(loc: Loc, dims: Sequence[Any]) -> str:
+    """What an author should write who walked the elements of a tile."""
+    for asked in _asked(loc):
+        match asked:
+            case ast.Call(func=ast.Name(id=name)) if name in REDUCTIONS:
+                return reduction(name, dims)
+    return RUNS_IN_PYTHON
+
+
+def in_place_of_numpys(name: str, dims: Sequence[Any]) -> str:
+    """What stands here for a function of numpy's."""
+    return reduction(name, dims) if name in REDUCTIONS else FROM_NUMPY.get(name, FUNCTIONS)
+
+
+def reduction(name: str, dims: Sequence[Any]) -> str:
+    along = f"dim={dims[-1]}" if dims else "dim=…"
+    return f"write x.{name}({along}): dims have names, and a star import leaves Python's own {name} alone"
+
+
+def misused(error: TypeError) -> tuple[str, str]:
+    """What is wrong and what to write, where Python refused a word that tilewave has too; nothing for all else."""
+    said = str(error)
+    found = re.search(r"(?:^|for )(sum|max|min|any|all)\(\)", said)
+    if found is None or not re.search(r"keyword argument|takes", said):
+        return "", ""
+    name = found[1]
+    return f"Python's own {name} takes no dim", f"write x.{name}(dim=N), or tilewave.{name}(x, dim=N)"
+
+
+def _asked(loc: Loc) -> Iterator[ast.AST]:
+    """The expression that an author's place is; those of its line, where Python 3.10 does not tell which one it is."""
+    line = loc.excerpt()[:1] if loc.column < 0 else [loc.text()]
+    try:
+        tree = ast.parse("".join(line))
+    except SyntaxError:  # a piece of a statement over several lines, or `if …:`
+        return
+    expressions = [node for node in ast.walk(tree) if isinstance(node, ast.expr)]
+    yield from expressions[:1] if loc.column >= 0 else expressions
