@@ -199,6 +199,14 @@ def test_tiles_longer_than_a_dim_are_left_out():
     open_tiles = undecided((40, 5000, 64))
     values = {d.symbol: d.values for d in open_tiles.space.within(open_tiles.problem.values).decisions}
     assert values[BLOCK_M] == (8, 16, 32, 64) and max(values[BLOCK_N]) == 256
+    values = {d.symbol: d.values for d in open_tiles.space.within({M: 130, N: 2, K: 5000}).decisions}
+    assert max(values[BLOCK_M]) == 256 and max(values[BLOCK_N]) == 64  # as many are multiplied at once
+
+
+def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings():
+    """Of a single group's width, since eight of them are too short a row; an H200 took half the time for it."""
+    one = undecided((4, 3776, 3136), kernel=product("TN"))
+    assert one.machine.loading(one.problem.cut(one.choices()[0].point)) is not Loading.BY_LANES
 
 
 def test_more_work_never_takes_less_time():
