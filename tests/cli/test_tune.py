@@ -202,7 +202,7 @@ def test_an_action_or_a_file_that_is_not_there_is_told(call):
 
 
 def task_of(tmp_path, text=PRODUCT, sizes=SIZES, target="cpu"):
-    return TuneTask("k.py", text, 0, sizes, target, 2, Tune(BLOCK_M=(8, 16), BLOCK_N=16))
+    return TuneTask("k.py", text, 0, sizes, target, 2, Tune(BLOCK_M=(8, 16), BLOCK_N=16, in_place=1))
 
 
 def test_what_a_worker_compiles_is_in_the_cache_of_whoever_measures(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, check_product, gemm, poi
 
 import tilewave.tune.store as store
 from tilewave import *
+from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.records import BadRecord, NewerRecord, RecordKey, TileRecord, merged
 from tilewave.tune.store import FILE, Records, add, search_path, tidy
@@ -330,3 +332,31 @@ def test_a_record_is_data_and_never_code(tmp_path, monkeypatch):
     with pytest.raises(TilewaveError):
         wave_compile(WaveCompileOptions(subs=subs(64, 64, 64), target="cpu"), kernel)
     assert not Path("evil").exists() and not os.path.exists("evil")
+
+
+# -- those that come with tilewave
+
+
+def undecided_products(sizes):
+    """Of `ops.matmul` in every layout."""
+    for a, b in product([(M, K), (K, M)], [(N, K), (K, N)]):
+        yield UndecidedKernel.of(product_kernel(ProductForm(f16, f16, a, b)), sizes, (), {}, "sm_90a")
+
+
+def test_shipped_records_are_for_kernels_as_they_are_now(monkeypatch):
+    """Where this fails, the kernels have changed: python benchmarks/ship_records.py."""
+    monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
+    shipped, bad = merged((store.SHIPPED / store.FILE).read_text().splitlines())
+    assert len(shipped) > 10 and not bad
+    for record in shipped[::4]:
+        sizes = {getattr(sym, name): int(n) for name, n in (part.split("=") for part in record.key.sizes.split(","))}
+        (open_tiles,) = (one for one in undecided_products(sizes) if one.key({}) == record.key)
+        first = open_tiles.choices({})[0]
+        assert "a record in" in first.reason and {s.name: n for s, n in first.point.items()} == record.choice
+
+
+def test_what_ships_for_one_layout_is_not_called_stale_for_another(monkeypatch):
+    monkeypatch.setenv("TILEWAVE_RECORDS", "nowhere")
+    found = [one.choices({})[0] for one in undecided_products({M: 1024, N: 1024, K: 1024})]
+    assert ["a record in" in one.reason for one in found] == [True, False, False, False]
+    assert not any(one.notes for one in found)

@@ -55,7 +55,7 @@ def test_the_error_that_is_said_is_the_one_that_is_left(rows):
         best[key] = min(launch.seconds, best.get(key, math.inf))
     near = [(x, work) for x, work in rows if x.seconds < 2 * best[x.shape, x.layout]]
     logs = [math.log(machine.predict(work).seconds / launch.seconds) for launch, work in near]
-    assert len(logs) > 300
+    assert len(logs) > 800
     assert math.sqrt(sum(x * x for x in logs) / len(logs)) <= machine.timing.error
 
 
@@ -65,8 +65,8 @@ def test_the_tile_predicted_best_loses_little(rows):
         found = machine.predict(work).seconds, launch.seconds
         by_shape.setdefault((launch.shape, launch.layout), []).append(found)
     shares = [min(s for _, s in tiles) / min(tiles)[1] for tiles in by_shape.values() if len(tiles) > 2]
-    assert len(shares) >= 20
-    assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.98 and min(shares) >= 0.89
+    assert len(shares) >= 35
+    assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.965 and min(shares) >= 0.82
 
 
 def test_shared_memory_and_stages_are_those_that_the_compiler_takes():
@@ -199,6 +199,14 @@ def test_tiles_longer_than_a_dim_are_left_out():
     open_tiles = undecided((40, 5000, 64))
     values = {d.symbol: d.values for d in open_tiles.space.within(open_tiles.problem.values).decisions}
     assert values[BLOCK_M] == (8, 16, 32, 64) and max(values[BLOCK_N]) == 256
+    values = {d.symbol: d.values for d in open_tiles.space.within({M: 130, N: 2, K: 5000}).decisions}
+    assert max(values[BLOCK_M]) == 256 and max(values[BLOCK_N]) == 64  # as many are multiplied at once
+
+
+def test_few_rows_that_lie_across_the_depth_take_a_tile_that_the_engine_brings():
+    """Of a single group's width, since eight of them are too short a row; an H200 took half the time for it."""
+    one = undecided((4, 3776, 3136), kernel=product("TN"))
+    assert one.machine.loading(one.problem.cut(one.choices()[0].point)) is not Loading.BY_LANES
 
 
 def test_more_work_never_takes_less_time():

@@ -41,7 +41,7 @@ from tilewave.tune.order import order_for, orders_on
 from tilewave.tune.problem import TiledProblem
 from tilewave.tune.records import RecordKey
 from tilewave.tune.space import BUFFERS, SPLIT, Space, said_of, space_of, undecided
-from tilewave.tune.store import Found, LookedUp, Records, search_path
+from tilewave.tune.store import SHIPPED, Found, LookedUp, Records, search_path
 from tilewave.tune.tune import Tune
 
 PROBED = 64
@@ -148,7 +148,8 @@ class UndecidedKernel:
         made = self.predicted(buckets)
         found = self.on_record(buckets)
         if found.found is None:
-            return [replace(one, notes=stale_note(found.stale)) for one in made] if found.stale else made
+            stale = [one for one in found.stale if one.file.parent != SHIPPED]  # ours name kernels of several layouts
+            return [replace(one, notes=stale_note(stale)) for one in made] if stale else made
         told = self.of_record(found.found, buckets, made[0].sizes if made else "")
         return [told, *made] if told else [replace(one, notes=ILLEGAL_RECORD.format(found.found.file)) for one in made]
 

@@ -22,6 +22,7 @@ HELD_REGISTERS = 40
 """Of a lane, beside sums, the operands of a step, and what it loads for the next."""
 MANY_SUMS = 128
 """Of a lane; more leave few registers for the rest, and none for a tile that is read or written on the way."""
+GROUP_ROWS = 64
 MOST_RESIDENT = 8
 STAGED_WRITE_BYTES = 2 * 64 * 128
 """Of shared memory, that a group of waves writes its sums through: two boxes of 64 rows."""
@@ -114,6 +115,10 @@ class GpuRoom:
                 return ()
             case _:
                 raise NotImplementedError(role)
+
+    def grows_to(self, role: str) -> int:
+        """Groups of waves multiply 64 rows at once; narrow tiles are not all brought by the engine, or repacked."""
+        return GROUP_ROWS if self.chip.copy_engine and role in ("rows", "cols") else 1
 
     # -- what it can hold
 

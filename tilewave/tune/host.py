@@ -61,6 +61,9 @@ class HostTiles:
             case _:
                 raise NotImplementedError(role)
 
+    def grows_to(self, role: str) -> int:
+        return 1
+
     def refused(self, cut: CutWork) -> str:
         """A tile is in memory: any can be."""
         return ""

@@ -23,6 +23,8 @@ class MeasuredLaunch:
     split: int
     buffers: int
     seconds: float
+    order: str = ""
+    """Of tiles, where one was given."""
 
 
 def measured_launches(paths: Iterable[Path]) -> Iterator[MeasuredLaunch]:
@@ -31,6 +33,5 @@ def measured_launches(paths: Iterable[Path]) -> Iterator[MeasuredLaunch]:
             m, n, k = (int(row[name]) for name in "mnk")
             rows, cols, depth = map(int, row["tile"].split("x"))
             knobs = int(row.get("split") or 1), int(row.get("buffers") or 0)
-            yield MeasuredLaunch(
-                (m, n, k), row["layout"], (rows, cols, depth), *knobs, float(row["microseconds"]) * 1e-6
-            )
+            facts = (m, n, k), row["layout"], (rows, cols, depth), *knobs, float(row["microseconds"]) * 1e-6
+            yield MeasuredLaunch(*facts, row.get("order") or "")

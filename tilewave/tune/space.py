@@ -31,6 +31,7 @@ class TileValues(Protocol):
     """A machine, as far as it says which tiles are worth a try."""
 
     def values(self, role: str, element_bytes: int) -> tuple[int, ...]: ...
+    def grows_to(self, role: str) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Decision:
     values: tuple[int, ...]
     dim: Symbol | None = None
     """That it cuts."""
+    grows_to: int = 1
+    """The least that a machine computes along it: tiles up to there are tried however short the dim is."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,8 @@ def _within(d: Decision, sizes: Mapping[Symbol, Any]) -> Decision:
     size = sizes.get(d.dim) if d.dim is not None else None
     if not isinstance(size, int):
         return d
-    enough = next((v for v in sorted(d.values) if v >= size), max(d.values))
-    return Decision(d.symbol, d.role, tuple(v for v in d.values if v <= enough), d.dim)
+    enough = next((v for v in sorted(d.values) if v >= max(size, d.grows_to)), max(d.values))
+    return replace(d, values=tuple(v for v in d.values if v <= enough))
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def space_of(
 
 def _decision(one: Undecided, work: TileWork, machine: TileValues) -> Decision:
     role, dim = _role(one.constraint, work)
-    return Decision(one.symbol, role, machine.values(role, _element_bytes(work)), dim)
+    return Decision(one.symbol, role, machine.values(role, _element_bytes(work)), dim, machine.grows_to(role))
 
 
 def _knobs(work: TileWork, machine: TileValues, constraints: Sequence[Constraint]) -> Iterator[Decision]:
