@@ -1,11 +1,12 @@
 """The Python part of a call on a GPU, without one: the driver's functions are machine code that does nothing.
 
-    python benchmarks/call_python.py [--calls 400] [--profile "new sizes"] [kernel …]
+    python benchmarks/call_python.py [--calls 400] [--profile "new sizes"] [--attributes] [kernel …]
 
 Of each kernel, with M, N and K open: microseconds of processor time for a call with arrays seen before, with new arrays
 of sizes seen before, and with new sizes of a class that was seen; medians of single calls, and the bytecodes that
-Python runs in one, which no busy machine changes. The tensors are Python objects with torch's attributes, so reading
-them costs about what torch's cost; their bytecodes are not counted.
+Python runs in one, which no busy machine changes. The tensors are Python objects with torch's attributes and its table
+of C functions, which are Python here, so the times tell little of torch's; their bytecodes are not counted. With
+`--attributes` they have no such table, as arrays of other libraries.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import pstats
 import statistics
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -26,15 +28,18 @@ import gemm as plain
 import llvmlite.binding as llvm
 import persistent_gemm_l2 as persistent
 import reordered_gemm as reordered
+from fake_array_libraries import exchange_table
 from fake_cuda import FakeCuda, Gpu
 from open_kernels import COUNTS, SIZES
 
+import tilewave
 from tilewave import WaveCompileOptions, f16, wave_compile
 from tilewave import kernels as shipped
 from tilewave.backend.nvidia import compiler  # noqa: F401  LLVM is loaded before ctypes.CDLL is a fake
 from tilewave.cli.bench import BEST_MAPPING
 
 TILE = (128, 256, 64)
+OURS = str(Path(tilewave.__file__).parent)
 NOTHING = """
 define i32 @cuLaunchKernelEx(ptr %config, ptr %function, ptr %parameters, ptr %extra) { ret i32 0 }
 define i32 @cuTensorMapEncodeTiled(ptr %map, i32 %dtype, i32 %rank, ptr %at, ptr %sizes, ptr %strides, ptr %box,
@@ -65,7 +70,7 @@ class QuietCuda(FakeCuda):
 class Tensor:
     """As torch's."""
 
-    __slots__ = ("dtype", "is_cuda", "layout", "number", "pointer", "requires_grad", "shape", "strides")
+    __slots__ = ("dtype", "is_cuda", "layout", "number", "pointer", "requires_grad", "shape", "sides", "strides")
 
     def __init__(self, pointer, shape, dtype):
         self.pointer, self.shape, self.dtype, self.number = pointer, shape, dtype, 0
@@ -85,13 +90,16 @@ class Tensor:
         return 0
 
 
-def install_torch():
+def install_torch(has_table):
     torch = ModuleType("torch")
+    torch.asked, torch.streams = deque(maxlen=1), {0: 0}
     torch.float16, torch.float32, torch.strided = "torch.float16", "torch.float32", "torch.strided"
     torch.version = SimpleNamespace(hip=None)
     Tensor.__module__ = "torch"
     torch.Tensor, torch.nn = Tensor, SimpleNamespace(Parameter=None)
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda number: 0)
+    if has_table:
+        Tensor.__dlpack_c_exchange_api__ = exchange_table(torch)
     sys.modules["torch"] = torch
 
 
@@ -155,7 +163,7 @@ def bytecodes(call, cases):
     counts = []
 
     def count(frame, event, argument):
-        if frame.f_code.co_filename == __file__:
+        if not frame.f_code.co_filename.startswith(OURS):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
@@ -196,8 +204,9 @@ def main():
     parser.add_argument("kernels", nargs="*", default=list(KERNELS))
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument("--profile", default="", help="one of the paths")
+    parser.add_argument("--attributes", action="store_true", help="tensors without a table of C functions")
     given = parser.parse_args()
-    install_torch()
+    install_torch(not given.attributes)
     fake = QuietCuda()
     ctypes.CDLL = lambda file: fake
     for name in given.kernels:

@@ -98,7 +98,7 @@ def configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configu
 
 def deep_configurations(shape: tuple[int, int, int], quick: bool) -> Iterator[Configuration]:
     m, n, _ = shape
-    every = ((128, 256), (128, 128), (64, 64), (64, 128), (64, 256))
+    every = ((128, 256), (128, 128), (64, 128), (64, 64), (64, 256))
     some = every[:2] if m * n >= 512 * 512 else every[1:3]
     for rows, columns in some if quick else every:
         tiles = -(-m // rows) * -(-n // columns)

@@ -43,6 +43,7 @@ FITTED = (
     "copy_bytes_per_second",
     "lane_gap",
     "lane_loads_per_second",
+    "lane_across",
     "across_depth",
     "l2_bytes_per_second",
     "l2_kept_bytes",

@@ -1,17 +1,18 @@
 """What the tuner decides on an NVIDIA GPU, judged by the best of a whole space: the model alone, and with eight runs.
 
-    python benchmarks/tuner_h200.py [--seed 20] [--shapes 40] [--points 64] [--seconds 280] [--json FILE] [--dry]
+    python benchmarks/tuner_h200.py [--seed 20] [--shapes 40] [--skip 0] [--points 64] [--seconds 280] [--orders]
+                                    [--json FILE] [--dry]
 
 Shapes are drawn by the seed: M log-uniform from 1 to 16384, N and K from 256 to 16384, every other one with odd sizes,
-in all four layouts; f16 with sums in f32. Of each shape's space all tiles are compiled but those that are predicted to
-take five times as long as the best, and of the points that also say buffers or parts of sums the best predicted, until
-there are `--points`. Beside them stand 128x256x64 in the orders `grouped(12)` and `grouped(16)`. A second table holds
-the order that is picked against others on six shapes.
+in all four layouts; f16 with sums in f32. Of each shape's space, which has hundreds of points, the best `--points` are
+compiled, but none that is predicted to take `HOPELESS` times as long as the best; beside them 128x256x64 in the orders
+`grouped(12)` and `grouped(16)`. `--orders` holds the order that is picked against others on six shapes.
 
-Processes compile, and have the driver assemble, while the card measures: each point is held against cuBLAS and timed
-as a CUDA graph; one that takes half as long again as the best so far is timed once, and the best few in turns with
-cuBLAS. Printed are shares of the best (1: as fast), and of cuBLAS's speed. Every row is written to `--json`, by default
-into the folder $OUT, for `benchmarks/fit_tiles.py`. `--dry` compiles a few points of each shape and measures nothing.
+First processes compile all points, launch each once and so have the driver assemble it; then the card measures: each
+point is held against cuBLAS and timed as a CUDA graph; one that takes half as long again as the best so far is timed
+once, and the best few in turns with cuBLAS. Printed are shares of the best (1: as fast), and of cuBLAS's speed. Every
+row is written to `--json`, by default into the folder $OUT, for `benchmarks/fit_tiles.py`. `--dry` compiles a few
+points of each shape and measures nothing.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
@@ -38,8 +39,7 @@ from default_tile_h200 import BLOCKS, LAYOUTS, TARGET, WRONG, K, M, N, product
 from tilewave import TilewaveError, WaveCompileOptions, wave_compile
 from tilewave.cli.bench import SHAPES
 from tilewave.compile import as_chosen
-from tilewave.runtime.cuda_driver import cuda_driver
-from tilewave.runtime.cuda_launch import CudaModule
+from tilewave.runtime.cuda_driver import DeviceMemory, cuda_driver
 from tilewave.tune.choose import rank
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.search import candidates
@@ -49,11 +49,13 @@ FIXED = (128, 256, 64)
 FIXED_ORDERS = ("grouped(12)", "grouped(16)")
 ORDERS = ("linear()", "grouped(4)", "grouped(8)", "grouped(12)", "grouped(16)", "hilbert()")
 RUNS = 8
-HOPELESS = 5.0
+HOPELESS = 2.5
 """Times the best predicted time: what is to take longer is left out."""
 LARGE_COPIES = 100 << 20
+COMPILING = 0.55
+"""Of the time: what is not compiled then is compiled when it is measured."""
 PRUNED = 1.5
-BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0004, 3, 9, 6
+BURST_SECONDS, SAMPLES, FINAL_ROUNDS, FINALISTS = 0.0003, 3, 7, 5
 
 
 def shapes(count, seed):
@@ -113,13 +115,15 @@ def points_of(shape, layout, count):
     found = open_tiles.predicted({})
     order = found[0].order
     timed = candidates(open_tiles, "measured", RUNS)
-    plain = [c for c in found if len(c.point) == len(BLOCKS)]
-    said = [c for c in found if len(c.point) > len(BLOCKS)]
     wide = rank(open_tiles.problem, open_tiles.space, open_tiles.machine).legal  # tiles beyond the dims as well
     filled = [replace(found[0], point=p.point, prediction=p.prediction) for p in wide]
     most = HOPELESS * found[0].prediction.seconds
     count = count // 2 if large_copies(shape) else count
-    likely = [c for c in {c.text: c for c in [*plain, *said, *filled]}.values() if c.prediction.seconds < most]
+    likely = [c for c in {c.text: c for c in [*found, *filled]}.values() if c.prediction.seconds < most]
+    likely = [
+        *likely[: count // 2],
+        *(c for c in likely[count // 2 :] if len(c.point) == len(BLOCKS)),
+    ]  # then tiles alone
     every = [*timed, *(replace(c, order=order) for c in likely[:count])]
     point = dict(zip(BLOCKS, FIXED, strict=True))
     predicted = open_tiles.machine.predict(open_tiles.problem.cut(point))
@@ -147,14 +151,40 @@ def order_points(shape):
 def compile_ahead(point):
     """In a process of its own: what it makes is in the caches for the one that measures."""
     try:
-        code = point.compiled().build.code
+        kernel = point.compiled()
+        len(kernel.build.code)
         if cards():
-            CudaModule(cuda_driver(), 0, code, "product").unload()
+            kernel(*arrays_of(point))  # which code a launch takes depends on how its arrays lie
+            cuda_driver().synchronize(0, 0)
         return ""
     except TilewaveError as error:
         return str(error).splitlines()[0][:160]
 
 
+class Somewhere:
+    """An array of f16 in the memory of a card, which holds anything."""
+
+    def __init__(self, shape, at):
+        interface = {"shape": shape, "typestr": "<f2", "data": (at, False), "version": 3, "strides": None}
+        self.__cuda_array_interface__ = interface
+
+
+def arrays_of(point):
+    m, n, k = point.shape
+    a, b = (k, m) if point.layout[0] == "T" else (m, k), (n, k) if point.layout[1] == "T" else (k, n)
+    at, found = memory().address, []
+    for shape in (a, b, (m, n)):
+        found.append(Somewhere(shape, at))
+        at += -(-2 * math.prod(shape) // 1024) * 1024
+    return found
+
+
+@cache
+def memory():
+    return DeviceMemory.zeroed(cuda_driver(), 0, 3 * 2 * LONGEST * LONGEST + 4096, "product")
+
+
+@cache
 def cards():
     try:
         return cuda_driver().device_count()
@@ -334,6 +364,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--shapes", type=int, default=40)
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--orders", action="store_true")
     parser.add_argument("--points", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=280)
     parser.add_argument("--json", type=Path, default=Path(os.environ.get("OUT", ".")) / "rows.json")
@@ -342,40 +374,49 @@ def main():
     begin = time.monotonic()
     processes = 1 if asked.dry else max(1, (os.cpu_count() or 2) - 2)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        wanted = [(*one, asked.points) for one in shapes(asked.shapes, asked.seed)]
+        wanted = [(*one, asked.points) for one in shapes(asked.skip + asked.shapes, asked.seed)][asked.skip :]
         every = [Shape(points) for points in pool.starmap(points_of, wanted, chunksize=1)]
-        orders = [Shape(points) for points in pool.map(order_points, SHAPES["seeds"], chunksize=1)]
+        seeds = SHAPES["seeds"] if asked.orders else ()
+        orders = [Shape(points) for points in pool.map(order_points, seeds, chunksize=1)]
         count = sum(len(one.points) for one in [*every, *orders])
-        print(f"# {count} points of {len(every)} shapes and six; {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"# {count} points of {len(every)} shapes; {time.monotonic() - begin:.0f} s", flush=True)
         if asked.dry:
             dry(every)
             return
-        made = [[pool.apply_async(compile_ahead, (p,)) for p in one.points] for one in [*every, *orders]]
+        made = [pool.apply_async(compile_ahead, (p,)) for one in [*every, *orders] for p in one.points]
 
         import torch  # noqa: PLC0415  none of the processes that compile needs it
 
         print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
         torch.zeros(1, device="cuda")
-        for one, waited in zip([*every, *orders], made, strict=True):
-            [x.wait(max(0.0, begin + asked.seconds - time.monotonic())) for x in waited]
-            if time.monotonic() > begin + asked.seconds:
-                break
-            at = time.monotonic()
-            try:
-                one.measure(torch, begin + asked.seconds)
-            except (TilewaveError, RuntimeError) as error:
-                print("# the card failed:", one.rows[-1:], str(error).splitlines()[0], flush=True)
-                break
-            gc.collect()
-            torch.cuda.empty_cache()
-            facts = *(one.rows[0][x] for x in "mnk"), one.rows[0]["layout"]
-            print(*facts, f"{at - begin:.0f} s, {time.monotonic() - at:.1f} s", flush=True)
-            rows = [row for shape in [*every, *orders] for row in shape.rows]
-            asked.json.write_text("[" + ",\n".join(map(json.dumps, rows)) + "]\n")
+        end = begin + asked.seconds
+        [one.wait(max(0.0, begin + COMPILING * asked.seconds - time.monotonic())) for one in made]
+        done = sum(one.ready() for one in made)
+        print(f"# {done} of {len(made)} compiled; {time.monotonic() - begin:.0f} s", flush=True)
         pool.terminate()
+    measure_all([*every, *orders], torch, begin, end, asked.json)
     report([one for one in every if one.rows])
     report_orders([one for one in orders if one.rows])
     print(f"# {time.monotonic() - begin:.0f} s")
+
+
+def measure_all(every, torch, begin, end, to):
+    """Shape after shape, until the time is over; rows are on the disk after each."""
+    for one in every:
+        at = time.monotonic()
+        if at > end:
+            break
+        try:
+            one.measure(torch, end)
+        except (TilewaveError, RuntimeError) as error:
+            print("# the card failed:", one.rows[-1:], str(error).splitlines()[0], flush=True)
+            break
+        gc.collect()
+        torch.cuda.empty_cache()
+        facts = *(one.rows[0][x] for x in "mnk"), one.rows[0]["layout"]
+        print(*facts, f"{at - begin:.0f} s, {time.monotonic() - at:.1f} s", flush=True)
+        rows = [row for shape in every for row in shape.rows]
+        to.write_text("[" + ",\n".join(map(json.dumps, rows)) + "]\n")
 
 
 def dry(every):

@@ -32,7 +32,7 @@ from tilewave.kernels.products import K, M, N
 CUBLAS, OPEN, FIXED, WELL = "cublas", "open", "fixed", "lies well"
 WANTED = {"4097x4097x4097": 4.3, "2047x2049x2051": 3.6, "4096x4096x4090": 2.4, "1001x3001x2001": 1.5}
 OTHERS = {"5000x5000x5000": 1.0, "8200x8200x8200": 1.0, "1000x1000x1000": 1.0}
-TILES = {"1000x1000x1000": (128, 128, 64), "1001x3001x2001": (128, 128, 64)}
+TILES = {"1000x1000x1000": (64, 128, 64), "1001x3001x2001": (128, 128, 64)}
 TILE = (128, 256, 64)
 DTYPES = {"f16": f16, "bf16": bf16}
 LINE_BYTES = 128

@@ -12,6 +12,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewave.explore.choice import ExplorerChoice
+from tilewave.explore.explorer import Explorer
+from tilewave.explore.kernels import ExploredGemm
+from tilewave.explore.page import Page
 from tilewave.view import Placement, show
 from tilewave.view.figures import figures
 from tilewave.view.save import save
@@ -45,7 +49,29 @@ class Screenshot:
     workgroups: int | None = None
     scale: float = 1.0
 
+    def save(self, path: Path) -> None:
+        first, *others = self.mappings
+        show(first, self.grid, compare=others, workgroups=self.workgroups).save(path)
 
+
+@dataclass(frozen=True)
+class ExplorerScreenshot:
+    """The explorer's page of some choice, in some state."""
+
+    name: str
+    choice: ExplorerChoice
+    state: str
+    width: int
+    height: int
+    scale: float = 0.8
+
+    def save(self, path: Path) -> None:
+        save(path, Page.alone(Explorer(ExploredGemm(), self.choice)).html)
+
+
+EXPLORED = ExplorerChoice(
+    machine="H200", shape="8192x8192x8192", workgroups="132", map="linear()", beside="grouped(16)"
+)
 SCREENSHOTS = (
     Screenshot("page.png", "8x8", (GROUPED,), "turn=29&xcd=2&theme=light", 1640, 1130),
     Screenshot("page-compared.png", "8x8", (GROUPED, "linear()"), "xcd=2&theme=dark", 1240, 2310, scale=0.8),
@@ -58,6 +84,9 @@ SCREENSHOTS = (
         930,
         workgroups=132,
     ),
+    ExplorerScreenshot("explorer.png", EXPLORED, "mode=hbm&theme=light", 1280, 1140),
+    ExplorerScreenshot("explorer-traffic.png", EXPLORED, "tab=traffic&theme=dark", 1280, 1000),
+    ExplorerScreenshot("explorer-code.png", EXPLORED, "tab=code&line=45&theme=light", 1280, 760),
 )
 
 
@@ -92,11 +121,10 @@ def _placement(mapping: str) -> Placement:
     return placement
 
 
-def _take(screenshot: Screenshot, chromium: str) -> None:
-    first, *others = screenshot.mappings
+def _take(screenshot: Screenshot | ExplorerScreenshot, chromium: str) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page, shot = Path(folder) / "page.html", Path(folder) / "shot.png"
-        show(first, screenshot.grid, compare=others, workgroups=screenshot.workgroups).save(page)
+        screenshot.save(page)
         size = f"--window-size={screenshot.width},{screenshot.height}"
         scale = f"--force-device-scale-factor={screenshot.scale}"
         where = (f"--user-data-dir={folder}/profile", size, scale, f"--screenshot={shot}")

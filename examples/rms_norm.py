@@ -23,7 +23,8 @@ from tilewave import (
 
 M, N, ROWS = sym.M, sym.N, sym.ROWS
 GLOBAL = GLOBAL_ADDRESS_SPACE
-Matrix, Row = Memory[M, N, GLOBAL, f16], Memory[N, GLOBAL, f16]
+Matrix = Memory[M, N, GLOBAL, f16]
+Row = Memory[N, GLOBAL, f16]
 
 
 @wave([WorkgroupConstraint(M, ROWS, 0)], subs={ROWS: 4})

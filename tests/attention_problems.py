@@ -162,6 +162,18 @@ class Problem:
         execute(way, join.compile(target=target), *found, self.y, self.lse)
         self.check(self.y, self.lse, -(-self.keys // tile.keys) + 2 * parts)
 
+    def run_in_rows(self, way):
+        """Decode where each head's keys are one part."""
+        target, heads = way.removeprefix("lanes of "), Heads(self.size, self.size_v, self.sharing)
+        of_k, rows = self.heads[1], self.sharing * self.queries
+        tile = rows_tile_for(target, heads, self.dtype, rows)
+        dtypes = *[self.dtype] * 3, self.out, f32
+        kernel = shipped.attention_rows_kernel(tile, heads, self.scores, self.queries, f32, *dtypes)
+        q, y = (x.reshape(self.batch, of_k, rows, x.shape[-1]) for x in (self.q, self.y))
+        lse = self.lse.reshape(self.batch, of_k, rows)
+        execute(way, kernel.compile(target=target), q, self.k, self.v, y, lse)
+        self.check(self.y, self.lse, -(-self.keys // tile.keys))
+
 
 def execute(way, compiled, *arguments):
     if way.startswith("lanes of"):

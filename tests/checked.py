@@ -17,8 +17,10 @@ from tilewave.passes.dissolve_loops import dissolve_loops
 from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
+from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
+from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.map_workgroups import MapWorkgroups
@@ -27,6 +29,7 @@ from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
 from tilewave.passes.orient_reads import orient_reads
+from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -37,6 +40,7 @@ from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
+from tilewave.passes.share_processors import ShareProcessors
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_masked_steps import skip_masked_steps
@@ -77,6 +81,7 @@ PASSES = {
     "guard_edges": lambda text: guard_edges,
     "hoist_reads": lambda text: hoist_reads,
     "load_early": lambda text: LoadEarly(int(text)),
+    "load_in_parts": lambda text: LoadInParts(int(text)),
     "load_into_shared": lambda text: LoadIntoShared(CHIPS[text.split(",")[0]], int(text.split(",")[1])),
     "make_persistent": lambda text: MakePersistent(int(text)),
     "map_workgroups": lambda text: MapWorkgroups(as_mapping(text)),
@@ -84,6 +89,7 @@ PASSES = {
     "meet_once": lambda text: MeetOnce(int(text)),
     "minimize_global_loads": lambda text: MinimizeGlobalLoads(int(text)),
     "orient_reads": lambda text: orient_reads,
+    "overlap_steps": lambda text: overlap_steps,
     "pad_products": lambda text: pad_products,
     "pipeline_loop": lambda text: PipelineLoop(int(text)),
     "place_barriers": lambda text: place_barriers,
@@ -92,6 +98,7 @@ PASSES = {
     "reduce_across_waves": lambda text: reduce_across_waves,
     "repack_rows": lambda text: RepackRows(CHIPS[text]),
     "separate_edges": lambda text: separate_edges,
+    "share_processors": lambda text: ShareProcessors(CHIPS[text]),
     "share_parts": lambda text: ShareParts(int(text)),
     "share_copies": lambda text: ShareCopies(CHIPS[text]),
     "shift_through_shared": lambda text: shift_through_shared,
@@ -108,6 +115,7 @@ PASSES = {
     "skip_masked_steps": lambda text: skip_masked_steps,
     "skip_unit_factors": lambda text: skip_unit_factors,
     "lag_products": lambda text: lag_products,
+    "keep_maximum": lambda text: keep_maximum,
     "skip_whole_masks": lambda text: skip_whole_masks,
     "skip_zeros": lambda text: skip_zeros,
     "stagger_groups": lambda text: StaggerGroups(int(text)),

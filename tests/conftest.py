@@ -8,6 +8,7 @@ from zlib import crc32
 import blas_threads  # noqa: F401
 import kernels
 import pytest
+from browser import browser  # noqa: F401
 from built_site import site  # noqa: F401
 from checked import PASSES, SEPARATOR
 from golden import golden, pytest_addoption  # noqa: F401

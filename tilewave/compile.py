@@ -118,6 +118,8 @@ class WaveCompileOptions:
     """How long sizes are at most which stay open, and which every workgroup takes whole."""
     tune: Tune | None = None
     """Which tiles and orders may be chosen, where none are given; the kernel's own where it is not said."""
+    in_place: bool = False
+    """For the CPU: whether operands of products are read where they lie, and not packed before each launch."""
     batch_invariant: bool = False
     """Whether every sum is added in an order that follows from its depth, the tile and the dtype alone."""
 
@@ -691,7 +693,8 @@ def _choosing(
 def as_chosen(options: WaveCompileOptions, choice: TileChoice) -> WaveCompileOptions:
     """With what was chosen, as far as it is not the kernel that says it."""
     subs = {**options.subs, **choice.tiles}
-    return replace(options, subs=subs, buffers=choice.buffers or options.buffers, tune=None)
+    in_place = choice.is_in_place or options.in_place
+    return replace(options, subs=subs, buffers=choice.buffers or options.buffers, in_place=in_place, tune=None)
 
 
 def compile_with(options: WaveCompileOptions, kernel: WaveKernel, build: Builder) -> Compiled:
@@ -727,8 +730,10 @@ def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptio
     if buffers is not None and (isinstance(buffers, bool) or not isinstance(buffers, int) or buffers < 1):
         raise TilewaveError(f"buffers is {buffers!r}", loc=here(), remedy="a loop needs one buffer at least")
     prefetched = (options.buffers or 1) if options.schedule.taken is SchedulingType.PREFETCH else 0
-    wanted = BuildOptions(prefetched, options.buffers, options.instruction_set)
+    wanted = BuildOptions(prefetched, options.buffers, options.instruction_set, options.in_place)
     target.check(wanted)
+    if wanted.in_place:
+        _check_in_place(target)
     if wanted.instruction_set is not None and not target.takes_instruction_sets:
         able = [one for one in TARGETS.values() if one.takes_instruction_sets]
         kinds = " and ".join(dict.fromkeys(one.kind for one in able))
@@ -738,6 +743,14 @@ def _checked_options(options: WaveCompileOptions, target: Backend) -> BuildOptio
             remedy=f"instruction sets are those of {kinds}: write target={quoted(able)}, or leave instruction_set out",
         )
     return wanted
+
+
+def _check_in_place(target: Backend) -> None:
+    """Only where there are instruction sets to choose from are there panels to pack."""
+    if not target.takes_instruction_sets:
+        able = [one for one in TARGETS.values() if one.takes_instruction_sets]
+        what = f"in_place is said, but on {target.name} nothing is packed before a launch"
+        raise TilewaveError(what, loc=here(), remedy=f"leave it out, or write target={quoted(able)}")
 
 
 def _check_schedule(schedule: object) -> None:

@@ -247,3 +247,37 @@ def test_a_carried_row_follows_what_it_is_repeated_in(target):
     bias, c = d[0].copy(), poisoned((64, 64), f32)
     compiled(kernel, subs={M: 64, N: 64, K: 64}, target=target).interpret(a, b, bias, c, level="lane")
     np.testing.assert_array_equal(c, a.astype(float) @ b.astype(float).T + bias + 2)
+
+
+CONSTANT = {
+    "largest": (lambda x, total: x.max(dim=N) + total, 3.0),
+    "where the least is": (lambda x, total: cast(x.argmin(dim=N), f32) + total, 0.0),
+    "places": (lambda x, total: cast(self_index(N, i32).max(), f32) + total, 31.0),
+    "of what is repeated": (lambda x, total: broadcast(x.sum(dim=M), target_shape=[M, N]).max(dim=N) + total, 48.0),
+}
+
+
+@pytest.mark.parametrize("target", ("gfx942", "sm_90a"))
+@pytest.mark.parametrize("kind", CONSTANT)
+def test_what_is_left_of_a_constant_goes_with_sums(kind, target):
+    """A constant can be had in any layout, what is left of it when it is reduced cannot."""
+    make, more = CONSTANT[kind]
+
+    @wave([WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 32, 1), TilingConstraint(K, 32)])
+    def kernel(
+        a: Memory[M, K, GLOBAL_ADDRESS_SPACE, f16],
+        b: Memory[N, K, GLOBAL_ADDRESS_SPACE, f16],
+        c: Memory[M, N, GLOBAL_ADDRESS_SPACE, f32],
+    ):
+        @iterate(K, init_args=[zero()])
+        def total(x):
+            return mma(read(a), read(b), x)
+
+        write(make(Register[M, N, f32](3.0), total), c)
+
+    made = wave_compile(WaveCompileOptions(subs={M: 16, N: 32, K: 64}, target=target), kernel)
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-3, 4, (n, 64)).astype(np.float16) for n in (16, 32))
+    c = np.full((16, 32), np.nan, np.float32)
+    made.interpret(a, b, c, level="lane", order="random", seed=2)
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32).T + more)

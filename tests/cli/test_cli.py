@@ -170,7 +170,24 @@ def test_doctor_says_what_is_here(call):
     code, out, err = call("doctor")
     assert (code, err) == (0, "")
     assert out.startswith(f"tilewave {tilewave.__version__}, Python {sys.version.split()[0]}")
-    assert f"numpy     │ {importlib.metadata.version('numpy')}" in out
+    assert f"numpy       {importlib.metadata.version('numpy')}" in out
+    rows = {line.split("  ")[1]: line for line in out.splitlines() if line.startswith("  ")}
+    assert {"processor", "instruction set", "threads", "kernels run on", "cache", "llvm-objdump", "ptxas"} <= {*rows}
+    assert os.environ["TILEWAVE_CACHE_DIR"] in rows["cache"]
+    for vendor in ("rocm", "cuda"):
+        assert any(name.startswith(vendor) for name in rows)
+
+
+def test_doctor_says_how_large_the_cache_is_or_that_it_is_off(call, tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / "x.entry").write_bytes(bytes(123_000))
+    monkeypatch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TILEWAVE_CACHE_BYTES", "1000000")
+    found = {one["what"]: one for one in json.loads(call("doctor", "--json")[1])["findings"]}
+    assert found["cache"]["found"] == f"{tmp_path / 'cache'}: 123 kB of 1 MB"
+    monkeypatch.setenv("TILEWAVE_CACHE_DIR", "off")
+    found = {one["what"]: one for one in json.loads(call("doctor", "--json")[1])["findings"]}
+    assert (found["cache"]["found"], found["cache"]["is_here"]) == ("off", False)
 
 
 def test_doctor_for_machines_knows_what_is_missing(call, monkeypatch):
@@ -324,10 +341,12 @@ def test_a_terminal_without_our_characters_gets_question_marks(tmp_path):
     assert "?" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["--version"], ["map", "2x2", "--json"], ["map", "60x60"], ["doctor"]], ids=str)
+@pytest.mark.parametrize(
+    "words", [["--version"], ["map", "60x60", "--json"], ["doctor"], ["diff", EXAMPLES / "gemm.py"]], ids=str
+)
 def test_a_reader_who_leaves_is_not_complained_to(words):
     """Whatever is said goes to the first pipe, and what is printed to one that nobody reads."""
-    line = ["bash", "-c", 'exec 3>&1; "$@" 2>&3 | true', "-", PROGRAM, *words]
+    line = ["bash", "-c", 'exec 3>&1; "$@" 2>&3 | true', "-", PROGRAM, *map(str, words)]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=buffered)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -10,7 +10,10 @@ from emulated_code import DATA, LARGE, SMALL
 from typer.testing import CliRunner
 
 from tilewave.cli.emulate import emulate_command
+from tilewave.compile import WaveCompileOptions, wave_compile
 from tilewave.errors import TilewaveError
+from tilewave.ir.types import F16, F32
+from tilewave.kernels import gemm as gemm_kernel
 
 app = typer.Typer()
 app.command()(emulate_command)
@@ -43,6 +46,49 @@ def test_a_kernel_is_run_and_its_result_saved(gemm):
     code, output = run(*words)
     assert code == 0 and "gemm on gfx942: 2 workgroups, 8 waves, barrier order" in output and "no findings" in output
     assert (np.abs(np.load("C.npy") - exact) <= bound).all()
+
+
+@pytest.fixture(scope="module")
+def of_tilewave(tmp_path_factory):
+    """A kernel of tilewave's own as `compile --out` writes it, with A and B beside it."""
+    folder = tmp_path_factory.mktemp("compiled")
+    made = gemm_kernel((64, 64, 32), F16, F32, (32, 32, 32))
+    compiled = wave_compile(WaveCompileOptions(subs=made.subs, target="gfx942"), made.kernel)
+    (folder / "gemm.s").write_text(compiled.asm)
+    for name in "AB":
+        np.save(folder / f"{name}.npy", np.eye(64, 32, dtype=np.float16) + (name == "B"))
+    return folder
+
+
+ARRAYS = ("--arg", "in:A.npy", "--arg", "in:B.npy", "--arg", "out:C.npy:float32:64x64")
+
+
+def test_the_example_of_the_help_runs(of_tilewave, monkeypatch):
+    """A kernel of tilewave's takes the strides of its arrays, too, which nobody should have to write."""
+    monkeypatch.chdir(of_tilewave)
+    code, output = run("gemm.s", "gemm", "--grid", "4", *ARRAYS)
+    assert code == 0 and "no findings" in output
+    a, b = (np.load(f"{name}.npy").astype(np.float64) for name in "AB")
+    assert np.array_equal(np.load("C.npy"), a @ b.T)
+
+
+def test_a_transposed_array_has_its_own_strides(of_tilewave, monkeypatch):
+    monkeypatch.chdir(of_tilewave)
+    np.save("wide.npy", np.zeros((64, 40), np.float16))
+    code, _ = run("gemm.s", "gemm", "--grid", "4", "--arg", "in:wide.npy", *ARRAYS[2:])
+    assert code == 0 and not np.load("C.npy").any()
+
+
+def test_a_workgroup_that_does_not_fit_the_kernel_is_said(of_tilewave, monkeypatch, capfd):
+    monkeypatch.chdir(of_tilewave)
+    with pytest.raises(TilewaveError) as error:
+        run("gemm.s", "gemm", "--grid", "4", "--block", "1024", *ARRAYS)
+    assert str(error.value) == (
+        "--block: gemm was compiled for workgroups of up to 256 lanes, not 1024\n      1024\n      ^^^^\n"
+        "  leave --block out, or write --block 256"
+    )
+    _, output = run("gemm.s", "gemm", "--grid", "4", "--block", "64", "--check", "off", *ARRAYS)
+    assert "warning: --block: gemm was compiled for workgroups of up to 256 lanes, not 64" in output
 
 
 def test_a_program_reads_json(gemm):

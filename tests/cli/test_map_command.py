@@ -176,14 +176,12 @@ def test_bad_input_gets_one_message_and_exit_code_2(run, arguments):
     assert run(*arguments) == (2, "", BAD[arguments])
 
 
-def test_grid_too_large_to_draw_leaves_no_file(run, tmp_path):
-    outcome = run("300x300", "--svg", str(tmp_path / "map.svg"))
-    assert outcome.code == 2
-    assert outcome.err == (
-        "error: a grid of 300×300 is too large to draw: at most 16384 tiles, and 1024 along a side\n"
-        "  draw a smaller grid; the terminal and --json summarise this one\n"
-    )
-    assert os.listdir(tmp_path) == []
+def test_a_large_grid_is_drawn_in_squares_of_tiles(run, tmp_path):
+    outcome = run("200x300", "--svg", str(tmp_path / "map.svg"))
+    assert (outcome.code, outcome.err) == (0, "")
+    drawn = (tmp_path / "map.svg").read_text(encoding="utf-8")
+    assert "Each cell stands for 2×2 tiles" in drawn
+    assert drawn.count('class="tile"') == 2 * 100 * 150  # order and XCDs; the reads' have a second class
 
 
 def test_xcd_that_does_not_exist_is_named(run, tmp_path):

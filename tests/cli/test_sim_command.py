@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,11 +14,15 @@ from typer.testing import CliRunner
 from tilewave.cli.machines import machines_command
 from tilewave.cli.sim import parse_tiles, sim_command
 from tilewave.errors import TilewaveError
+from tilewave.mapping import as_mapping
 from tilewave.sim import Gemm, simulate
+from tilewave.sim.explain import size
 from tilewave.sim.simulate import run
+from tilewave.view import palette
 from tilewave.view.traffic import origin_of_tasks, traffic_figures
 from tilewave.view.traffic_page import traffic_page
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 app = typer.Typer()
 app.command("sim")(sim_command)
 app.command("machines")(machines_command)
@@ -54,7 +59,7 @@ def test_several_orders_are_compared():
 
 def test_the_best_comes_first():
     text = said("sim", *SMALL, "--best", "--top", "3", "--tile", "128x128..256x64")
-    ranks = re.findall(r"^\s+(\d+)\s+128×", text, re.MULTILINE)
+    ranks = re.findall(r"^\s+(\d+)\. .*\s128×", text, re.MULTILINE)
     assert ranks == ["1", "2", "3"]
     ranked = json.loads(said("sim", *SMALL, "--best", "--tile", "128x128..256x64", "--json"))
     times = [one["seconds"] for one in ranked]
@@ -87,6 +92,58 @@ def test_a_kernel_of_a_file(tmp_path):
     assert read["hbm_read_bytes"] == read["hbm_write_bytes"] == 1024 * 1024 * 4
     text = said("sim", str(path), "--set", "M=1024,N=1024,BLOCK=64", "--machine", "H200")
     assert "two workgroups on a unit" in text and "limited by" in text.lower()
+
+
+def test_a_kernel_of_a_file_is_simulated_in_other_orders(tmp_path):
+    path = tmp_path / "doubled.py"
+    path.write_text(KERNEL)
+    at = ("sim", str(path), "--set", "M=1024,N=1024,BLOCK=64", "--machine", "MI300X", "--json")
+    own, grouped = json.loads(said(*at, "--compare", "grouped(4)"))
+    (asked,) = json.loads(said(*at, "--map", "grouped(4)"))
+    assert (own["mapping"], grouped["mapping"]) == ("the kernel's own", "grouped(4)")
+    assert grouped == asked
+    wanted = path.with_name("grouped.py")
+    wanted.write_text(KERNEL.replace("BLOCK, 1)]", "BLOCK, 1), WorkgroupMapping('grouped(4)')]"))
+    (written,) = json.loads(said("sim", str(wanted), *at[2:]))
+    assert {**written, "mapping": "grouped(4)"} == asked
+    (over,) = json.loads(said("sim", str(wanted), *at[2:], "--map", "linear()"))
+    assert {**over, "mapping": own["mapping"]} == own
+
+
+def test_the_best_order_of_a_kernel_is_searched(tmp_path, monkeypatch):
+    orders = [as_mapping(text) for text in ("linear()", "grouped(2)", "hilbert()")]
+    monkeypatch.setattr("tilewave.sim.search.mappings_for", lambda machine: orders)
+    path = tmp_path / "doubled.py"
+    path.write_text(KERNEL)
+    at = ("sim", str(path), "--set", "M=512,N=512,BLOCK=64", "--best", "--html", str(tmp_path / "best.html"))
+    ranked = json.loads(said(*at, "--json"))
+    assert {one["mapping"] for one in ranked} == {"linear()", "grouped(2)", "hilbert()"}
+    assert [one["seconds"] for one in ranked] == sorted(one["seconds"] for one in ranked)
+    assert "1. " in (tmp_path / "best.html").read_text(encoding="utf-8")
+
+
+def test_a_kernel_with_a_loop_of_its_own_keeps_its_order():
+    with pytest.raises(TilewaveError, match="the kernel's own while loop decides which tiles it computes"):
+        said("sim", str(EXAMPLES / "persistent_gemm.py"), "--map", "grouped(4)")
+
+
+def test_a_file_that_compiles_its_kernel_keeps_its_order(tmp_path):
+    path = tmp_path / "doubled.py"
+    path.write_text(KERNEL + "\ncompiled = wave_compile(WaveCompileOptions(subs={M: 64, N: 64, BLOCK: 64}), doubled)\n")
+    with pytest.raises(TilewaveError, match="compiles its kernels itself") as error:
+        said("sim", str(path), "--map", "grouped(4)")
+    assert error.value.remedy == "leave --map out: it would change nothing"
+
+
+def test_a_search_has_a_page(tmp_path, monkeypatch):
+    orders = [as_mapping(text) for text in ("linear()", "grouped(2)", "hilbert()")]
+    monkeypatch.setattr("tilewave.sim.search.mappings_for", lambda machine: orders)
+    path = tmp_path / "best.html"
+    said("sim", "--shape", "1024x1024x256", "--tile", "64..128x128x64", "--best", "--top", "4", "--html", str(path))
+    page = path.read_text(encoding="utf-8")
+    assert "<h2>The best 4</h2>" in page
+    assert len(re.findall(r"<code>\d+\. ", page)) == 4
+    assert 1 <= page.count("<article") <= 2, "the best, beside linear()"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +187,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path):
     text = said("sim", *SMALL, "--compare", "grouped(4)", "--html", str(path))
     page = path.read_text(encoding="utf-8")
     assert f"wrote {path}" in text.replace("\n", "")
-    assert page.count("<article") == 2 and page.count("<figure>") == 6
+    assert page.count("<article") == 2 and page.count("<figure>") == 7
     assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)
     assert "default-src 'none'" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
@@ -140,7 +197,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path):
 def test_figures_are_well_formed_and_name_their_launch():
     made = run(Gemm(2048, 1024, 512), "H200", "grouped(2)")
     figures = traffic_figures(made)
-    assert [figure.kind for figure in figures] == ["over-time", "per-xcd", "origins"]
+    assert [figure.kind for figure in figures] == ["over-time", "per-xcd", "heat"]
     for figure in figures:
         xml.fromstring(figure.svg())
         assert "grouped(2); H200" in figure.caption
@@ -165,6 +222,25 @@ def test_a_hostile_name_cannot_leave_the_page():
     assert "<script>alert" not in page
 
 
-def test_a_grid_too_large_to_draw_has_no_tile_figure():
-    made = run(Gemm(1 << 15, 1 << 15, 64, (64, 64, 64)), "MI300X")
-    assert [figure.kind for figure in traffic_figures(made)] == ["over-time", "per-xcd"]
+def test_a_large_grid_is_drawn_in_squares_of_tiles():
+    made = run(Gemm(1 << 14, 1 << 14, 64, (64, 64, 64)), "MI300X")
+    heat = traffic_figures(made)[-1]
+    assert heat.body.count("tile (") == 128 * 128
+    assert "A square is the mean of 2×2 tiles." in heat.caption
+
+
+def test_the_heat_of_tiles_has_a_scale():
+    made = run(Gemm(2048, 2048, 1024), "MI300X", "grouped(4)")
+    hbm = origin_of_tasks(made).from_hbm
+    heat = traffic_figures(made)[-1]
+    assert f">{size(float(hbm.min()))}<" in heat.body
+    assert f">{size(float(hbm.max()))} from HBM<" in heat.body
+    assert palette.heat(0.0) in heat.body and palette.heat(1.0) in heat.body
+
+
+def test_hbm_has_no_hit_rate_and_the_two_counts_of_l2_are_told_apart(tmp_path):
+    text = said("sim", *SMALL)
+    assert re.search(r"HBM +[\d.]+ MB +– +– +–", text)
+    page = traffic_page((run(Gemm(2048, 1024, 512), "MI300X"),))
+    assert "100.0 %" not in page
+    assert "% of bytes from L2" in page and "Hits are counted as a profiler counts them" in page

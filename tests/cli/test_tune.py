@@ -1,11 +1,17 @@
 """`tilewave tune` and `tilewave records`: what is decided, written and printed, and how mistakes are answered."""
 
 import json
+import os
+import pickle
 
 import pytest
 
+from tilewave import Tune
 from tilewave.bench import measure, reference, tuning
+from tilewave.bench.workers import Killed
+from tilewave.cli.tune_tasks import OverWorkers, TuneTask, compile_points, install, measure_points
 from tilewave.errors import TilewaveError
+from tilewave.tune.search import PointTime
 
 PRODUCT = """
 from tilewave import *
@@ -82,6 +88,13 @@ def test_values_and_orders_to_try_are_said_on_the_command_line(call):
 def test_mistakes_are_told_with_what_to_write(call, words, told):
     code, out, err = call("tune", "k.py", *words, k=PRODUCT)
     assert (code, out) == (2, "") and err.startswith(told)
+
+
+def test_a_page_shows_every_point(call, tmp_path):
+    words = ["--sizes", SIZES, "--runs", 2, "--rounds", 2, "--html", "page.html"]
+    assert call("tune", "k.py", *words, k=PRODUCT)[0] == 0
+    text = (tmp_path / "page.html").read_text()
+    assert text.count('<tr class="') > 2 and text.count('<tr class="untimed') > 0 and "(chosen)" in text
 
 
 ROWS = """
@@ -183,3 +196,67 @@ def test_an_action_or_a_file_that_is_not_there_is_told(call):
         "error: records: no action is called 'burn'\n  there are show, merge, check"
     )
     assert call("records", "show", "nothing.jsonl")[2] == "error: records: there is no file nothing.jsonl\n"
+
+
+# -- over workers
+
+
+def task_of(tmp_path, text=PRODUCT, sizes=SIZES, target="cpu"):
+    return TuneTask("k.py", text, 0, sizes, target, 2, Tune(BLOCK_M=(8, 16), BLOCK_N=16))
+
+
+def test_what_a_worker_compiles_is_in_the_cache_of_whoever_measures(tmp_path, monkeypatch):
+    task = task_of(tmp_path)
+    points = task.timer.open_tiles.predicted({})
+    entries = compile_points(task.of(points[:1]))
+    assert entries and os.environ.get("TILEWAVE_CACHE_DIR") != str(tmp_path)
+    monkeypatch.setenv("TILEWAVE_CACHE_DIR", str(tmp_path / "there"))
+    install(entries)
+    written = {path.name for path in (tmp_path / "there").glob("*.entry")}
+    assert written == {name for name, _ in entries}
+    task.timer.compiled(points[0]).build.code  # noqa: B018
+    assert {path.name for path in (tmp_path / "there").glob("*.entry")} == written  # nothing was compiled anew
+
+
+def test_points_travel_by_name_and_come_back_as_they_were(tmp_path):
+    task = task_of(tmp_path)
+    points = task.timer.open_tiles.predicted({})
+    assert [one.text for one in pickle.loads(pickle.dumps(task.of(points))).choices] == [p.text for p in points]
+
+
+class Here:
+    """Workers that are this process, on a machine of some name."""
+
+    def __init__(self, machine=None, kills=()):
+        self.machine, self.kills, self.did = machine, kills, []
+
+    def results(self, do, tasks):
+        for number, task in reversed(list(enumerate(tasks))):  # in whichever order they come
+            self.did.append(do.__name__)
+            if do.__name__ in self.kills:
+                yield number, Killed(3)
+            elif do is measure_points:
+                yield number, (self.machine or task.timer.open_tiles.machine.name, [PointTime(1e-3)] * len(task.points))
+            else:
+                yield number, do(task)
+
+
+def spread(tmp_path, **workers):
+    task, here = task_of(tmp_path), Here(**workers)
+    points = task.timer.open_tiles.predicted({})
+    over = OverWorkers(here, task, here)
+    assert not over.measures_here and OverWorkers(here, task).measures_here
+    return here, [times for _, times in over(None, [points[:1], points[1:]])]
+
+
+def test_workers_compile_and_measure_every_batch(tmp_path):
+    here, found = spread(tmp_path)
+    assert here.did == ["compile_points"] * 2 + ["measure_points"] * 2
+    assert [one.seconds for times in found for one in times] == [1e-3, 1e-3]
+
+
+def test_times_of_another_machine_and_of_batches_that_kill_are_none(tmp_path):
+    _, found = spread(tmp_path, machine="A100")
+    assert all(one.seconds is None and "measured on A100, not on" in one.why for times in found for one in times)
+    _, found = spread(tmp_path, kills=("measure_points", "compile_points"))
+    assert {one.why for times in found for one in times} == {"3 processes died of this batch"}

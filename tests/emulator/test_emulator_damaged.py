@@ -2,6 +2,7 @@
 
 import re
 import struct
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -282,6 +283,15 @@ def test_the_limit_follows_the_arrays():
         launch(kernel_text(body), small, WORDS)
     assert not launch(kernel_text(body), large, WORDS).findings
     assert not launch(kernel_text(body), small, WORDS, limit=10 * rounds).findings
+
+
+def test_the_limit_follows_the_code():
+    """Tile after tile, each by a long way through the code: forty rounds of it are not endless."""
+    long = "\ts_nop 0\n" * 1500
+    body = f"\ts_mov_b32 s8, 0\n.L1:\n\ts_add_i32 s8, s8, 1\n{long}\ts_cmp_lt_u32 s8, ROUNDS\n\ts_cbranch_scc1 .L1"
+    for rounds, is_endless in ((40, False), (60, True)):
+        with pytest.raises(EmulationError, match="endless run") if is_endless else nullcontext():
+            launch(kernel_text(body.replace("ROUNDS", str(rounds))), np.zeros(64, np.uint32), WORDS)
 
 
 @pytest.mark.slow

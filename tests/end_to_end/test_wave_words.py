@@ -17,6 +17,11 @@ G = GLOBAL_ADDRESS_SPACE
 TILED = [WorkgroupConstraint(M, 32, 0), WorkgroupConstraint(N, 16, 1)]
 
 
+def rng_integers(*shape):
+    """Whole numbers, whose sums are exact."""
+    return np.random.default_rng(7).integers(-9, 10, shape).astype(np.float32)
+
+
 def made(kernel, subs, **options):
     return wave_compile(WaveCompileOptions(subs=subs, target="numpy", **options), kernel)
 
@@ -279,3 +284,23 @@ def test_attention_with_tags_a_window_and_heads_within_a_row(way):
         np.einsum("bhmn,bnhd->bmhd", weights, np.abs(wide_v)) * (2.0**-11 + 17 * 2**6 * UNIT) + 6 * 2.0**-25 * largest
     )
     assert (np.abs(o - np.einsum("bhmn,bnhd->bmhd", weights, wide_v)) <= bound).all()
+
+
+@everywhere
+def test_a_tile_may_lack_dims_of_one_element(way):
+    """A part of a sum for each workgroup: what it writes has one element along U, and does not name it."""
+    batch = tkl.sym.B
+
+    @tkw.wave([
+        tkw.WorkgroupConstraint(M, 32, 0),
+        tkw.WorkgroupConstraint(K2, BLOCK_K2, 1),
+        tkw.WorkgroupConstraint(batch, 1, 2),
+        tkw.SymbolicAlias(U, K2, lambda x: ceiling(x / BLOCK_K2)),
+    ])  # fmt: skip
+    def summed(a: Memory[batch, M, K2, G, f32], c: Memory[U, batch, M, G, f32]):
+        tkw.write(tkw.sum(tkw.read(a), dim=K2), c)
+
+    a, c = rng_integers(2, 50, 40), poisoned(3, 2, 50)
+    run(way, summed, {batch: 2, M: 50, K2: 40, U: 3, BLOCK_K2: 16}, a, c)
+    padded = np.pad(a, ((0, 0), (0, 0), (0, 8))).reshape(2, 50, 3, 16)
+    np.testing.assert_array_equal(c, padded.sum(3).transpose(2, 0, 1))

@@ -64,6 +64,10 @@ def test_arrays_that_change_between_calls_are_seen(torch):
         a.set_(torch.randn(m + 1, 70, device="cuda"))
         with pytest.raises(TilewaveError, match=f"M is {m + 1} by a, but {m} by c"):
             copy(a, c)
+    turned = torch._neg_view(torch.ones_like(a))
+    for wrong, said in ((a.detach().requires_grad_(True), "requires grad"), (turned, "its signs turned")):
+        with pytest.raises(TilewaveError, match=said):
+            copy(wrong, torch.zeros_like(a))
     here, there = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
     copy(here, there)
     assert (there == 1).all()

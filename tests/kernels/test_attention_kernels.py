@@ -10,8 +10,10 @@ from tilewave import kernels as shipped
 from tilewave.backend.nvidia.code import Variant
 from tilewave.backend.nvidia.ptxas import assemble_ptx, ptxas
 from tilewave.errors import CallError, DTypeError
-from tilewave.kernels import AttentionTile
-from tilewave.kernels.decodes import RESERVED_BYTES, DecodeWay, part_length, rows_tile_for
+from tilewave.ir.ops import Select
+from tilewave.ir.rewrite import walk
+from tilewave.kernels import AttentionTile, decodes
+from tilewave.kernels.decodes import DecodeWay, part_length, rows_tile_for
 from tilewave.machine.chips import CHIPS
 
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of gfx950", "lanes of sm_90a", "gfx942", "gfx950"]
@@ -133,6 +135,25 @@ def test_decode_on_the_cpu(queries, keys, dtype):
     Problem(2, (4, 2), queries, keys, 32, 32, dtype=dtype, asked={"causal": True}).call(shipped.attention_decode)
 
 
+@pytest.mark.parametrize("way", ["numpy", "lanes of gfx942", "lanes of sm_90a"])
+def test_keys_of_a_head_in_one_part(way):
+    Problem(1, (4, 2), 2, 130, 64, 64, asked={"causal": True, "window": 100}).run_in_rows(way)
+
+
+@pytest.mark.parametrize(
+    "queries, lies, joined", [(1, True, False), (1, False, False), (3, True, False), (3, False, True)]
+)
+def test_one_part_is_joined_with_none(monkeypatch, queries, lies, joined):
+    """Unless heads that share keys cannot be rows where y lies: there results are written by who joins parts."""
+    asked = []
+    monkeypatch.setattr(decodes, "join_parts_kernel", lambda *a: asked.append(a) or shipped.join_parts_kernel(*a))
+    problem = Problem(1, (4, 2), queries, 100, 32, 32, dtype=f32)
+    if not lies:
+        problem.y = np.ascontiguousarray(problem.y.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    problem.call(shipped.attention_decode)
+    assert bool(asked) == joined
+
+
 def test_more_queries_than_keys_in_parts():
     problem = Problem(1, (2, 1), 9, 4, dtype=f32, asked={"causal": True})
     problem.call(shipped.attention_decode)
@@ -166,8 +187,8 @@ def test_two_workgroups_of_few_queries_fit_on_a_processor_of_hopper(size):
     kernel = shipped.attention_parts_kernel(way.tile, heads, shipped.Scores(1.0), 1, f32, f16, f16, f16)
     made = kernel.compile(target="sm_90a", buffers=way.steps_ahead)
     code = made.build.program.code_for(Variant())
-    fit = 2 * (code.shared_bytes + RESERVED_BYTES) <= CHIPS["sm_90a"].shared.bytes + RESERVED_BYTES
-    assert fit == (way.at_once == 264) == (size < 256)
+    fit = code.shared_bytes <= CHIPS["sm_90a"].shared.for_each_of(2)
+    assert fit == (made.build.lanes.resident == 2) == (way.at_once == 264) == (size < 256)
     assert ".shared" in code.ptx and "bar.sync" not in code.ptx.split("wgmma.mma_async")[-1], "lanes exchange nothing"
 
 
@@ -231,6 +252,23 @@ def test_tiles_fit_into_shared_memory(target):
             shipped.attention_kernel(tile, heads, shipped.Scores(1.0), *[dtype] * 4).compile(target=target)
 
 
+@pytest.mark.parametrize("asked", [{"causal": True}, {"causal": True, "window": 100}, {"window": 100}], ids=str)
+@pytest.mark.parametrize("rows", [64, 192])
+def test_blocks_that_nobody_sees_are_not_walked(asked, rows):
+    """Which takes positions that are known not to wrap, whatever the order of tiles, and behind the last one's end."""
+    kernel = shipped.attention_kernel(
+        AttentionTile(rows, 64, 4), shipped.Heads(64, 64), shipped.Scores(0.1, **asked), *[f16] * 4
+    )
+    steps = {step.name: step for step in kernel.compile(target="sm_90a").steps}
+    assert steps["skip_masked_steps"].changed and not steps["skip_masked_steps"].declined
+    assert steps["tell_whole_steps"].changed
+    once = steps["skip_whole_masks"].after
+    in_loops = [
+        op for op in walk(once.body) if isinstance(op, Select) and np.prod(op.result.type.shape) == 64 * 64 // 128
+    ]
+    assert len(in_loops) == 2, "one mask for the author's condition and the end of the keys, and one of results"
+
+
 SPILLING = [(64, False, f16), (128, False, f16), (256, True, f16)]
 EVERY_HEAD = [
     (size, causal, dtype) for size in (64, 80, 96, 128, 192, 256) for causal in (False, True) for dtype in (f16, bf16)
@@ -242,22 +280,19 @@ EVERY_HEAD = [
     "size, causal, dtype",
     [pytest.param(*one, marks=[] if one in SPILLING else pytest.mark.slow) for one in EVERY_HEAD],
 )
-@pytest.mark.parametrize("bias", [None, pytest.param(f32, marks=pytest.mark.slow)])
-def test_hopper_s_lanes_hold_all_that_a_tile_has(size, causal, dtype, bias):
+def test_hopper_s_lanes_hold_all_that_a_tile_has(size, causal, dtype):
     """Nothing is spilled, and no product waits for registers."""
     heads, scores = shipped.Heads(size, size), shipped.Scores(size**-0.5, causal)
-    tile = shipped.attention_tile_for("sm_90a", heads, dtype, bias)
-    made = shipped.attention_kernel(tile, heads, scores, *[dtype] * 4, bias, f32).compile(target="sm_90a")
+    tile = shipped.attention_tile_for("sm_90a", heads, dtype)
+    made = shipped.attention_kernel(tile, heads, scores, *[dtype] * 4, None, f32).compile(target="sm_90a")
     assembled = assemble_ptx(made.asm, "sm_90a")
     assert "cp.async.bulk" in made.asm
     assert assembled.spilled_bytes == 0 and assembled.serialized == (), assembled.log
 
 
 def test_keys_of_a_step_leave_registers_for_results():
-    found = {
-        size: shipped.attention_tile_for("sm_90a", shipped.Heads(size, size), f16).keys for size in (64, 128, 192, 256)
-    }
-    assert found == {64: 128, 128: 128, 192: 96, 256: 64}
+    tiles = [shipped.attention_tile_for("sm_90a", shipped.Heads(size, size), f16) for size in (64, 128, 192, 256)]
+    assert [(tile.queries, tile.keys) for tile in tiles] == [(192, 128), (128, 128), (128, 96), (128, 64)]
     assert shipped.attention_tile_for("sm_90a", shipped.Heads(128, 128), f16, f32).keys == 64
     assert shipped.attention_tile_for("gfx942", shipped.Heads(128, 128), f16).keys == 64
 

@@ -31,7 +31,7 @@ def held_rows(draw):
     shape = tuple(1 << draw(st.integers(0, 5)) for _ in range(rank))
     waves, lanes = 1 << draw(st.integers(0, 3)), draw(st.sampled_from([4, 32, 64]))
     order = draw(st.permutations(range(rank)))
-    width = chunk_width(shape, order[0], 1 << draw(st.integers(0, 3)), waves * lanes)
+    width = chunk_width(shape, order[0], 1 << draw(st.integers(0, 3)), lanes, waves)
     axis = draw(st.integers(0, rank - 1))
     reduced = draw(st.sampled_from([(axis,), tuple(range(rank)), ()]))
     return shape, rows_in_lanes(shape, order, width, lanes, waves, reduced), waves, lanes, axis
@@ -143,3 +143,11 @@ def test_an_axis_that_every_lane_holds_needs_no_bits():
     held = with_axis_in_registers(layout, 1, 6)
     (mover,) = movers(held, 1, 1, 64)
     assert (mover.of, mover.step, mover.count) == ("registers", 1, 6)
+
+
+def test_chunks_are_as_wide_as_leaves_every_lane_something_of_its_own():
+    assert chunk_width((1, 1024), 1, 8, 32, 4) == 8
+    assert chunk_width((1, 256), 1, 8, 32, 4) == 2
+    assert chunk_width((1, 3072), 1, 8, 32, 12) == 8  # waves share three parts
+    assert chunk_width((31, 64), 1, 16, 64, 1) == 1  # of 31 rows, no two lanes share any
+    assert rows_in_lanes((31, 64), (1, 0), 1, 64, 1, (1,)).registers == (1, 31, 1)

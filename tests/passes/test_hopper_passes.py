@@ -248,6 +248,30 @@ def test_batches(at_once):
     check_product(c, a, b)
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_batches_that_do_not_lie_in_front_are_staged_two_steps_deep(at_once):
+    """Shared memory holds several steps then, and the batches of each stand behind its slot."""
+    B = sym.B
+    cuts = [WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), WorkgroupConstraint(B, at_once, 2)]
+
+    @wave([*cuts, TilingConstraint(K, 32)])
+    def batched(a: Memory[K, M, B, G, f16], b: Memory[N, B, K, G, f16], c: Memory[B, M, N, G, f32]):
+        @iterate(K, init_args=[Register[B, M, N, f32](0.0)])
+        def total(acc):
+            return mma(read(a), read(b), acc)
+
+        write(total, c)
+
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-3, 4, (96, 64, 3)).astype(np.float16), rng.integers(-3, 4, (64, 3, 96)).astype(np.float16)
+    c = np.full((3, 64, 64), np.nan, np.float32)
+    options = {"schedule": SchedulingType.PREFETCH, "buffers": 2, "target": "sm_90a"}
+    made = wave_compile(WaveCompileOptions(subs={B: 3, M: 64, N: 64, K: 96}, **options), batched)
+    made.interpret(a, b, c, level="lane", order="random", seed=1)
+    assert made.asm
+    np.testing.assert_array_equal(c, np.einsum("kmb,nbk->bmn", a.astype(np.float32), b.astype(np.float32)))
+
+
 def test_a_tile_is_kept_until_the_last_product_that_reads_it():
     check_both(compiled(both, sizes(70, 72, 104)))
 

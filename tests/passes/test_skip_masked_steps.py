@@ -313,6 +313,17 @@ def test_persistent_kernels_skip_steps_of_each_tile():
     assert is_skipped(compiled)[0]
 
 
+@pytest.mark.parametrize("dtype", [i32, index], ids=str)
+def test_tiles_from_the_last_to_the_first_skip_steps_too(dtype):
+    """Of a workgroup's number, less than the last, it is known that 32 bits hold a position."""
+    v, y = np.random.default_rng(7).integers(-9, 9, (90, 16)).astype(np.float16), poisoned((70, 16), f32)
+    kernel = weighted(CONDITIONS["causal"], dtype)
+    backwards = wave([*kernel.constraints, WorkgroupMapping("last_first()")])(kernel.function)
+    compiled = run("numpy", backwards, v, y)
+    np.testing.assert_array_equal(y, seen_by(CONDITIONS["causal"], 70, 90) @ v.astype(np.float32))
+    assert is_skipped(compiled) == (True, ())
+
+
 @pytest.mark.parametrize("target", ["cpu", "gfx942", "sm_90a", "numpy"])
 def test_loops_without_a_mask_stay_as_they_are(target):
     """The end of a dim is a condition too, and the loop knows it."""

@@ -6,18 +6,18 @@ from functools import cache
 import numpy as np
 import pytest
 from hopper_kernels import changed
-from kernels import K, M, N, poisoned
+from kernels import BLOCK_K, BLOCK_M, BLOCK_N, K, M, N, poisoned
 from lane_runs import ORDERS
 
 from tilewave import *
 from tilewave.errors import InterpreterError
 from tilewave.interp.lanes import interpret_lanes
 from tilewave.ir.build import Builder, Number
-from tilewave.ir.ops import Arrive, Await, GroupProduct, HandOver, Load, Loop, Role
+from tilewave.ir.ops import Arrive, Await, GroupProduct, HandOver, Load, Loop, Role, Store
 from tilewave.ir.places import Places
 from tilewave.ir.rewrite import names, walk
 from tilewave.kernels import error_bound
-from tilewave.kernels.linear import ProductBlocks, ProductForm, product_kernel
+from tilewave.kernels.linear import ProductForm, product_kernel
 from tilewave.machine.chips import SM_90A
 from tilewave.passes import stagger_groups
 from tilewave.passes.stagger_groups import StaggerGroups
@@ -25,7 +25,7 @@ from tilewave.pipeline import lists
 from tilewave.pipeline.runner import pass_name, run
 
 BIASED = ProductForm(f16, f32, bias=f32)
-TILE, WIDE = ProductBlocks(128, 32, 16), ProductBlocks(128, 64, 16)
+TILE, WIDE, WIDER = ({BLOCK_M: 128, BLOCK_N: columns, BLOCK_K: 16} for columns in (32, 64, 128))
 SHAPES = {
     "one tile": ((128, 32, 96), 1),
     "tiles of several steps": ((256, 96, 80), 1),
@@ -40,9 +40,13 @@ CLUSTERED, _ = SHAPES["in clusters, an odd number of tiles"]
 
 @cache
 def tiles(form, shape):
-    subs = dict(zip((M, N, K), shape, strict=True))
     tile = WIDE if shape == CLUSTERED else TILE  # halves of a narrower one are too small to be brought each by one
-    return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), product_kernel(form, tile)).kernel
+    return tiles_of(form, shape, tile)
+
+
+def tiles_of(form, shape, tile):
+    subs = {**dict(zip((M, N, K), shape, strict=True)), **tile}
+    return wave_compile(WaveCompileOptions(subs=subs, target="numpy"), product_kernel(form)).kernel
 
 
 def staggered(shape, workgroups, stages=4, lead=3, form=BIASED):
@@ -105,7 +109,7 @@ def test_a_ring_of_one_stage_leaves_no_room():
 
 
 def test_open_sizes():
-    made = wave_compile(WaveCompileOptions(subs={}, target="sm_90a"), product_kernel(BIASED, TILE))
+    made = wave_compile(WaveCompileOptions(subs=TILE, target="sm_90a"), product_kernel(BIASED))
     assert is_staggered(made.ir())
     for shape in ((256, 64, 48), (200, 40, 16)):
         a, b, bias, c = arrays(shape)
@@ -154,6 +158,27 @@ def test_what_lanes_have_no_room_for_is_loaded_behind_the_steps():
     check(kernel, (256, 96, 80))
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_residual_comes_part_by_part(order):
+    """Of four parts two are under way in front of the last steps, and two when the first ones are stored."""
+    shape = (256, 128, 32)
+    form = ProductForm(f16, f32, residual=f32)
+    passes = lists.hopper(SM_90A, Places(), 4, 1)
+    few = [replace(p, most_loaded_bytes=128) if isinstance(p, StaggerGroups) else p for p in passes]
+    kernel, _ = run(tiles_of(form, shape, WIDER), few)
+    (turns,) = (op for op in walk(kernel.body) if isinstance(op, Loop) and any(is_product_loop(x) for x in op.body.ops))
+    kinds = [KINDS[type(op)] for op in turns.body.ops if type(op) in KINDS]
+    assert "".join(kinds) == "lLLlSSLLSS"
+    a, b, _, c = arrays(shape)
+    residual = np.random.default_rng(2).standard_normal(shape[:2]).astype(np.float32)
+    interpret_lanes(kernel, [a, b, residual, c], {}, order, 1)
+    want, magnitude = (x.astype(float) @ y.astype(float).T for x, y in ((a, b), (abs(a), abs(b))))
+    assert (abs(c - (want + residual)) <= error_bound(want + residual, magnitude + abs(residual), 33, f16, f32)).all()
+
+
+KINDS = {Loop: "l", Load: "L", Store: "S"}
+
+
 def test_a_product_that_is_only_stored_keeps_its_code():
     passes = lists.hopper(SM_90A, Places(), 4, 1)
     without = [p for p in passes if not isinstance(p, StaggerGroups)]
@@ -162,10 +187,7 @@ def test_a_product_that_is_only_stored_keeps_its_code():
 
 
 def test_one_group_has_nobody_to_wait_for():
-    small = wave_compile(
-        WaveCompileOptions(subs={M: 128, N: 64, K: 64}, target="numpy"),
-        product_kernel(BIASED, ProductBlocks(64, 32, 16)),
-    ).kernel
+    small = tiles_of(BIASED, (128, 64, 64), {**TILE, BLOCK_M: 64})
     assert not is_staggered(run(small, lists.hopper(SM_90A, Places(), 4, 1))[0])
 
 

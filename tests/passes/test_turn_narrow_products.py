@@ -10,7 +10,7 @@ from tilewave.interp.tiles import interpret
 from tilewave.ir.ops import Loop, MakeSignals, MatrixShared, Mma, Permute
 from tilewave.ir.rewrite import walk
 from tilewave.machine.chips import SM_90A
-from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES
+from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, OWN_BYTES
 from tilewave.passes.turn_narrow_products import TurnNarrowProducts
 
 TURN = TurnNarrowProducts(SM_90A)
@@ -43,9 +43,22 @@ def test_weights_are_the_rows_of_the_unit_and_one_wave_brings_them_far_ahead(row
     assert products(lanes) == [narrow]
     assert lanes.waves == ((8, 1) if rows <= 64 else (12, 1))
     stage_bytes = (columns + 64) * 64 * 2
-    assert stages(lanes) == max(4, IN_FLIGHT_BYTES // stage_bytes)
+    assert stages(lanes) == max(4, IN_FLIGHT_BYTES // stage_bytes, OWN_BYTES // (64 * 64 * 2))
     assert "wgmma.mma_async.sync.aligned.m64n" + str(narrow[1]) + "k16" in made.asm
     check_lanes(made, (rows, 256, 512), ("random",))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((128, 1024, 1024), 6),  # in parts: those of one tile have other steps, and the same rows
+        ((128, 64 * 140, 128), 6),  # several tiles for each workgroup
+        ((256, 1024, 1024), 4),  # two rows of tiles: each workgroup has activations of its own
+    ],
+    ids=str,
+)
+def test_activations_that_all_share_do_not_count_as_weights_on_their_way(shape, expected):
+    assert stages(hopper(shape, (128, 64, 64)).build.lanes) == expected
 
 
 def test_as_many_stages_as_are_asked_for():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -420,6 +421,28 @@ def test_one_template_serves_arrays_of_all_sizes(driver, fake):
     assert seen.grid == (7, 1, 1) and not seen.attributes
 
 
+def test_maps_that_are_kept_are_those_of_the_same_arrays(driver, fake):
+    """More than are kept, in any order; some differ in one number alone."""
+    gemm, rng = tiled(driver), random.Random(0)
+    drawn = [(0x10000 * rng.randint(1, 9), rng.randint(1, 9), 1024 * rng.randint(1, 3)) for _ in range(150)]
+    for pointer, rows, stride in rng.choices(drawn, k=1000):
+        gemm([array(pointer, (rows, 512), strides=(stride, 2)), B, C], [4], 0)
+        found = fake.map_of(fake.launches[-1].arguments[0])
+        assert (found.pointer, found.sizes) == (pointer, (512, rows))
+        assert found.strides == (stride if rows > 1 else 1024,)
+    assert len({*drawn}) < len(fake.maps) < 2000, "some are kept, and some had to go"
+
+
+def test_a_map_that_the_driver_refuses_is_not_kept(driver, fake):
+    gemm = tiled(driver)
+    for _ in range(2):
+        fake.failing["cuTensorMapEncodeTiled"] = 1
+        message = told(TargetError, lambda: gemm([A, B, C], [4], 0))
+        assert message.startswith("gemm: cuTensorMapEncodeTiled failed with CUDA_ERROR_INVALID_VALUE")
+    gemm([A, B, C], [4], 0)
+    assert [seen.function for seen in fake.launches] == ["gemm"] and len(fake.maps) == 2
+
+
 def test_an_array_of_other_strides_at_the_same_address_is_encoded_again(driver, fake):
     gemm = tiled(driver)
     gemm([A, B, C], [4], 0)
@@ -801,7 +824,7 @@ class Lengths:
         for parameter, one in zip(self.parameters, arrays, strict=True):
             recorder.want(*(length == n for length, n in zip(one.lengths, parameter.shape, strict=True)))
         recorder.want(*apart(arrays, kinds_of(self.parameters)))
-        made, results = recorder.finished(lie_of(arrays), numbers, [1, *numbers])
+        made, results = recorder.finished(lie_of(arrays), [], numbers, [1, *numbers])
         self.look = CallLook(ranks, count, made, *results)
 
     def __call__(self, arrays: Any, given: Any) -> SizedCall:
@@ -939,7 +962,7 @@ def test_a_program_forgets_before_its_kinds_of_calls_pile_up(torch, fake, monkey
     for stream in (*range(10), *range(10)):
         torch.streams[0] = 0x100 + stream
         add(tensors(torch, 0x1000, 0x2000, 0x3000), [stream])
-        assert len(add.program._kinds) <= 3 and len(add.program._launches) <= 3
+        assert len(add.program._kinds) <= 3 and len(add.program._native) <= 3
     assert [(seen.words[3], seen.stream - 0x100) for seen in fake.launches] == [(i, i) for i in range(10)] * 2
 
 
@@ -1018,6 +1041,6 @@ def test_a_call_that_was_made_before_costs_few_calls_of_python(torch, fake):
     add(given, [64])
     sys.setprofile(None)
     if hasattr(torch, "table"):
-        assert [*dict.fromkeys(counted)] in (["call", "<listcomp>", "word"], ["call", "word"]), counted
+        assert {*counted} <= {"call", "<listcomp>", "__get__"}, counted
     else:
         assert len(counted) <= 40, counted

@@ -11,10 +11,12 @@ from tilewave import *
 from tilewave import kernels
 from tilewave.ir.types import F16
 from tilewave.machine import L2, find
+from tilewave.mapping import Grid, balance
 from tilewave.passes.alternate_depth import alternate_depth
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.sim import Gemm, SimError, sensitivity, simulate
 from tilewave.sim.accesses import NO_STREAM, gemm_accesses
+from tilewave.sim.calibration import timing_of
 from tilewave.sim.kernel import kernel_accesses
 
 M, N, K = sym.M, sym.N, sym.K
@@ -310,3 +312,39 @@ def test_sizes_that_stay_open_are_told_to_the_simulator():
         ours = simulate(left_open, "MI300X", symbols={"M": m, "N": n, "K": k})
         assert ours == simulate(compiled(gemm, {M: m, N: n, K: k}), "MI300X")
     assert sensitivity(left_open, "MI300X", symbols={"M": 300, "N": 129, "K": 65})
+
+
+def causal_sums(order):
+    """Row m of a square, summed up to its own column: later rows take more steps."""
+
+    @wave([
+        WorkgroupConstraint(M, 32, 0),
+        WorkgroupConstraint(N, 1, 1),
+        TilingConstraint(K, 32),
+        WorkgroupMapping(order),
+    ])  # fmt: skip
+    def sums(a: Memory[N, M, K, GLOBAL, f32], c: Memory[N, M, GLOBAL, f32]):
+        @iterate(K, init_args=[Register[N, M, f32](0.0)])
+        def total(acc):
+            seen = select(self_index(K) <= self_index(M), read(a), 0.0)
+            return acc + seen.sum(dim=K)
+
+        write(total, c)
+
+    return sums
+
+
+def test_work_that_is_uneven_ends_sooner_in_an_order_that_begins_with_the_longest():
+    """On four units: 16 rows of 1 to 16 steps for each of 3 heads, and a beat for each write."""
+    four = replace(find("H200"), dispatch_order=(), xcds=1, units_per_xcd=4, merging=None)
+    reports = {}
+    for order in ('linear(along="n")', 'last_first() >> linear(along="n")'):
+        kernel = compiled(causal_sums(order), {M: 512, K: 512, N: 3})
+        reports[order] = simulate(kernel, four)
+        costs = np.broadcast_to(np.arange(16)[:, None] + 2, (16, 3))
+        assert reports[order].beats == balance(order, Grid(16, 3), costs, units=4).ends
+        assert kernel_accesses(kernel.kernel, {}).tasks_a_tile == costs.mean()
+    last, first = reports.values()
+    assert first.seconds < last.seconds and first.beats < last.beats
+    (start,) = (part for part in first.breakdown if part.name == "start and end")
+    assert start.seconds == pytest.approx(48 / 4 * timing_of(four).start_seconds)  # twelve tiles a unit

@@ -49,8 +49,13 @@ def knobs_of(launch):
 
 def test_the_error_that_is_said_is_the_one_that_is_left(rows):
     machine = machine_of("sm_90a")
-    logs = [math.log(machine.predict(work).seconds / launch.seconds) for launch, work in rows]
-    assert len(logs) > 180
+    best = {}
+    for launch, _ in rows:
+        key = launch.shape, launch.layout
+        best[key] = min(launch.seconds, best.get(key, math.inf))
+    near = [(x, work) for x, work in rows if x.seconds < 2 * best[x.shape, x.layout]]
+    logs = [math.log(machine.predict(work).seconds / launch.seconds) for launch, work in near]
+    assert len(logs) > 300
     assert math.sqrt(sum(x * x for x in logs) / len(logs)) <= machine.timing.error
 
 
@@ -60,8 +65,8 @@ def test_the_tile_predicted_best_loses_little(rows):
         found = machine.predict(work).seconds, launch.seconds
         by_shape.setdefault((launch.shape, launch.layout), []).append(found)
     shares = [min(s for _, s in tiles) / min(tiles)[1] for tiles in by_shape.values() if len(tiles) > 2]
-    assert len(shares) >= 10
-    assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.97 and min(shares) >= 0.85
+    assert len(shares) >= 20
+    assert math.exp(sum(map(math.log, shares)) / len(shares)) >= 0.98 and min(shares) >= 0.89
 
 
 def test_shared_memory_and_stages_are_those_that_the_compiler_takes():
@@ -166,6 +171,15 @@ def test_who_brings_operands_is_who_the_compiler_lets_bring_them(shape, layout):
     copied = [row for row in one.why() if row.step == "repack_rows"]
     found = machine_of("sm_90a").loading(cut(shape, (128, 128, 64), layout=layout))
     assert found is (Loading.REPACKED if copied else Loading.AS_THEY_LIE)
+
+
+@pytest.mark.parametrize("layout", ["NT", "TN"])
+@pytest.mark.parametrize("tile", [(8, 32), (8, 64), (16, 64), (32, 32), (64, 16), (128, 192)])
+def test_tiles_that_the_engine_does_not_bring_are_those_that_the_compiler_lets_lanes_load(tile, layout):
+    subs = sized((512, 512, 512)) | dict(zip(BLOCKS, (*tile, 64), strict=True))
+    one = wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), product(layout))
+    by_lanes = machine_of("sm_90a").loading(cut((512, 512, 512), (*tile, 64), layout=layout)) is Loading.BY_LANES
+    assert by_lanes == ("cp.async.bulk.tensor" not in one.asm)
 
 
 def test_small_products_of_odd_rows_are_loaded_by_lanes():

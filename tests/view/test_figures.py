@@ -10,12 +10,16 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from kernels import *
 
 from tilewave.errors import TilewaveError
 from tilewave.mapping import Grid, MappingError
 from tilewave.view import SaveError, palette, show
 from tilewave.view.axes import paint
+from tilewave.view.coarse import Coarse
+from tilewave.view.drawn import Drawn
 from tilewave.view.figures import figures
 from tilewave.view.page import embedded
 from tilewave.view.save import save
@@ -73,6 +77,44 @@ def test_order_that_jumps_gets_a_path_for_each_xcd():
     assert drawn(GROUPED, "8x8")["order"].body.count("<polyline") == 8
 
 
+def test_paths_are_thinned_where_tiles_are_small():
+    several = {grid: drawn(GROUPED, grid)["order"] for grid in ("32x32", "64x64", "96x96")}
+    assert [figure.body.count("<polyline") for figure in several.values()] == [8, 1, 0]
+    assert "The line joins XCD 0's tiles in launch order" in several["64x64"].caption
+    assert "Tiles are too small for a line" in several["96x96"].caption
+
+
+def test_rounds_are_parted_by_lines():
+    one, many = drawn("linear()", "16x16")["order"], drawn("linear()", "16x16", workgroups=32)["order"]
+    assert 'class="round"' not in one.body
+    edges = re.search(r'<path d="([^"]*)"[^>]*class="round"', many.body)
+    assert edges is not None
+    assert edges[1].count("v") == 7 * 16 and "h" not in edges[1]  # a round is two columns of 16 tiles
+    assert "Dark lines part the rounds" in many.caption
+    scattered = drawn("hilbert()", "16x16", workgroups=1)["order"]
+    assert 'class="round"' not in scattered.body
+
+
+def test_a_cell_of_a_large_grid_is_its_first_tile():
+    (placement,) = show(GROUPED, "256x130").placements
+    whole = Drawn.of(placement)
+    assert (whole.coarse.every, whole.grid) == (2, Grid(128, 65))
+    table = whole.table(whole.turns)
+    assert all(table[row, col] == placement.turns[2 * row, 2 * col] for row, col in ((0, 0), (5, 64), (127, 3)))
+    assert np.array_equal(whole.table(whole.xcds), placement.xcds[::2, ::2])
+    assert (np.diff(whole.turns) > 0).all()
+    rows, cols = whole.read_by(3)
+    tiles = np.argwhere(placement.xcds == 3) // 2
+    assert (rows, cols) == (np.unique(tiles[:, 0]).tolist(), np.unique(tiles[:, 1]).tolist())
+
+
+def test_means_of_cells_count_the_tiles_they_have():
+    table = np.arange(15.0).reshape(3, 5)
+    coarse = Coarse.of(3, 5, 6, 100)
+    assert (coarse.every, coarse.rows, coarse.cols) == (2, 2, 3)
+    assert coarse.means(table).tolist() == [[3.0, 5.0, 6.5], [10.5, 12.5, 14.0]]
+
+
 def test_thirty_six_xcds_look_different():
     assert len({paint(xcd) for xcd in range(36)}) == 36
 
@@ -128,6 +170,42 @@ def test_formula_that_loses_a_tile_is_not_drawn():
 
 def test_grid_is_given_as_a_grid_a_text_or_a_pair():
     assert len({show("linear()", grid).html() for grid in (Grid(3, 5), "3x5", "3×5", (3, 5))}) == 1
+
+
+def kernel(mapping=None, workgroups=None, batches=1):
+    dims = (M, N) if batches == 1 else (B, M, N)
+    tiles = [WorkgroupConstraint(M, 16, 0), WorkgroupConstraint(N, 16, 1)]
+    tiles += [WorkgroupConstraint(B, 1, 2)] if batches > 1 else []
+    tiles += [WorkgroupMapping(mapping)] if mapping else []
+    tiles += [GridConstraint(workgroups)] if workgroups else []
+
+    def copy(a, c):
+        write(read(a), c)
+
+    kind = Memory[(*dims, GLOBAL_ADDRESS_SPACE, f32)]
+    copy.__annotations__ = {"a": kind, "c": kind}
+    return wave_compile(WaveCompileOptions(subs={M: 96, N: 128, B: batches}, target="numpy"), wave(tiles)(copy))
+
+
+@pytest.mark.parametrize("workgroups", [None, 20])
+def test_a_compiled_kernel_is_drawn_in_its_own_order(workgroups):
+    (own,) = show(kernel(GROUPED, workgroups)).placements
+    (named,) = show(GROUPED, "6x8", workgroups=workgroups).placements
+    assert np.array_equal(own.turns, named.turns) and np.array_equal(own.xcds, named.xcds)
+    assert str(own.mapping) == "copy"
+    beside = show(kernel(GROUPED, workgroups), compare=["linear()"])
+    assert [str(p.mapping) for p in beside.placements] == ["copy", "linear()"]
+    assert beside._repr_html_().startswith("<iframe")
+
+
+def test_batches_of_a_kernel_stand_one_below_the_other():
+    (placement,) = show(kernel(batches=3)).placements
+    assert placement.launch.grid == Grid(18, 8)
+
+
+def test_a_mapping_without_a_grid_is_not_drawn():
+    with pytest.raises(MappingError, match="a mapping is drawn on a grid"):
+        show("grouped(4)")
 
 
 def test_batches_are_refused():

@@ -11,6 +11,7 @@ import pytest
 
 from tilewave.mapping import Grid, Index
 from tilewave.view import show
+from tilewave.view.drawn import Drawn
 
 GROUPED = "xcd_contiguous(8) >> grouped(2)"
 
@@ -76,14 +77,14 @@ def test_path_grows_with_the_launch(browser: Any, page: Path) -> None:
 
 def test_launch_plays_pauses_and_ends(browser: Any, page: Path) -> None:
     browser.open(page)
-    browser.run("document.getElementById('speed').value = '2'")  # half a minute: it cannot end before it is paused
+    browser.run("document.getElementById('lasts').value = '60'")  # a minute: it cannot end before it is paused
     browser.click("#play")
     _soon(lambda: browser.text("#play"), "⏸ Pause")
     _soon(lambda: 1 <= _launched(browser) < 64, True)
     browser.click("#play")
     _soon(lambda: browser.text("#play"), "▶ Play")
     paused = _launched(browser)
-    browser.run("document.getElementById('speed').value = '1024'")
+    browser.run("document.getElementById('lasts').innerHTML = '<option value=0.1>'")
     browser.wait_for_frames(5)  # in each, a launch that went on would be some tiles further
     assert _launched(browser) == paused
     browser.click("#play")
@@ -171,6 +172,18 @@ def test_persistent_launch_tells_its_rounds(browser: Any, tmp_path: Path) -> Non
     assert browser.text("#now") == "41 of 48 tiles launched, round 2"
     _point_at(browser, ".xcds .tile[data-turn='40']")
     _soon(lambda: "workgroup 0 · XCD 0 · round 2" in browser.text("#hint"), True)
+
+
+def test_large_grid_is_walked_in_cells(browser: Any, tmp_path: Path) -> None:
+    show("xcd_contiguous(8) >> grouped(2)", "20x1100").save(tmp_path / "map.html")
+    browser.open(tmp_path / "map.html", "#xcd=3")
+    assert browser.complaints() == []
+    assert browser.text("#now") == "5500 of 5500 cells launched"
+    assert browser.count(".order .tile") == 10 * 550
+    assert browser.text(".note").startswith("Each cell stands for 2×2 tiles and shows the first of them.")
+    row, col = Drawn.of(show(GROUPED, "20x1100").placements[0]).cells[5499].tolist()
+    _point_at(browser, ".xcds .tile[data-turn='5499']")
+    _soon(lambda: browser.text("#hint").splitlines()[0], f"tile ({2 * row}, {2 * col})")
 
 
 def test_name_of_a_formula_cannot_break_out_of_the_page(browser: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ loop(%n, [%zero, %first])           →  loop(%n, [%first])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -111,3 +111,21 @@ def _cut_op(op: Op, wanted: Wanted, needed: set[Value]) -> Op:
         condition = replace(cut.condition, args=those(cut.condition.args))
         return replace(cut, condition=_cut(condition, wanted, needed))
     return cut
+
+
+def taken_by(op: Op) -> Iterator[Value]:
+    """Its operands, and those of what stands in it."""
+    yield from op.operands
+    for block in op.blocks:
+        for inner in walk(block):
+            yield from inner.operands
+
+
+def following(ops: Sequence[Op], values: set[Value]) -> list[Op]:
+    """The ops that depend on some values."""
+    known, found = set(values), []
+    for op in ops:
+        if not known.isdisjoint(taken_by(op)):
+            known.update(op.results)
+            found.append(op)
+    return found

@@ -46,7 +46,7 @@ Axes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Held:
+class HiddenNumber:
     """One number, unless one of these is NaN in its row."""
 
     number: Any
@@ -59,18 +59,18 @@ class HiddenPlaces:
     def __init__(self, loop: Loop, makers: Mapping[Value, Op], users: Mapping[Value, Sequence[Op]]) -> None:
         self.loop, self.makers, self.users = loop, makers, users
 
-    def held(self, op: Op, known: Mapping[Value, Held]) -> Held | None:
+    def held(self, op: Op, known: Mapping[Value, HiddenNumber]) -> HiddenNumber | None:
         """What an op gives there, of what is known of its operands; None: anything."""
         if not isinstance(op, Elementwise) or not any(v in known for v in op.operands):
             return None
         found = [known.get(v) or self.constant(v) for v in op.operands]
         unless = frozenset[Value]().union(*(x.unless for x in found if x))
         if all(found):
-            return Held(elementwise(op, [x.number for x in found if x]), unless)
+            return HiddenNumber(elementwise(op, [x.number for x in found if x]), unless)
         rest = self.left_infinite(op, [x.number if x else None for x in found])
-        return rest and Held(rest.number, unless | rest.unless)
+        return rest and HiddenNumber(rest.number, unless | rest.unless)
 
-    def left_infinite(self, op: Op, numbers: Sequence[Any]) -> Held | None:
+    def left_infinite(self, op: Op, numbers: Sequence[Any]) -> HiddenNumber | None:
         """-inf, of which something is subtracted, or to which something is added, that is not infinite likewise."""
         match op, numbers:
             case Sub(), [a, None] if _is_lowest(a):
@@ -84,14 +84,14 @@ class HiddenPlaces:
             case _:
                 return None
 
-    def unless_nan(self, number: Any, root: Value | None) -> Held | None:
-        return None if root is None else Held(number, frozenset({root}))
+    def unless_nan(self, number: Any, root: Value | None) -> HiddenNumber | None:
+        return None if root is None else HiddenNumber(number, frozenset({root}))
 
-    def constant(self, v: Value) -> Held | None:
+    def constant(self, v: Value) -> HiddenNumber | None:
         op = self.makers.get(v)
         if isinstance(op, (Broadcast, Permute)):
             return self.constant(op.x)
-        return Held(np.asarray(op.value).astype(v.type.dtype.numpy)[()]) if isinstance(op, Const) else None
+        return HiddenNumber(np.asarray(op.value).astype(v.type.dtype.numpy)[()]) if isinstance(op, Const) else None
 
     # -- what is not infinite ------------------------------------------------------------------------------------------
 

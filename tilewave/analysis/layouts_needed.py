@@ -91,8 +91,9 @@ class LayoutsNeeded:
             return (with_axis_met(rest, axis, shape[axis], lanes),)
         order, element_bytes = self._memory_order(v) or (tuple(range(len(shape))), v.type.dtype.bytes)
         near = order[::-1]
-        width = chunk_width(shape, near[0], max(1, WIDEST_BYTES // element_bytes), self.lanes)
-        return (rows_in_lanes(shape, near, width, self.lanes // waves, waves, reduced),)
+        lanes = self.lanes // waves
+        width = chunk_width(shape, near[0], max(1, WIDEST_BYTES // element_bytes), lanes, waves)
+        return (rows_in_lanes(shape, near, width, lanes, waves, reduced),)
 
     def _is_met(self, v: Value) -> bool:
         maker = self._makers.get(v)

@@ -205,6 +205,26 @@ def workgroup_range(kernel: Kernel) -> Range:
     return 0, max(0, min(most, MOST_WORKGROUPS) - 1)
 
 
+def last_workgroups(kernel: Kernel) -> set[Value]:
+    """What is the number of the last workgroup: how many there are, less one, where a launch tells it."""
+    launch = launch_of(kernel)
+    if launch is None or not isinstance(kernel.workgroups, str):
+        return set()
+    *ops, end = launch.body.ops
+    inner = dict(zip(launch.results, end.operands, strict=True))
+    makers = {op.result: op for op in (*ops, *kernel.body.ops) if len(op.results) == 1}
+
+    def said(v: Value) -> object:
+        """As it is computed: the same number may be, again, behind the launch."""
+        op = makers.get(inner.get(v, v))
+        return (type(op), tuple(inner.get(x, x) for x in op.operands)) if op else v
+
+    count = next((said(v) for v in launch.results if v.name == kernel.workgroups), None)
+    ones = {v for v, op in makers.items() if isinstance(op, Const) and op.value == 1}
+    found = {v for v, op in makers.items() if isinstance(op, Sub) and op.b in ones and said(op.a) == count}
+    return found | {result for result, v in inner.items() if v in found}
+
+
 class Ranges:
     """The bounds of every integer of a kernel."""
 
@@ -212,7 +232,7 @@ class Ranges:
         self._known: dict[Value, Range] = at_launch(kernel)
         self._makers: dict[Value, Op] = {}
         self._trips: dict[Value, Value] = {}
-        self._workgroup = workgroup_range(kernel)
+        self._workgroup, self._last = workgroup_range(kernel), last_workgroups(kernel)
         self._learn(kernel.body)
 
     def of(self, v: Value) -> Range:
@@ -236,6 +256,8 @@ class Ranges:
         match op:
             case Workgroup():
                 return self._workgroup
+            case Sub(a, b) if a in self._last and isinstance(self._makers.get(b), Workgroup):
+                return self._workgroup  # from the last one to the first
             case Sub():
                 return difference(op, self._makers, self.of)
             case Mul() if op.result.type == INDEX_SCALAR:

@@ -90,6 +90,12 @@ class Ties:
         reduced = (op.x for op in ops if isinstance(op, Reduce) and not self.is_met(op))
         for v in sorted(reduced, key=lambda v: -prod(v.type.shape)):
             self.hold(v, wish(v))
+        for op in self.made_of.values():
+            if op.x not in self.bound:  # a constant, say, can be had in any layout, but not what is left of it
+                self.spread[op.result] = left_over(op, wish(op.x))
+                for name in (op.result, *self.leave((op.result,))):
+                    for other, spread in self.pulled(name):
+                        self.hold(other, spread)
         for v in sorted(
             self.bound, key=lambda v: -len(v.type.shape)
         ):  # what is repeated follows what it is repeated in

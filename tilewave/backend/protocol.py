@@ -34,6 +34,8 @@ class BuildOptions:
     buffers: int | None = None
     """Steps that shared memory holds at once, where the author says it."""
     instruction_set: str | None = None
+    in_place: bool = False
+    """Whether operands are read where they lie, and not packed before the launch."""
 
 
 class Emulated(Protocol):
@@ -199,6 +201,10 @@ class Backend(Protocol):
     def device_count(self) -> int:
         """How many devices of its kind are here; the machine's own memory is no device."""
         return 0
+
+    def driver(self) -> str:
+        """For people: the driver that runs its code, or why there is none; nothing where no driver is needed."""
+        return ""
 
     def runs_on(self, number: int) -> bool:
         """Whether its code runs on that device of its kind."""

@@ -88,6 +88,7 @@ NEEDED = (
     "share_parts",
     "add_up_parts",
     "hoist_reads",
+    "mask_once",
     "tell_whole_steps",
     "turn_products",
     "choose_instructions",
@@ -101,13 +102,20 @@ NEEDED = (
     "place_barriers",
     "guard_edges",
     "distribute_lanes",
+    "load_in_parts",
     "skip_whole_masks",
     "skip_unit_factors",
+    "keep_maximum",
+    "lag_products",
+    "dissolve_loops",
+    "overlap_steps",
+    "stagger_groups",
     "fit_shared",
+    "share_processors",
     "simplify",
 )
 """Passes that every kernel needs, that only refuse, without which nothing is copied, or that known sizes, large tiles,
-sums in one part and single products do not need; the others can be left out."""
+sums in one part and single products without an epilogue do not need; the others can be left out."""
 
 
 def ablations() -> tuple[Ablation, ...]:

@@ -19,7 +19,7 @@ from tilewave.lang.symbols import Symbol
 from tilewave.tune.choose import TileChoice
 from tilewave.tune.default import UndecidedKernel
 from tilewave.tune.records import STRENGTHS
-from tilewave.tune.search import RUNS, Advance, PointTime, Tuned, search
+from tilewave.tune.search import IN_TURN, RUNS, Advance, PointTime, Spread, Tuned, search
 from tilewave.tune.space import said_of, undecided
 from tilewave.tune.store import DIRECTORY
 from tilewave.tune.tune import Tune
@@ -103,11 +103,22 @@ def tune(
     runs: int = RUNS,
     rounds: int = ROUNDS,
     advance: Advance = lambda: None,
+    spread: Spread = IN_TURN,
 ) -> Tuned:
     """Decide a kernel's tiles for sizes on a target, and put the decision on record.
 
     how="model": nothing runs; "measured": the model's best few, at most `runs`; "exhaustive": every legal point.
     """
+    timer = timer_for(kernel, subs, target, within, rounds)
+    notes = timer.why_not() if how in STRENGTHS[1:] and spread.measures_here else ""
+    strength = STRENGTHS[0] if notes else how
+    return search(timer.open_tiles, strength, timer, records, runs, advance, notes, spread)
+
+
+def timer_for(
+    kernel: WaveKernel, subs: Mapping[Symbol, Any], target: str, within: Tune | None = None, rounds: int = ROUNDS
+) -> PointTimer:
+    """Who times the points of a kernel; an error where it leaves nothing to decide."""
     free = without_tiles(kernel, subs)
     missing = list(dict.fromkeys(s.name for s in unsaid_sizes(free, said_of(free, subs, ()))))
     if missing:
@@ -117,9 +128,7 @@ def tune(
         what = f"{kernel.name} leaves nothing to decide"
         raise TilewaveError(what, remedy="let a symbol stand where a tile stands: WorkgroupConstraint(M, BLOCK_M, 0)")
     open_tiles = UndecidedKernel.of(free, subs, (), {}, target, within or kernel.tune)
-    timer = PointTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
-    notes = timer.why_not() if how in STRENGTHS[1:] else ""
-    return search(open_tiles, STRENGTHS[0] if notes else how, timer, records, runs, advance, notes)
+    return PointTimer(open_tiles, WaveCompileOptions(subs=subs, target=target), rounds)
 
 
 def without_tiles(kernel: WaveKernel, subs: Mapping[Symbol, Any]) -> WaveKernel:

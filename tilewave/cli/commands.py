@@ -11,7 +11,20 @@ from typer.core import TyperGroup
 
 from tilewave.cli.main import print_version
 
-COMMANDS = ("map", "run", "bench", "diff", "compile", "emulate", "sim", "tune", "records", "machines", "doctor")
+COMMANDS = (
+    "map",
+    "explore",
+    "run",
+    "bench",
+    "diff",
+    "compile",
+    "emulate",
+    "sim",
+    "tune",
+    "records",
+    "machines",
+    "doctor",
+)
 """`map` is the function map_command of cli/map.py, and so on; in the order in which --help lists them."""
 
 APPEARANCE: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from tilewave.cli.diff import LeftOpen, compiled_in, named_kernels, parse_names,
 from tilewave.cli.emulate import statistics_table
 from tilewave.compile import Compiled, SchedulingType
 from tilewave.errors import TilewaveError
-from tilewave.pipeline.why import Why
+from tilewave.explore.code import compiled_json, loop_json, reasons_of
 
 COUNTED = ", ".join(target.name for target in TARGETS.values() if target.is_emulated)
 """The targets whose machine code can be counted."""
@@ -53,10 +52,8 @@ def compile_command(
     found = named_kernels(compiled, kernel)
     if not found:
         raise TilewaveError(f"{file} defines no kernel" + (f" {kernel!r}" if kernel else ""))
-    counted = {name: c.loop_statistics for name, c in found.items()} if stats else {}
-    records = {name: _record(c) for name, c in found.items()}
-    for name, statistics in counted.items():
-        records[name]["loop"] = {**asdict(statistics), "instructions_per_matrix": statistics.instructions_per_matrix}
+    loops = {name: {"loop": loop_json(c)} for name, c in found.items()} if stats else {}
+    records = {name: {**compiled_json(c), **loops.get(name, {})} for name, c in found.items()}
     for name, c in found.items():
         if out is not None:
             records[name]["files"] = _write(c, name, out)
@@ -65,10 +62,10 @@ def compile_command(
         return
     for name, c in found.items():
         _print(name, records[name])
-        if why := _why(c):
+        if why := reasons_of(c):
             print(f"{why}\n")
         if stats:
-            Console().print(statistics_table(counted[name]))
+            Console().print(statistics_table(c.loop_statistics))
 
 
 def _schedule(text: str) -> SchedulingType:
@@ -76,20 +73,6 @@ def _schedule(text: str) -> SchedulingType:
     if text not in known:
         raise TilewaveError(f"--schedule: no schedule is called {text!r}", remedy=f"there are {', '.join(known)}")
     return known[text]
-
-
-def _record(c: Compiled) -> dict[str, Any]:
-    code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
-    declined = [row.record for row in _why(c)]
-    launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
-    chosen = {"chosen": c.choice.text} if c.choice else {}
-    facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
-    return {**facts, **c.build.figures, "declined": declined}
-
-
-def _why(c: Compiled) -> Why:
-    """Nothing of a kernel that was loaded from a file, which does not hold how it was made."""
-    return Why(()) if c.file else c.why()
 
 
 def _write(c: Compiled, name: str, folder: Path) -> list[str]:

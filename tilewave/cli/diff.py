@@ -19,13 +19,13 @@ from rich.syntax import Syntax
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
 from tilewave.compile import Compiled, SchedulingType, WaveCompileOptions, wave_compile
 from tilewave.errors import SymbolError, TilewaveError, authors_traceback
+from tilewave.explore.code import step_json
 from tilewave.lang.constraints import HARDWARE
 from tilewave.lang.kernel import WaveKernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol, sym
 from tilewave.lang.types import GLOBAL_ADDRESS_SPACE, SHARED_ADDRESS_SPACE
 from tilewave.pipeline.runner import Step, pass_name, told_apart
 from tilewave.pipeline.tile_level import tile_level
-from tilewave.pipeline.why import Why
 
 T = TypeVar("T")
 LeftOpen = Annotated[
@@ -73,7 +73,7 @@ def diff_command(
             known = ", ".join(s.name for s in found[name].steps)
             raise TilewaveError(f"no pass is called {only!r}", remedy=f"the passes of {name} are {known}")
     if as_json:
-        print(json.dumps({name: [_record(s, context) for s in chosen] for name, chosen in steps.items()}, indent=2))
+        print(json.dumps({name: [step_json(s, context) for s in chosen] for name, chosen in steps.items()}, indent=2))
     else:
         _print(steps, context)
 
@@ -105,17 +105,6 @@ def _print(steps: dict[str, list[Step]], context: int) -> None:
             console.print()
 
 
-def _record(step: Step, context: int) -> dict[str, Any]:
-    return {
-        "pass": step.name,
-        "decision": step.decision,
-        "seconds": step.seconds,
-        "changed": step.changed,
-        "diff": step.diff(context) if step.changed else "",
-        "declined": [row.record for row in Why.of([step])],
-    }
-
-
 def compiled_in(
     file: Path,
     sizes: dict[Symbol, Any],
@@ -136,11 +125,21 @@ def compiled_in(
 
 
 def fixed_in(
-    file: Path, sizes: dict[Symbol, Any], option: str, target: str = DEFAULT_TARGET, asked: Sequence[str] = ()
+    file: Path,
+    sizes: dict[Symbol, Any],
+    option: str,
+    target: str = DEFAULT_TARGET,
+    asked: Sequence[str] = (),
+    order: str = "",
 ) -> list[Compiled]:
-    """The same for whoever must know how large arrays are; `option` is the one that says it."""
+    """The same for whoever must know how large arrays are; `option` is the one that says it.
+
+    `order` is a mapping in the place of the kernels' own.
+    """
     with _as_a_program(file):
-        found = _found_in(file, sizes, asked)
+        found = _found_in(file, sizes, [*asked, *(["--map"] if order else [])])
+        if order:
+            found = replace(found, kernels=[kernel.ordered(order) for kernel in found.kernels])
         for c in found.compiled:
             _want_sizes(c.name, c.open_sizes, f"{file} compiles it itself: fix them there, in subs")
         for kernel in found.kernels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import prod
@@ -20,7 +21,9 @@ from tilewave.cli.asked import refuse_given
 from tilewave.emulator import EmulationReport, Emulator, Finding, LoopStatistics
 from tilewave.emulator.chips import CHIP_NAMES
 from tilewave.emulator.findings import Check
+from tilewave.emulator.kernel import LoadedKernel
 from tilewave.emulator.launch import Given
+from tilewave.emulator.machine import LANES
 from tilewave.emulator.numbers import Array
 from tilewave.emulator.run import Order
 from tilewave.emulator.statistics import module_statistics
@@ -36,13 +39,19 @@ the like are numbers."""
 CHECKS: dict[str, Check] = {"strict": "strict", "warn": "warn", "off": "off"}
 ORDERS: dict[str, Order] = {"barrier": "barrier", "random": "random"}
 MOST_RESULT_BYTES = 1 << 32
+STRIDE = re.compile(r"(\w+)\.(\d)")
+"""How tilewave's kernels name the stride of an array along an axis, in elements."""
+ANY_WORKGROUP = 1024
+"""What compilers write where a kernel says nothing of its workgroups."""
 LAUNCHING = ("grid", "block", "arguments", "order", "seed", "check", "shared")
 """Options that say how a kernel is run."""
 
 FileName = Annotated[Path, typer.Argument(metavar="FILE", help="Assembly of LLVM's (.s), or a code object (.hsaco).")]
 KernelName = Annotated[str, typer.Argument(metavar="KERNEL", help="Which kernel; without it, the file's are listed.")]
 GridText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Workgroups.")]
-BlockText = Annotated[str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup.")]
+BlockText = Annotated[
+    str, typer.Option(metavar="X,Y,Z", help="Lanes of a workgroup; without it, as many as the kernel was compiled for.")
+]
 Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="ARG", help=ARGUMENT_HELP)]
 OrderText = Annotated[
     str, typer.Option("--order", metavar="ORDER", help="barrier: a wave runs to its barrier; or random.")
@@ -64,7 +73,7 @@ def emulate_command(
     file: FileName,
     kernel: KernelName = "",
     grid: GridText = "1",
-    block: BlockText = "64",
+    block: BlockText = "",
     arguments: Arguments = None,
     order: OrderText = "barrier",
     seed: Seed = 0,
@@ -84,11 +93,13 @@ def emulate_command(
 
       tilewave emulate gemm.s
 
-      tilewave emulate gemm.s gemm --grid 4,8 --block 256 --arg in:A.npy --arg in:B.npy --arg out:C.npy:float32:512x512
+      tilewave compile gemm.py --set M=512,N=512,K=64 --target gfx942 --out .
+
+      tilewave emulate gemm.s gemm --grid 64 --arg in:A.npy --arg in:B.npy --arg out:C.npy:float32:512x512
 
       tilewave emulate other.hsaco saxpy --grid 4 --block 256 --arg in:X.npy --arg inout:Y.npy --arg f32:2
 
-      tilewave emulate gemm.s gemm --order random --seed 7 --check warn --arg in:A.npy --json
+      tilewave emulate gemm.s gemm --grid 64 --order random --seed 7 --check warn --arg in:A.npy --json
 
       tilewave emulate gemm.s gemm --stats
     """
@@ -105,11 +116,12 @@ def emulate_command(
     if order != "random":
         refuse_given(context, ("seed",), "has no effect without --order random", "add --order random, or leave it out")
     given = [_argument(text) for text in arguments or ()]
+    loaded = emulator.kernel(kernel)
     report = emulator.launch(
         kernel,
         _extent("--grid", grid),
-        _extent("--block", block),
-        [argument.value for argument in given],
+        _block(loaded, block),
+        _with_strides(loaded, [argument.value for argument in given]),
         order=_choice("--order", order, ORDERS),
         seed=seed,
         check=_choice("--check", check, CHECKS),
@@ -209,6 +221,43 @@ def _extent(option: str, text: str) -> tuple[int, ...]:
     if re.fullmatch(r"\d{1,9}(,\d{1,9}){0,2}", text, re.ASCII) is None:
         raise TilewaveError(text_error(f"{option}: one to three numbers", text, 0, len(text), "write 4,8 or 4,8,1"))
     return tuple(int(n) for n in text.split(","))
+
+
+def _block(kernel: LoadedKernel, text: str) -> tuple[int, ...]:
+    """The lanes of a workgroup; a kernel that does not say how many it needs may be given fewer, but is warned of."""
+    most = kernel.resources.largest_workgroup
+    if not text:
+        return (most if most < ANY_WORKGROUP else LANES,)
+    block = _extent("--block", text)
+    said = f"--block: {kernel.name} was compiled for workgroups of up to {most} lanes, not {prod(block)}"
+    if prod(block) > most:
+        raise TilewaveError(text_error(said, text, 0, len(text), f"leave --block out, or write --block {most}"))
+    if prod(block) < most < ANY_WORKGROUP:
+        print(f"warning: {said}; one that needs them all computes too little", file=sys.stderr)
+    return block
+
+
+def _with_strides(kernel: LoadedKernel, given: list[Given]) -> list[Given]:
+    """A kernel of tilewave's takes the strides of an array behind it (a, a.0, a.1); they need not be written out."""
+    wanted = [argument for argument in kernel.arguments if not argument.is_hidden]
+    own = [STRIDE.fullmatch(argument.name or "") for argument in wanted]
+    if len(given) != own.count(None):
+        return given
+    found: list[Given] = []
+    arrays: dict[str, Array] = {}
+    rest = iter(given)
+    for argument, stride in zip(wanted, own, strict=True):
+        if stride is None:
+            value = next(rest)
+            if isinstance(value, np.ndarray):
+                arrays[argument.name or ""] = value
+        elif stride[1] not in arrays or int(stride[2]) >= arrays[stride[1]].ndim:
+            return given
+        else:
+            array = arrays[stride[1]]
+            value = np.int64(array.strides[int(stride[2])] // array.itemsize)
+        found.append(value)
+    return found
 
 
 def _choice(option: str, text: str, known: dict[str, Any]) -> Any:

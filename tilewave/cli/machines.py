@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from tilewave.machine import MACHINES, find_or_load
-from tilewave.view.traffic_terminal import print_machine, print_machines
+from tilewave.view.machine_terminal import print_machine, print_machines
 
 Name = Annotated[str | None, typer.Argument(metavar="MACHINE", help="One of them, or a TOML file of your own.")]
 Json = Annotated[bool, typer.Option("--json", help="Print everything for machines.")]

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.box import SQUARE
 from rich.console import Console
-from rich.table import Table
 
 from tilewave.errors import TilewaveError
 from tilewave.tune.choose import seconds_text
 from tilewave.tune.records import NewerRecord, TileRecord, merged
 from tilewave.tune.store import DIRECTORY, FILE, read_lines, search_path, tidy
+from tilewave.view.tables import names, numbers, print_table, words
 
 ACTIONS = ("show", "merge", "check")
 
@@ -56,20 +56,19 @@ def _show(paths: list[Path], as_json: bool) -> None:
         return
     for path, records in found.items():
         if records:
-            Console().print(_table(path, records))
+            _print_records(path, records)
     if not any(found.values()):
         print("no records: " + ", ".join(map(str, paths)))
 
 
-def _table(path: Path, records: list[TileRecord]) -> Table:
-    table = Table("Kernel", "Chip", "Sizes", "Choice", "How", box=SQUARE, title=str(path))
-    for title in ("Measured", "Predicted"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _print_records(path: Path, records: list[TileRecord]) -> None:
+    rows = []
     for r in records:
         choice = ", ".join(f"{name}={value}" for name, value in r.choice.items()) + (f", {r.order}" if r.order else "")
         times = ("" if r.measured is None else seconds_text(r.measured)), seconds_text(r.predicted)
-        table.add_row(r.key.kernel, r.key.chip, r.key.sizes.replace(",", ", "), choice, r.how, *times)
-    return table
+        rows.append((r.key.kernel, r.key.chip, r.key.sizes.replace(",", ", "), choice, r.how, *times))
+    columns = (*names("Kernel", "Chip"), *words("Sizes", "Choice", "How"), *numbers("Measured", "Predicted"))
+    print_table(Console(highlight=False), columns, rows, str(path), SQUARE)
 
 
 def _merge(paths: list[Path], into: Path) -> None:

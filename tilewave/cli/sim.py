@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tilewave.cli.asked import refuse_given
 from tilewave.cli.diff import fixed_in, parse_sizes
+from tilewave.cli.progress import progress
+from tilewave.compile import Compiled
 from tilewave.errors import TilewaveError, text_error
+from tilewave.lang.symbols import Symbol
 from tilewave.machine import Machine, find_or_load
 from tilewave.sim import Gemm, Ranked, Residency, best, sensitivity
 from tilewave.sim.problem import WALKS
-from tilewave.sim.search import Advance, count_candidates
-from tilewave.sim.simulate import run
+from tilewave.sim.report import Sensitivity
+from tilewave.sim.search import best_orders, count_candidates
+from tilewave.sim.simulate import SimulatedRun, run
 from tilewave.view.extents import parse_extents
 from tilewave.view.save import save
 from tilewave.view.traffic_page import traffic_page
@@ -29,7 +31,8 @@ from tilewave.view.traffic_terminal import print_comparison, print_ranking, prin
 MOST_TILES_TRIED = 64
 
 ALL_ORDERS = "the search tries every order with one workgroup on a unit, and the closed form; leave it out"
-ITS_OWN = "the kernel's constraints and --set say it, such as WorkgroupMapping(…) for the order of tiles; leave it out"
+ITS_OWN = "the kernel's constraints and --set say it; leave it out"
+LINEAR = "linear()"
 
 KernelFile = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="A Python file with one kernel, in place of a GEMM.", exists=True)
@@ -38,7 +41,12 @@ ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="C is M x N, and e
 TileText = Annotated[
     str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time. With --best also 64..256x128x64.")
 ]
-MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="The order of tiles; see tilewave map.")]
+MapText = Annotated[
+    str,
+    typer.Option(
+        "--map", metavar="MAPPING", help="The order of tiles, see tilewave map; without it linear(), or a kernel's own."
+    ),
+]
 MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
 DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
 OutText = Annotated[str, typer.Option(metavar="DTYPE", help="Of C; without it, that of A and B.")]
@@ -60,7 +68,7 @@ def sim_command(
     file: KernelFile = None,
     shape: ShapeText = "4096x4096x4096",
     tile: TileText = "128x256x64",
-    mapping: MapText = "linear()",
+    mapping: MapText = "",
     machine: MachineText = "MI300X",
     dtype: DTypeText = "f16",
     out: OutText = "",
@@ -87,38 +95,53 @@ def sim_command(
       tilewave sim --shape 4864x4096x4160 --machine MI355X --best --tile 128..256x128..256x64
 
       tilewave sim kernel.py --set M=2048,N=2048,K=2048 --machine MI300X --html traffic.html
+
+      tilewave sim kernel.py --set M=2048,N=2048,K=2048 --compare "grouped(8)" --compare "hilbert()"
     """
     chip, residency = find_or_load(machine), Residency(occupancy, skew)
-    console = Console()
+    own = ("walk", "shape", "tile", "dtype", "out", "workgroups")
+    if file is None:
+        _refuse({"--set": sizes}, "a GEMM")
+        gemms = _gemms(shape, tile, dtype, out, workgroups, walk)
+        simulated: _Simulated = _SimulatedGemm(gemms)
+    else:
+        refuse_given(context, own, "has no effect on a kernel from a file", ITS_OWN)
+        simulated = _SimulatedFile(file, parse_sizes(sizes or []))
     if best_of:
-        _refuse({"FILE": file, "--compare": compare, "--html": html, "--set": sizes}, "--best")
+        _refuse({"--compare": compare}, "--best")
         refuse_given(context, ("mapping", "engine", "occupancy", "skew"), "has no effect on --best", ALL_ORDERS)
-        ranked = _search(_gemms(shape, tile, dtype, out, workgroups, walk), chip)
-        print(json.dumps(_ranking(ranked))) if as_json else print_ranking(console, ranked, top)
+        _print_best(simulated, chip, top, html, as_json)
         return
     refuse_given(context, ("top",), "has no effect without --best", "add --best, or leave it out")
-    problem: Any
-    orders: list[str | None]
-    options: dict[str, Any] = {"engine": engine, "residency": residency}
-    if file is not None:
-        _refuse({"--compare": compare, "--walk": walk != WALKS[0]}, "FILE")
-        said = ("mapping", "shape", "tile", "dtype", "out", "workgroups")
-        refuse_given(context, said, "has no effect on a kernel from a file", ITS_OWN)
-        problem, orders = _kernel(file, sizes or []), [None]
-    else:
-        _refuse({"--set": sizes}, "a GEMM")
-        problem, orders = _one(_gemms(shape, tile, dtype, out, workgroups, walk)), [mapping, *(compare or ())]
-    runs = tuple(run(problem, chip, order, **options) for order in orders)
+    runs = tuple(simulated.run(chip, order, engine, residency) for order in (mapping, *(compare or ())))
     if html is not None:
         save(html, traffic_page(runs))
     if as_json:
         print(json.dumps([one.report.to_json() for one in runs]))
         return
+    console = Console()
     if len(runs) > 1:
         print_comparison(console, tuple(one.report for one in runs))
     else:
-        assumed = residency == Residency()
-        print_report(console, runs[0].report, sensitivity(problem, chip, orders[0]) if assumed else ())
+        print_report(console, runs[0].report, simulated.sensitivity(chip, mapping) if residency == Residency() else ())
+    _say_written(console, html)
+
+
+def _print_best(simulated: _Simulated, chip: Machine, top: int, html: Path | None, as_json: bool) -> None:
+    ranked = simulated.best(chip)
+    if html is not None:
+        first = ranked[0]
+        orders = dict.fromkeys([first.report.mapping, LINEAR])
+        runs = (simulated.run(chip, order, "closed", Residency(), first.tile) for order in orders)
+        save(html, traffic_page(tuple(runs), ranked[:top]))
+    if as_json:
+        print(json.dumps(_ranking(ranked)))
+        return
+    print_ranking(Console(), ranked, top)
+    _say_written(Console(), html)
+
+
+def _say_written(console: Console, html: Path | None) -> None:
     if html is not None:
         console.print(f"wrote {html}", highlight=False, markup=False, soft_wrap=True)
 
@@ -127,6 +150,67 @@ def _refuse(given: dict[str, object], beside: str) -> None:
     for name, value in given.items():
         if value:
             raise TilewaveError(f"{name} cannot stand beside {beside}", remedy="leave one of the two out")
+
+
+# -- what is simulated -------------------------------------------------------------------------------------------------
+
+
+class _Simulated(Protocol):
+    """A GEMM or a file's kernel, in any order of tiles; an empty one is its own."""
+
+    def run(
+        self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()
+    ) -> SimulatedRun: ...
+
+    def sensitivity(self, chip: Machine, order: str) -> tuple[Sensitivity, ...]: ...
+
+    def best(self, chip: Machine) -> tuple[Ranked, ...]: ...
+
+
+@dataclass(frozen=True)
+class _SimulatedGemm:
+    gemms: list[Gemm]
+    """One for each tile that is asked for."""
+
+    def run(
+        self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()
+    ) -> SimulatedRun:
+        gemm = next(g for g in self.gemms if g.tile == tile) if tile else _one(self.gemms)
+        return run(gemm, chip, order or LINEAR, engine=engine, residency=residency)
+
+    def sensitivity(self, chip: Machine, order: str) -> tuple[Sensitivity, ...]:
+        return sensitivity(_one(self.gemms), chip, order or LINEAR)
+
+    def best(self, chip: Machine) -> tuple[Ranked, ...]:
+        tiles = [gemm.tile for gemm in self.gemms]
+        with progress("simulating", count_candidates(chip, None, tiles)) as advance:
+            return best(self.gemms[0], chip, tiles=tiles, advance=advance)
+
+
+@dataclass(frozen=True)
+class _SimulatedFile:
+    file: Path
+    sizes: dict[Symbol, Any]
+
+    def compiled(self, order: str) -> Compiled:
+        found = fixed_in(self.file, self.sizes, "--set", order=order)
+        if len(found) != 1:
+            names = ", ".join(compiled.name for compiled in found) or "none"
+            raise TilewaveError(f"{self.file} has {len(found)} kernels, not one: {names}")
+        return found[0]
+
+    def run(
+        self, chip: Machine, order: str, engine: str, residency: Residency, tile: tuple[int, ...] = ()
+    ) -> SimulatedRun:
+        found = run(self.compiled(order), chip, engine=engine, residency=residency)
+        return found.called(order) if order else found
+
+    def sensitivity(self, chip: Machine, order: str) -> tuple[Sensitivity, ...]:
+        return sensitivity(self.compiled(order), chip)
+
+    def best(self, chip: Machine) -> tuple[Ranked, ...]:
+        with progress("simulating", count_candidates(chip, None, [()])) as advance:
+            return best_orders(chip, lambda order: self.run(chip, order, "closed", Residency()).report, advance)
 
 
 # -- what was asked ----------------------------------------------------------------------------------------------------
@@ -173,33 +257,6 @@ def _one(gemms: list[Gemm]) -> Gemm:
     if len(gemms) > 1:
         raise TilewaveError("a range of tiles is searched with --best", remedy="add --best, or name one tile")
     return gemms[0]
-
-
-def _kernel(file: Path, sizes: list[str]) -> Any:
-    found = fixed_in(file, parse_sizes(sizes), "--set")
-    if len(found) != 1:
-        names = ", ".join(compiled.name for compiled in found) or "none"
-        raise TilewaveError(f"{file} has {len(found)} kernels, not one: {names}")
-    return found[0]
-
-
-# -- the search --------------------------------------------------------------------------------------------------------
-
-
-def _search(gemms: list[Gemm], chip: Machine) -> tuple[Ranked, ...]:
-    tiles = [gemm.tile for gemm in gemms]
-    with _progress("simulating", count_candidates(chip, None, tiles)) as advance:
-        return best(gemms[0], chip, tiles=tiles, advance=advance)
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar on stderr, if that is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
 
 
 def _ranking(ranked: tuple[Ranked, ...]) -> list[dict[str, Any]]:

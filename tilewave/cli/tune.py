@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SQUARE
-from rich.console import Console
-from rich.table import Table
 
 from tilewave.backend.targets import DEFAULT_TARGET, TARGETS
+from tilewave.bench.ray_workers import RayWorkers
 from tilewave.bench.tuning import ROUNDS, tune
+from tilewave.bench.workers import LocalWorkers
 from tilewave.cli.diff import kernels_in, parse_sizes
 from tilewave.cli.progress import progress
+from tilewave.cli.tune_report import page_of, print_tuned
+from tilewave.cli.tune_tasks import OverWorkers, TuneTask
 from tilewave.errors import TilewaveError
 from tilewave.lang.kernel import WaveKernel
 from tilewave.lang.symbols import Symbol
-from tilewave.tune.choose import seconds_text
+from tilewave.machine.chips import CHIPS
 from tilewave.tune.records import STRENGTHS
-from tilewave.tune.search import RUNS, Tuned
+from tilewave.tune.search import IN_TURN, RUNS, Spread, Tuned
 from tilewave.tune.store import DIRECTORY, tidy
 from tilewave.tune.tune import Tune
-
-SHOWN = 12
-"""Points of a table; --json has all."""
+from tilewave.view.save import save
+from tilewave.view.tuning_page import tuning_page
 
 
 def tune_command(
@@ -46,6 +48,16 @@ def tune_command(
     mapping: Annotated[list[str], typer.Option("--map", help="An order of tiles to try; may be given again.")] = [],  # noqa: B006
     kernel: Annotated[str, typer.Option(help="This kernel alone.")] = "",
     records: Annotated[Path, typer.Option(help="The directory that decisions are written to.")] = Path(DIRECTORY),
+    workers: Annotated[int, typer.Option(min=0, help="Processes that compile points, before they are measured.")] = 0,
+    ray: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="A Ray cluster that compiles, and measures on its GPUs; local: one of this machine."
+        ),
+    ] = "",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page: predicted against measured, every point.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Decide the tiles of a file's kernels, say why, and put it on record.
@@ -58,13 +70,20 @@ def tune_command(
     """
     within = _within(values, mapping)
     found: list[Tuned] = []
-    for one in _jobs(file, sizes, kernel):
-        with progress(one.text, runs if strength == STRENGTHS[1] else 0) as advance:
-            how: dict[str, Any] = {"within": within, "records": records, "runs": runs, "rounds": rounds}
-            found.append(tune(one.kernel, one.subs, target, strength, **how, advance=advance))
-        if not as_json:
-            _print(one, found[-1])
+    jobs = _jobs(file, sizes, kernel)
+    how: dict[str, Any] = {"within": within, "records": records, "runs": runs, "rounds": rounds}
+    with ExitStack() as stack:
+        spreading = _spreading(stack, workers, ray, target)
+        for one in jobs:
+            task = TuneTask(str(file), file.read_text(), one.number, one.sizes, target, rounds, within)
+            with progress(one.text, runs if strength == STRENGTHS[1] else 0) as advance:
+                how |= {"advance": advance, "spread": spreading(task) if spreading else IN_TURN}
+                found.append(tune(one.kernel, one.subs, target, strength, **how))
+            if not as_json:
+                print_tuned(one.text, found[-1])
     tidy(records)
+    if html is not None:
+        save(html, tuning_page([page_of(job.text, one) for job, one in zip(jobs, found, strict=True)]))
     if as_json:
         print(json.dumps([one.to_json() for one in found], indent=2))
 
@@ -72,15 +91,33 @@ def tune_command(
 @dataclass(frozen=True)
 class _Job:
     kernel: WaveKernel
+    number: int
+    """Of the kernel, in its file."""
     subs: dict[Symbol, Any]
-    text: str
+    sizes: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.kernel.name} {self.sizes}"
 
 
 def _jobs(file: Path, sizes: list[str], wanted: str) -> list[_Job]:
-    kernels = [k for k in kernels_in(file) if wanted in ("", k.name)]
+    kernels = [(at, k) for at, k in enumerate(kernels_in(file)) if wanted in ("", k.name)]
     if not kernels:
         raise TilewaveError(f"{file} defines no kernel" + (f" {wanted!r}" if wanted else ""))
-    return [_Job(k, parse_sizes([text]), f"{k.name} {text}") for text in sizes for k in kernels]
+    return [_Job(k, at, parse_sizes([text]), text) for text in sizes for at, k in kernels]
+
+
+def _spreading(stack: ExitStack, workers: int, ray: str, target: str) -> Callable[[TuneTask], Spread] | None:
+    """Who compiles and measures beside this process, if anybody does."""
+    if not ray:
+        local = stack.enter_context(LocalWorkers(workers)) if workers else None
+        return None if local is None else lambda task: OverWorkers(local, task)
+    address = "" if ray == "local" else ray
+    compiling = stack.enter_context(RayWorkers(address, workers or None))
+    cards = compiling.gpu_count if target in CHIPS else 0
+    measuring = stack.enter_context(RayWorkers(address, gpus=1)) if cards else None
+    return lambda task: OverWorkers(compiling, task, measuring)
 
 
 def _within(values: list[str], mapping: list[str]) -> Tune | None:
@@ -92,32 +129,3 @@ def _within(values: list[str], mapping: list[str]) -> Tune | None:
             raise TilewaveError(f"--try: {text!r} is no list of values", remedy="write --try BLOCK_M=64:128")
         given[name] = tuple(map(int, parts))
     return Tune(mapping=mapping or None, **given) if values or mapping else None
-
-
-def _print(job: _Job, tuned: Tuned) -> None:
-    console, record = Console(highlight=False), tuned.record
-    time = f"{seconds_text(record.measured)} measured, " if record.measured is not None else ""
-    console.print(f"{job.text}, {record.key.chip}: {tuned.winner.text}", style="bold", markup=False)
-    console.print(f"{time}{seconds_text(record.predicted)} predicted; {record.how}", markup=False)
-    console.print(f"{record.considered} points, {record.illegal} of them illegal, {record.tried} timed", markup=False)
-    if tuned.resumed and tuned.tried:
-        console.print(f"{tuned.resumed} of these an earlier search had timed", markup=False)
-    for line in (*tuned.reasons, *([record.notes] if record.notes else ())):
-        console.print(f"  {line}", markup=False, soft_wrap=True)
-    if tuned.tried:
-        console.print(_table(tuned))
-    for one in (one for one in tuned.tried if one.time.seconds is None):
-        console.print(f"{one.text} has no time: {one.time.why}", markup=False, soft_wrap=True)
-
-
-def _table(tuned: Tuned) -> Table:
-    table = Table("Point", box=SQUARE)
-    for title in ("Time", "±", "Predicted"):
-        table.add_column(title, justify="right", no_wrap=True)
-    timed = [(one, one.time.seconds) for one in tuned.tried if one.time.seconds is not None]
-    for one, seconds in timed[:SHOWN]:
-        times = seconds, one.time.spread, one.choice.prediction.seconds
-        table.add_row(one.text, *map(seconds_text, times))
-    if len(timed) > SHOWN:
-        table.add_row(f"{len(timed) - SHOWN} more", "", "", "")
-    return table

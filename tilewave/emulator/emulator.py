@@ -34,8 +34,10 @@ MOST_PRIVATE_BYTES = 1024 * ((1 << 13) - 1) // 64
 PRIVATE_AT_A_TIME = 1 << 28
 """Bytes of private memory of all waves that run at a time."""
 FEWEST_INSTRUCTIONS, INSTRUCTIONS_A_PIECE, PIECE_BYTES = 50_000, 20, 256
-"""A wave may go once through all arrays, a word per lane at a time, with twenty instructions for each; that is more
-than any kernel here takes, and a loop without end is told of within seconds."""
+ROUNDS_OF_CODE = 50
+"""A wave may go once through all arrays, a word per lane at a time, with twenty instructions for each, and fifty times
+through its code, as a workgroup does that takes tile after tile; that is more than any kernel here takes, and a loop
+without end is told of within seconds."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Emulator:
         self._check_needs(kernel, dynamic_shared)
         _check_size(whole, each)
         launch = prepare(self.module, kernel, whole, each, args, dynamic_shared, memory)
-        limit = instruction_limit(memory) if limit is None else limit
+        limit = instruction_limit(memory, len(self._program.instructions)) if limit is None else limit
         executed, rng, paths, races = 0, random.Random(seed), None, Races(memory.buffers, memory.places)
         workgroups = launch.workgroups()
         private = LANES * max(kernel.descriptor.private_bytes, 1)
@@ -150,10 +152,10 @@ def _check_size(grid: Extent, block: Extent) -> None:
         raise CallError(what, remedy="launch fewer workgroups")
 
 
-def instruction_limit(memory: GlobalMemory) -> int:
+def instruction_limit(memory: GlobalMemory, code: int) -> int:
     """How many instructions a wave may take before its run counts as endless, if the caller does not say."""
     pieces = sum(b.size for b in memory.buffers if b.host) // PIECE_BYTES
-    return FEWEST_INSTRUCTIONS + INSTRUCTIONS_A_PIECE * pieces
+    return max(FEWEST_INSTRUCTIONS, ROUNDS_OF_CODE * code) + INSTRUCTIONS_A_PIECE * pieces
 
 
 def _extent(what: str, given: Sequence[int]) -> Extent:

@@ -23,6 +23,7 @@ from tilewave.interp.workgroup import Wait, WorkgroupState
 from tilewave.ir.core import Block, Op, Value
 from tilewave.ir.dispatch import find_row, row_of
 from tilewave.ir.ops import (
+    Agree,
     Allocate,
     AllOf,
     Arrive,
@@ -30,6 +31,7 @@ from tilewave.ir.ops import (
     AwaitAsync,
     AwaitAsyncOut,
     AwaitEarlier,
+    AwaitOlderProducts,
     AwaitProducts,
     Barrier,
     Below,
@@ -102,6 +104,8 @@ class WaveRun(AsynchronousMeaning):
         self.stretch = WITHOUT_END
         """How many more memory accesses until another wave may run."""
         self.has_ended = False
+        self.products = 0
+        """How many it made with its group."""
         self.begun: list[tuple[Value, int]] = []
         """Sums of products that are under way, in the order in which they were begun, and when they are over."""
 
@@ -112,6 +116,8 @@ class WaveRun(AsynchronousMeaning):
     def run(self, body: Block) -> Running:
         result = yield from self.block(body)
         self.has_ended = True
+        if self.products < len(self.state.products.get(self.number // GROUP, ())):
+            self.fail(body.ops[-1], f"wave {self.number} ends without a product that others of its group make")
         return result
 
     def block(self, block: Block, *args: Any, round: int = 0) -> Running:
@@ -273,6 +279,13 @@ class WaveRun(AsynchronousMeaning):
 
     def reading(self, op: GroupProduct) -> WaveAccess:
         """What a product does to its operands: at once, or up to where it is awaited."""
+        if not self.state.comes_along(self.number // GROUP, self.products, (*self.path, self.place)):
+            self.fail(
+                op,
+                f"wave {self.number} comes to a product that others of its group do not come to",
+                "four neighbours make it together",
+            )
+        self.products += 1
         if not op.later:
             return self.access(op, "read")
         segment = self.state.ledger.clocks.new_segment()
@@ -280,13 +293,20 @@ class WaveRun(AsynchronousMeaning):
         return self.access(op, "read", segment)
 
     def await_products(self, op: AwaitProducts) -> Array:
-        over = self.begun[: max(0, len(self.begun) - op.pending)]
-        if any(v == op.sums for v, _ in self.begun[len(over) :]):
+        self.end_products(op.pending)
+        if any(v == op.sums for v, _ in self.begun):
             self.fail(op, f"{op.sums} is among the last {op.pending} products, which may still be under way")
-        self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
-        self.begun = self.begun[len(over) :]
         sums: Array = self.env[op.sums]
         return sums
+
+    def await_older_products(self, op: AwaitOlderProducts) -> None:
+        self.end_products(op.pending)
+
+    def end_products(self, pending: int) -> None:
+        """All but the last ones are over, and have read what they read."""
+        over = self.begun[: max(0, len(self.begun) - pending)]
+        self.state.ledger.clocks.learn(self.index, [segment for _, segment in over])
+        self.begun = self.begun[len(over) :]
 
     def group_product(self, op: GroupProduct, reading: WaveAccess, a: Array) -> Array:
         """With the rows of `a` that are this wave's own."""
@@ -465,6 +485,11 @@ class WaveRun(AsynchronousMeaning):
         yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at the barrier of {op.loc}"))
         return ()
 
+    def agree(self, op: Agree) -> Running:
+        self.state.come_to_barrier(self.number, op, bool(np.all(self.env[op.x])))
+        yield from self.until(Wait(op, self.is_past_barrier, lambda: f"at {op.loc} for others to agree"))
+        return (self.state.agreed[self.number],)
+
     def is_past_barrier(self) -> bool:
         return self.number not in self.state.at_barrier
 
@@ -491,6 +516,7 @@ AT_ONCE: dict[type[Op], Callable[[WaveRun, Any], Any]] = {
     Matrix: WaveRun.matrix,
     MatrixShared: WaveRun.matrix_shared,
     MatrixHeld: WaveRun.matrix_held,
+    AwaitOlderProducts: WaveRun.await_older_products,
     AwaitProducts: WaveRun.await_products,
     Allocate: WaveRun.allocate,
     Overlay: WaveRun.overlay,
@@ -521,6 +547,7 @@ IN_STEPS: dict[type[Op], Callable[[WaveRun, Any], Running]] = {
     While: WaveRun.loop_while,
     Role: WaveRun.role,
     Barrier: WaveRun.barrier,
+    Agree: WaveRun.agree,
     Meet: WaveRun.barrier,
     ClusterBarrier: WaveRun.cluster_barrier,
     Await: WaveRun.await_signal,

@@ -13,7 +13,7 @@ from tilewave.interp.memory import LaneMemory, Ledger, WaveAccess
 from tilewave.interp.signals import SignalArray
 from tilewave.interp.tiles import InterpretedCall, TrackedMemory
 from tilewave.ir.core import Op, Value
-from tilewave.ir.ops import Barrier, ClusterBarrier, Loop, Meet
+from tilewave.ir.ops import Agree, Barrier, ClusterBarrier, Loop, Meet
 from tilewave.ir.rewrite import walk
 
 
@@ -125,6 +125,11 @@ class WorkgroupState:
         """Loops that took no round, by their identities."""
         self.signals: dict[Value, SignalArray] = {}
         self.at_barrier: dict[int, Op] = {}
+        self.products: dict[int, list[tuple[int, ...]]] = {}
+        """Of each group of waves, where in the program it made its products."""
+        self.said: dict[int, bool] = {}
+        self.agreed: dict[int, bool] = {}
+        """What each wave said where it came to last, and what all who met there said."""
 
     @property
     def first(self) -> int:
@@ -172,17 +177,30 @@ class WorkgroupState:
             self.launch.workgroup = self.number
             self.launch.note_write(access.op, memory.buffer, np.unravel_index(flat, memory.shape))
 
+    # -- waves that act together
+
+    def comes_along(self, group: int, count: int, place: tuple[int, ...]) -> bool:
+        """Whether the others of a group make, or made, this product as theirs of that number."""
+        made = self.products.setdefault(group, [])
+        if count == len(made):
+            made.append(place)
+        return made[count] == place
+
     # -- waves that wait for each other
 
-    def come_to_barrier(self, wave: int, op: Barrier) -> None:
-        self.at_barrier[wave] = op
+    def come_to_barrier(self, wave: int, op: Barrier | Agree, says: bool = True) -> None:
+        """`says`: what this wave thinks; those who meet agree where all of them say yes."""
+        self.at_barrier[wave], self.said[wave] = op, says
         count = op.waves or self.waves
         those = range(wave // count * count, wave // count * count + count)
         others = (self.at_barrier.get(other) for other in those)
         if all(other is op or (isinstance(op, Meet) and isinstance(other, Meet)) for other in others):
+            agreed = all(self.said[other] for other in those)
             for other in those:
                 del self.at_barrier[other]
-            self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop), op.over)
+                self.agreed[other] = agreed
+            over = "shared" if isinstance(op, Agree) else op.over
+            self.ledger.clocks.barrier(range(self.first + those.start, self.first + those.stop), over)
 
 
 def argument_memory(buffer: TrackedMemory, waves: int) -> LaneMemory:

@@ -123,6 +123,11 @@ class Op:
         return False
 
     @property
+    def goes_on_with(self) -> tuple[Value, ...]:
+        """What it takes though that is under way: it is made behind it."""
+        return ()
+
+    @property
     def read(self) -> tuple[Value, ...]:
         """The memories that it reads."""
         return tuple(getattr(self, name) for name in self.reads)

@@ -17,7 +17,7 @@ Number = Any
 
 STEPS = (
     *("add", "sub", "mul", "quotient", "remainder", "xor", "and", "or", "less", "less_equal", "equal", "not_equal"),
-    *("smaller", "larger", "chosen", "power", "bits", "root", "grain", "rank", "want"),
+    *("smaller", "larger", "chosen", "rounded_up", "power", "bits", "root", "grain", "rank", "want"),
 )
 """What a program can do, by number."""
 
@@ -116,7 +116,7 @@ class Recorded:
         return self.recorder.record("xor", self, other)
 
     def __and__(self, other: Number) -> Recorded:
-        return self.recorder.record("and", self, other)
+        return self if other is True else self.recorder.record("and", self, other)
 
     def __or__(self, other: Number) -> Recorded:
         return self.recorder.record("or", self, other)
@@ -170,8 +170,11 @@ def remainder(x: Number, by: Number) -> Number:
 
 
 def rounded_up(x: Number, by: Number) -> Number:
-    """The quotient rounded up."""
-    return -quotient(-x, by)
+    """The quotient rounded up; by 0 it is 0."""
+    recorder = _recorder(x, by)
+    if recorder is None:
+        return -(-x // by) if by else 0
+    return recorder.record("rounded_up", x, by)
 
 
 def smaller(x: Number, y: Number) -> Number:

@@ -37,13 +37,12 @@ def range_sharers(left: Number, steps: Number, workgroups: int, step_bytes: int,
     ways = [(True, quotient(left * 3, 2), remainder(left, 2) + 2)]
     near = _near(steps, step_bytes, hand_over_bytes, quotient(workgroups, left))
     ways += [(is_near, left * parts, parts) for is_near, parts in near]
-    quickest, sharers = steps * step_bytes, 0
+    quickest = _weighed(steps * step_bytes, 0, workgroups)
     for is_way, number, parts in ways:
         takes = rounded_up(shared, number) * step_bytes + parts * hand_over_bytes
-        is_quicker = (takes < quickest) | ((takes == quickest) & (number < sharers))
-        is_taken = is_way & (left < number) & (number <= most) & is_quicker
-        quickest, sharers = chosen(is_taken, takes, quickest), chosen(is_taken, number, sharers)
-    return chosen(_may_share(left, steps, workgroups), sharers, 0)
+        can_be = is_way & (left < number) & (number <= most)
+        quickest = smaller(quickest, chosen(can_be, _weighed(takes, number, workgroups), quickest))
+    return chosen(_may_share(left, steps, workgroups), remainder(quickest, workgroups + 1), 0)
 
 
 def equal_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, hand_over_bytes: int) -> Number:
@@ -51,16 +50,18 @@ def equal_parts(left: Number, steps: Number, workgroups: int, step_bytes: int, h
 
     Both workgroups of each pair have a part, or none of the two, and no part is empty.
     """
-    quickest, most = steps * step_bytes, smaller(quotient(workgroups, left), steps)
-    found: Number = 0
-    for is_near, parts in _near(steps, step_bytes, hand_over_bytes, most):
+    quickest = _weighed(steps * step_bytes, 0, workgroups)
+    for is_near, parts in _near(steps, step_bytes, hand_over_bytes, smaller(quotient(workgroups, left), steps)):
         longest = rounded_up(steps, parts)
         takes = longest * step_bytes + parts * hand_over_bytes
-        is_quicker = (takes < quickest) | ((takes == quickest) & (parts < found))
-        is_whole = (remainder(left * parts, 2) == 0) & ((parts - 1) * longest < steps)
-        is_taken = is_near & is_whole & is_quicker
-        quickest, found = chosen(is_taken, takes, quickest), chosen(is_taken, parts, found)
-    return chosen(_may_share(left, steps, workgroups), found, 0)
+        can_be = is_near & (remainder(left * parts, 2) == 0) & ((parts - 1) * longest < steps)
+        quickest = smaller(quickest, chosen(can_be, _weighed(takes, parts, workgroups), quickest))
+    return chosen(_may_share(left, steps, workgroups), remainder(quickest, workgroups + 1), 0)
+
+
+def _weighed(takes: Number, sharers: Number, workgroups: int) -> Number:
+    """A number that is the smaller the sooner they are done; of two ways as long, that of fewer."""
+    return takes * (workgroups + 1) + sharers
 
 
 def _may_share(left: Number, steps: Number, workgroups: int) -> Number:
@@ -111,4 +112,4 @@ def reciprocal(divisor: Number) -> Number:
     f is (2^s + e) / d with e < d, and so the quotient too large by x · e / 2^s / d < 1 / d, since x < 2^31 and
     d <= 2^(s - 31): less than it lacks to the next whole number.
     """
-    return chosen(divisor > 0, rounded_up(power(reciprocal_shift(divisor)), divisor), 0)
+    return chosen(divisor > 0, rounded_up(power(bits(divisor - 1) + 31), divisor), 0)

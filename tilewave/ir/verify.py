@@ -10,7 +10,7 @@ from typing import NoReturn
 from tilewave.errors import NOWHERE, Loc, TilewaveError
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.launch import open_sizes
-from tilewave.ir.ops import Launch, Yield
+from tilewave.ir.ops import Launch, Loop, Yield
 from tilewave.ir.rewrite import named_values, walk
 from tilewave.ir.types import INDEX_SCALAR
 from tilewave.ir.verify_kinds import check_argument, check_axes, check_kernel, check_parts, check_places, check_type
@@ -64,6 +64,8 @@ class _Verifier:
         self.defined: set[str] = set()
         self.visible: dict[str, Value] = {}
         self.under_way: set[str] = set()
+        self.handed_on: tuple[Value, ...] = ()
+        """What the loop at hand yields though it is under way."""
 
     def body(self, block: Block) -> None:
         """Of a kernel: nobody takes what it yields."""
@@ -88,7 +90,7 @@ class _Verifier:
         for v in op.operands:
             if self.visible.get(v.name) != v:
                 _fail(op, f"{v}: {v.type} is not defined here")
-            if v.name in self.under_way and not op.awaits:
+            if v.name in self.under_way and not op.awaits and v not in (*op.goes_on_with, *self.handed_on):
                 _fail(op, f"{v} is under way, and must be awaited first")
 
         def want(holds: bool, why: str) -> None:
@@ -102,8 +104,12 @@ class _Verifier:
             vars(op)[SOUND] = True
         op.check_cluster(self.cluster, want)
         op.check_wave(self.lanes, want)
+        carried = _under_way_from_step_to_step(op)
+        self.under_way.update(v.name for those in carried for v in those)
         for inner in op.blocks:
+            outside, self.handed_on = self.handed_on, tuple(handed for _, handed, _ in carried)
             self.block(inner, op)
+            self.handed_on = outside
         for v in op.results:
             self.define(v, op)
         if op.is_under_way:
@@ -114,6 +120,15 @@ class _Verifier:
             _fail(op, f"{v} is already defined")
         self.defined.add(v.name)
         self.visible[v.name] = v
+
+
+def _under_way_from_step_to_step(op: Op) -> list[tuple[Value, Value, Value]]:
+    """What a loop hands from step to step while it is under way: its argument, what is yielded, and its result."""
+    if not isinstance(op, Loop):
+        return []
+    begun = {v for inner in op.body.ops if inner.is_under_way for v in inner.results}
+    ends = op.body.ops[-1].operands if op.body.ops else ()
+    return [those for those in zip(op.body.args[1:], ends, op.results, strict=False) if those[1] in begun]
 
 
 def _want(op: Op, holds: bool, why: str) -> None:

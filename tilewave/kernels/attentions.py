@@ -17,7 +17,8 @@ import numpy as np
 
 from tilewave.backend.targets import target_on
 from tilewave.errors import CallError, here
-from tilewave.ir.types import F32, I32, DType
+from tilewave.ir.launch import MOST_OPEN
+from tilewave.ir.types import F32, I32, INDEX, DType
 from tilewave.kernels.rows import arithmetic_of, looked_at
 from tilewave.lang.constraints import (
     Constraint,
@@ -130,9 +131,9 @@ class Scores:
             return products * (self.scale * LOG2_E)
         return tanh(products * (self.scale / self.soft_cap)) * (self.soft_cap * LOG2_E)
 
-    def seen_only(self, powers: Any, query: Any) -> Any:
+    def seen_only(self, powers: Any, query: Any, places: DType = I32) -> Any:
         """-inf where the query at its place does not see the key."""
-        seen = self.seen(query, self_index(K2, I32))
+        seen = self.seen(query, self_index(K2, places))
         return powers if seen is None else select(seen, powers, -inf)
 
     def seen(self, query: Any, key: Any) -> Any:
@@ -155,6 +156,11 @@ class AttentionTile:
     keys: int
     waves: int = 1
 
+    @property
+    def places(self) -> DType:
+        """What holds the place of a query among the keys, also of one behind the last tile's end."""
+        return INDEX if MOST_OPEN % self.queries else I32
+
     def constraints(self, rows: Symbol) -> list[Constraint]:
         shared = [WaveConstraint(rows, self.queries // self.waves)] if self.waves > 1 else []
         return [WorkgroupConstraint(rows, self.queries, 0), TilingConstraint(K2, self.keys), *shared]
@@ -162,6 +168,8 @@ class AttentionTile:
 
 MOST_KEYS = 64
 MOST_KEYS_COPIED = 128
+SMALL_HEAD = 64
+"""Whose products take less time than their weights: three groups of waves multiply in turn, as one alone would wait."""
 HELD_REGISTERS = 176
 """Of a lane of Hopper's groups of waves, for scores, weights and results: with more, some are spilled."""
 
@@ -171,6 +179,8 @@ def attention_tile_for(target: str, heads: Heads, dtype: DType, bias: DType | No
     if target not in CHIPS:
         return AttentionTile(128, MOST_KEYS)
     chip = CHIPS[target]
+    if chip.copy_engine and bias is None and max(heads.size, heads.size_v) <= SMALL_HEAD:
+        return AttentionTile(192, MOST_KEYS_COPIED, waves=4)
     room, keys = chip.shared.bytes * 3 // 4, keys_held(heads, bias) if chip.copy_engine else MOST_KEYS
     while keys > 16 and keys * (heads.size + heads.size_v) * dtype.bytes > room:
         keys //= 2
@@ -215,7 +225,7 @@ def attention_kernel(
     of = arithmetic_of("attention", **dtypes)
 
     def attend(q: Any, k: Any, v: Any, bias: Any, y: Any, lse: Any) -> None:
-        place = self_index(M, I32) + scalar(K2 - M, I32)  # the last query stands at the last key
+        place = self_index(M, tile.places) + scalar(K2 - M, tile.places)  # the last query stands at the last key
 
         unit = scores.late_unit(of, bias)
 
@@ -224,7 +234,7 @@ def attention_kernel(
             products = mma(read(q), keys, RegisterType((B, H, M, K2), of)(0.0))
             powers = scores.powers(products) if unit == 1 else products
             powers = powers if bias is None else powers + cast(read(bias), of) * LOG2_E
-            return scores.seen_only(powers, place)
+            return scores.seen_only(powers, place, tile.places)
 
         values = shared_heads(heads, K2, N)
         found = walked((B, H, M), of, score, lambda: read(v, mapping=values), v_dtype, unit)
@@ -235,7 +245,7 @@ def attention_kernel(
     shapes: Shapes = {"q": (B, H, M, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N)}
     shapes |= {"bias": (B, H, M, K2), "y": (B, H, M, N), "lse": (B, H, M)}
     along = [WorkgroupConstraint(H, 1, 2), WorkgroupConstraint(H_KV, 1, 2, primary=False)]
-    order = [WorkgroupMapping("last_first()")] if scores.causal else []  # the longest rows first
+    order = [WorkgroupMapping("last_first()")] if scores.causal else []  # the longest rows of a head first
     constraints = [*tile.constraints(M), *along, WorkgroupConstraint(B, 1, 3), *order]
     return wave(constraints, subs={K1: heads.size, N: heads.size_v})(taking("attention", attend, shapes, dtypes))
 

@@ -1,4 +1,4 @@
-"""Attention of a few queries: keys are split among workgroups, and a second kernel joins what they found.
+"""Attention of a few queries: keys are split among workgroups, and a second kernel joins what they found, if need be.
 
 Heads of queries that share keys are rows of one tile, so that each key is read once. A part of the keys leaves the mean
 of its values, and the logarithm of the sum of its powers, -inf where it has none; parts are joined in their order.
@@ -47,6 +47,7 @@ from tilewave.lang.shapes import broadcast
 from tilewave.lang.symbols import sym
 from tilewave.lang.types import RegisterType
 from tilewave.machine.chips import CHIPS, Chip
+from tilewave.runtime.arrays import ArrayView
 
 R, U = sym.R, sym.U
 """Rows, which are the queries of all heads that share keys, and parts of the keys."""
@@ -90,10 +91,17 @@ def attention_decode(
     way = DecodeWay.of(target, heads, dtypes["k"], rows)
     length = part_length(way.at_once, batch * of_k, -(-keys // way.tile.keys)) * way.tile.keys
     parts = -(-keys // length)
+    in_rows = q.reshape(batch, of_k, rows, heads.size)
+    if parts == 1 and all(lies_in_rows(views[x], views["q"], heads) for x in views if x in ("y", "lse")):
+        whole = attention_rows_kernel(
+            way.tile, heads, scores, queries, of, *map(dtypes.get, ("q", "k", "v", "y", "lse"))
+        )
+        found = [y.reshape(batch, of_k, rows, heads.size_v), *([] if lse is None else [lse.reshape(batch, of_k, rows)])]
+        way.prepared(whole, target)(in_rows, k, v, *found)
+        return
     means, sums = scratch(q, of, (parts, batch, of_k, rows, heads.size_v), (parts, batch, of_k, rows))
 
     find = attention_parts_kernel(way.tile, heads, scores, queries, of, dtypes["q"], dtypes["k"], dtypes["v"])
-    in_rows = q.reshape(batch, of_k, rows, heads.size)
     way.prepared(find, target)(in_rows, k, v, means, sums, length)
     means, sums = means.reshape(parts, batch, of_q, queries, heads.size_v), sums.reshape(parts, batch, of_q, queries)
     join = join_parts_kernel(heads.size_v, of, dtypes["y"], dtypes.get("lse"))
@@ -102,9 +110,9 @@ def attention_decode(
 
 # how it is cut ------------------------------------------------------------------------------------------------------
 
-RESERVED_BYTES = 1 << 10
-"""Of shared memory, for each workgroup: "CUDA C++ Programming Guide", shared memory of compute capability 9.0."""
-SIGNAL_BYTES = 1 << 8
+SIGNAL_BYTES = 1 << 9
+RESULT_BYTES = 16 << 10
+"""Two chunks of 64 rows of 128 bytes, on their way out."""
 QUERIES_HELD = 2
 """Tiles of queries for which a ring has room."""
 
@@ -144,7 +152,7 @@ class DecodeWay:
 
 def _steps_in_half(chip: Chip, heads: Heads, dtype: DType, tile: AttentionTile) -> int:
     """How many steps of keys and values lie beside the queries in half of a processor's shared memory."""
-    room = (chip.shared.bytes + RESERVED_BYTES) // 2 - RESERVED_BYTES - SIGNAL_BYTES
+    room = chip.shared.for_each_of(2) - SIGNAL_BYTES - RESULT_BYTES
     room -= QUERIES_HELD * tile.queries * heads.size * dtype.bytes
     return room // (tile.keys * (heads.size + heads.size_v) * dtype.bytes)
 
@@ -165,6 +173,17 @@ def part_length(at_once: int, heads: int, steps: int) -> int:
 
     most = min(steps // LEAST_STEPS, MOST_ROUNDS * at_once // max(heads, 1))
     return max(-(-steps // min(range(1, max(most, 1) + 1), key=cost)), 1) if steps else 1
+
+
+def lies_in_rows(v: ArrayView, q: ArrayView, heads: Heads) -> bool:
+    """Whether the results of heads that share keys can be looked at as rows, without copying them."""
+    if v.shape[:3] != q.shape[:3] or v.shape[3:] not in (
+        (),
+        (heads.size_v,),
+    ):  # which whoever takes them as they are will refuse
+        return False
+    (_, head, query, *_), queries = v.strides, v.shape[2]
+    return heads.sharing == 1 or queries == 1 or head == queries * query
 
 
 def rows_tile_for(target: str, heads: Heads, dtype: DType, rows: int) -> AttentionTile:
@@ -204,14 +223,8 @@ def attention_parts_kernel(
     """means[U, B, H_KV, R, N] and sums[U, B, H_KV, R] of q[B, H_KV, R, K1], k, v and how many keys a part has."""
 
     def find(q: Any, k: Any, v: Any, means: Any, sums: Any, length: Any) -> None:
-        place = self_index(R, I32) % queries + scalar(K2 - queries, I32)
-        start, unit = first_index(U) * length, scores.late_unit(of)
-
-        def score() -> Any:
-            products = mma(read(q), read(k), RegisterType((B, H_KV, R, K2), of)(0.0))
-            return scores.seen_only(scores.powers(products) if unit == 1 else products, place)
-
-        found = walked((B, H_KV, R), of, score, lambda: read(v), v_dtype, unit, start=start, stop=start + length)
+        start = first_index(U) * length
+        found = walked_rows(q, k, v, scores, queries, of, v_dtype, start=start, stop=start + length)
         write(broadcast(found.mean, (U, B, H_KV, R, N)), means)
         write(broadcast(found.log2_sum, (U, B, H_KV, R)), sums)
 
@@ -220,6 +233,49 @@ def attention_parts_kernel(
     dtypes = {"q": q_dtype, "k": k_dtype, "v": v_dtype, "means": of, "sums": of, "length": INDEX}
     each = [WorkgroupConstraint(H_KV, 1, 2), WorkgroupConstraint(B, 1, 3), WorkgroupConstraint(U, 1, 4)]
     function = taking("attention_parts", find, shapes, dtypes)
+    return wave([*tile.constraints(R), *each], subs={K1: heads.size, N: heads.size_v})(function)
+
+
+def walked_rows(
+    q: Any, k: Any, v: Any, scores: Scores, queries: int, of: DType, v_dtype: DType, **part: Any
+) -> Weighted:
+    """What each row finds along the keys, or a part of them."""
+    place = self_index(R, I32) % queries + scalar(K2 - queries, I32)
+    unit = scores.late_unit(of)
+
+    def score() -> Any:
+        products = mma(read(q), read(k), RegisterType((B, H_KV, R, K2), of)(0.0))
+        return scores.seen_only(scores.powers(products) if unit == 1 else products, place)
+
+    return walked((B, H_KV, R), of, score, lambda: read(v), v_dtype, unit, **part)
+
+
+@cache
+def attention_rows_kernel(
+    tile: AttentionTile,
+    heads: Heads,
+    scores: Scores,
+    queries: int,
+    of: DType,
+    q_dtype: DType,
+    k_dtype: DType,
+    v_dtype: DType,
+    y_dtype: DType,
+    lse_dtype: DType | None = None,
+) -> WaveKernel:
+    """y[B, H_KV, R, N], and lse[B, H_KV, R] where it has a dtype, of q[B, H_KV, R, K1], k and v: all keys at once."""
+
+    def attend(q: Any, k: Any, v: Any, y: Any, lse: Any) -> None:
+        found = walked_rows(q, k, v, scores, queries, of, v_dtype)
+        write(cast(found.mean, y_dtype), y)
+        if lse is not None:
+            write(cast(found.log2_sum * log(2), lse_dtype or of), lse)
+
+    shapes: Shapes = {"q": (B, H_KV, R, K1), "k": (B, H_KV, K2, K1), "v": (B, H_KV, K2, N)}
+    shapes |= {"y": (B, H_KV, R, N), "lse": (B, H_KV, R)}
+    dtypes = {"q": q_dtype, "k": k_dtype, "v": v_dtype, "y": y_dtype, "lse": lse_dtype}
+    each = [WorkgroupConstraint(H_KV, 1, 2), WorkgroupConstraint(B, 1, 3)]
+    function = taking("attention_rows", attend, shapes, dtypes)
     return wave([*tile.constraints(R), *each], subs={K1: heads.size, N: heads.size_v})(function)
 
 

@@ -19,7 +19,13 @@ from tilewave.ir.places import Places
 from tilewave.ir.types import BOOL, I64, INDEX, INDEX_SCALAR, DType, Scalar
 from tilewave.ir.types import Memory as IrMemory
 from tilewave.lang.assumptions import Assumed, assumed
-from tilewave.lang.constraints import COORDINATES, HARDWARE, Constraint
+from tilewave.lang.constraints import (
+    COORDINATES,
+    HARDWARE,
+    Constraint,
+    ReorderingConstraint,
+    WorkgroupMapping,
+)
 from tilewave.lang.geometry import Geometry, GridShare, Order, places_of, resolve, size
 from tilewave.lang.pythons_own import misused
 from tilewave.lang.symbols import Expression, Symbol, expression, no_value
@@ -58,6 +64,12 @@ class WaveKernel:
     def compile(self, target: str | None = None, subs: Mapping[Symbol, Any] | None = None, **options: Any) -> Any:
         """The `Compiled` for a target, with the options of `WaveCompileOptions`."""
         return _calling().compile_kernel(self, target, subs or {}, options)
+
+    def ordered(self, mapping: object) -> WaveKernel:
+        """The same kernel with another order of tiles than its own."""
+        others = (c for c in self.constraints if not isinstance(c, (WorkgroupMapping, ReorderingConstraint)))
+        order = WorkgroupMapping(mapping, loc=self.loc)  # type: ignore[arg-type]  # which refuses what is no mapping
+        return replace(self, constraints=(*others, order), kept={})
 
     def symbols(self) -> tuple[Symbol, ...]:
         """The symbols of its constraints and annotations, in order."""

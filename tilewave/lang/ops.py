@@ -28,10 +28,12 @@ from tilewave.lang.values import (
     Traced,
     beside,
     describe,
+    extents_of,
     in_order,
     index_of,
     literal,
     one_shape,
+    repeated,
     scalar_of,
     spread,
     together,
@@ -100,6 +102,7 @@ def write(
     per_lane = _count(trace, "write", elements_per_thread)
     mapping = _mapping(trace, "write", memory, mapping, mapping_dynamic_vals, source, target)
     tile_dims = mapping.tile_dims("inputs") if mapping else memory.dims
+    tile = _with_single_dims(trace, tile, memory, tile_dims)
     _check_write(trace, tile, memory, tile_dims)
     trace.transfers.append(TileTransfer(memory.name, tuple(tile_dims), tile.dtype, True, trace.walked))
     place = _Place(trace, memory, tile.dims, mapping.inputs if mapping else None, mapping.outputs if mapping else None)
@@ -110,6 +113,15 @@ def write(
         trace.effect(ir.Write, tile.value, memory.value, place.at(), place.axes(), per_lane)
     else:
         trace.effect(ir.Scatter, tile.value, memory.value, place.where())
+
+
+def _with_single_dims(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> Traced:
+    """The tile with the dims that it lacks, where the memory takes one element along each."""
+    extents = {d: _window(trace, d, f"write: {memory}").extent for d in tile_dims}
+    missing = [d for d in tile_dims if d not in tile.dims]
+    if not missing or any(d not in extents for d in tile.dims) or any(extents[d] > 1 for d in missing):
+        return tile
+    return repeated(trace, tile, {**dict.fromkeys(missing, 1), **extents_of(tile)})
 
 
 def _check_write(trace: Trace, tile: Traced, memory: MemoryArgument, tile_dims: tuple[Any, ...]) -> None:

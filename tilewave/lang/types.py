@@ -106,10 +106,10 @@ class SymbolBind:
         )
 
 
-class Memory:
-    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may stand behind the dtype."""
+class _OfMemories(type):
+    """What is indexed is the class: a type checker reads that here, and not in `__class_getitem__`."""
 
-    def __class_getitem__(cls, parts: Any) -> MemoryType:
+    def __getitem__(cls, parts: Any) -> MemoryType:
         layout = None
         if isinstance(parts, tuple) and isinstance(parts[-1], MemoryLayout):
             *said, layout = parts
@@ -122,14 +122,22 @@ class Memory:
         return MemoryType(tuple(expression(d) for d in dims), space, want_dtype(dtype), here(), layout)
 
 
-class Register:
-    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
+class Memory(metaclass=_OfMemories):
+    """Annotates an argument: `Memory[M, K, GLOBAL_ADDRESS_SPACE, f16]`; a MemoryLayout may stand behind the dtype."""
 
-    def __class_getitem__(cls, parts: Any) -> RegisterType:
+
+class _OfRegisters(type):
+    """As above."""
+
+    def __getitem__(cls, parts: Any) -> RegisterType:
         *dims, dtype = parts if isinstance(parts, tuple) and len(parts) >= 2 else _too_few("Register", parts)
         if isinstance(dtype, Symbol):
             want_dtype(dtype, f"Register[{', '.join(map(str, parts))}, f32]")
         return RegisterType(tuple(expression(d) for d in dims), want_dtype(dtype))
+
+
+class Register(metaclass=_OfRegisters):
+    """The type of a tile in registers: `Register[M, N, f32]`; `Register[M, N, f32](0.0)` makes one."""
 
 
 def _too_few(what: str, parts: Any) -> Any:

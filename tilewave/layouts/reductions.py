@@ -254,10 +254,13 @@ def _power_in(n: int) -> int:
     return n & -n
 
 
-def chunk_width(shape: tuple[int, ...], axis: int, widest: int, holders: int) -> int:
-    """How many neighbours a lane takes: the widest chunk that divides the axis and leaves nobody without one."""
-    width = widest
-    while width > 1 and (shape[axis] % width or prod(shape) // width < holders):
+def chunk_width(shape: tuple[int, ...], axis: int, widest: int, lanes: int, waves: int) -> int:
+    """How many neighbours a lane takes: the widest chunk that divides the axis and leaves nobody without one.
+
+    Lanes of a wave share axes in powers of two: of 31 rows of 64 elements, each of 64 lanes takes a column.
+    """
+    width, chunks, shared = widest, prod(shape), prod(map(_power_in, shape))
+    while width > 1 and (shape[axis] % width or chunks // width < lanes * waves or shared // width < lanes):
         width //= 2
     return width
 

@@ -51,6 +51,12 @@ class SharedMemory:
     write_banks: int
     read_phases: dict[int, Phases]
     write_phases: dict[int, Phases]
+    reserved_bytes: int = 0
+    """Of each workgroup, besides what it asks for."""
+
+    def for_each_of(self, workgroups: int) -> int:
+        """What each may ask for where so many are to share a processor."""
+        return (self.bytes + self.reserved_bytes) // workgroups - self.reserved_bytes
 
     @property
     def widest_bytes(self) -> int:
@@ -274,6 +280,7 @@ SM_90A = Chip(
         write_banks=32,
         read_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
         write_phases=consecutive(128, (1, 2, 4, 8, 16), NVIDIA_LANES),
+        reserved_bytes=1 << 10,
     ),
     barriers=16,
     copy_engine=TENSOR_MAPS,

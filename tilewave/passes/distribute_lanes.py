@@ -320,7 +320,8 @@ class _Lanes:
         if not isinstance(read, Read) or not lies_in(read.memory, "shared"):
             raise lacking("stage_shared", "an operand of this product does not lie in shared memory", op.loc)
         *batch, _, _ = read.axes
-        assert batch == list(range(len(batch))), f"{op.loc}: batches of {operand} do not come first"
+        rows = read.memory.type.rank - 2  # behind the batches, and behind the slot of a step that shared memory holds
+        assert batch == list(range(rows - len(batch), rows)), f"{op.loc}: batches of {operand} do not come first"
         return read
 
     def held(self, tile: Value) -> list[tuple[Value, Layout]]:

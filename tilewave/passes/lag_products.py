@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewave.analysis.excerpts import made_in, renamed_op
+from tilewave.analysis.excerpts import following, made_in, renamed_op, taken_by
 from tilewave.analysis.residues import Residues
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -50,8 +50,8 @@ def lag_products(kernel: Kernel) -> Kernel:
         if step is None:
             return None
         rounds = residues.constant(step.loop.trips)
-        lagging = _Lagging(step, builder)
-        return lagging.ops() if rounds is not None and rounds > 0 else lagging.where_there_are_steps()
+        made = _Lagging(step, builder)
+        return made.ops() if rounds is not None and rounds > 0 else made.where_there_are_steps()
 
     return rewrite(kernel, lag)
 
@@ -72,8 +72,8 @@ class _Step:
     def of(loop: Loop) -> _Step | None:
         *ops, end = loop.body.ops
         assert isinstance(end, Yield)
-        products = [op for op in walk(loop.body) if isinstance(op, GroupProduct)]
-        if len(products) != 2 or not all(op in ops for op in products) or products[1].result not in end.values:
+        products = [op for op in ops if isinstance(op, GroupProduct)]
+        if len(products) != 2 or products[1].result not in end.values:
             return None
         first, second = products
         at = ops.index(second)
@@ -91,8 +91,8 @@ class _Step:
         is_last = (
             not any(self.second.result in taken_by(op) for op in ops) and end.operands.count(self.second.result) == 1
         )
-        chained = any(op is self.second for op in _following(ops, {self.first.result}))
-        moves = all(not op.has_effect for op in late)
+        chained = any(op is self.second for op in following(ops, {self.first.result}))
+        moves = all(not op.has_effect or isinstance(op, Arrive) for op in late)
         return is_last and chained and moves and self.first not in late and not any(op in late for op in those[::2])
 
     @property
@@ -107,11 +107,18 @@ class _Step:
 
     @property
     def late(self) -> list[Op]:
-        """What waits for the sums of the step before, and what must not be written while they are under way."""
+        """What waits for the sums of the step before, what must not be written while they are under way, and who says
+        that it has read something which is read here."""
         *ops, _ = self.loop.body.ops
-        found = [op for op in _following(ops, {self.sums}) if op not in self.last]
+        found = [op for op in following(ops, {self.sums}) if op not in self.last]
         if isinstance(self.second, MatrixHeld):
             found += [op for op in ops if self.second.a in op.results and op not in found]
+        reads = [ops.index(op) for op in found if any(isinstance(p, GroupProduct) for b in op.blocks for p in walk(b))]
+        found += [
+            op
+            for op in ops
+            if isinstance(op, Arrive) and op not in self.last and ops.index(op) > min(reads, default=len(ops))
+        ]
         return sorted(found, key=ops.index)
 
     @property
@@ -130,7 +137,7 @@ class _Step:
     def computed_meanwhile(self) -> tuple[Value, ...]:
         """What the loop carries of the first product's, as sums or products of f32 that nothing else here takes."""
         *_, end = self.loop.body.ops
-        own = [op for op in _following(self.early, {self.first.result}) if isinstance(op, (Add, Mul, Fma))]
+        own = [op for op in following(self.early, {self.first.result}) if isinstance(op, (Add, Mul, Fma))]
         found = [op.result for op in own if op.result in end.operands and op.result.type.dtype == F32]
         taken = {v for op in self.early for v in taken_by(op)}
         return tuple(v for v in found if isinstance(v.type, Vector) and v not in taken)
@@ -225,21 +232,3 @@ def begin(product: Op, sums: Value) -> Op:
     """Begun, and not awaited."""
     assert isinstance(product, (MatrixShared, MatrixHeld))
     return replace(product, later=True, results=(sums,))
-
-
-def taken_by(op: Op) -> Iterator[Value]:
-    """Its operands, and those of what stands in it."""
-    yield from op.operands
-    for block in op.blocks:
-        for inner in walk(block):
-            yield from inner.operands
-
-
-def _following(ops: Sequence[Op], values: set[Value]) -> list[Op]:
-    """The ops that depend on some values."""
-    known, found = set(values), []
-    for op in ops:
-        if not known.isdisjoint(taken_by(op)):
-            known.update(op.results)
-            found.append(op)
-    return found

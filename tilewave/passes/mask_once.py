@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewave.analysis.hidden_places import Held, HiddenPlaces
+from tilewave.analysis.hidden_places import HiddenNumber, HiddenPlaces
 from tilewave.ir.core import Kernel, Op, Value
 from tilewave.ir.ops import Elementwise, Loop, Select
 from tilewave.ir.rewrite import rewrite, substitute, walk
@@ -78,7 +78,7 @@ class _Step:
 
     def needless(self, first: Select) -> list[Op]:
         """The selects by its condition that change nothing where its result stands for what it hides."""
-        known = {first.a: Held(first.a.type.dtype.numpy.type(-np.inf))}
+        known = {first.a: HiddenNumber(first.a.type.dtype.numpy.type(-np.inf))}
         found: list[Op] = []
         for op in self.loop.body.ops:
             if isinstance(op, Select) and op.condition == first.condition:
@@ -87,7 +87,7 @@ class _Step:
                 known[op.result] = held
         return found
 
-    def is_needless(self, op: Select, held: Held) -> bool:
+    def is_needless(self, op: Select, held: HiddenNumber) -> bool:
         hidden = self.places.constant(op.b)
         if hidden is None or held.number != hidden.number or np.signbit(held.number) != np.signbit(hidden.number):
             return False

@@ -16,6 +16,7 @@ from tilewave.interp.arithmetic import elementwise
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Add,
+    And,
     Binary,
     Cast,
     Const,
@@ -27,12 +28,13 @@ from tilewave.ir.ops import (
     Min,
     Mod,
     Mul,
+    Or,
     Select,
     Sub,
     Workgroup,
 )
 from tilewave.ir.rewrite import map_blocks, substitute
-from tilewave.ir.types import Scalar
+from tilewave.ir.types import BOOL, Scalar
 from tilewave.ir.unused import drop_unused
 
 
@@ -121,6 +123,8 @@ class _Simplifier:
                 return a if constants[0] else b
             case Cast(x) if x.type == op.result.type:
                 return x
+            case And() | Or() if op.result.type.dtype == BOOL:
+                return _logic(op, constants)
             case Binary() if op.a.type.dtype.is_int:
                 return _arithmetic(op, constants, known)
             case _:
@@ -133,6 +137,15 @@ class _Simplifier:
 
 def _is_integer(op: Op) -> bool:
     return len(op.results) == 1 and isinstance(op.result.type, Scalar) and op.result.type.dtype.is_int
+
+
+def _logic(op: And | Or, constants: list[Any]) -> Op | Value:
+    """One of them, or what one decides alone."""
+    decisive = isinstance(op, Or)
+    for constant, other in zip(constants, (op.b, op.a), strict=True):
+        if constant is not None:
+            return _const(op, decisive) if constant == decisive else other
+    return op
 
 
 def _arithmetic(op: Binary, constants: list[Any], known: _Known) -> Op | Value:

@@ -24,6 +24,7 @@ from math import prod
 from typing import Any
 
 from tilewave.analysis.excerpts import excerpt, renamed
+from tilewave.analysis.ranges import Ranges
 from tilewave.errors import Loc
 from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
@@ -62,6 +63,11 @@ LEAST_STAGES = 4
 IN_FLIGHT_BYTES = 96 << 10
 """Of a ring: with so much on its way memory is busy, and on an H200 more of it was no quicker. Two workgroups that have
 such a ring each fit on a processor."""
+OWN_BYTES = 48 << 10
+"""Of these, what no other workgroup brings, and so comes from far: 128 rows of activations, which all share, fill two
+thirds of a step of 64 columns of weights. On an H200 four such steps were at 0.83 of cuBLAS, six at 0.96, eight at 0.93
+(`benchmarks/few_tiles_h200.py --only 128x8192x8192`).
+"""
 
 WAVES_MEET = Reason(
     "waves hand global memory over to each other here, and a wave that runs ahead to bring tiles could not meet them: "
@@ -116,12 +122,17 @@ class SpecializeWaves:
         other = [op.result for op in walk(kernel.body) if isinstance(op, Allocate) and op.result not in copied]
         left = self.machine.shared.bytes - sum(map(_bytes, other))
         *around, inner = (_ring_bytes(home) + 2 * SIGNAL_BYTES * len(streams(home)) for home in homes)
-        wished = self.stages or max(LEAST_STAGES, IN_FLIGHT_BYTES // _ring_bytes(homes[-1]))
+        wished = self.stages or wished_stages(_ring_bytes(homes[-1]), _own_bytes(kernel, homes[-1]))
         for outer in (2, 1) if around else (1,):
             found = min(wished, (left - outer * sum(around)) // inner)
             if found >= 2:
                 break
         return (*[outer] * len(around), max(self.fewest, found))
+
+
+def wished_stages(step_bytes: int, own_bytes: int) -> int:
+    """Of a ring, for steps of which `own_bytes` are brought by no other workgroup; 0 where all bring the same."""
+    return max(LEAST_STAGES, IN_FLIGHT_BYTES // step_bytes, OWN_BYTES // (own_bytes or step_bytes))
 
 
 @dataclass(frozen=True)
@@ -378,6 +389,19 @@ def _bytes(memory: Value) -> int:
 def _ring_bytes(home: Block) -> int:
     """Of one stage of all that a block copies."""
     return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy))
+
+
+def _own_bytes(kernel: Kernel, home: Block) -> int:
+    """Of that, what lies elsewhere for other tiles, wherever the step is."""
+    ranges, walked = Ranges(kernel), set(home.args)
+    for op in home.ops:
+        if walked.intersection(op.operands):
+            walked.update(op.results)
+
+    def is_own(copy: Copy) -> bool:
+        return any(len(set(ranges.of(v))) > 1 for v in copy.at if v not in walked)
+
+    return sum(_bytes(op.to) for op in home.ops if isinstance(op, Copy) and is_own(op))
 
 
 def _is_inside(inner: Block, outer: Block) -> bool:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import cast
 
 from tilewave.analysis.excerpts import renamed
@@ -47,6 +48,7 @@ from tilewave.ir.types import INDEX_SCALAR, Scalar, Signals, Vector
 from tilewave.layouts.fragments import GROUP
 
 GROUPS = 2
+REGISTER_BYTES = 4
 MOST_LOADED_BYTES = 256
 """That a lane holds beside its sums while it multiplies: half as much as of sums of 64 x 256."""
 
@@ -218,16 +220,18 @@ class _Staggered:
     # -- what is loaded behind the steps, in front of the last
 
     def loaded_early(self) -> list[Op]:
-        """Loads of the epilogue with the numbers that say where, if lanes have room for all of them."""
+        """Loads of the epilogue, as many as lanes have room for, with the numbers that say where."""
         ops = list(self.epilogue())
         makers = {v: op for op in ops for v in op.results}
-        loads = [op for op in ops if isinstance(op, Load) and lies_in(op.memory, "global")]
-        if sum(held_bytes(op.result) for op in loads) > self.choice.most_loaded_bytes:
-            return []
         found: set[int] = set()
-        for op in loads:
+        room = self.choice.most_loaded_bytes
+        for op in ops:
+            if not isinstance(op, Load) or not lies_in(op.memory, "global") or op.memory in self.written:
+                continue
             needed = list(_needed(op, makers))
-            if op.memory not in self.written and all(map(_is_number, needed)):
+            taken = _register_bytes(op)
+            if taken <= room and all(map(_is_number, needed)):
+                room -= taken
                 found.update(map(id, (*needed, op)))
         return [op for op in ops if id(op) in found]
 
@@ -237,6 +241,11 @@ class _Staggered:
             yield op
             if isinstance(op, Loop) and not op.init and self.ranges.of(op.trips)[1] <= 1:
                 yield from op.body.ops
+
+
+def _register_bytes(op: Load) -> int:
+    """That a lane needs for what it loads: elements that may lie outside come one by one, a register each."""
+    return prod(op.result.type.shape) * REGISTER_BYTES if op.guard else held_bytes(op.result)
 
 
 def _without(gone: Sequence[Op], block: Block) -> Block:

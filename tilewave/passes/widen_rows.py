@@ -6,17 +6,18 @@
 
 That is a power of two, or for longer rows a whole number of parts, one for each wave and each a power of two. A row is
 whole where everything along it begins at 0 and nothing in memory lies behind its end, so that the longer one reads
-zeros there and writes nothing. Other tiles keep their lengths: what lies behind them belongs to somebody else.
+zeros there and writes nothing; what a formula places goes nowhere there. Other tiles keep their lengths: what lies
+behind them belongs to somebody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tilewave.analysis.axes import Axes, Label, own_leaves
 from tilewave.analysis.positions import BlockScalars
-from tilewave.ir.build import Builder
+from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import Gather, Mma, Read, Reduce, Scatter, Write
 from tilewave.ir.ops.reduction import identity
@@ -67,7 +68,7 @@ class _Widening:
                         begins = self.positions.constant(at[axis]) == 0
                         if mine == label and (memory.type.extents[axis] != extent or not begins):
                             return False
-                case Gather() | Scatter() | Mma() if self.goes_along(op, label):
+                case Mma() if self.goes_along(op, label):
                     return False
                 case _:
                     pass  # touches no memory along the row
@@ -112,7 +113,24 @@ class _Widening:
             for axis in op.axes:
                 if (length := self.lengths.get(self.axes.of(op.x)[axis])) is not None:
                     wider = replace(wider, x=self.builder.first_along(wider.x, axis, length, _nothing(op)))
+        if isinstance(wider, (Gather, Scatter)):
+            tile = op.tile if isinstance(op, Scatter) else op.results[0]
+            wider = replace(wider, where=self.nowhere_behind(wider.where, self.axes.of(tile)))
         self.builder.ops.append(wider)
+
+    def nowhere_behind(self, where: Block, along: Sequence[Label]) -> Block:
+        """A formula for where elements lie, with a place outside the memory for those behind the ends of rows."""
+        ends = [(v, self.lengths[label]) for v, label in zip(where.args, along, strict=True) if label in self.lengths]
+        *ops, end = where.ops
+        if not ends or not end.operands:
+            return where
+        first, *others = end.operands
+        with self.builder.region():
+            self.builder.ops += ops
+            for v, length in ends:
+                inside = Number(self.builder, v) < length
+                first = inside.choose(Number(self.builder, first), -1).value
+            return self.builder.block(where.args, (first, *others))
 
 
 def _nothing(op: Reduce) -> int | float | bool:

@@ -21,14 +21,17 @@ from tilewave.passes.fit_shared import FitShared
 from tilewave.passes.guard_edges import guard_edges
 from tilewave.passes.hoist_reads import hoist_reads
 from tilewave.passes.interleave_products import InterleaveProducts
+from tilewave.passes.keep_maximum import keep_maximum
 from tilewave.passes.lag_products import lag_products
 from tilewave.passes.load_early import LoadEarly
+from tilewave.passes.load_in_parts import LoadInParts
 from tilewave.passes.load_into_shared import LoadIntoShared
 from tilewave.passes.make_persistent import MakePersistent
 from tilewave.passes.mask_once import mask_once
 from tilewave.passes.meet_once import MeetOnce
 from tilewave.passes.minimize_global_loads import MinimizeGlobalLoads
 from tilewave.passes.multiply_by_reciprocals import MultiplyByReciprocals
+from tilewave.passes.overlap_steps import overlap_steps
 from tilewave.passes.pad_products import pad_products
 from tilewave.passes.pipeline_loop import PipelineLoop
 from tilewave.passes.place_barriers import place_barriers
@@ -39,6 +42,7 @@ from tilewave.passes.repack_rows import RepackRows
 from tilewave.passes.separate_edges import separate_edges
 from tilewave.passes.share_copies import ShareCopies
 from tilewave.passes.share_parts import ShareParts
+from tilewave.passes.share_processors import ShareProcessors
 from tilewave.passes.shift_through_shared import shift_through_shared
 from tilewave.passes.simplify import simplify
 from tilewave.passes.skip_unit_factors import skip_unit_factors
@@ -74,6 +78,16 @@ def cpu(rows: int, cols: int, unit: int, formats: Mapping[str, PanelFormat]) -> 
         SplitTiles(rows, cols),  # before packing: what is packed depends on how high and wide a block is
         PrepackOperands(rows, cols, unit, formats),
         simplify,  # last: folds the positions of blocks and panels
+    )
+
+
+def cpu_in_place(rows: int, cols: int) -> tuple[Pass, ...]:
+    """The same, where operands are read where they lie: to pack them costs more than small products do."""
+    return (
+        add_up_parts,
+        WalkReductions(4 * cols, 8),
+        SplitTiles(rows, cols),
+        simplify,
     )
 
 
@@ -214,15 +228,21 @@ def hopper(
         StageWrites(machine),  # behind barriers: groups of waves have meetings of their own
         distribute_lanes,
         take_parts_first,  # behind: writes are cut into parts there
+        LoadInParts(),  # behind: what is loaded is wanted in parts now
         skip_whole_masks,  # on lanes: what decides a mask is left out too
+        keep_maximum,  # before: where it does, there are no factors
         skip_unit_factors,  # on lanes: each wave asks for itself
         SpecializeWaves(machine, stages, fewest if stages else 1),  # on lanes: each role is a program of its own
         ShareCopies(machine, open_on_lines=open_on_lines),  # behind the roles: it changes whom each of them tells
         lag_products,  # behind: it takes steps of rings apart
+        simplify,
+        dissolve_loops,  # of a first step that stands in front of its loop, much is known
         skip_zeros,  # behind: what loops begin with is settled
+        overlap_steps,  # behind: the first product of a loop is told apart by its number
         StaggerGroups(),  # behind: what is added to in the first step is settled; loops are cut in two here
         start_early,  # behind roles: each waits by itself, when it is ready
         FitShared(machine, places),  # behind the ring
+        ShareProcessors(machine),  # behind it, too
         MultiplyByReciprocals(),  # last: whatever computes positions is there
         simplify,
     )

@@ -252,6 +252,11 @@ def _files(directory: Path) -> Iterator[_File]:
                 yield _File(item.path, about.st_size, about.st_mtime)
 
 
+def held_bytes(directory: Path) -> int:
+    """What a cache's files take together."""
+    return sum(file.bytes for file in _files(directory))
+
+
 # Where it is, and how large -----------------------------------------------------------------------------------------
 
 _ELSEWHERE = "Set TILEWAVE_CACHE_DIR to a directory of your own, or to off"

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 from tilewave.ir.host_program import HostProgram
 from tilewave.runtime.array_places import ArrayPlaces, words_at
-from tilewave.runtime.host_engine import CALL, NativeRecord, engine, in_memory, words
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import CALL, UNKNOWN, NativeRecord, in_memory, words
 
 
 class SeenCall(NamedTuple):
     """What a call comes to."""
 
+    lie: bytes
+    """How its arrays lie: the same for all that one launch serves on a device and a stream."""
     alike: bytes
-    """The same for all calls that one launch serves on a device and a stream, but for their addresses and lengths."""
+    """With the numbers that must be the same for another call to be as right as this one."""
     numbers: tuple[int, ...]
     """Of the call, in the order of the kernel's arguments."""
     workgroups: int
@@ -32,55 +35,83 @@ class CallLook:
         ranks: Sequence[int],
         given: int,
         program: HostProgram,
-        alike: Sequence[int],
+        lie: Sequence[int],
+        telling: Sequence[int],
         numbers: Sequence[int],
         launched: Sequence[int],
     ) -> None:
         """The arrays' axes, how many numbers a call gives, and which of the program's numbers are what."""
         self.ranks, self.given = tuple(ranks), given
-        self._program, self._memory = program, in_memory(program)
-        self._alike, self._numbers, self._launched = alike, numbers, launched
-        self._words = sum(1 + 2 * rank for rank in ranks)
+        self.program, self.memory = program, in_memory(program)
+        self.alike, self.numbers = (*lie, *telling), numbers
+        self._lie_bytes, self._launched = 8 * len(lie), launched
 
     def at(self, places: ArrayPlaces, given: Sequence[int]) -> SeenCall | None:
         """None where it is not sure."""
+        found = self.words(places, given)
+        if found is None or engine().evaluate(self.memory.address, ctypes.addressof(found)):
+            return None
+        alike = struct.pack(f"{len(self.alike)}q", *[found[i] for i in self.alike])
+        numbers, launched = ([found[i] for i in some] for some in (self.numbers, self._launched))
+        return SeenCall(alike[: self._lie_bytes], alike, tuple(numbers), launched[0], tuple(launched[1:]))
+
+    def words(self, places: ArrayPlaces, given: Sequence[int]) -> Any:
+        """What the program is given, in memory with room for what it computes; None where it cannot be given that."""
         _, shapes, _ = places
-        if tuple(map(len, shapes)) != self.ranks or len(given) != self.given:
+        if tuple([len(shape) for shape in shapes]) != self.ranks or len(given) != self.given:
             return None
         try:
-            found = words([*words_at(places), *given], self._program.numbers)
+            return words([*words_at(places), *given], self.program.numbers)
         except struct.error:  # a number does not fit 64 bits
             return None
-        if engine().evaluate(self._memory.address, ctypes.addressof(found)):
-            return None
-        alike, numbers, launched = ([found[i] for i in some] for some in (self._alike, self._numbers, self._launched))
-        return SeenCall(bytes(words(alike))[: 8 * len(alike)], tuple(numbers), launched[0], tuple(launched[1:]))
 
-    def caller(self, dtypes: Sequence[int], launches: dict[bytes, int], is_capturing: int, reader: NativeRecord) -> Any:
-        """call(arrays, numbers), in machine code, for tensors that the reader reads.
 
-        `dtypes` are as DLPack has them. `launches` are addresses of launches by what is alike, device and stream; where
-        `is_capturing` is no address, it does not matter whether a graph is recorded.
-        """
-        inputs = [*range(self._words), *self._numbers]
-        record = NativeRecord(
+class NativeCalls:
+    """The calls of a kernel that machine code makes: it has seen such before."""
+
+    def __init__(self, look: CallLook, dtypes: Sequence[int], is_capturing: int, reader: NativeRecord | None) -> None:
+        """`dtypes` are as DLPack has them; where `is_capturing` is no address, graphs need no launches of their own."""
+        self._look, self._launches = look, dict[bytes, int]()
+        array_words = sum(1 + 2 * rank for rank in look.ranks)
+        inputs = [*range(array_words), *look.numbers]
+        self._record = NativeRecord(
             CALL,
             {
-                "arrays": len(self.ranks),
-                "ranks": words(self.ranks),
+                "arrays": len(look.ranks),
+                "ranks": words(look.ranks),
                 "dtypes": words(dtypes),
-                "words": self._words,
-                "given": self.given,
-                "program": self._memory,
-                "numbers": self._program.numbers,
-                "keys": len(self._alike),
-                "key": words(self._alike),
+                "words": array_words,
+                "given": look.given,
+                "program": look.memory,
+                "numbers": look.program.numbers,
+                "keys": len(look.alike),
+                "key": words(look.alike),
                 "inputs": len(inputs),
                 "input": words(inputs),
-                "launches": id(launches),
+                "launches": id(self._launches),
                 "is_capturing": is_capturing,
-                "reader": reader,
+                "reader": reader or 0,
             },
-            launches,
+            self._launches,
         )
-        return engine().caller(record)
+        self.reader = reader
+        self.with_tensors = engine().caller(self._record) if reader else None
+        """Makes a call of tensors that the reader reads, and of numbers; tuples of both."""
+
+    def __len__(self) -> int:
+        return len(self._launches)
+
+    def __call__(self, places: ArrayPlaces, given: Sequence[int], device: int, stream: int) -> int:
+        """Make a call of arrays whose dtypes fit, wherever they are; as the engine has it."""
+        found = self._look.words(places, given)
+        if found is None:
+            return UNKNOWN
+        made: int = engine().make_call(self._record.address, ctypes.addressof(found), device, stream)
+        return made
+
+    def know(self, seen: SeenCall, device: int, stream: int, launch: NativeRecord) -> None:
+        """From here on it makes all calls that are alike; the launch lives as long as this."""
+        self._launches[seen.alike + struct.pack("qq", device, stream)] = launch.address
+
+    def forget(self) -> None:
+        self._launches.clear()

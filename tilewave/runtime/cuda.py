@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tilewave.errors import NOWHERE, CallError, here
 from tilewave.forks import cached_property
-from tilewave.ir.types import INDEX, DType
+from tilewave.ir.types import DType
 from tilewave.runtime.array_places import ArrayPlaces, places_of
 from tilewave.runtime.arrays import ArrayView, Parameter, check_call, device_number
-from tilewave.runtime.call_look import CallLook
+from tilewave.runtime.call_look import CallLook, NativeCalls
 from tilewave.runtime.cuda_driver import LEGACY_STREAMS, CudaDriver, cuda_driver
 from tilewave.runtime.cuda_launch import CudaModule, CudaResources, Launcher, raise_failure
 from tilewave.runtime.dlpack import Refused, dtype_word
 from tilewave.runtime.foreign_arrays import DEVICES, Facts, key_of, machine_reader, stream_of
 from tilewave.runtime.gpu_launch import GpuLaunch, LaunchFormula, SameGrid, ScratchMemory
-from tilewave.runtime.host_engine import UNKNOWN
 from tilewave.runtime.launch_template import LaunchTemplate
-from tilewave.runtime.scalars import word_of
+from tilewave.runtime.native.records import LAUNCHED, UNKNOWN
+from tilewave.runtime.scalars import word_maker
 from tilewave.runtime.sizes import Size, SizedCall
 
 Key = tuple[Any, ...]
@@ -63,13 +62,10 @@ class GivenNumber:
     name: str
     dtype: DType
 
-    def word(self, given: Mapping[str, Any]) -> int:
-        """The call's own, as a word of its launch."""
-        return int(given[self.name]) if self._is_index else word_of(given[self.name], self.dtype)
-
     @cached_property
-    def _is_index(self) -> bool:
-        return self.dtype == INDEX
+    def word_of(self) -> Callable[[Any], int]:
+        """What makes a word of its launch of it."""
+        return word_maker(self.dtype)
 
 
 @dataclass
@@ -80,10 +76,12 @@ class CudaProgram:
     _loaded: dict[int, _Loaded] = field(default_factory=dict, repr=False)
     _kinds: dict[Key, LaunchKind] = field(default_factory=dict, repr=False)
     """By how arrays lie; or by all that is to be said of arrays of which no look is sure."""
-    _launches: dict[bytes, int] = field(default_factory=dict, repr=False)
-    """The same for machine code, which has launches by their addresses."""
+    _accepted: set[Key] = field(default_factory=set, repr=False)
+    """Devices, dtypes and whatever else decides, of arrays that have been checked."""
+    _native: NativeCalls | None = field(default=None, init=False, repr=False)
+    """Makes the calls that machine code knows."""
     _caller: Callable[[Any, tuple[int, ...]], int] | None = field(default=None, init=False, repr=False)
-    """Makes the calls that machine code knows; from the first call on whose tensors it can read."""
+    """The same for tensors that it can read."""
     _names: tuple[str, ...] = field(init=False, repr=False)
     _has_scratch: bool = field(init=False, repr=False)
     given: tuple[GivenNumber, ...] = field(default=(), kw_only=True)
@@ -108,8 +106,8 @@ class CudaProgram:
         """The same for a call that may be known by what it gives; else `sized` tells its numbers and parameters."""
         if len(given) != len(self.given):
             sized(arrays, given)  # a size that is given too is held against the arrays
-        numbers = tuple([one.word(given) for one in self.given]) if self.given else ()
-        said = UNKNOWN if self._caller is None else self._caller(arrays, numbers)
+        numbers = tuple([one.word_of(given[one.name]) for one in self.given]) if self.given else ()
+        said = UNKNOWN if self._caller is None else self._caller(tuple(arrays), numbers)
         if said:
             self._call_closely(arrays, given, numbers, sized, said)
 
@@ -124,30 +122,41 @@ class CudaProgram:
             self._launch_new(arrays, sized(arrays, given), None)
             return
         places, others = facts[:DEVICES], facts[DEVICES:]
-        recording = self._recording(others[0][0], stream) if self._has_scratch else 0
-        seen = sized.look.at(places, numbers)
-        key = (seen.alike if seen else (places, numbers)), others, stream, recording
-        if seen is None or sized.knows(seen, places):
-            kind = self._kinds.get(key)
-            if kind is not None and kind.launch(places, seen.numbers if seen else sized(arrays, given).numbers):
+        number = others[0][0]
+        if self._native is not None and others in self._accepted:
+            said = self._native(places, numbers, number, stream)
+            if said == LAUNCHED:
                 return
-        kind = self._launch_new(arrays, sized(arrays, given), stream)
+            raise_failure(cuda_driver(self.code.kernel), self.code.kernel, said)
+        recording = self._recording(number, stream) if self._has_scratch else 0
+        seen = sized.look.at(places, numbers)
+        key = (seen.lie if seen else (places, numbers)), others, stream, recording
+        kind = self._kinds.get(key) if seen is None or sized.knows(seen, places) else None
+        if kind is None or not kind.launch(places, seen.numbers if seen else sized(arrays, given).numbers):
+            kind = self._launch_new(arrays, sized(arrays, given), stream)
+            self._remember(key, kind)
+        if seen is not None and not recording and isinstance(kind, LaunchTemplate):
+            self._know(sized.look).know(seen, number, stream, kind.record)
+
+    def _remember(self, key: Key, kind: LaunchKind) -> None:
         if len(self._kinds) >= KEPT_CALLS:
             self._kinds.clear()
-            self._launches.clear()
+            self._accepted.clear()
         self._kinds[key] = kind
-        if seen is not None and not recording and isinstance(kind, LaunchTemplate):
-            self._let_machine_code(sized.look)
-            self._launches[seen.alike + struct.pack("qq", others[0][0], stream)] = kind.record.address
+        self._accepted.add(key[1])
 
-    def _let_machine_code(self, look: CallLook) -> None:
-        """Have it make the calls whose tensors it can read."""
+    def _know(self, look: CallLook) -> NativeCalls:
+        """What machine code knows, with room for more."""
         reader = machine_reader()
-        if self._caller is None and reader is not None:
+        if self._native is None or self._native.reader is not reader:
             driver, kernel = cuda_driver(self.code.kernel), self.code.kernel
             asked = driver.address("cuStreamIsCapturing", kernel) if self._has_scratch else 0
             dtypes = [dtype_word(p.stored) for p in self.code.parameters]
-            self._caller = look.caller(dtypes, self._launches, asked, reader)
+            self._native = NativeCalls(look, dtypes, asked, reader)
+            self._caller = self._native.with_tensors
+        if len(self._native) >= KEPT_CALLS:
+            self._native.forget()
+        return self._native
 
     def _facts(self, arrays: Sequence[object]) -> tuple[Facts, int]:
         try:

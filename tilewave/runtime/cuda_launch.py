@@ -31,8 +31,8 @@ from tilewave.runtime.gpu_launch import (
     TiledArray,
 )
 from tilewave.runtime.graph_memory import GraphMemory
-from tilewave.runtime.host_engine import UNKNOWN, NativeRecord
 from tilewave.runtime.launch_template import LaunchCode, LaunchTemplate, tensor_map
+from tilewave.runtime.native.records import UNKNOWN, NativeRecord
 
 LOG_BYTES = 1 << 16
 _INFO_LOG, _INFO_BYTES, _ERROR_LOG, _ERROR_BYTES, _VERBOSE = 3, 4, 5, 6, 12

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tilewave.ir.types import DTYPES, INTERNAL, DType
 from tilewave.runtime.dlpack import CUDA, Refused, UnknownDType, exchange_table
-from tilewave.runtime.host_engine import READER, NativeRecord
+from tilewave.runtime.native.records import READER, NativeRecord
 
 HOST = "cpu"
 """The device of arrays in this machine's own memory."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewave.ir.host_program import Number, Recorder
+from tilewave.ir.ops.workgroup import MOST_WORKGROUPS
 from tilewave.ir.types import DType
 from tilewave.runtime.array_places import ArrayPlaces, placed_arrays, there_at_least, words_at
 from tilewave.runtime.arrays import ArrayView
@@ -22,8 +23,9 @@ from tilewave.runtime.gpu_launch import (
     Table,
     TiledArray,
 )
-from tilewave.runtime.host_engine import LAUNCH, LAUNCHED, MAP, NativeRecord, engine, in_memory, words
 from tilewave.runtime.launch_frame import FrameLayout
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import LAUNCH, LAUNCHED, MAP, NativeRecord, in_memory, room_for_maps, words
 from tilewave.runtime.tensor_map import MAP_BYTES, Encoding, TensorMap, encoding, map_numbers
 
 if TYPE_CHECKING:
@@ -69,14 +71,14 @@ class LaunchCode:
         """`arrays` are how many axes each has, and of which dtype it is; a call has `count` numbers beside them."""
         self._slots, self._dtypes = description.slots, [dtype for _, dtype in arrays]
         self._tiled = [slot for slot in self._slots if isinstance(slot, TiledArray)]
-        self._maps = [*map(self._encoding, self._tiled)]
+        self._maps = [(self._encoding(slot), room_for_maps(len(slot.axes))) for slot in self._tiled]
         inputs = sum(1 + 2 * axes for axes, _ in arrays)
         own = sum(isinstance(slot, Table | ScratchMemory) for slot in self._slots)
         recorder = Recorder(inputs + count + own)
         self._arrays = placed_arrays(recorder.given, [axes for axes, _ in arrays])
         self._pointers = there_at_least(self._arrays)
         form = formula(recorder.given[inputs : inputs + count])
-        recorder.want(*form.conditions)
+        recorder.want(*form.conditions, *(side <= MOST_WORKGROUPS for side in form.grid))
         stored = [*self._sides(), *self._words(form, iter(recorder.given[inputs + count :]))]
         mapped = [self._pointers[slot.array] for slot in self._tiled]
         program, (stores, grid, pointers) = recorder.finished(stored, [*form.grid, form.starts_early], mapped)
@@ -128,10 +130,11 @@ class LaunchCode:
     def _encoded(self, pointers: Sequence[int], layout: FrameLayout) -> list[int]:
         """All maps as records of `MAP`; each array's address is one of the program's numbers."""
         found = []
-        for i, (kind, pointer, numbers_at) in enumerate(zip(self._maps, pointers, layout.map_numbers_at, strict=False)):
-            box = ctypes.addressof(kind.box)
-            at = [i * MAP_BYTES, kind.dtype, kind.rank, pointer, numbers_at, numbers_at + 8 * kind.rank]
-            found += [*at, box, box + kind.units_at, kind.interleave, kind.swizzle, kind.promotion, kind.fill]
+        for i, ((kind, room), pointer) in enumerate(zip(self._maps, pointers, strict=True)):
+            box, sizes_at = ctypes.addressof(kind.box), layout.map_numbers_at[i]
+            found += [i * MAP_BYTES, kind.dtype, kind.rank, pointer, sizes_at, sizes_at + 8 * kind.rank]
+            found += [box, box + kind.units_at, kind.interleave, kind.swizzle, kind.promotion, kind.fill]
+            found.append(ctypes.addressof(room))
         assert len(found) == len(self._maps) * len(MAP), "a word for each field"
         return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -115,13 +116,17 @@ def _remedy(name: str, given: object, dtype: DType) -> str:
 
 def word_of(value: Any, dtype: DType) -> int:
     """The number as a word of 64 bits with a sign: its own bits are the low ones, integers have their sign."""
+    return word_maker(dtype)(value)
+
+
+def word_maker(dtype: DType) -> Callable[[Any], int]:
+    """What makes words of numbers of a dtype."""
     if not dtype.is_float:
-        return int(value)
+        return int
     if dtype.bits >= 32:
         pack, unpack = _PACKED[dtype.bits]
-        found: int = unpack(pack(value))[0]
-        return found
-    return int(np.asarray(value, dtype.numpy).view(_UNSIGNED[dtype.bytes]))
+        return lambda value: unpack(pack(value))[0]
+    return lambda value: int(np.asarray(value, dtype.numpy).view(_UNSIGNED[dtype.bytes]))
 
 
 def value_of(word: int, dtype: DType) -> Any:

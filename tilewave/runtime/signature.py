@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tilewave.errors import CallError, here
 from tilewave.forks import cached_property
 from tilewave.ir.core import word
+from tilewave.ir.launch import Picked, picked
 from tilewave.ir.types import BOOL, DType
 from tilewave.runtime.dlpack import Refused
 from tilewave.runtime.scalars import scalar_value
@@ -25,6 +26,17 @@ class BoundCall(NamedTuple):
     """What was given by a name that is no parameter's."""
 
 
+_PlacedNumber = tuple[int, str, DType]
+"""A number of a call: where it stands among all arguments, its parameter's name, and its dtype."""
+
+
+class _Way(NamedTuple):
+    """Where the arguments of a call are that gives each once, some by their places and some by their names."""
+
+    arrays: Picked
+    numbers: tuple[_PlacedNumber, ...]
+
+
 @dataclass(frozen=True)
 class Signature:
     """The parameters of a kernel, as words of the IR; those of a dtype are numbers, the others arrays."""
@@ -38,21 +50,27 @@ class Signature:
         """Each argument with its parameter; an error where one is missing, or is given twice."""
         if not named and not self.dtypes:
             return BoundCall(given, {}, {})
-        later = self.names[len(given) :]
-        if named.keys() == set(later):
-            given = [*given, *[named[name] for name in later]]
-            if len(given) == len(self.names):  # each parameter once, and nothing else
-                return BoundCall([given[i] for i in self._arrays], self._scalars(given), {})
-        return self._bound(given, named)
+        way = self._ways.get((len(given), *named)) or self._way(len(given), tuple(named))
+        if way is None:
+            return self._bound(given, named)
+        everything = *given, *named.values()
+        return BoundCall(way.arrays(everything), self._scalars(way.numbers, everything), {})
 
     @cached_property
-    def _arrays(self) -> tuple[int, ...]:
-        """Where arrays stand among its parameters."""
-        return tuple(i for i, name in enumerate(self.names) if name not in self.dtypes)
+    def _ways(self) -> dict[tuple[Any, ...], _Way]:
+        """Those that calls took, by how many arguments came without a name, and the names of the others."""
+        return {}
 
-    @cached_property
-    def _numbers(self) -> tuple[tuple[int, str, DType], ...]:
-        return tuple((i, name, self.dtypes[name]) for i, name in enumerate(self.names) if name in self.dtypes)
+    def _way(self, count: int, named: tuple[str, ...]) -> _Way | None:
+        """Where each argument stands, if there is one for each parameter, and nothing else."""
+        order = (*self.names[:count], *named)
+        if count + len(named) != len(self.names) or {*order} != {*self.names}:
+            return None
+        arrays = [order.index(name) for name in self.names if name not in self.dtypes]
+        numbers = [(order.index(name), name, self.dtypes[name]) for name in self.names if name in self.dtypes]
+        key = count, *named
+        self._ways[key] = _Way(picked(arrays), tuple(numbers))
+        return self._ways[key]
 
     def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> BoundCall:
         named = {name if name.isascii() else word(name): value for name, value in named.items()}
@@ -68,17 +86,19 @@ class Signature:
         for name, value in named.items():
             (found if name in self.names else symbols)[name] = value
         self._want_all(found, symbols)
+        way = self._way(len(self.names), ())
+        assert way is not None, "all are there"
         everything = [found[name] for name in self.names]
-        return BoundCall([everything[i] for i in self._arrays], self._scalars(everything), symbols)
+        return BoundCall(way.arrays(everything), self._scalars(way.numbers, everything), symbols)
 
     def of_numbers(self, names: Set[str]) -> Signature:
         """Of some of its numbers, and no array."""
         kept = tuple(name for name in self.names if name in names)
         return Signature(self.kernel, kept, {name: self.dtypes[name] for name in kept})
 
-    def _scalars(self, given: Sequence[Any]) -> dict[str, Any]:
+    def _scalars(self, numbers: Sequence[_PlacedNumber], given: Sequence[Any]) -> dict[str, Any]:
         try:
-            return {name: scalar_value(name, given[i], dtype) for i, name, dtype in self._numbers}
+            return {name: scalar_value(name, given[i], dtype) for i, name, dtype in numbers}
         except Refused as refused:
             raise CallError(f"{self.kernel}: {refused.what}", loc=here(), remedy=refused.remedy) from None
 

@@ -132,8 +132,8 @@ class Sizes:
         recorder.want(workgroups <= MOST_WORKGROUPS, *apart(arrays, kinds_of(self._arrays)))
         if surely is not None:
             recorder.want(*surely(workgroups, passed, [array.lengths for array in arrays]))
-        alike = [*lie_of(arrays), *(known[name] for name in self._names if name in telling)]
-        program, results = recorder.finished(alike, numbers, [workgroups, *passed])
+        same = [known[name] for name in self._names if name in telling]
+        program, results = recorder.finished(lie_of(arrays), same, numbers, [workgroups, *passed])
         return CallLook(ranks, len(given), program, *results)
 
     def _agreeing(self, arrays: Sequence[PlacedArray], known: dict[str, Number]) -> Iterator[Number]:

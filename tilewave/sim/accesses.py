@@ -53,6 +53,8 @@ class Accesses:
     tile_of_task: Array | None = None
     backwards: Array | None = None
     """Whether a task walks its streams from their end; None: none does."""
+    tasks_a_tile: float = 1.0
+    """How many tasks there are, on average, from where a workgroup begins a tile to where it ends it."""
 
     @property
     def tasks(self) -> int:

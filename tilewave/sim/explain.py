@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewave.sim.report import Report
+from tilewave.sim.report import NOTHING, Level, Report
 
 WORDS = {
     "matrix": "the matrix units",
@@ -14,6 +14,19 @@ WORDS = {
     "L2 requests": "requests to L2",
     "bandwidth": "bandwidth: the bytes alone take that long",
 }
+
+
+HITS = (
+    "Hits are counted as a profiler counts them: requests, of which those of several units for one line are merged on "
+    "their way to L2 and count once, and writes, which never miss. The share beside a bar is another number: of all "
+    "bytes that workgroups ask for, each of them counted, what L2 delivers."
+)
+"""Two numbers that both say L2 stand on one page, and differ."""
+
+
+def passed_on(level: Level) -> str:
+    """What a level asks of the next one; memory is the last."""
+    return size(level.missed_bytes) if level.is_cache else NOTHING
 
 
 def explain(report: Report) -> list[str]:

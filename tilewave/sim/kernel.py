@@ -278,6 +278,7 @@ class _Assembly:
             dtype=mma.a.type.dtype.name if mma else "",
             backwards=backwards[order] if backwards.any() else None,
             tile=(*mma.acc.type.shape[-2:], mma.a.type.shape[-1]) if mma else (),
+            tasks_a_tile=len(order) / sum(_workgroups_of(segment) for segment in self.segments),
         )
 
     def _reads(self, tasks: Tasks, starts: Array) -> Array:
@@ -329,6 +330,10 @@ class _Assembly:
                 if isinstance(op, Mma):
                     found.append((2.0 * prod(op.acc.type.shape) * op.a.type.shape[-1], beside))
         return found
+
+
+def _workgroups_of(segment: Segment) -> int:
+    return len(np.unique(np.concatenate([visit.workgroups for visit in segment.visits])))
 
 
 def _blocks_of(block: Block) -> Iterator[tuple[Op, ...]]:

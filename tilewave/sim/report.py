@@ -8,6 +8,7 @@ from typing import Any
 
 CLIFF = 1.10
 """A launch whose HBM bytes differ by more between a narrow and a wide cache stands on a cliff."""
+NOTHING = "–"
 MARGIN = 0.01
 """What the interval of bytes is widened by: the noise of one measured launch."""
 
@@ -20,10 +21,16 @@ class Level:
     asked_bytes: float
     hit_bytes: float
     missed_bytes: float
+    is_cache: bool = True
+    """Memory itself has everything: it is asked, and nothing is passed on."""
 
     @property
     def hit(self) -> float:
         return self.hit_bytes / self.asked_bytes if self.asked_bytes else 1.0
+
+    @property
+    def hit_text(self) -> str:
+        return f"{100 * self.hit:.1f} %" if self.is_cache else NOTHING
 
 
 @dataclass(frozen=True)

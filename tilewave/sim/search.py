@@ -29,14 +29,15 @@ GROUPS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48)
 SNAKES = (2, 4, 8, 16)
 SUPERTILES = ((2, 4), (4, 2), (4, 8), (8, 8))
 CHUNKS = (8, 16, 32, 64)
-Advance = Callable[[], None]
+Advance = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Ranked:
     """A candidate: its tile, its report, and why it stands where it stands."""
 
-    tile: tuple[int, int, int]
+    tile: tuple[int, ...]
+    """Empty where a kernel has its own."""
     report: Report
     reason: str
 
@@ -82,7 +83,20 @@ def best(
     return tuple(sorted(found, key=lambda one: (one.report.seconds, one.report.hbm_read_bytes)))
 
 
-def count_candidates(machine: Machine, mappings: Iterable[object] | None, tiles: Iterable[tuple[int, int, int]]) -> int:
+def best_orders(
+    machine: Machine, simulate_in: Callable[[str], Report], advance: Advance = lambda: None
+) -> tuple[Ranked, ...]:
+    """The same for whatever is simulated in one order or another, its tile given."""
+    plain = simulate_in(str(linear()))
+    found = []
+    for order in mappings_for(machine):
+        report = simulate_in(str(order))
+        found.append(Ranked((), report, compare(report, plain)))
+        advance()
+    return tuple(sorted(found, key=lambda one: (one.report.seconds, one.report.hbm_read_bytes)))
+
+
+def count_candidates(machine: Machine, mappings: Iterable[object] | None, tiles: Iterable[tuple[int, ...]]) -> int:
     """How often `best` will call `advance` at the most."""
     orders = list(mappings) if mappings is not None else mappings_for(machine)
     return len(orders) * len(list(tiles))

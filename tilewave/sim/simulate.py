@@ -39,6 +39,10 @@ class SimulatedRun:
     placed: Placed
     flows: Flows
 
+    def called(self, order: str) -> SimulatedRun:
+        """The same, its order named: a kernel that was compiled in another order than its own does not know it."""
+        return replace(self, report=replace(self.report, mapping=order))
+
 
 def simulate(
     problem: Problem,
@@ -203,7 +207,7 @@ class _Made:
             l2 = Level("L2", l2_asked, l2_asked - hbm - crossed, hbm + crossed)
         else:
             l2 = Level("L2", reads + written, reads + written - missed, missed)
-        memory = Level("HBM", hbm + written, hbm + written, 0.0)
+        memory = Level("HBM", hbm + written, hbm + written, 0.0, is_cache=False)
         if self.machine.last_level is None:
             return l2, memory
         return l2, Level("last level", asked + written, asked + written - hbm, hbm), memory

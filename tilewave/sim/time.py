@@ -1,9 +1,10 @@
 """How long it takes, and where the time goes.
 
-    seconds = beats · (steps · step + start) + exposed · (HBM bytes / its rate + …)
+    seconds = beats · steps · step + tiles · start + exposed · (HBM bytes / its rate + …)
 
 A step of a task's loop lasts as long as its products on one unit, but no less than the latency of its loads allows. All
-units wait for the last beat, which is rarely full: the tail. Traffic is mostly hidden behind products; what is not is a
+units wait for the last beat, which is rarely full: the tail. A tile that is walked step by step, because others take
+more steps or fewer, has as many beats, and one start and end. Traffic is mostly hidden behind products; what is not is a
 share of the time that the bytes need. No launch is faster than its bytes: that is the roof.
 """
 
@@ -45,7 +46,7 @@ def time_parts(
     steps = placed.beats * accesses.steps
     matrix = _matrix_step(accesses, machine, residency, timing) * steps
     waiting = max(0.0, timing.step_floor_seconds * steps - matrix)
-    start = timing.start_seconds * placed.beats
+    start = timing.start_seconds * placed.beats / accesses.tasks_a_tile
     idle = 1.0 - accesses.tasks / (placed.beats * placed.slots)
     busy = matrix + waiting + start
     found = {

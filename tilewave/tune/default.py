@@ -13,7 +13,7 @@ from tilewave.backend.cpu.instruction_sets import INSTRUCTION_SETS, runs_here
 from tilewave.errors import ConstraintError, TilewaveError
 from tilewave.ir.core import Kernel
 from tilewave.ir.rewrite import unnamed
-from tilewave.lang.constraints import Constraint, SplitConstraint, TilingConstraint, WorkgroupMapping
+from tilewave.lang.constraints import SplitConstraint, TilingConstraint
 from tilewave.lang.kernel import WaveKernel, check_subs, parameters_of, trace_kernel, unsaid_sizes
 from tilewave.lang.symbols import Symbol
 from tilewave.lang.types import MemoryType
@@ -75,7 +75,7 @@ def machine_of(target: str, work: TileWork = NO_WORK) -> TileMachine:
     dtypes = {p.dtype.name for p in work.products}
     able = (s for s in INSTRUCTION_SETS.values() if runs_here(s))
     s = next(s for s in able if not s.only or (dtypes and dtypes <= {*s.only}))
-    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST)
+    return HostTiles(s.name, default_threads(), s.rows, s.cols, s.vector_bytes, HOST, not s.matrix_unit)
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,12 @@ class UndecidedKernel:
         order = "" if self.problem.is_ordered else record.order
         return TileChoice(point, order, prediction, record.considered, illegal, (), sizes, how)
 
+    def at(self, values: Mapping[str, int], order: str) -> TileChoice:
+        """The choice of a point that somebody names."""
+        point = {s: values[s.name] for s in self.space.symbols if s.name in values}
+        prediction = self.machine.predict(self.problem.cut(point))
+        return TileChoice(point, order, prediction, 1, {}, (), sizes_text(self._sizes(self.problem)))
+
     def _sizes(self, problem: TiledProblem) -> dict[Symbol, int]:
         """Of the arrays, as far as they are known."""
         arrays = [kind for _, kind in parameters_of(self.kernel) if isinstance(kind, MemoryType)]
@@ -224,15 +230,11 @@ class UndecidedKernel:
 
     def decided(self, choice: TileChoice) -> WaveKernel:
         """The kernel with the order of tiles and the parts of sums that were chosen."""
-        added: list[Constraint] = []
-        if choice.order:
-            added.append(WorkgroupMapping(choice.order, loc=self.kernel.loc))
-        if choice.split > 1:
-            depth = self.problem.work.products[0].depth
-            added.append(SplitConstraint(depth, choice.split, loc=self.kernel.loc))
-        if not added:
-            return self.kernel
-        return replace(self.kernel, constraints=(*self.kernel.constraints, *added), kept={})
+        kernel = self.kernel.ordered(choice.order) if choice.order else self.kernel
+        if choice.split == 1:
+            return kernel
+        parts = SplitConstraint(self.problem.work.products[0].depth, choice.split, loc=kernel.loc)
+        return replace(kernel, constraints=(*kernel.constraints, parts), kept={})
 
 
 def _digest(

@@ -44,6 +44,8 @@ class LaunchTiming:
     """Of a step whose operands lanes load: until the first of them are there."""
     lane_loads_per_second: float
     """Of one unit, each of so many bytes as rows are multiples of."""
+    lane_across: float
+    """How many times as long it takes where rows do not go along the depth."""
     across_depth: float
     """How much longer steps take for each operand whose rows do not go along the depth."""
     l2_bytes_per_second: float
@@ -66,34 +68,35 @@ class LaunchTiming:
 
 
 HOPPER = LaunchTiming(
-    matrix_share=0.948,
-    group_gap=70e-9,
-    step_gap=43e-9,
-    launch=0.17e-6,
-    start=1.0e-6,
-    start_per_sum=14.4e-12,
-    start_per_byte=4.6e-12,
-    start_hidden=0.86,
-    together=0.99,
-    hand_over=0.31e-6,
-    hand_over_per_sum=98e-12,
-    outside_line=4.6e-9,
-    odd_write=2.0,
-    unit_bytes_per_second=180e9,
-    copy_launch=2.5e-6,
-    copy_bytes_per_second=2e12,
-    lane_gap=0.5e-6,
-    lane_loads_per_second=5e9,
-    across_depth=1.0,
-    l2_bytes_per_second=17.5e12,
-    l2_kept_bytes=31e6,
-    hbm_share=0.84,
-    off_lines=1.19,
-    many_sums=1.07,
-    sharpness=2.55,
-    stages=(2.0, 1.33, 1.02, 1.0),
-    error=0.09,
-    fitted_on="h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
+    matrix_share=1.0,
+    group_gap=65.7e-9,
+    step_gap=43.8e-9,
+    launch=0.154e-6,
+    start=1.2e-6,
+    start_per_sum=30.3e-12,
+    start_per_byte=1.3e-12,
+    start_hidden=0.80,
+    together=1.41,
+    hand_over=0.69e-6,
+    hand_over_per_sum=87e-12,
+    outside_line=3.84e-9,
+    odd_write=11.8,
+    unit_bytes_per_second=157e9,
+    copy_launch=0.235e-6,
+    copy_bytes_per_second=1.79e12,
+    lane_gap=0.325e-6,
+    lane_loads_per_second=5.46e9,
+    lane_across=2.33,
+    across_depth=1.032,
+    l2_bytes_per_second=15.9e12,
+    l2_kept_bytes=25.5e6,
+    hbm_share=0.851,
+    off_lines=1.037,
+    many_sums=0.974,
+    sharpness=2.54,
+    stages=(2.67, 1.077, 1.149, 1.0),
+    error=0.15,
+    fitted_on="h200_judged.csv, h200_tiles.csv and h200_spaces.csv (benchmarks/fit_tiles.py)",
 )
 CDNA = LaunchTiming(
     matrix_share=0.78,
@@ -114,6 +117,7 @@ CDNA = LaunchTiming(
     copy_bytes_per_second=1e12,
     lane_gap=0.0,
     lane_loads_per_second=1e12,
+    lane_across=1.0,
     across_depth=1.0,
     l2_bytes_per_second=15e12,
     l2_kept_bytes=200e6,
@@ -140,6 +144,8 @@ class HostTiming:
     """To take a tile and begin it."""
     pack_bytes_per_second: float = 3e9
     """Of one thread, that lays operands out in panels."""
+    in_place_bytes_per_second: float = 5e9
+    """Of one thread, that reads operands where they lie."""
     cache_bytes_per_second: float = 40e9
     """Of one thread, that reads panels which lie beyond its own cache."""
     elements_per_second: float = 400e6

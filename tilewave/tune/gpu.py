@@ -163,9 +163,12 @@ class GpuTiles(GpuRoom):
         return inside + cut.outside_bytes / self.chip.line_bytes * t.outside_line
 
     def _loaded_by_lanes(self, cut: CutWork) -> float:
-        """As many bytes at a time as rows are multiples of."""
-        found = (x.tile_bytes * x.times / gcd(x.row_bytes, self.chip.widest_load_bytes) for x in cut.operands)
-        return sum(found) / cut.steps / self.timing.lane_loads_per_second
+        """As many bytes at a time as rows are multiples of; rows that go across the depth are transposed on the way."""
+        t, loads = self.timing, 0.0
+        for x in cut.operands:
+            wide = gcd(x.row_bytes, self.chip.widest_load_bytes)
+            loads += x.tile_bytes * x.times / wide * (t.lane_across if x.is_across else 1.0)
+        return loads / cut.steps / t.lane_loads_per_second
 
     def _sums_per_lane(self, cut: CutWork) -> float:
         found = ((p, self.taken(p, cut)) for p in cut.products)

@@ -12,7 +12,7 @@ from tilewave.machine import Machine
 from tilewave.machine.chips import Chip
 from tilewave.machine.matrix import ALONG_DEPTH, WISHES, GroupInstruction, MatrixInstruction, Waves, instructions_for
 from tilewave.passes.share_parts import ROUNDS
-from tilewave.passes.specialize_waves import IN_FLIGHT_BYTES, LEAST_STAGES
+from tilewave.passes.specialize_waves import wished_stages
 from tilewave.tune.problem import CutProduct, CutTransfer, CutWork
 from tilewave.tune.space import UNSAID
 
@@ -195,7 +195,9 @@ class GpuRoom:
         if self.loading(cut) is Loading.BY_LANES:
             return 1
         left = self.chip.shared.bytes - self.shared_bytes(cut, 0)
-        wished = cut.buffers or max(LEAST_STAGES, IN_FLIGHT_BYTES // cut.step_bytes)
+        alike = max(1, cut.split)  # parts of one tile, which take all of an operand together
+        own = sum(t.tile_bytes for t in cut.operands if t.array_bytes > t.tile_bytes * t.times * alike)
+        wished = cut.buffers or wished_stages(cut.step_bytes, own)
         return max(1, min(wished, left // cut.step_bytes))
 
     def resident(self, cut: CutWork) -> int:
@@ -215,10 +217,24 @@ class GpuRoom:
         turned = cut.products[0].dtype.name in ALONG_DEPTH
         return tuple(t for t in cut.operands if t.row_bytes % engine.grain_bytes or (turned and t.is_across))
 
+    def engine_takes(self, cut: CutWork) -> bool:
+        """Whether tiles are such as the copy engine brings: none grows, and rows in shared memory are long enough."""
+        return all(self._is_brought(p, cut) for p in cut.products)
+
+    def _is_brought(self, p: CutProduct, cut: CutWork) -> bool:
+        taken = self.taken(p, cut)
+        if taken is None or not isinstance(taken.instruction, GroupInstruction):
+            return False
+        across = (t.tile_row_bytes for t in cut.operands if t.is_across)
+        whole = prod(taken.padded) == p.rows * p.cols * p.depth
+        return whole and all(map(taken.instruction.panel_bytes, across))
+
     def loading(self, cut: CutWork) -> Loading:
+        if self.chip.copy_engine and cut.products and not self.engine_takes(cut):
+            return Loading.BY_LANES
         if not self.odd(cut):
             return Loading.AS_THEY_LIE
-        asked = cut.tasks * sum(t.tile_bytes * t.times for t in cut.operands)
+        asked = cut.tasks * sum(t.swept_bytes for t in cut.operands)  # as `analysis/repacking.py` counts it
         return Loading.REPACKED if asked >= LEAST_BYTES else Loading.BY_LANES
 
     def on_lines(self, cut: CutWork) -> bool:

@@ -25,6 +25,8 @@ class HostTiles:
     cols: int
     vector_bytes: int
     timing: HostTiming
+    reads_in_place: bool = True
+    """Whether products need no panels: those of a matrix unit do."""
 
     @property
     def name(self) -> str:
@@ -52,7 +54,9 @@ class HostTiles:
                 return (1,)  # a task has no waves there
             case "split":
                 return (1,)
-            case "buffers" | "in_place":
+            case "in_place":
+                return (1,) if self.reads_in_place and element_bytes >= PANEL_BYTES else ()  # others are converted once
+            case "buffers":
                 return ()
             case _:
                 raise NotImplementedError(role)
@@ -97,11 +101,14 @@ class HostTiles:
         return p.batch * blocks * p.depth * p.times * cycles / self.timing.clock_hz
 
     def _packing(self, cut: CutWork) -> float:
-        """Both operands of every product, once a launch; all threads pack."""
+        """Both operands of every product, once a launch, by all threads; or, in place, as often as they are read."""
         if not cut.products:
             return 0.0
-        read = {t.memory: t.array_bytes for t in cut.transfers if t.is_walked and not t.is_written}
-        return sum(read.values()) / (self.timing.pack_bytes_per_second * self.threads)
+        t = self.timing
+        if cut.in_place:  # every task turns what it reads, and nothing is written
+            read_bytes = cut.tasks * sum(x.swept_bytes for x in cut.operands)
+            return read_bytes / (t.in_place_bytes_per_second * min(self.threads, cut.tasks))
+        return sum({x.memory: x.array_bytes for x in cut.operands}.values()) / (t.pack_bytes_per_second * self.threads)
 
 
 def _largest_divisor(n: int, most: int) -> int:

@@ -64,6 +64,10 @@ class CutTransfer:
     """Of a whole row of the array."""
     elements: int
     """Of the tile."""
+    tile_row_bytes: int
+    """Of the tile, along the rows of the array."""
+    swept_bytes: int
+    """That a task reads in all its steps, no further than the array goes."""
     is_across: bool = False
     """Whether rows do not go along the depth of the product that it is read for."""
 
@@ -260,7 +264,9 @@ class _Cutting:
         row = self.size(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
         walked = around(t)
         facts = t.memory, tile, tile * inside, self.times(walked), t.is_written, bool(walked), array, row
-        return CutTransfer(*facts, elements, self.is_across(t))
+        along = self.extent(t.dims[-1]) * t.dtype.bytes if t.dims else t.dtype.bytes
+        swept = prod(self.size(d) if d in walked else self.extent(d) for d in t.dims) * t.dtype.bytes
+        return CutTransfer(*facts, elements, along, swept, self.is_across(t))
 
     def is_across(self, t: TileTransfer) -> bool:
         products = self.problem.work.products

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tilewave._version import __version__
 from tilewave.errors import TilewaveError
@@ -53,8 +53,35 @@ class Tried:
         return self.choice.text
 
 
-Measure = Callable[[Sequence[TileChoice]], Sequence[PointTime]]
+Batch = Sequence[TileChoice]
+"""Points that are timed in turns; the first is the model's own in every batch, and says how batches differ."""
+Measure = Callable[[Batch], Sequence[PointTime]]
 Advance = Callable[[], object]
+
+
+class Spread(Protocol):
+    """Who measures batches."""
+
+    @property
+    def measures_here(self) -> bool:
+        """Whether this machine has to have the target's device."""
+
+    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[PointTime]]]:
+        """Their times, in whichever order they come; `measure` does it here."""
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """This process, one batch after the other."""
+
+    measures_here: bool = True
+
+    def __call__(self, measure: Measure, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Sequence[PointTime]]]:
+        for batch in batches:
+            yield batch, measure(batch)
+
+
+IN_TURN = InTurn()
 
 
 @dataclass(frozen=True)
@@ -67,6 +94,8 @@ class Tuned:
     resumed: int
     """Of these, how many an earlier search had timed."""
     reasons: tuple[str, ...]
+    legal: tuple[TileChoice, ...]
+    """Every point that was considered and can be, the best predicted first."""
 
     def to_json(self) -> dict[str, Any]:
         points = [
@@ -114,6 +143,7 @@ def search(
     runs: int = RUNS,
     advance: Advance = lambda: None,
     notes: str = "",
+    spread: Spread = IN_TURN,
 ) -> Tuned:
     """Decide for one kernel and its sizes, and put it on record."""
     points = candidates(open_tiles, how, runs)
@@ -124,8 +154,8 @@ def search(
     for _ in tried:
         advance()
     left = [one for one in points if one.text not in known] if how != STRENGTHS[0] else []
-    for batch in _batches(points[0], left):
-        for one in _timed(batch, measure, known.get(points[0].text)):
+    for batch, times in spread(measure, list(_batches(points[0], left))):
+        for one in _scaled(batch, times, known.get(points[0].text)):
             if one.text not in known:
                 journal.add(one)
                 known[one.text] = one.time
@@ -150,7 +180,9 @@ def search(
     add(record, directory)
     journal.end()
     reasons = reasons_for(open_tiles, winner, points[0], tried)
-    return Tuned(record, winner, tuple(sorted(tried, key=_by_time)), len(points) - len(left), reasons)
+    legal = {one.text: one for one in (*points, *open_tiles.predicted({}))}
+    facts = tuple(sorted(tried, key=_by_time)), len(points) - len(left), reasons, tuple(legal.values())
+    return Tuned(record, winner, *facts)
 
 
 def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[TileChoice]]:
@@ -161,9 +193,8 @@ def _batches(first: TileChoice, left: Sequence[TileChoice]) -> Iterator[list[Til
         yield [first, *others[at : at + AT_ONCE]]
 
 
-def _timed(batch: Sequence[TileChoice], measure: Measure, first: PointTime | None) -> list[Tried]:
-    """Times as if all batches had been timed in one: the first point is in each, and says how they differ."""
-    times = measure(batch)
+def _scaled(batch: Batch, times: Sequence[PointTime], first: PointTime | None) -> list[Tried]:
+    """Times as if all batches had been timed in one."""
     own = times[0].seconds
     scale = first.seconds / own if first and first.seconds and own else 1.0
     found = []

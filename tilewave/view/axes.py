@@ -7,7 +7,7 @@ from zlib import crc32
 
 from tilewave.mapping import Grid
 from tilewave.view import palette
-from tilewave.view.placement import Placement
+from tilewave.view.drawn import Drawn
 from tilewave.view.svg import MARGIN, element, rect, text, width_of
 
 NARROWEST = 440
@@ -20,7 +20,7 @@ ROW_LABELS = 34
 COLUMN_LABELS = 34
 """What the ticks and the name of an axis take."""
 
-CELLS = ((8, 44.0), (12, 38.0), (20, 31.0), (48, 23.0), (64, 15.0), (96, 9.0), (128, 7.0))
+CELLS = ((8, 44.0), (12, 38.0), (20, 31.0), (32, 23.0), (48, 12.0), (64, 9.0), (96, 6.0), (128, 5.0))
 SMALLEST_CELL = 4.0
 
 ROWS, COLUMNS = "M (tile rows)", "N (tile columns)"
@@ -37,6 +37,8 @@ class Frame:
     cell: float
     left: float
     top: float
+    every: int = 1
+    """Tiles along the side of a cell."""
 
     @property
     def right(self) -> float:
@@ -65,14 +67,14 @@ class Frame:
         return rect(x + half, y + half, side, side, fill, **rounding, **attributes)
 
 
-def frame(grid: Grid) -> Frame:
+def frame(grid: Grid, every: int = 1) -> Frame:
     """A grid with its axes directly left of it and above it."""
-    return Frame(grid, cell_for(grid), float(MARGIN + ROW_LABELS), float(COLUMN_LABELS))
+    return Frame(grid, cell_for(grid), float(MARGIN + ROW_LABELS), float(COLUMN_LABELS), every)
 
 
-def caption_for(placement: Placement) -> str:
+def caption_for(drawn: Drawn) -> str:
     """What every caption begins with: mapping, grid, workgroups, XCDs."""
-    return f"{placement.mapping} on {placement.launch}."
+    return f"{drawn.placement.mapping} on {drawn.placement.launch}. {drawn.said}".strip()
 
 
 def cell_for(grid: Grid) -> float:
@@ -94,16 +96,17 @@ def fitting(digits: int, room: float, largest: float) -> float:
 
 def row_axis(where: Frame, x: float, name: str) -> str:
     """Numbers down the left side, and the axis' name beside them, reading upwards to the first row."""
-    marks = [_tick(x - 6, where.centre(row, 0)[1] + 3.5, row, "end") for row in _ticks(where.grid.rows, where.cell, 12)]
+    steps = _ticks(where.grid.rows, where.cell, 12)
+    marks = [_tick(x - 6, where.centre(row, 0)[1] + 3.5, row * where.every, "end") for row in steps]
     at = f"translate({MARGIN - 4 + 10} {where.top}) rotate(-90)"
     return "".join(marks) + text(0, 0, name, 11, text_anchor="end", transform=at, fill=palette.SOFT_INK, class_="soft")
 
 
 def column_axis(where: Frame, y: float, name: str) -> str:
     """Numbers along the top, and the axis' name above them, starting at the first column."""
-    room = width_of(str(where.grid.cols - 1), 10) + 4
+    room = width_of(str(where.grid.cols * where.every - 1), 10) + 4
     steps = _ticks(where.grid.cols, where.cell, room)
-    marks = [_tick(where.centre(0, col)[0], y - 6, col, "middle") for col in steps]
+    marks = [_tick(where.centre(0, col)[0], y - 6, col * where.every, "middle") for col in steps]
     return "".join(marks) + text(where.left, y - 21, name, 11, fill=palette.SOFT_INK, class_="soft")
 
 

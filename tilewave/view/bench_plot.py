@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilewave.view import palette
 from tilewave.view.axes import legend, paint, patterns, swatch
+from tilewave.view.scales import round_up
 from tilewave.view.svg import MARGIN, Figure, element, escaped, rect, text, width_of
 
 AXIS, HIGH, BAR, BETWEEN = 58.0, 220.0, 26.0, 26.0
@@ -39,7 +40,7 @@ class Scale:
         """Round limits that hold every bar and 1; bars that differ by a percent must look different."""
         least = min([1.0, *(bar.ratio - bar.spread for bar in bars)])
         most = max([1.0, *(bar.ratio + bar.spread for bar in bars)])
-        step = _round_up((most - least) / TICKS or 0.01)
+        step = round_up((most - least) / TICKS or 0.01)
         return Scale(max(0.0, (math.ceil(least / step) - 2) * step), (math.floor(most / step) + 1) * step, step)
 
     def y(self, ratio: float) -> float:
@@ -48,12 +49,6 @@ class Scale:
     @property
     def ticks(self) -> list[float]:
         return [self.low + at * self.step for at in range(round((self.high - self.low) / self.step) + 1)]
-
-
-def _round_up(step: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= step * (1 - 1e-9))
 
 
 def bench_plot(bars: Sequence[Bar], caption: str) -> str:

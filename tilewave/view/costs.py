@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from tilewave.mapping import Balance
 from tilewave.view import palette
 from tilewave.view.axes import (
@@ -17,18 +20,18 @@ from tilewave.view.axes import (
     row_axis,
     width_for,
 )
-from tilewave.view.placement import Placement, Work, counted
+from tilewave.view.drawn import Drawn
+from tilewave.view.placement import Work, counted
 from tilewave.view.svg import MARGIN, Figure, rect, text
 
 SUM = 26.0
 """The height of the line that says when the units are done."""
 
 
-def costs(placement: Placement, work: Work) -> Figure:
+def costs(drawn: Drawn, work: Work) -> Figure:
     """Every tile with its cost, and when the units are done with all of them."""
-    grid = placement.launch.grid
-    plain = frame(grid)
-    where = Frame(grid, plain.cell, plain.left, plain.top + SUM)
+    plain = frame(drawn.grid, drawn.coarse.every)
+    where = replace(plain, top=plain.top + SUM)
     width = width_for(where.right)
     shades = "".join(rect(at * 3.5, 0, 3.5, 14, palette.between(at / 3)) for at in range(4))
     below = legend([(shades, "few blocks of keys to many")], where.left, where.bottom + 16, width)
@@ -36,10 +39,10 @@ def costs(placement: Placement, work: Work) -> Figure:
         text(MARGIN, 7, done(work.balance), 13, class_="ink sum"),
         row_axis(where, where.left, ROWS),
         column_axis(where, where.top, COLUMNS),
-        *(_tile(placement, work, where, turn) for turn in range(grid.size)),
+        *_tiles(drawn, work, where),
         below.markup,
     ]
-    caption = f"{caption_for(placement)} Each tile shows the blocks of keys that it walks."
+    caption = f"{caption_for(drawn)} Each tile shows the blocks of keys that it walks."
     return Figure("costs", "Cost of each tile", caption, width, below.bottom, "\n".join(body))
 
 
@@ -49,12 +52,12 @@ def done(balance: Balance) -> str:
     return f"{units} done after {balance.ends} blocks ({balance.soonest} at best), {balance.busy:.0%} busy"
 
 
-def _tile(placement: Placement, work: Work, where: Frame, turn: int) -> str:
-    row, col = placement.tiles[turn].tolist()
-    cost, most = int(work.costs[row, col]), int(work.costs.max())
-    square = where.tile(row, col, palette.between(cost / most), class_="tile", data_turn=turn)
+def _tiles(drawn: Drawn, work: Work, where: Frame) -> Iterator[str]:
+    most, found = int(work.costs.max()), drawn.coarse.corners(work.costs)
     size = fitting(len(str(most)), where.cell - 9, 13)
-    if not size:
-        return square
-    x, y = where.centre(row, col)
-    return square + text(x, y + size * 0.35, str(cost), size, text_anchor="middle", data_label=turn, **ON_TILE)
+    for at, (row, col) in enumerate(drawn.cells.tolist()):
+        cost = int(found[row, col])
+        square = where.tile(row, col, palette.between(cost / most), class_="tile", data_turn=at)
+        x, y = where.centre(row, col)
+        style = {"text_anchor": "middle", "data_label": at, **ON_TILE}
+        yield square + (text(x, y + size * 0.35, str(cost), size, **style) if size else "")

@@ -10,9 +10,12 @@ import json
 from importlib.resources import files
 from string import Template
 
+import numpy as np
+
 from tilewave.mapping import Balance, Locality
 from tilewave.view import palette
 from tilewave.view.axes import paint, patterns, swatch
+from tilewave.view.drawn import Drawn
 from tilewave.view.figures import figures
 from tilewave.view.placement import PicturedLaunch, Placement, counted, most, to_json
 from tilewave.view.reads import sum_of, title
@@ -42,14 +45,14 @@ def page(placements: tuple[Placement, ...]) -> str:
         css=_asset("page.css").template,
         js=_asset("page.js").template,
         launch=escaped(_about(launch)),
-        tiles=launch.grid.size,
+        tiles=Drawn.of(placements[0]).grid.size,
         chosen="Reads of" if launch.causal is None else "Tiles of",
         chooser=_chooser(launch),
         layout="several" if len(placements) > 1 else "one",
         articles="\n".join(_article(placement) for placement in placements),
         numbers="Reads, in blocks of A and B" if launch.causal is None else "Work, in blocks of keys",
         table=_table(placements) if launch.causal is None else _work_table(placements),
-        note=escaped(NOTE if launch.causal is None else WORK_NOTE),
+        note=escaped(f"{Drawn.of(placements[0]).said} {NOTE if launch.causal is None else WORK_NOTE}".strip()),
         data=embedded(_data(placements)),
     )
 
@@ -77,9 +80,23 @@ def _data(placements: tuple[Placement, ...]) -> dict[str, object]:
     mappings = []
     for placement in placements:
         words = [{"title": title(one.xcd), "sum": sum_of(one)} for one in placement.locality.xcds]
-        mappings.append({**placement.to_json(), "said": words})
+        mappings.append({**placement.to_json(), **_tables(Drawn.of(placement)), "said": words})
+    first = Drawn.of(placements[0])
     paints = [paint(xcd) for xcd in range(placements[0].launch.xcds)]
-    return {**to_json(placements), "mappings": mappings, "paints": paints, "label": palette.LABEL}
+    drawn = {"grid": {"rows": first.grid.rows, "cols": first.grid.cols}, "every": first.coarse.every}
+    return {**to_json(placements), **drawn, "mappings": mappings, "paints": paints, "label": palette.LABEL}
+
+
+def _tables(drawn: Drawn) -> dict[str, object]:
+    """As `--json` has them, but for cells: each stands for several tiles where a grid is large."""
+    columns = {
+        "turns": np.arange(len(drawn.cells)),
+        "workgroups": drawn.workgroups,
+        "xcds": drawn.xcds,
+        "rounds": drawn.rounds,
+    }
+    reads = [drawn.read_by(xcd) for xcd in range(drawn.placement.launch.xcds)]
+    return {**{name: drawn.table(values).tolist() for name, values in columns.items()}, "read_by": reads}
 
 
 def _chooser(launch: PicturedLaunch) -> str:

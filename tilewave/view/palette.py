@@ -40,8 +40,23 @@ def pattern(xcd: int) -> str:
 
 def between(part: float) -> str:
     """A colour from FIRST (0.0) to LAST (1.0)."""
-    mixed = (round(a + (b - a) * part) for a, b in zip(_rgb(FIRST), _rgb(LAST), strict=True))
-    return "#" + "".join(f"{value:02x}" for value in mixed)
+    return _mixed(FIRST, LAST, part)
+
+
+HEAT = ("#fff7d6", "#f6b04c", "#c4453c", "#4a1a5c")
+"""From little to much; always darker, so that grey tells it too."""
+
+
+def heat(part: float) -> str:
+    """A colour of the scale from 0.0 to 1.0."""
+    at = min(max(part, 0.0), 1.0) * (len(HEAT) - 1)
+    low = min(int(at), len(HEAT) - 2)
+    return _mixed(HEAT[low], HEAT[low + 1], at - low)
+
+
+def _mixed(first: str, last: str, part: float) -> str:
+    values = (round(a + (b - a) * part) for a, b in zip(_rgb(first), _rgb(last), strict=True))
+    return "#" + "".join(f"{value:02x}" for value in values)
 
 
 def _rgb(colour: str) -> tuple[int, ...]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
+from math import prod
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
+from tilewave.analysis.schedule import Schedule
 from tilewave.mapping import Causal, Grid, MappingError
 from tilewave.view.figures import figures_svg
 from tilewave.view.page import page
@@ -51,9 +56,38 @@ class Picture:
         return self.svg()
 
 
+@runtime_checkable
+class HasSchedule(Protocol):
+    """What `wave_compile` returns: a kernel that says which workgroup computes which tile."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def schedule(self) -> Schedule: ...
+
+
+def _own_order(kernel: HasSchedule) -> tuple[Callable[..., Any], Grid, int]:
+    """The order that a kernel's code has, as a formula; batches stand one below the other."""
+    schedule = kernel.schedule
+    rows, cols = prod(schedule.grid[:-1]), schedule.grid[-1]
+    turns = (schedule.rounds() * schedule.workgroups + schedule.table()).ravel()
+    tile_of = np.argsort(turns, kind="stable")
+    if not np.array_equal(turns[tile_of], np.arange(rows * cols)):
+        raise MappingError(
+            f"{kernel.name}: in some round a workgroup has no tile and a later one has, which is drawn by no mapping",
+            remedy="compiled.schedule.table() and .rounds() tell who computes what",
+        )
+
+    def own(w: Any, grid: Grid) -> tuple[Any, Any]:
+        return tile_of[w] // cols, tile_of[w] % cols
+
+    own.__name__ = kernel.name
+    return own, Grid(rows, cols), schedule.workgroups
+
+
 def show(
     mapping: object,
-    grid: Grid | str | tuple[int, int],
+    grid: Grid | str | tuple[int, int] | None = None,
     xcds: int = 8,
     *,
     k_blocks: int = 8,
@@ -62,6 +96,13 @@ def show(
     causal: Causal | None = None,
     compare: Iterable[object] = (),
 ) -> Picture:
-    """The picture of a mapping on a grid, beside those of `compare`; MappingError where a tile is lost."""
+    """The picture of a mapping on a grid, beside those of `compare`; MappingError where a tile is lost.
+
+    A compiled kernel stands for its own order: `show(compiled)` needs no grid.
+    """
+    if isinstance(mapping, HasSchedule):
+        mapping, grid, workgroups = _own_order(mapping)
+    if grid is None:
+        raise MappingError("a mapping is drawn on a grid", remedy='write show("grouped(4)", "8x8"), or show(compiled)')
     launch = PicturedLaunch(as_grid(grid), xcds, k_blocks, workgroups, concurrent, causal)
     return Picture(tuple(Placement.of(given, launch) for given in (mapping, *compare)))

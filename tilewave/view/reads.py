@@ -24,6 +24,7 @@ from tilewave.view.axes import (
     swatch,
     width_for,
 )
+from tilewave.view.drawn import Drawn
 from tilewave.view.placement import Placement, counted
 from tilewave.view.svg import MARGIN, Figure, element, rect, text
 
@@ -58,14 +59,14 @@ def _look_of(xcd: int) -> _Look:
     return _Look("used", paint(xcd), ON_TILE)
 
 
-def reads(placement: Placement, xcd: int = 0) -> Figure:
+def reads(drawn: Drawn, xcd: int = 0) -> Figure:
     """C with the tiles of one XCD, A to the left of it and B above it with the blocks that these tiles need."""
-    launch = placement.launch
+    placement, launch = drawn.placement, drawn.placement.launch
     if not 0 <= xcd < launch.xcds:
         raise MappingError(f"there is no XCD {xcd}; the launch has {counted(launch.xcds, 'XCD')}, from 0")
     deep = max(min(launch.k_blocks, MOST_K_BLOCKS) * BLOCK, SHORTEST_K)
     corner = MARGIN + ROW_LABELS + deep + GAP, SUM + COLUMN_LABELS + deep + GAP
-    where = Frame(launch.grid, cell_for(launch.grid), *corner)
+    where = Frame(drawn.grid, cell_for(drawn.grid), *corner, drawn.coarse.every)
     width = width_for(where.right)
     below = legend(_entries(xcd), MARGIN + ROW_LABELS, where.bottom + 16, width)
     body = [
@@ -73,13 +74,13 @@ def reads(placement: Placement, xcd: int = 0) -> Figure:
         text(MARGIN, 7, sum_of(placement.locality.xcds[xcd]), 13, class_="ink sum"),
         row_axis(where, where.left - GAP - deep, ROWS),
         column_axis(where, where.top - GAP - deep, COLUMNS),
-        *_rows_of_a(placement, where, xcd, deep),
-        *_columns_of_b(placement, where, xcd, deep),
-        *_tiles_of_c(placement, where, xcd),
+        *_rows_of_a(drawn, where, xcd, deep),
+        *_columns_of_b(drawn, where, xcd, deep),
+        *_tiles_of_c(drawn, where, xcd),
         _names(where, deep),
         below.markup,
     ]
-    caption = f"{caption_for(placement)} {_depth(launch.k_blocks)}"
+    caption = f"{caption_for(drawn)} {_depth(launch.k_blocks)}"
     return Figure("reads", title(xcd), caption, width, below.bottom, "\n".join(body))
 
 
@@ -108,8 +109,8 @@ def _depth(k_blocks: int) -> str:
     return f"{words} K is {k_blocks} blocks deep, of which {MOST_K_BLOCKS} are drawn."
 
 
-def _rows_of_a(placement: Placement, where: Frame, xcd: int, deep: float) -> list[str]:
-    read = set(placement.tiles[placement.xcd_of_turn == xcd][:, 0].tolist())
+def _rows_of_a(drawn: Drawn, where: Frame, xcd: int, deep: float) -> list[str]:
+    read = {*drawn.read_by(xcd)[0]}
     left, side = where.left - GAP - deep, where.cell - where.gap
     parts, mine = [], _look_of(xcd)
     for row in range(where.grid.rows):
@@ -117,11 +118,11 @@ def _rows_of_a(placement: Placement, where: Frame, xcd: int, deep: float) -> lis
         look = mine if row in read else OTHER
         parts.append(rect(left, y, deep, side, look.fill, class_=look.name, data_row=row))
     height = where.grid.rows * where.cell
-    return parts + [_cut(left + at, where.top, 0, height) for at in _cuts(placement, deep)]
+    return parts + [_cut(left + at, where.top, 0, height) for at in _cuts(drawn.placement, deep)]
 
 
-def _columns_of_b(placement: Placement, where: Frame, xcd: int, deep: float) -> list[str]:
-    read = set(placement.tiles[placement.xcd_of_turn == xcd][:, 1].tolist())
+def _columns_of_b(drawn: Drawn, where: Frame, xcd: int, deep: float) -> list[str]:
+    read = {*drawn.read_by(xcd)[1]}
     top, side = where.top - GAP - deep, where.cell - where.gap
     parts, mine = [], _look_of(xcd)
     for col in range(where.grid.cols):
@@ -129,20 +130,19 @@ def _columns_of_b(placement: Placement, where: Frame, xcd: int, deep: float) -> 
         look = mine if col in read else OTHER
         parts.append(rect(x, top, side, deep, look.fill, class_=look.name, data_col=col))
     width = where.grid.cols * where.cell
-    return parts + [_cut(where.left, top + at, width, 0) for at in _cuts(placement, deep)]
+    return parts + [_cut(where.left, top + at, width, 0) for at in _cuts(drawn.placement, deep)]
 
 
-def _tiles_of_c(placement: Placement, where: Frame, xcd: int) -> list[str]:
-    launched = placement.launch.launched
-    size = fitting(len(str(launched - 1)), where.cell - 9, 13)
-    parts, mine, owners = [], _look_of(xcd), placement.xcd_of_turn.tolist()
-    for turn, (row, col) in enumerate(placement.tiles.tolist()):
-        look = mine if owners[turn] == xcd else OTHER
-        parts.append(where.tile(row, col, look.fill, class_=f"tile {look.name}", data_turn=turn))
+def _tiles_of_c(drawn: Drawn, where: Frame, xcd: int) -> list[str]:
+    size = fitting(len(str(drawn.placement.launch.launched - 1)), where.cell - 9, 13)
+    parts, mine, owners, workgroups = [], _look_of(xcd), drawn.xcds.tolist(), drawn.workgroups.tolist()
+    for at, (row, col) in enumerate(drawn.cells.tolist()):
+        look = mine if owners[at] == xcd else OTHER
+        parts.append(where.tile(row, col, look.fill, class_=f"tile {look.name}", data_turn=at))
         if size:
             x, y = where.centre(row, col)
-            words = str(turn % launched)
-            parts.append(text(x, y + size * 0.35, words, size, text_anchor="middle", data_label=turn, **look.label))
+            words = str(workgroups[at])
+            parts.append(text(x, y + size * 0.35, words, size, text_anchor="middle", data_label=at, **look.label))
     return parts
 
 

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from tilewave.mapping import Balance, Locality, XcdReads
 from tilewave.view import palette
-from tilewave.view.figures import can_be_drawn
 from tilewave.view.placement import Array, Placement, Work, counted, most
 
 TALLEST = 48
@@ -141,8 +140,7 @@ def _compact(placement: Placement, width: int, painter: Painter) -> Text:
             text.append(DIGITS[xcd] if xcd < len(DIGITS) else "*", style=painter(xcd))
         text.append("…\n" if cols < grid.cols else "\n")
     shown = "" if (rows, cols) == (grid.rows, grid.cols) else f"; the first {rows}×{cols} of {grid} tiles"
-    others = "--html, --svg or --json show" if can_be_drawn(grid) else "--json shows"
-    text.append(f"too large for numbers{shown}: {others} the rest", style="dim")
+    text.append(f"too large for numbers{shown}: --html, --svg or --json show the rest", style="dim")
     return text
 
 

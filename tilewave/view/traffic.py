@@ -26,7 +26,8 @@ from tilewave.view.axes import (
     swatch,
     width_for,
 )
-from tilewave.view.figures import can_be_drawn
+from tilewave.view.coarse import Coarse
+from tilewave.view.drawn import LONGEST_SIDE, MOST_CELLS
 from tilewave.view.svg import MARGIN, Figure, element, rect, text
 
 Array = npt.NDArray[np.float64]
@@ -62,11 +63,11 @@ def names_of(report: Report) -> tuple[str, str, str]:
 
 
 def traffic_figures(run: SimulatedRun) -> list[Figure]:
-    """Over time, per XCD, and the tile grid where there is one that can be drawn."""
+    """Over time, per XCD, and the tile grid where there is one."""
     figures = [over_time(run.report), per_xcd(run.report)]
     rows, cols = run.accesses.tile_grid
-    if rows and can_be_drawn(Grid(rows, cols)):
-        figures.append(tile_origins(run))
+    if rows and cols:
+        figures.append(tile_heat(run))
     return figures
 
 
@@ -104,47 +105,68 @@ def per_xcd(report: Report) -> Figure:
         left, y = AXIS, at * (BAR + 6)
         bars.append(text(AXIS - 8, y + 15, f"XCD {at}", 11, text_anchor="end"))
         for name, value in zip(names_of(report), parts, strict=True):
-            width = (WIDE - 70) * float(value) / most
+            width = (WIDE - 130) * float(value) / most
             bars.append(_bar(left, y, width, BAR, name, f"XCD {at}: {size(float(value))} from {name}"))
             left += width
         hit = 1 - float(parts[1] + parts[2]) / max(float(sum(parts)), 1.0)
-        bars.append(text(left + 6, y + 15, f"{100 * hit:.0f} % L2", 11, fill=palette.SOFT_INK, class_="soft"))
+        bars.append(
+            text(left + 6, y + 15, f"{100 * hit:.0f} % of bytes from L2", 11, fill=palette.SOFT_INK, class_="soft")
+        )
     bottom = len(report.xcds) * (BAR + 6)
     key = _legend(report, bottom + 8, AXIS + WIDE + MARGIN)
-    caption = f"{_head(report)} The longest bar is {size(most)}; the share is what L2 delivers of the reads."
+    caption = f"{_head(report)} The longest bar is {size(most)}; the share is what L2 delivers of the bytes asked for."
     body = "".join([patterns(12), *bars, key.markup])
     return Figure("per-xcd", "Traffic of each XCD", caption, AXIS + WIDE + MARGIN, key.bottom, body)
 
 
-def tile_origins(run: SimulatedRun) -> Figure:
-    """Every tile as a square in strips: the shares of its bytes by where they came from."""
+def tile_heat(run: SimulatedRun) -> Figure:
+    """Every tile in the colour of the bytes that HBM delivers for it, on a scale."""
     report, (rows, cols) = run.report, run.accesses.tile_grid
-    where = frame(Grid(rows, cols))
-    origin = origin_of_tasks(run)
-    order = run.accesses.tile_of_task
-    assert order is not None
-    names, squares = names_of(report), []
-    shares = [part / np.maximum(origin.total, 1.0) for part in origin.parts]
-    for task, tile in enumerate(order.tolist()):
-        row, col = divmod(tile, cols)
-        x, y, side = where.left + col * where.cell, where.top + row * where.cell, where.cell - where.gap
-        said = f"tile ({row}, {col}): " + ", ".join(
-            f"{100 * share[task]:.0f} % {name}" for share, name in zip(shares, names, strict=True)
-        )
-        strips = []
-        for name, share in zip(names, shares, strict=True):
-            height = side * float(share[task])
-            if height > 0:
-                strips.append(rect(x, y, side, height, paint(PAINTS[name])))
-            y += height
-        squares.append(element("g", element("title", said) + "".join(strips)))
+    coarse = Coarse.of(rows, cols, MOST_CELLS, LONGEST_SIDE)
+    where = frame(Grid(coarse.rows, coarse.cols), coarse.every)
+    names, tables = names_of(report), [coarse.means(table) for table in _by_tile(run)]
+    hbm = tables[-1]
+    low, high = float(hbm.min()), float(hbm.max())
+    squares = []
+    for row, col in np.ndindex(hbm.shape):
+        parts = [float(table[row, col]) for table in tables]
+        said = ", ".join(f"{size(part)} from {name}" for name, part in zip(names, parts, strict=True))
+        title = element("title", f"tile ({row * coarse.every}, {col * coarse.every}): {said}")
+        shade = palette.heat((parts[-1] - low) / (high - low or 1.0))
+        squares.append(where.tile(row, col, shade, class_="tile").replace("/>", f">{title}</rect>"))
     width = width_for(where.right)
-    key = _legend(report, where.bottom + 16, width)
-    caption = f"{_head(report)} Each square is a tile of C; its strips are the shares of its input bytes."
-    body = [patterns(12), row_axis(where, where.left, ROWS), column_axis(where, where.top, COLUMNS), *squares]
-    return Figure(
-        "origins", "Where the bytes of each tile came from", caption, width, key.bottom, "".join([*body, key.markup])
-    )
+    key = _scale(low, high, where.left, where.bottom + 16)
+    cells = f" A square is the mean of {coarse.every}×{coarse.every} tiles." if coarse.every > 1 else ""
+    caption = f"{_head(report)} Each square is a tile of C; its colour is what HBM delivers for it.{cells}"
+    body = [row_axis(where, where.left, ROWS), column_axis(where, where.top, COLUMNS), *squares, key.markup]
+    return Figure("heat", "Bytes from HBM for each tile", caption, width, key.bottom, "".join(body))
+
+
+def _by_tile(run: SimulatedRun) -> list[Array]:
+    """Of each tile, its bytes by where they came from."""
+    order = run.accesses.tile_of_task
+    assert order is not None, "it has a grid"
+    tables = []
+    for part in origin_of_tasks(run).parts:
+        flat = np.zeros(len(part))
+        flat[order] = part
+        tables.append(flat.reshape(run.accesses.tile_grid))
+    return tables
+
+
+STEPS = 24
+
+
+def _scale(low: float, high: float, left: float, top: float) -> Legend:
+    """The colours from the least to the most, with both numbers."""
+    wide = 8.0
+    bar = [rect(left + 64 + at * wide, top, wide, 14, palette.heat(at / (STEPS - 1))) for at in range(STEPS)]
+    soft = {"fill": palette.SOFT_INK, "class_": "soft"}
+    ends = [
+        text(left + 58, top + 11, size(low), 11, text_anchor="end", **soft),
+        text(left + 70 + STEPS * wide, top + 11, f"{size(high)} from HBM", 11, **soft),
+    ]
+    return Legend("".join([*bar, *ends]), top + 22)
 
 
 def origin_of_tasks(run: SimulatedRun) -> Origin:

@@ -6,18 +6,31 @@ from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
-from tilewave.sim.explain import duration, explain, size
+from tilewave.ir.types import dims
+from tilewave.sim.explain import HITS, duration, explain, passed_on, size
 from tilewave.sim.report import Report
+from tilewave.sim.search import Ranked
 from tilewave.sim.simulate import SimulatedRun
 from tilewave.view.page import embedded
 from tilewave.view.svg import escaped
+from tilewave.view.time_bars import time_bars
 from tilewave.view.traffic import traffic_figures
 
-COMPARED = ("mapping", "time", "TFLOP/s", "L2 hit", "last level hit", "HBM read", "HBM written", "where the time goes")
+RANKED = ("order", "tile", "time", "TFLOP/s", "L2 hits", "HBM read", "why")
+COMPARED = (
+    "mapping",
+    "time",
+    "TFLOP/s",
+    "L2 hits",
+    "last-level hits",
+    "HBM read",
+    "HBM written",
+    "where the time goes",
+)
 
 
-def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
-    """The page of one launch, or of several beside each other."""
+def traffic_page(runs: tuple[SimulatedRun, ...], ranked: Sequence[Ranked] = ()) -> str:
+    """The page of one launch, or of several beside each other; of a search, its candidates from the fastest."""
     reports = [run.report for run in runs]
     first = reports[0]
     return _asset("traffic.html").substitute(
@@ -27,8 +40,28 @@ def traffic_page(runs: tuple[SimulatedRun, ...]) -> str:
         layout="several" if len(runs) > 1 else "one",
         articles="\n".join(_article(run) for run in runs),
         table=_table(COMPARED, [_compared(report) for report in reports]),
+        time=f"<figure>{time_bars(reports).svg()}</figure>",
+        note=escaped(HITS),
+        ranking=_ranking(ranked) if ranked else "",
         data=embedded([report.to_json() for report in reports]),
     )
+
+
+def _ranking(ranked: Sequence[Ranked]) -> str:
+    rows = [
+        (
+            f"{at + 1}. {one.report.mapping}",
+            dims(one.tile),
+            duration(one.report.seconds),
+            f"{one.report.tflops:.0f}",
+            f"{100 * one.report.l2_hit:.1f} %",
+            size(one.report.hbm_read_bytes),
+            one.reason,
+        )
+        for at, one in enumerate(ranked)
+    ]
+    title = f"<h2>The best {len(ranked)}</h2>" if len(ranked) > 1 else "<h2>The best</h2>"
+    return f'{title}\n<div class="scroll">{_table(RANKED, rows)}</div>'
 
 
 def _asset(name: str) -> Template:
@@ -45,10 +78,7 @@ def _article(run: SimulatedRun) -> str:
 
 
 def _levels(report: Report) -> str:
-    rows = [
-        (level.name, size(level.asked_bytes), f"{100 * level.hit:.1f} %", size(level.missed_bytes))
-        for level in report.levels
-    ]
+    rows = [(level.name, size(level.asked_bytes), level.hit_text, passed_on(level)) for level in report.levels]
     return f'<div class="scroll">{_table(("level", "asked", "hit", "passed on"), rows)}</div>'
 
 

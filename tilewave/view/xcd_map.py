@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewave.view.axes import (
     COLUMNS,
     ON_TILE,
@@ -18,14 +20,15 @@ from tilewave.view.axes import (
     swatch,
     width_for,
 )
-from tilewave.view.placement import PicturedLaunch, Placement
+from tilewave.view.drawn import Drawn
+from tilewave.view.placement import PicturedLaunch
 from tilewave.view.svg import Figure, text
 
 
-def xcd_map(placement: Placement) -> Figure:
+def xcd_map(drawn: Drawn) -> Figure:
     """Every tile in the colour of its XCD, with the workgroup and the XCD as numbers where they fit."""
-    launch = placement.launch
-    where = frame(launch.grid)
+    launch = drawn.placement.launch
+    where = frame(drawn.grid, drawn.coarse.every)
     width = width_for(where.right)
     entries = [(swatch(paint(xcd)), f"XCD {xcd}") for xcd in range(launch.xcds)]
     below = legend(entries, where.left, where.bottom + 16, width)
@@ -33,12 +36,10 @@ def xcd_map(placement: Placement) -> Figure:
         patterns(launch.xcds),
         row_axis(where, where.left, ROWS),
         column_axis(where, where.top, COLUMNS),
-        *(_tile(placement, where, turn) for turn in range(launch.grid.size)),
+        *_tiles(drawn, where),
         below.markup,
     ]
-    caption = (
-        f"{caption_for(placement)} The hardware deals workgroup w to XCD w % {launch.xcds}. {_shown(where, launch)}"
-    )
+    caption = f"{caption_for(drawn)} The hardware deals workgroup w to XCD w % {launch.xcds}. {_shown(where, launch)}"
     return Figure("xcds", "XCD map", caption.strip(), width, below.bottom, "\n".join(body))
 
 
@@ -54,20 +55,20 @@ def _workgroup_size(where: Frame, launch: PicturedLaunch) -> float:
 
 
 def _xcd_size(where: Frame, launch: PicturedLaunch) -> float:
-    return fitting(len(str(launch.xcds - 1)), where.cell - 4, 11)
+    """0 where numbers would be a pattern of their own."""
+    return fitting(len(str(launch.xcds - 1)), where.cell - 4, 11) if where.cell >= 12 else 0.0
 
 
-def _tile(placement: Placement, where: Frame, turn: int) -> str:
-    row, col = placement.tiles[turn].tolist()
-    xcd = turn % placement.launch.launched % placement.launch.xcds
-    square = where.tile(row, col, paint(xcd), class_="tile", data_turn=turn)
-    return square + _numbers(placement.launch, where, where.centre(row, col), turn)
+def _tiles(drawn: Drawn, where: Frame) -> Iterator[str]:
+    launch, workgroups = drawn.placement.launch, drawn.workgroups.tolist()
+    for at, (row, col) in enumerate(drawn.cells.tolist()):
+        square = where.tile(row, col, paint(workgroups[at] % launch.xcds), class_="tile", data_turn=at)
+        yield square + _numbers(launch, where, where.centre(row, col), workgroups[at], at)
 
 
-def _numbers(launch: PicturedLaunch, where: Frame, centre: tuple[float, float], turn: int) -> str:
+def _numbers(launch: PicturedLaunch, where: Frame, centre: tuple[float, float], workgroup: int, at: int) -> str:
     x, y = centre
-    style = {"data_label": turn, **ON_TILE}
-    workgroup = turn % launch.launched
+    style = {"data_label": at, **ON_TILE}
     xcd = str(workgroup % launch.xcds)
     size = _workgroup_size(where, launch)
     if size:

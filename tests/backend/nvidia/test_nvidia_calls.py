@@ -69,7 +69,26 @@ def test_another_number_is_no_other_call(fake, torch):
     assert len({seen.arguments[1:] for seen in fake.launches}) == 1
     (compiled,) = kernel.kept["call"]._kernels.values()
     (chooser,) = compiled.build.program._chooser
-    assert len(chooser._kinds) == len(chooser._launches) == 1
+    assert len(chooser._kinds) == len(chooser._native) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kernel, a, c: kernel(1.0, a, True, c, 0, 0.0, 0.0),
+        lambda kernel, a, c: kernel(1.0, a, True, c, 0, y=0.0, z=-1.0),
+        lambda kernel, a, c: kernel(x=1.0, a=a, on=True, c=c, n=0, y=0.0, z=-1.0),
+        lambda kernel, a, c: next(iter(kernel.kept["call"]._kernels.values()))(1.0, a, True, c, 0, 0.0, z=0.0),
+    ],
+    ids=["in order", "by name", "all by name", "compiled"],
+)
+def test_however_arrays_and_numbers_are_given_machine_code_makes_the_call(fake, torch, call, monkeypatch):
+    kernel = mixed()
+    for _ in range(2):
+        kernel(2.0, *pair(torch)[:1], True, pair(torch)[1], 0, 0.0, 0.0)
+    monkeypatch.setattr("tilewave.runtime.cuda.key_of", None)  # Python asks nothing of these tensors
+    call(kernel, *pair(torch))
+    assert len(fake.launches) == 3
 
 
 def test_a_gemm_runs_where_its_tensors_are(fake, torch):

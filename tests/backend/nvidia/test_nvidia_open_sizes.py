@@ -135,11 +135,11 @@ def test_more_tiles_than_a_launch_computes_are_refused(fake, torch):
     assert fake.launches == []
 
 
-def test_a_second_call_asks_the_driver_for_its_maps_and_its_launch_alone(gemm, fake, torch):
+def test_a_second_call_asks_the_driver_for_new_maps_and_its_launch_alone(gemm, fake, torch):
     given = tensors(torch, (256, 512, 128))
     gemm(*given)
-    maps = len(fake.maps)
-    for arrays in (given, tensors(torch, (255, 512, 128))):
+    assert len(fake.maps) == 3
+    for arrays, maps in ((given, 0), (tensors(torch, (255, 512, 128)), 2), (given, 0)):
         del fake.calls[:]
         gemm(*arrays)
         asked = "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuLaunchKernelEx", "cuCtxPopCurrent_v2"
@@ -360,6 +360,6 @@ def test_thousands_of_sizes_are_forgotten_again(gemm, fake, torch, monkeypatch):
     for m in range(1, 60):
         gemm(*tensors(torch, (m, 256, 64)))
     (chooser,) = gemm.build.program._chooser
-    for kept in (chooser._kinds, chooser._launches, gemm.sizes._kept):
+    for kept in (chooser._kinds, chooser._native, gemm.sizes._kept):
         assert 0 < len(kept) <= 8
     assert not gemm.verdicts._right, "what is proved need not be remembered"

@@ -117,13 +117,13 @@ def test_kernels_that_copy_may_start_before_their_predecessor_has_ended(gemm, fa
     assert loading.attributes == ()
 
 
-def test_a_second_call_asks_for_its_maps_and_its_launch_alone(gemm, fake, torch):
+def test_a_second_call_asks_for_its_launch_alone(gemm, fake, torch):
     given = tensors(torch)
     gemm(*given)
     del fake.calls[:]
     gemm(*given)
     context = {"cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}
-    assert {*fake.calls} - context == {"cuTensorMapEncodeTiled", "cuLaunchKernelEx"}
+    assert {*fake.calls} - context == {"cuLaunchKernelEx"}
 
 
 def test_rows_that_lie_badly_are_launched_without_maps(gemm, fake, torch):

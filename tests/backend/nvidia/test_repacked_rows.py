@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from host_lanes import run_on_host
 from ptx_code import assembled_well, needs_ptxas
-from tilewave.runtime.launch_sequence import PrivateMemory
 
 from tilewave.backend.nvidia.repacking import PACK, TRANSPOSE, UNPACK, Misfit, RowCopy, repacked
 from tilewave.backend.nvidia.row_copies import RowCopies
@@ -16,6 +15,7 @@ from tilewave.ir.parse import parse
 from tilewave.ir.verify import verify
 from tilewave.machine.chips import SM_90A
 from tilewave.runtime.arrays import ArrayView, view
+from tilewave.runtime.private_memory import PrivateMemory
 
 TYPES = {1: np.int8, 2: np.float16, 4: np.int32}
 SHAPES = [(5, 1), (7, 5), (3, 8), (9, 63), (4, 64), (2, 257), (1, 31), (3, 4, 21), (40,)]

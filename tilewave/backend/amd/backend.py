@@ -66,6 +66,12 @@ class AmdBackend(Backend):
         except TargetError:  # no driver, or no device that it can use
             return 0
 
+    def driver(self) -> str:
+        try:
+            return f"HIP, {_driver().device_count()} devices"
+        except TargetError as error:
+            return error.what
+
     def runs_on(self, number: int) -> bool:
         return _driver().device(number).arch == self.chip.cpu
 

@@ -28,7 +28,7 @@ class CpuBackend(Backend):
         with IMPORTING:
             from tilewave.backend.cpu.build import build_cpu  # noqa: PLC0415  LLVM is heavy; `import tilewave` does not wait for it
 
-        return build_cpu(tiles, options.instruction_set)
+        return build_cpu(tiles, options.instruction_set, options.in_place)
 
     def load(self, contents: Contents, kernel: Kernel) -> CpuBuild:
         with IMPORTING:

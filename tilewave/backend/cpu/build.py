@@ -50,6 +50,8 @@ class CpuBuild(Build):
     launch: CpuLaunch
     file: str = ""
     """Where its code comes from, perhaps from another machine; nothing where it was compiled here."""
+    in_place: bool = False
+    """Whether operands are not packed."""
     known: dict[tuple[int, ...], tuple[tuple[Parameter, ...], list[int]]] = field(default_factory=dict, repr=False)
     """What calls before were about, by the addresses of arrays that lie in rows: their parameters and words."""
 
@@ -126,7 +128,7 @@ class CpuBuild(Build):
 
     @cached_property
     def passed(self) -> tuple[Kernel, tuple[Step, ...]]:
-        return run_passes(self.tiles, self.instruction_set)
+        return run_passes(self.tiles, self.instruction_set, self.in_place)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -146,22 +148,24 @@ class CpuBuild(Build):
         return assembled(self.tiles.name, s.name, self.llvm_ir, replace(s.machine, gives="text")).asm
 
 
-def build_cpu(tiles: Kernel, wanted: str | None) -> CpuBuild:
+def build_cpu(tiles: Kernel, wanted: str | None, in_place: bool = False) -> CpuBuild:
     """Machine code for a kernel, from the cache where it was made before."""
     s = instruction_set(wanted, tiles)
     store = default_cache()
-    key = compile_key("cpu", repr(s), unnamed(tiles))
+    key = compile_key("cpu in place" if in_place else "cpu", repr(s), unnamed(tiles))
     kept = store.get(key)
     if kept is None:
-        lowered = lower(run_passes(tiles, s)[0], s)
+        lowered = lower(run_passes(tiles, s, in_place)[0], s)
         made = assembled(tiles.name, s.name, lowered.llvm_ir + s.runtime, s.machine)
         kept = _packed(made.code, lowered)
         store.put(key, kept)
     head, _, code = kept.partition(b"\n")
-    return CpuBuild(tiles, s, code, _launch(json.loads(head)))
+    return CpuBuild(tiles, s, code, _launch(json.loads(head)), in_place=in_place)
 
 
-def run_passes(tiles: Kernel, s: InstructionSet) -> tuple[Kernel, tuple[Step, ...]]:
+def run_passes(tiles: Kernel, s: InstructionSet, in_place: bool = False) -> tuple[Kernel, tuple[Step, ...]]:
+    if in_place:
+        return run(tiles, lists.cpu_in_place(s.rows, s.cols))
     passes = lists.cpu_with_matrix_unit if s.matrix_unit else lists.cpu
     return run(tiles, passes(s.rows, s.cols, s.unit, s.panel_formats()))
 

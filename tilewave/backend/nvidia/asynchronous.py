@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, when
+from tilewave.backend.nvidia.inline_ptx import asm, asm_at_first, asm_value, when
 from tilewave.backend.nvidia.numbers import LANES, cluster_rank, lane, thread
-from tilewave.backend.nvidia.wgmma import await_products, multiply
+from tilewave.backend.nvidia.wgmma import WAIT, await_products, multiply
 from tilewave.lower.gpu.asynchronous_target import Box, Gathering, SharedCopy, SharedProduct
 from tilewave.lower.llvm import LlvmFunction, Typed
 from tilewave.machine.chips import TENSOR_MAPS, Chip
@@ -32,6 +32,12 @@ ld.acquire.gpu.global.b32 x, [$0];
 setp.eq.b32 p, x, 0;
 @p bra again_${:uid};
 }"""
+AGREE = """{{
+.reg .pred p;
+setp.ne.b32 p, $1, 0;
+barrier.cta.red.and.aligned.pred p, $2, {lanes}, p;
+selp.b32 $0, 1, 0, p;
+}}"""
 FENCE = "fence.proxy.async.shared::cta;"
 """What lanes stored in shared memory is seen by copies and products behind it."""
 GROUP = 4
@@ -72,12 +78,18 @@ class Hopper:
         else:
             asm(f, f"{fence}bar.sync $0, {gathering.waves * LANES};", [("i32", gathering.number)])
 
+    def agree(self, f: LlvmFunction, gathering: Gathering, mine: str) -> str:
+        word = f.value(f"zext i1 {mine} to i32")
+        text = AGREE.format(lanes=gathering.waves * LANES)
+        agreed = asm_value(f, text, "i32", [("i32", word), ("i32", gathering.number)])
+        return f.value(f"icmp ne i32 {agreed}, 0")
+
     def share_registers(
-        self, f: LlvmFunction, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int, resident: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         units = self.chip.matrix_units
         all_of_a_lane, grain = units.count * units.registers, units.register_grain
-        at_first = min(MOST_REGISTERS, all_of_a_lane // of // grain * grain)
+        at_first = min(MOST_REGISTERS, all_of_a_lane // (of * resident) // grain * grain)
         given = (at_first - fewest) * (of - waves) // waves // grain * grain
         more = min(MOST_REGISTERS, at_first + given)
         if more <= at_first or waves % GROUP or of % GROUP:
@@ -89,6 +101,9 @@ class Hopper:
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
         return multiply(f, product)
+
+    def await_older_products(self, f: LlvmFunction, pending: int) -> None:
+        asm(f, WAIT.format(pending))
 
     def await_products(
         self, f: LlvmFunction, pending: int, kind: str, sums: Sequence[str], meanwhile: Sequence[str]

@@ -57,6 +57,13 @@ class NvidiaBackend(Backend):
         except TargetError:  # no driver, or no device that it can use
             return 0
 
+    def driver(self) -> str:
+        try:
+            major, minor = _driver().version
+        except TargetError as error:
+            return error.what
+        return f"CUDA {major}.{minor}"
+
     def runs_on(self, number: int) -> bool:
         return _driver().device(number).runs(self.chip.cpu)
 

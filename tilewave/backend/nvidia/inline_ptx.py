@@ -17,6 +17,12 @@ def asm(f: LlvmFunction, text: str, operands: Sequence[Typed] = ()) -> None:
     f.do(_call("void", text, constraints, operands))
 
 
+def asm_value(f: LlvmFunction, text: str, kind: str, operands: Sequence[Typed]) -> str:
+    """Instructions that give a register, $0; the operands come behind it."""
+    constraints = ",".join([f"={CONSTRAINTS[kind]}", *(CONSTRAINTS[of] for of, _ in operands), TOUCHES_MEMORY])
+    return f.value(_call(kind, text, constraints, operands))
+
+
 def asm_at_first(f: LlvmFunction, text: str, operands: Sequence[Typed]) -> None:
     """The same, once and before anything else; the operands are there when the function begins."""
     constraints = ",".join(CONSTRAINTS[kind] for kind, _ in operands)

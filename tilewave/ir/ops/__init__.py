@@ -79,6 +79,7 @@ from tilewave.ir.ops.asynchronous import (
     AwaitAsync,
     AwaitAsyncOut,
     AwaitEarlier,
+    AwaitOlderProducts,
     AwaitProducts,
     ClusterBarrier,
     Copy,
@@ -117,7 +118,7 @@ from tilewave.ir.ops.lane import (
 )
 from tilewave.ir.ops.launch import EqualShares, LastRound, Launch, LaunchOnly, RangeSharers, Reciprocal, ReciprocalShift
 from tilewave.ir.ops.memory import Allocate, Gather, Overlay, Read, Scatter, Write, WriteThrough
-from tilewave.ir.ops.order import AwaitLoads, Barrier, InstructionGroup, KeepOrder, Meet, Priority, Scheduling
+from tilewave.ir.ops.order import Agree, AwaitLoads, Barrier, InstructionGroup, KeepOrder, Meet, Priority, Scheduling
 from tilewave.ir.ops.product import (
     Accumulate,
     LoadAccumulator,
@@ -138,6 +139,7 @@ __all__ = [
     "Abs",
     "Accumulate",
     "Add",
+    "Agree",
     "AllOf",
     "Allocate",
     "And",
@@ -149,6 +151,7 @@ __all__ = [
     "AwaitAsyncOut",
     "AwaitEarlier",
     "AwaitLoads",
+    "AwaitOlderProducts",
     "AwaitProducts",
     "Barrier",
     "Below",

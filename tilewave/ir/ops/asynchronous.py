@@ -263,6 +263,15 @@ class AwaitProducts(Asynchronous):
         want(self.result.type == self.sums.type, f"gives the sums it awaits, {self.sums.type}")
 
 
+@dataclass(frozen=True)
+class AwaitOlderProducts(Asynchronous):
+    """Go on when at most the last `pending` of this wave's products are under way; what the others read is free."""
+
+    pending: int
+
+    check = parts_only
+
+
 # -- barriers with phases
 
 
@@ -369,6 +378,7 @@ OPS: tuple[type[Op], ...] = (
     CopyAsyncOut,
     AwaitAsyncOut,
     AwaitProducts,
+    AwaitOlderProducts,
     MakeSignals,
     Arrive,
     Await,

@@ -386,6 +386,10 @@ class GroupProduct(Computed):
     def is_under_way(self) -> bool:
         return self.later
 
+    @property
+    def goes_on_with(self) -> tuple[Value, ...]:
+        return (self.acc,) if self.later else ()
+
     def check(self, want: Want) -> None:
         acc = self.acc.type
         _want_block(self.shape, want)

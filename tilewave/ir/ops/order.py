@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewave.ir.core import Op, Want
+from tilewave.ir.core import Op, Value, Want
+from tilewave.ir.ops.kinds import Computed
 from tilewave.ir.rules import ON_BOTH, ON_LANES, parts_only
+from tilewave.ir.types import BOOL, Scalar, Vector
 
 GROUPED = ("matrix", "load", "shared_load", "shared_store")
 """What `instruction_group` groups."""
@@ -30,6 +32,23 @@ class Meet(Barrier):
     """No wave of the workgroup goes on before all have come to a `meet`, each to whichever it comes to."""
 
     levels = ON_LANES
+
+
+@dataclass(frozen=True)
+class Agree(Computed):
+    """Whether x holds in all registers of all lanes of `waves` neighbours, which wait for each other to know it; they
+    are counted from wave 0 on."""
+
+    levels = ON_LANES
+
+    x: Value
+    waves: int
+
+    def check(self, want: Want) -> None:
+        x = self.x.type
+        want(isinstance(x, Vector) and x.dtype == BOOL, f"is asked of a vector of truth values, not {x}")
+        want(self.waves > 0, "is the answer of one wave at least")
+        want(self.result.type == Scalar(BOOL), f"gives one truth value, not {self.result.type}")
 
 
 class Scheduling(Op):
@@ -77,6 +96,7 @@ class AwaitLoads(Scheduling):
 OPS: tuple[type[Op], ...] = (
     Barrier,
     Meet,
+    Agree,
     Priority,
     KeepOrder,
     InstructionGroup,

@@ -48,7 +48,7 @@ class AsynchronousOps:
         allot: Allot,
     ) -> None:
         self.target, self.n, self.f, self.places, self.allot = target, numbers, numbers.f, places, allot
-        self.waves = prod(kernel.waves)
+        self.waves, self.resident = prod(kernel.waves), kernel.resident
         ops = list(walk(kernel.body))
         self.handovers = Handovers(kernel)
         self.reads_later = any(isinstance(op, (ir.GroupProduct, ir.CopyAsyncOut)) for op in ops)
@@ -64,6 +64,10 @@ class AsynchronousOps:
         match op:
             case ir.GroupProduct():
                 self.n.vectors[op.result] = self.multiply(op)
+            case ir.Agree():
+                self.n.put(op.result, self.agree(op))
+            case ir.AwaitOlderProducts(pending):
+                self.target.await_older_products(self.f, pending)
             case ir.AwaitProducts():
                 self.n.vectors[op.result] = self.await_products(op)
             case ir.MakeSignals(arrivals):
@@ -111,12 +115,21 @@ class AsynchronousOps:
         """What waves do where a role begins, those that play it and the others, so that products have registers."""
         if role.first or not role.others_keep:
             return (lambda: None), (lambda: None)
-        return self.target.share_registers(self.f, role.last, self.waves, role.others_keep)
+        return self.target.share_registers(self.f, role.last, self.waves, role.others_keep, self.resident)
 
     # -- barriers
 
     def barrier(self, op: ir.Barrier) -> None:
-        waves = op.waves or self.waves
+        self.target.barrier(self.f, self.gathering(op, op.waves or self.waves))
+
+    def agree(self, op: ir.Agree) -> str:
+        held = regrouped(self.f, self.n.vector(op.x), 1).parts
+        mine = held[0]
+        for other in held[1:]:
+            mine = self.f.value(f"and i1 {mine}, {other}")
+        return self.target.agree(self.f, self.gathering(op, op.waves), mine)
+
+    def gathering(self, op: ir.Barrier | ir.Agree, waves: int) -> Gathering:
         if waves not in self.first_barrier:
             self.first_barrier[waves] = self.barriers
             self.barriers += -(-self.waves // waves)
@@ -127,7 +140,7 @@ class AsynchronousOps:
         if waves < self.waves:
             group = self.f.value(f"udiv i32 {self.n.target.wave(self.f)}, {waves}")
             number = self.f.value(f"add i32 {group}, {first}")
-        self.target.barrier(self.f, Gathering(number, waves, self.reads_later and op in self.handovers))
+        return Gathering(number, waves, isinstance(op, ir.Barrier) and self.reads_later and op in self.handovers)
 
     # -- products
 
@@ -151,7 +164,7 @@ class AsynchronousOps:
         return whole if op.later else regrouped(self.f, whole, natural_width(acc.shape, acc.kind))
 
     def await_products(self, op: ir.AwaitProducts) -> Held:
-        begun = self.n.vector(op.sums)
+        begun = regrouped(self.f, self.n.vector(op.sums), 1)
         meanwhile = [x for v in op.meanwhile for x in regrouped(self.f, self.n.vector(v), 1).parts]
         found = self.target.await_products(self.f, op.pending, begun.kind, begun.parts, meanwhile)
         whole = Held(begun.shape, begun.kind, 1, tuple(found))

@@ -94,14 +94,23 @@ class AsynchronousTarget(Protocol):
 
     def barrier(self, f: LlvmFunction, gathering: Gathering) -> None: ...
 
+    def agree(self, f: LlvmFunction, gathering: Gathering, mine: str) -> str:
+        """A truth value: whether `mine` is one in every lane of those who meet."""
+        ...
+
     def share_registers(
-        self, f: LlvmFunction, waves: int, of: int, fewest: int
+        self, f: LlvmFunction, waves: int, of: int, fewest: int, resident: int
     ) -> tuple[Callable[[], None], Callable[[], None]]:
-        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers."""
+        """What `waves` that multiply do first, and what the rest `of` all of them do, which keep `fewest` registers;
+        `resident` workgroups share a processor."""
         ...
 
     def multiply(self, f: LlvmFunction, product: SharedProduct) -> list[str]:
         """The sums when all products are added; of one that is only begun, what becomes of them."""
+        ...
+
+    def await_older_products(self, f: LlvmFunction, pending: int) -> None:
+        """Go on when at most the last `pending` products are under way."""
         ...
 
     def await_products(

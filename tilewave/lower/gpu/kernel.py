@@ -238,7 +238,7 @@ class _Body:
         a, b, acc = (self.registers.vector(v) for v in (op.a, op.b, op.acc))
         self.registers.vectors[op.result] = multiply(self.f, self.target, op, a, b, acc)
 
-    def asynchronous(self, op: ir.Asynchronous | ir.Copy | ir.GroupProduct) -> None:
+    def asynchronous(self, op: ir.Asynchronous | ir.Copy | ir.GroupProduct | ir.Agree) -> None:
         if self.async_ops is None:
             raise NotImplementedError(f"{op.loc}: this machine cannot do {op.name}")
         self.async_ops.op(op, self.leader)
@@ -473,7 +473,7 @@ LOWERINGS: dict[type[Op], Callable[[_Body, Any], None]] = {
     ir.Allocate: _Body.allocate,
     ir.Overlay: _Body.overlay,
     **dict.fromkeys((ir.CopyAsyncChunks, ir.AwaitAsync), _Body.bring),
-    **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.GroupProduct), _Body.asynchronous),
+    **dict.fromkeys((ir.Asynchronous, ir.Copy, ir.GroupProduct, ir.Agree), _Body.asynchronous),
     **dict.fromkeys((ir.MakeExchange, ir.HandOver, ir.TakeOver, ir.TakeOverAll), _Body.exchange),
     **dict.fromkeys((ir.Barrier, ir.Scheduling), _Body.order),
     ir.Loop: _Body.repeat,

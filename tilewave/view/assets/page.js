@@ -8,6 +8,7 @@
   const slider = byId("turn"), now = byId("now"), play = byId("play"), hint = byId("hint"), said = byId("said");
   const count = data.grid.rows * data.grid.cols;
   const plural = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
+  const one = data.every > 1 ? "cell" : "tile";  // of a large grid, a cell stands for several tiles
 
   // One panel per mapping: where each turn computes, and the elements that show it.
   const panels = all("article").map((article, at) => {
@@ -32,9 +33,10 @@
     const [row, col] = panel.tiles[turn];
     const m = panel.mapping;
     const k = plural(data.k_blocks, "block");
-    const what = m.balance ? `walks ${plural(m.balance.costs[row][col], "block")} of keys`
-      : `reads ${k} of A in row ${row}\nreads ${k} of B in column ${col}`;
-    return `tile (${row}, ${col})\nworkgroup ${m.workgroups[row][col]} · XCD ${m.xcds[row][col]}`
+    const [at_row, at_col] = [row * data.every, col * data.every];
+    const what = m.balance ? `walks ${plural(m.balance.costs[at_row][at_col], "block")} of keys`
+      : `reads ${k} of A in row ${at_row}\nreads ${k} of B in column ${at_col}`;
+    return `tile (${at_row}, ${at_col})\nworkgroup ${m.workgroups[row][col]} · XCD ${m.xcds[row][col]}`
       + ` · round ${m.rounds[row][col]}\n${what}`;
   };
 
@@ -68,8 +70,8 @@
     }
     shown = upTo;
     slider.value = String(upTo);
-    slider.setAttribute("aria-valuetext", `${upTo} of ${plural(count, "tile")}`);
-    now.textContent = `${upTo} of ${plural(count, "tile")} launched`;
+    slider.setAttribute("aria-valuetext", `${upTo} of ${plural(count, one)}`);
+    now.textContent = `${upTo} of ${plural(count, one)} launched`;
     if (data.rounds > 1 && upTo > 0) {
       const [row, col] = panels[0].tiles[upTo - 1];
       now.textContent += `, round ${panels[0].mapping.rounds[row][col]}`;
@@ -87,11 +89,13 @@
     if (shown >= count) show(0);
     play.textContent = "⏸ Pause";
     play.setAttribute("aria-label", "Pause");
+    // A whole launch lasts as long as is chosen, whatever its size; whoever wants less motion sees ten pictures of it.
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches, least = calm ? Math.ceil(count / 10) : 1;
     let last = performance.now(), owed = 0;
     const frame = (time) => {
-      owed += ((time - last) / 1000) * Number(byId("speed").value);
+      owed += ((time - last) / 1000) * (count / Number(byId("lasts").value));
       last = time;
-      const steps = Math.floor(owed);
+      const steps = Math.floor(owed / least) * least;
       owed -= steps;
       if (steps > 0) show(shown + steps);
       if (shown >= count) stop(); else timer = requestAnimationFrame(frame);
@@ -116,11 +120,10 @@
   const choose = (xcd) => {
     const paint = data.paints[xcd];
     for (const panel of panels) {
-      const rows = new Set(), cols = new Set();
+      const [rows, cols] = panel.mapping.read_by[xcd].map((found) => new Set(found));
       const figure = panel.article.querySelector(".reads");
       panel.tiles.forEach(([row, col], turn) => {
         const mine = panel.mapping.xcds[row][col] === xcd;
-        if (mine) { rows.add(row); cols.add(col); }
         if (figure) mark(panel.reads[turn], mine, paint);
         const square = panel.xcds[turn];
         square.classList.toggle("chosen", mine);

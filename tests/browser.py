@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,18 +36,25 @@ class Browser:
 
     def open(self, path: Path, fragment: str = "") -> None:
         """Load a file anew, forgetting what was logged before."""
+        self.visit(path.as_uri(), fragment)
+
+    def visit(self, address: str, fragment: str = "") -> None:
+        """The same with an address."""
         self.driver.get("about:blank")
         self.driver.get_log("performance")
         self.driver.get_log("browser")
-        self.driver.get(path.as_uri() + fragment)
-        self._wait_for(path.as_uri())
+        self.driver.get(address + fragment)
+        self._wait_for(address)
 
     def _wait_for(self, address: str) -> None:
         """On a busy machine the driver can come back while the page is still being read, its script not yet run."""
+        self.wait_until(f"return document.readyState === 'complete' && location.href.startsWith({json.dumps(address)})")
+
+    def wait_until(self, script: str) -> None:
+        """Come back when a piece of JavaScript says so."""
         deadline = time.monotonic() + 60
-        ready = "return document.readyState === 'complete' && location.href.startsWith(arguments[0])"
-        while not self.driver.execute_script(ready, address):
-            assert time.monotonic() < deadline, f"{address} did not finish loading within a minute"
+        while not self.run(script):
+            assert time.monotonic() < deadline, f"not within a minute: {script}"
             time.sleep(0.02)
 
     def run(self, script: str) -> Any:
@@ -91,8 +99,15 @@ def _do_without(reason: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
+    with chromium() as found:
+        yield found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A window of its own, or a skipped test."""
+    program, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or chromedriver is None:
         _do_without("no chromium and chromedriver here: apt install chromium chromium-driver")
     try:
         from selenium import webdriver
@@ -101,7 +116,7 @@ def browser() -> Iterator[Browser]:
     service = webdriver.ChromeService(executable_path=chromedriver)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
-        options.binary_location = chromium
+        options.binary_location = program
         for flag in (*FLAGS, f"--user-data-dir={profile}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})

@@ -27,7 +27,8 @@ from tilewave.ir.host_program import (
     smaller,
 )
 from tilewave.ir.last_round import equal_parts, range_sharers, reciprocal, reciprocal_shift
-from tilewave.runtime.host_engine import engine, in_memory, words
+from tilewave.runtime.native.engine import engine
+from tilewave.runtime.native.records import in_memory, words
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 FORMULAS = {

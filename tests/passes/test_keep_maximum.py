@@ -1,0 +1,161 @@
+"""The maximum of an online softmax stays while sums prove that nothing is too large; else a step is done again."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from attention_kernels import Attention, check, wanted
+from hopper_kernels import changed, ops
+from kernels import poisoned
+from lane_runs import ORDERS
+from test_hopper_attention import HEAD, arrays, compiled
+
+from tilewave import *
+from tilewave.errors import InterpreterError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.interp.wave import IN_STEPS, WaveRun
+from tilewave.ir.ops import Agree, Arrive, Loop, MatrixShared
+from tilewave.ir.rewrite import walk
+
+SIZES = (2, 72, 264)
+BLOCK = 64
+
+
+@cache
+def lanes(causal=False, block_m=64):
+    return compiled(Attention(causal=causal), block_m=block_m, sizes=SIZES).build.lanes
+
+
+def grown(kind, seed=5):
+    """Queries, keys and values whose scores grow or fall from block to block, or hold what is no number."""
+    q, k, v = arrays(Attention(), seed, SIZES)
+    blocks = np.arange(SIZES[2]) // BLOCK
+    powers = {"growing": blocks, "falling": -blocks, "at once": 9.0 * (blocks == 2)}.get(kind, 0 * blocks)
+    k = (k.astype(np.float64) * 2.0 ** np.minimum(powers, 9)[None, :, None]).astype(np.float16)
+    if kind == "sorted":
+        k = np.sort(k, axis=1) * np.float16(8)
+    if kind == "infinite":
+        k[0, 150, 3] = np.inf
+    if kind == "nan":
+        k[1, 70, 0] = np.nan
+    return q, k, v
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """What groups agreed on, in the order in which they did."""
+    found = []
+
+    def agree(self, op):
+        (agreed,) = yield from WaveRun.agree(self, op)
+        found.append(agreed)
+        return (agreed,)
+
+    monkeypatch.setitem(IN_STEPS, Agree, agree)
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("causal", [False, True], ids=["whole", "causal"])
+@pytest.mark.parametrize("kind", ["usual", "growing", "falling", "at once", "sorted"])
+def test_results_are_right_whichever_way_a_step_goes(kind, causal, order, answers):
+    a, given = Attention(causal=causal), grown(kind)
+    c = poisoned((2, SIZES[1], HEAD), a.out)
+    interpret_lanes(lanes(causal), [*given, c], {}, order, 7)
+    check(a, given, c, HEAD)
+    if kind in ("usual", "falling"):
+        assert all(answers) and answers
+    if kind in ("growing", "at once") and not causal:
+        assert not all(answers)
+
+
+@pytest.mark.parametrize("kind", ["infinite", "nan"])
+def test_what_is_no_number_shows_where_it_should(kind, answers):
+    a, given = Attention(), grown(kind)
+    c = poisoned((2, SIZES[1], HEAD), a.out)
+    interpret_lanes(lanes(), [*given, c], {}, "random", 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact, _ = wanted(a, *given, HEAD)
+    assert np.array_equal(np.isnan(c), np.isnan(exact)) and np.isnan(exact).any()
+    assert not all(answers)
+
+
+def test_the_first_step_takes_the_maximum_as_it_is():
+    """Nothing is tried there: one product, and no question."""
+    kernel = lanes()
+    loops = [op for op in ops(kernel, Loop) if any(isinstance(inner, Agree) for inner in op.body.ops)]
+    assert len(loops) == len(ops(kernel, Agree)) == 1
+    once, again = [op for op in walk(loops[0].body) if isinstance(op, MatrixShared)]
+    assert once.later and not again.later
+    assert len(ops(kernel, MatrixShared)) == 3
+
+
+def test_keys_are_left_when_nobody_needs_them_again():
+    """Room is made for other keys behind the product that may be made again."""
+    a, given = Attention(), grown("growing")
+    kernel = compiled(a, sizes=SIZES, buffers=2).build.lanes
+    (loop,) = [op for op in ops(kernel, Loop) if any(isinstance(inner, Agree) for inner in op.body.ops)]
+    slow = next(
+        i for i, op in enumerate(loop.body.ops) if any(isinstance(p, MatrixShared) for b in op.blocks for p in walk(b))
+    )
+    leaves = [i for i, op in enumerate(loop.body.ops) if isinstance(op, Arrive)]
+    assert leaves[0] < slow < leaves[1], "values are left in front, keys behind"
+    c = poisoned((2, SIZES[1], HEAD), a.out)
+    interpret_lanes(kernel, [*given, c], {}, "random", 3)
+    check(a, given, c, HEAD)
+
+
+def test_a_wave_that_answers_for_itself_is_found():
+    """Four waves make a product together: one that goes another way than its neighbours leaves them waiting, or reads
+    keys that were left."""
+    q, k, v = arrays(Attention(), 5, SIZES)
+    q[:, :16] *= np.float16(64)  # the rows of the first wave alone
+    kernel = compiled(Attention(), sizes=SIZES, buffers=2).build.lanes
+    alone = changed(kernel, Agree, 0, lambda op: [replace(op, waves=1)])
+    with pytest.raises(InterpreterError, match=r"wave . comes to a product that others|wave . ends without a product"):
+        for seed in range(8):
+            interpret_lanes(alone, [q, k, v, poisoned((2, SIZES[1], HEAD), Attention().out)], {}, "random", seed)
+
+
+def kernel_with(result):
+    """Attention whose author writes `result(largest, total, weighted)`."""
+    M, N, K1, K2 = sym.M, sym.N, sym.K1, sym.K2
+    G = GLOBAL_ADDRESS_SPACE
+
+    @wave([WorkgroupConstraint(M, 64, 0), WorkgroupConstraint(N, 64, 1), TilingConstraint(K2, 64)])
+    def kernel(q: Memory[M, K1, G, f16], k: Memory[K2, K1, G, f16], v: Memory[K2, N, G, f16], c: Memory[M, N, G, f32]):
+        begin = Register[M, f32](-1e30), Register[M, f32](0.0), Register[M, N, f32](0.0)
+
+        @iterate(K2, init_args=begin)
+        def blocks(old, total, weighted):
+            x = mma(read(q), read(k), Register[M, K2, f32](0.0))
+            new = maximum(x.max(dim=K2), old)
+            shrink = exp2((old - new) * 0.25)
+            p = exp2((x - new) * 0.25)
+            return new, p.sum(dim=K2) + total * shrink, mma(cast(p, f16), read(v), weighted * shrink)
+
+        write(result(*blocks), c)
+
+    sizes = {M: 64, N: 64, K1: 64, K2: 192}
+    return wave_compile(WaveCompileOptions(subs=sizes, target="sm_90a"), kernel).build.lanes
+
+
+@pytest.mark.parametrize(
+    "result, is_kept",
+    [
+        (lambda m, total, weighted: weighted / total, True),
+        (lambda m, total, weighted: weighted * reciprocal(total), True),
+        (lambda m, total, weighted: select(total == 0.0, 0.0, weighted / total), True),
+        (lambda m, total, weighted: weighted / total + (m * 0.25 + log2(total)), True),
+        (lambda m, total, weighted: weighted, False),
+        (lambda m, total, weighted: weighted / total + m, False),
+        (lambda m, total, weighted: weighted / total + (m * 0.5 + log2(total)), False),
+        (lambda m, total, weighted: weighted / (total + 1.0), False),
+        (lambda m, total, weighted: weighted / (total * total), False),
+        (lambda m, total, weighted: select(total < 2.0, 0.0, weighted / total), False),
+    ],
+    ids=["quotient", "reciprocal", "or 0", "log-sum-exp", "sums", "maximum", "another scale", "+ 1", "squared", "< 2"],
+)
+def test_any_maximum_will_do_only_where_it_does_not_show(result, is_kept):
+    assert bool(ops(kernel_with(result), Agree)) == is_kept

@@ -1,0 +1,153 @@
+"""A group of waves that begins a product before the last one is over: results, and what is found if that is wrong."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hopper_kernels import changed, mapped_tiles
+from kernels import check_product, poisoned
+from lane_runs import ORDERS, operands
+
+from tilewave import *
+from tilewave.errors import InterpreterError, TilewaveError
+from tilewave.interp.lanes import interpret_lanes
+from tilewave.ir.core import Value
+from tilewave.ir.ops import Arrive, AwaitOlderProducts, AwaitProducts, HandOver, MatrixShared, Neg
+from tilewave.ir.places import Places
+from tilewave.ir.rewrite import replace_values, rewrite, walk
+from tilewave.ir.verify import verify
+from tilewave.kernels import gemm
+from tilewave.kernels.products import K, M, N
+from tilewave.machine.chips import SM_90A
+from tilewave.passes import overlap_steps as the_pass
+from tilewave.pipeline import lists
+from tilewave.pipeline.runner import pass_name, run
+
+TILE = (64, 32, 16)
+SHAPES = {
+    "one tile": ((64, 32, 96), 1),
+    "one step": ((64, 32, 16), 1),
+    "several tiles": ((192, 64, 48), 1),
+    "tiles of one step": ((256, 64, 16), 1),
+    "hanging over": ((100, 50, 72), 2),
+    "a last round in parts": ((192, 32, 192), 2),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_products_too(monkeypatch):
+    monkeypatch.setattr(the_pass, "LEAST_WORK", 1)
+
+
+def overlapped(shape, workgroups, stages=4, tile=TILE):
+    passes = lists.hopper(SM_90A, Places(), stages, workgroups)
+    cheap = [replace(p, hand_over_bytes=1) if pass_name(p) == "split_last_round" else p for p in passes]
+    return run(mapped_tiles(shape, tile, "grouped(2)", f32), cheap)[0]
+
+
+def ops_of(kernel, kind):
+    return [op for op in walk(kernel.body) if isinstance(op, kind)]
+
+
+def check(kernel, shape, order="random", seed=0):
+    a, b = operands(shape)
+    c = poisoned(shape[:2], f32)
+    interpret_lanes(kernel, [a, b, c], {}, order, seed)
+    check_product(c, a, b, f32)
+    return c
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_results_are_right_in_any_order(name, order):
+    shape, workgroups = SHAPES[name]
+    kernel = overlapped(shape, workgroups)
+    assert all(op.later for op in ops_of(kernel, MatrixShared)) and ops_of(kernel, AwaitOlderProducts)
+    check(kernel, shape, order, seed=len(name))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_members_of_a_cluster_leave_stages_for_each_other(order):
+    shape = (192, 64, 48)
+    kernel = overlapped(shape, 2, tile=(64, 64, 16))
+    assert kernel.cluster == 2 and ops_of(kernel, AwaitOlderProducts)
+    assert {op.members for op in ops_of(kernel, Arrive) if op.signals.name == "empty"} == {2}
+    check(kernel, shape, order, seed=2)
+
+
+def test_a_round_is_in_parts_where_the_name_says_so():
+    assert ops_of(overlapped(*SHAPES["a last round in parts"]), HandOver)
+
+
+def test_no_bit_changes():
+    shape, workgroups = SHAPES["several tiles"]
+    plain = [p for p in lists.hopper(SM_90A, Places(), 4, workgroups) if pass_name(p) != "overlap_steps"]
+    before = check(run(mapped_tiles(shape, TILE, "grouped(2)", f32), plain)[0], shape)
+    np.testing.assert_array_equal(check(overlapped(shape, workgroups), shape), before)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_short_rings_are_left_as_they_were(stages):
+    shape = (128, 32, 112)
+    kernel = overlapped(shape, 1, stages)
+    assert [op.later for op in ops_of(kernel, MatrixShared)] == [stages >= 3]
+    check(kernel, shape)
+
+
+def test_open_sizes():
+    made = open_gemm()
+    assert ops_of(made.ir(), AwaitOlderProducts)
+    for shape in ((128, 64, 48), (100, 40, 16)):
+        a, b = operands(shape)
+        c = poisoned(shape[:2], f32)
+        made.interpret(a, b, c, level="lane", order="random")
+        check_product(c, a, b, f32)
+
+
+@cache
+def open_gemm():
+    made = gemm((1, 1, 1), f16, f32, tile=TILE)
+    subs = {name: value for name, value in made.subs.items() if name not in (M, N, K)}
+    return wave_compile(WaveCompileOptions(subs=subs, target="sm_90a"), made.kernel)
+
+
+# -- what is left out or wrong is found
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stage_that_is_left_while_it_is_read_is_found(order):
+    shape = (64, 32, 160)
+    kernel = overlapped(shape, 1)
+    with pytest.raises(InterpreterError):
+        check(changed(kernel, AwaitOlderProducts, 0, lambda op: []), shape, order)
+    with pytest.raises(InterpreterError):
+        check(changed(kernel, AwaitOlderProducts, 0, lambda op: [replace(op, pending=2)]), shape, order)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_stage_that_is_never_left_is_found(which):
+    """In the loop, or behind it, where the next tile needs it."""
+    shape = (256, 64, 160)
+    kernel = overlapped(shape, 1)
+    with pytest.raises(InterpreterError, match="no wave of workgroup 0 can go on"):
+        check(changed(kernel, Arrive, which, lambda op: []), shape)
+
+
+def test_sums_are_taken_when_they_are_there():
+    kernel = overlapped((64, 32, 96), 1)
+    (end,) = ops_of(kernel, AwaitProducts)
+    too_early = replace_values(rewrite(kernel, lambda op: [] if op is end else None), {end.result: end.sums})
+    with pytest.raises(TilewaveError, match="is under way, and must be awaited first"):
+        verify(too_early)
+
+
+def test_nothing_but_the_next_product_takes_sums_that_are_under_way():
+    kernel = overlapped((64, 32, 96), 1)
+    (product,) = ops_of(kernel, MatrixShared)
+
+    def looked_at(op):
+        return [op, Neg(op.acc, results=(Value("looked", op.acc.type),), loc=op.loc)] if op is product else None
+
+    with pytest.raises(TilewaveError, match="is under way, and must be awaited first"):
+        verify(rewrite(kernel, looked_at))

@@ -1,0 +1,127 @@
+"""`tilewave explore`: one page on which shape, tile, order and chip are chosen, on this machine alone."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewave.cli.asked import refuse_given
+from tilewave.cli.diff import fixed_in, named_kernels, parse_sizes
+from tilewave.compile import Compiled
+from tilewave.errors import TilewaveError
+from tilewave.explore.choice import ExplorerChoice
+from tilewave.explore.explorer import Explorer
+from tilewave.explore.kernels import Explored, ExploredFile, ExploredGemm
+from tilewave.explore.page import Page
+from tilewave.explore.server import ExplorerServer
+from tilewave.machine import MACHINES, find_or_load
+from tilewave.view.save import save
+
+USUAL = ExplorerChoice()
+PORT = 8765
+
+KernelFile = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="A Python file with kernels, in place of a GEMM.", exists=True)
+]
+Sizes = Annotated[list[str] | None, typer.Option("--set", "-s", help="Sizes for a file's kernels: M=512,N=512,…")]
+KernelName = Annotated[str, typer.Option("--kernel", metavar="NAME", help="The kernel of the file to begin with.")]
+ShapeText = Annotated[str, typer.Option(metavar="MxNxK", help="Of the GEMM to begin with.")]
+TileText = Annotated[str, typer.Option(metavar="MxNxK", help="What a workgroup computes at a time.")]
+DTypeText = Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of A and B.")]
+Workgroups = Annotated[int | None, typer.Option(metavar="N", min=1, help="Persistent: N workgroups, in rounds.")]
+MapText = Annotated[str, typer.Option("--map", metavar="MAPPING", help="The order of tiles; see tilewave map.")]
+Compare = Annotated[str, typer.Option("--compare", metavar="MAPPING", help="Another order beside it.")]
+MachineText = Annotated[str, typer.Option(metavar="NAME", help="See tilewave machines; or a TOML file of your own.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0: one that is free.")]
+OpenBrowser = Annotated[bool, typer.Option("--browser", help="Open it in the browser.")]
+HtmlFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the page of this one choice, and serve none.")
+]
+
+OF_A_GEMM = ("shape", "tile", "dtype", "workgroups")
+ITS_OWN = "the kernel's own file and --set say it; leave it out"
+
+
+def explore_command(
+    context: typer.Context,
+    file: KernelFile = None,
+    sizes: Sizes = None,
+    kernel: KernelName = "",
+    shape: ShapeText = USUAL.shape,
+    tile: TileText = USUAL.tile,
+    dtype: DTypeText = USUAL.dtype,
+    workgroups: Workgroups = None,
+    mapping: MapText = "",
+    compare: Compare = "",
+    machine: MachineText = USUAL.machine,
+    port: Port = PORT,
+    browser: OpenBrowser = False,
+    html: HtmlFile = None,
+) -> None:
+    """Serve a page on this machine: the grid as it plays, traffic, time, passes and assembly of what is chosen there.
+
+    Nobody else can reach it. What is chosen stands in its address, to be passed on. Ctrl-C ends it.
+
+    Examples:
+
+      tilewave explore
+
+      tilewave explore kernel.py --set M=4096,N=4096,K=4096 --browser
+
+      tilewave explore --shape 8192x8192x8192 --map "xcd_contiguous(8) >> grouped(8)" --compare "linear()"
+
+      tilewave explore --machine H200 --workgroups 132 --html explorer.html
+    """
+    chip = find_or_load(machine)
+    facts = {"map": mapping, "beside": compare, "machine": chip.name}
+    machines = {**MACHINES, chip.name: chip}
+    if file is not None:
+        refuse_given(context, OF_A_GEMM, "has no effect on a kernel from a file", ITS_OWN)
+        start = ExplorerChoice(kernel=kernel, sizes=",".join(sizes or ()), **facts)
+        explorer = Explorer(_of_file(file, start), start, machines, lambda: file.stat().st_mtime_ns)
+    else:
+        refuse_given(
+            context, ("sizes", "kernel"), "has no effect without a file", "write --shape MxNxK and --tile MxNxK"
+        )
+        start = ExplorerChoice(shape=shape, tile=tile, dtype=dtype, workgroups=str(workgroups or ""), **facts)
+        explorer = Explorer(ExploredGemm(), start, machines)
+    if html is not None:
+        save(html, Page.alone(explorer).html)
+        print(f"wrote {html}")
+        return
+    explorer.answer("launch", start)  # what cannot be shown is told here, and not on the page
+    _serve(explorer, port, browser)
+
+
+def _of_file(file: Path, start: ExplorerChoice) -> Explored:
+    def load(sizes: str, order: str, target: str) -> Mapping[str, Compiled]:
+        try:
+            return named_kernels(fixed_in(file, parse_sizes([sizes]), "--set", target, order=order), "")
+        except typer.Exit:  # its traceback was printed where the explorer was started
+            raise TilewaveError(f"{file} cannot be run", remedy="see the terminal") from None
+
+    found = tuple(load(start.sizes, start.map, "numpy"))
+    if not found or start.kernel not in ("", *found):
+        raise TilewaveError(f"{file} defines no kernel" + (f" {start.kernel!r}" if start.kernel else ""))
+    return ExploredFile(found, load)
+
+
+def _serve(explorer: Explorer, port: int, browser: bool) -> None:
+    try:
+        server = ExplorerServer(explorer, port)
+    except OSError as error:
+        remedy = "another explorer may run there; write --port 0 for one that is free"
+        raise TilewaveError(f"port {port} cannot be had: {error.strerror}", remedy=remedy) from None
+    print(f"exploring on {server.address} (this machine alone; Ctrl-C ends it)", flush=True)
+    if browser:
+        webbrowser.open(server.address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        server.server_close()

@@ -1,0 +1,66 @@
+"""What `tilewave tune` shows of a decision: lines and a table, or a page."""
+
+from __future__ import annotations
+
+from rich.box import SQUARE
+from rich.console import Console
+
+from tilewave.tune.choose import TileChoice, illegal_text, seconds_text
+from tilewave.tune.search import PointTime, Tried, Tuned
+from tilewave.view.tables import names, numbers, print_table
+from tilewave.view.tuning_page import TunedPage
+from tilewave.view.tuning_plot import TuningPoint
+
+SHOWN = 12
+"""Points of a table; --json has all."""
+NOT_TIMED = PointTime(None)
+
+
+def print_tuned(what: str, tuned: Tuned) -> None:
+    """The decision, why, and the table of what was timed."""
+    console, record = Console(highlight=False), tuned.record
+    time = f"{seconds_text(record.measured)} measured, " if record.measured is not None else ""
+    console.print(f"{what}, {record.key.chip}: {tuned.winner.text}", style="bold", markup=False)
+    console.print(f"{time}{seconds_text(record.predicted)} predicted; {record.how}", markup=False)
+    console.print(f"{record.considered} points, {record.illegal} of them illegal, {record.tried} timed", markup=False)
+    if tuned.resumed and tuned.tried:
+        console.print(f"{tuned.resumed} of these an earlier search had timed", markup=False)
+    for line in (*tuned.reasons, *([record.notes] if record.notes else ())):
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    if tuned.tried:
+        _print_tried(console, tuned)
+    for one in (one for one in tuned.tried if one.time.seconds is None):
+        console.print(f"{one.text} has no time: {one.time.why}", markup=False, soft_wrap=True)
+
+
+def _print_tried(console: Console, tuned: Tuned) -> None:
+    timed = [(one, one.time.seconds) for one in tuned.tried if one.time.seconds is not None]
+    rows = []
+    for one, seconds in timed[:SHOWN]:
+        times = seconds, one.time.spread, one.choice.prediction.seconds
+        rows.append((one.text, *map(seconds_text, times)))
+    if len(timed) > SHOWN:
+        rows.append((f"{len(timed) - SHOWN} more", "", "", ""))
+    print_table(console, (*names("Point"), *numbers("Time", "±", "Predicted")), rows, box=SQUARE)
+
+
+def page_of(what: str, tuned: Tuned) -> TunedPage:
+    """The same for a page, with every legal point."""
+    record, first = tuned.record, tuned.legal[0]
+    how = f"{record.how}: {seconds_text(record.measured or record.predicted)}"
+    illegal = f"of {record.considered} points {illegal_text(tuned.winner.illegal)}"
+    reasons = (*tuned.reasons, *([record.notes] if record.notes else ()))
+    facts = illegal, first.prediction.error, first.fit, reasons, tuple(_points(tuned))
+    return TunedPage(what, record.key.chip, tuned.winner.text, how, *facts)
+
+
+def _points(tuned: Tuned) -> list[TuningPoint]:
+    tried = {one.text: one for one in tuned.tried}
+    return [_point(choice, tuned, tried.get(choice.text)) for choice in tuned.legal]
+
+
+def _point(choice: TileChoice, tuned: Tuned, tried: Tried | None) -> TuningPoint:
+    kind = "chosen" if choice.text == tuned.winner.text else "model" if choice is tuned.legal[0] else "timed"
+    time, p = tried.time if tried else NOT_TIMED, choice.prediction
+    kind = "untimed" if kind == "timed" and time.seconds is None else kind
+    return TuningPoint(choice.text, p.seconds, time.seconds, time.spread, kind, p.limit, time.why)

@@ -1,0 +1,67 @@
+"""What a kernel became: what every pass did to it, what it takes of its target, and its assembly."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from tilewave.compile import Compiled
+from tilewave.errors import TilewaveError, short_path
+from tilewave.pipeline.runner import Step
+from tilewave.pipeline.why import Why
+from tilewave.view.listing import Listing
+
+
+def step_json(step: Step, context: int) -> dict[str, Any]:
+    """What one pass did, as `tilewave diff --json` tells it."""
+    return {
+        "pass": step.name,
+        "decision": step.decision,
+        "seconds": step.seconds,
+        "changed": step.changed,
+        "diff": step.diff(context) if step.changed else "",
+        "declined": [row.record for row in Why.of([step])],
+    }
+
+
+def compiled_json(c: Compiled) -> dict[str, Any]:
+    """What a kernel takes of its target, and what its passes left as it was: `tilewave compile --json`."""
+    code = {} if c.build.code is None else {"code_bytes": len(c.build.code)}
+    declined = [row.record for row in reasons_of(c)]
+    launch = {"open_sizes": c.open_sizes} if c.open_sizes else {"workgroups": c.kernel.workgroups}
+    chosen = {"chosen": c.choice.text} if c.choice else {}
+    facts = {"target": c.target, **launch, **chosen, "tiles": str(c.proof), **code}
+    return {**facts, **c.build.figures, "declined": declined}
+
+
+def reasons_of(c: Compiled) -> Why:
+    """Nothing of a kernel that was loaded from a file, which does not hold how it was made."""
+    return Why(()) if c.file else c.why()
+
+
+def loop_json(c: Compiled) -> dict[str, Any]:
+    """What stands in its K loop: `tilewave compile --stats --json`."""
+    counted = c.loop_statistics
+    return {**asdict(counted), "instructions_per_matrix": counted.instructions_per_matrix}
+
+
+def _loop_if_any(c: Compiled) -> dict[str, Any]:
+    """Nothing where the target's code is not counted, or multiplies nothing in a loop."""
+    try:
+        return loop_json(c)
+    except TilewaveError:
+        return {}
+
+
+def passes_json(c: Compiled, context: int = 3) -> dict[str, Any]:
+    """The kernel as it was traced, and every step."""
+    return {"target": c.target, "traced": str(c.traced), "steps": [step_json(step, context) for step in c.steps]}
+
+
+def code_json(c: Compiled) -> dict[str, Any]:
+    """The assembly with the author's lines, and what `compile --stats` tells of it."""
+    listing = Listing.of(c.asm)
+    lines = [[line.text, line.line if line.file == listing.file else 0] for line in listing.lines]
+    loop = _loop_if_any(c)
+    facts = {"target": c.target, "file": short_path(listing.file) if listing.file else "", "lines": lines}
+    return {**facts, "source": listing.source(), "figures": compiled_json(c), "loop": loop}

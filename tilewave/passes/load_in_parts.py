@@ -1,0 +1,115 @@
+"""What is loaded for a result that is stored in parts is loaded part by part, each when the part before it is stored.
+
+    %r = load(%residual, …) : vector<1x32x2x2xf16>     %r_0 = load(%residual, …) : vector<1x8x2x2xf16>
+    …                                                  …
+    %y_0 = add(part(%sums), part(%r))              →   %y_0 = add(part(%sums), %r_0)
+    store(%y_0, %c_shared, …)                          store(%y_0, %c_shared, …)
+    barrier() copy_async_out(%c_shared, …)             %r_1 = load(%residual, …) : vector<1x8x2x2xf16>
+    await_async_out() barrier()                        barrier() copy_async_out(%c_shared, …)
+    %y_1 = add(part(%sums), part(%r))                  await_async_out() barrier()
+    …                                                  %y_1 = add(part(%sums), %r_1)
+
+Next to its sums, a lane has no registers for all of a residual. Each part is asked for in front of the barriers that
+stand between it and the part before, which it is under way meanwhile. What is little is loaded at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewave.analysis.held_registers import held_bytes
+from tilewave.ir.build import Builder
+from tilewave.ir.core import Block, Kernel, Op, Value
+from tilewave.ir.ops import Barrier, HandOver, Load, Loop, Part, Store, While
+from tilewave.ir.placements import lies_in
+from tilewave.ir.rewrite import map_blocks, names, substitute, walk
+
+MOST_WHOLE_BYTES = 128
+"""Of what a lane loads at once: a bias of two bytes for 256 columns."""
+
+
+@dataclass(frozen=True)
+class LoadInParts:
+    most_bytes: int = MOST_WHOLE_BYTES
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        parts = _parts_of_loads(kernel, self.most_bytes)
+        if not parts:
+            return kernel
+        return replace(kernel, body=_Loading(kernel, parts).block(kernel.body))
+
+
+def _parts_of_loads(kernel: Kernel, most_bytes: int) -> dict[Value, Load]:
+    """What is loaded, more than that, and wanted in parts alone; each with its load."""
+    ops = list(walk(kernel.body))
+    unused = _unused(ops)
+    ops = [op for op in ops if not any(v in unused for v in op.results)]
+    written = {memory for op in ops for memory in op.written}
+    whole = {v for op in ops for v in op.operands if not isinstance(op, Part)}
+    taken = {op.x for op in ops if isinstance(op, Part)}
+    return {
+        op.result: op
+        for op in ops
+        if isinstance(op, Load)
+        and lies_in(op.memory, "global")
+        and op.memory not in written
+        and not op.own
+        and not op.guard  # its elements are asked for one by one, with a mask each, and take more registers in parts
+        and op.result in taken - whole
+        and held_bytes(op.result) > most_bytes
+    }
+
+
+def _unused(ops: Sequence[Op]) -> set[Value]:
+    """What is computed and wanted by nobody: what was wanted as a whole before its parts were."""
+    found: set[Value] = set()
+    users = Counter(v for op in ops for v in op.operands)
+    for op in reversed(ops):
+        if op.is_pure and op.results and not any(users[v] for v in op.results):
+            found.update(op.results)
+            users.subtract(op.operands)
+    return found
+
+
+class _Loading:
+    def __init__(self, kernel: Kernel, loads: dict[Value, Load]) -> None:
+        self.loads, self.builder = loads, Builder(names(kernel))
+        self.unused = _unused(list(walk(kernel.body)))
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        new: dict[Value, Value] = {}
+        found: dict[tuple[Value, int, int, int], Value] = {}
+        for old in block.ops:
+            if isinstance(old, Part) and old.x in self.loads:
+                key = (old.x, old.axis, old.first, old.result.type.shape[old.axis])
+                if key not in found:
+                    load = self.part(old)
+                    ops.insert(_where(ops, load), load)
+                    found[key] = load.result
+                new[old.result] = found[key]
+            elif not any(v in self.loads or v in self.unused for v in old.results):
+                ops.append(substitute(map_blocks(old, self.block), new))
+        return replace(block, ops=tuple(ops))
+
+    def part(self, part: Part) -> Load:
+        """The load of a part; `begin` is how far behind the whole it begins."""
+        load = self.loads[part.x]
+        before = load.begin or (0,) * len(load.at)
+        begin = tuple(x + part.first * step for x, step in zip(before, load.steps[part.axis], strict=True))
+        result = self.builder.fresh(f"{load.result.name}_part", part.result.type)
+        return replace(load, begin=begin, results=(result,), loc=part.loc)
+
+
+def _where(ops: list[Op], load: Load) -> int:
+    """Behind what was stored in front of the last barrier, and behind what the load needs."""
+    needed, waits = set(load.operands), False
+    for i in range(len(ops) - 1, -1, -1):
+        op = ops[i]
+        waits = waits or isinstance(op, Barrier)
+        is_stored = isinstance(op, (Store, HandOver)) and waits
+        if is_stored or isinstance(op, (Loop, While)) or needed.intersection(op.results):
+            return i + 1
+    return 0

@@ -1,0 +1,143 @@
+"""A group of waves that multiplies alone begins the next step's product before it waits for the one before.
+
+    loop(%steps, [%sums, %step]) {             %begun = loop(%steps, [%sums, %step]) {
+      await(%full, %slot, %phase)                await(%full, %slot, %phase)
+      %z = matrix_shared(…, %acc)                %z = matrix_shared(…, %acc) {later}
+      arrive(%empty, %slot)                  →   await_older_products() {pending = 1}
+      yield([%z, …])                             loop(‹0 in the first step›) { arrive(%empty, ‹slot before›) }
+    }                                            yield([%z, …])
+                                               }
+                                               %sums = await_products(%begun)
+                                               arrive(%empty, ‹last slot›)
+
+From the end of one product to the first instruction of the next a while passes: waves tell that a stage is free, look
+whether the next one is full, and say where it lies. Two groups fill that time for each other; one by itself leaves the
+matrix unit idle. Products of one chain are made one after the other either way, so no bit changes. A stage is left one
+step later, so the ring must have some; and small products wait for memory anyway, which wants the stages for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.analysis.ranges import Ranges
+from tilewave.ir.build import Builder, Number
+from tilewave.ir.core import Kernel, Op, Value
+from tilewave.ir.ops import (
+    Arrive,
+    Await,
+    AwaitOlderProducts,
+    AwaitProducts,
+    GroupProduct,
+    Loop,
+    Mod,
+    Role,
+)
+from tilewave.ir.rewrite import map_blocks, names, rewrite_block, walk
+from tilewave.ir.types import INDEX_SCALAR
+from tilewave.layouts.fragments import GROUP
+
+LEAST_STAGES = 3
+"""One is multiplied, one is left as the next product begins, and one is filled meanwhile."""
+LEAST_WORK = 64 * 128 * 64
+"""Multiplications of a group in a step: on an H200 256 clocks, where its share of memory brings some 7 KiB."""
+
+
+def overlap_steps(kernel: Kernel) -> Kernel:
+    ranges, builder = Ranges(kernel), Builder(names(kernel))
+
+    def overlap(op: Op) -> Sequence[Op] | None:
+        step = _Step.of(op) if isinstance(op, Loop) else None
+        if step is None or ranges.of(step.loop.trips)[0] < 1:
+            return None
+        return _overlapped(step, builder)
+
+    ops = [
+        map_blocks(op, lambda body: rewrite_block(body, overlap)) if _multiplies_alone(op) else op
+        for op in kernel.body.ops
+    ]
+    return replace(kernel, body=replace(kernel.body, ops=tuple(ops)))
+
+
+def _multiplies_alone(op: Op) -> bool:
+    """Whether it is the program of a single group, all of whose products are of one loop."""
+    if not isinstance(op, Role) or op.last - op.first != GROUP:
+        return False
+    return sum(isinstance(inner, GroupProduct) for inner in walk(op.body)) == 1
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A round of a loop that waits for a stage, multiplies it, and leaves it."""
+
+    loop: Loop
+    product: GroupProduct
+    leave: Arrive
+    count: Value
+    """The number of the step, which the loop carries, and from which the slot follows."""
+
+    @property
+    def stages(self) -> int:
+        return int(self.leave.signals.type.shape[0])
+
+    @staticmethod
+    def of(loop: Loop) -> _Step | None:
+        *ops, end = loop.body.ops
+        products = [op for op in ops if isinstance(op, GroupProduct) and not op.later]
+        waits = [op for op in ops if isinstance(op, Await)]
+        leaves = [op for op in ops if isinstance(op, Arrive)]
+        if not len(products) == len(waits) == len(leaves) == 1 or products[0].result not in end.operands:
+            return None
+        if prod(products[0].shape) < LEAST_WORK or leaves[0].signals.type.shape[0] < LEAST_STAGES:
+            return None
+        slot = next((op for op in ops if leaves[0].at in op.results), None)
+        if not isinstance(slot, Mod) or slot.a not in loop.body.args[1:]:
+            return None
+        return _Step(loop, products[0], leaves[0], slot.a)
+
+    @property
+    def sums(self) -> Value:
+        """As the loop leaves them."""
+        return self.after(self.product.result)
+
+    def after(self, yielded: Value) -> Value:
+        end = self.loop.body.ops[-1]
+        return self.loop.results[end.operands.index(yielded)]
+
+    @property
+    def counted(self) -> Value:
+        """The number of the step behind the last."""
+        return self.loop.results[self.loop.body.args.index(self.count) - 1]
+
+
+def _overlapped(step: _Step, b: Builder) -> list[Op]:
+    loop, leave = step.loop, step.leave
+    b.locate = lambda: leave.loc
+    begun = b.fresh(f"{step.sums.name}_begun", step.sums.type)
+
+    def slot_before(count: Value) -> Value:
+        slot: Number = (Number(b, count) - 1) % step.stages
+        return slot.value
+
+    with b.region():
+        for op in loop.body.ops:
+            if op is step.product:
+                b.ops.append(replace(step.product, later=True))  # type: ignore[call-arg]
+                b.effect(AwaitOlderProducts, 1)
+                has_before = Number(b, loop.body.args[0]).differs(0).choose(1, 0).value
+                before = slot_before(step.count)
+                with b.region():
+                    b.ops.append(replace(leave, at=before))
+                    once = b.block((b.fresh("once", INDEX_SCALAR),), ())
+                b.effect(Loop, has_before, (), once)
+            elif op is not leave:
+                b.ops.append(op)
+        body = replace(loop.body, ops=tuple(b.ops))
+    results = tuple(begun if v == step.sums else v for v in loop.results)
+    with b.region():
+        b.ops.append(replace(loop, body=body, results=results))
+        b.ops.append(AwaitProducts(begun, results=(step.sums,), loc=step.product.loc))
+        b.ops.append(replace(leave, at=slot_before(step.counted)))
+        return list(b.ops)

@@ -1,0 +1,49 @@
+"""Two workgroups share a processor where lanes compute between products, and there is room for both.
+
+    kernel @attention {waves = [8, 1]}   →   kernel @attention {waves = [8, 1], resident = 2}
+
+One group of waves that multiplies what it has just computed leaves the matrix unit idle while it computes, and memory
+while it waits for room in its ring. Another workgroup makes use of both, if its lanes, too, have registers: so many are
+asked for that two fit, and those of the wave that copies go to the group that multiplies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewave.ir.core import Kernel
+from tilewave.ir.ops import Allocate, MatrixHeld, Role
+from tilewave.ir.placements import elements, lies_in
+from tilewave.ir.rewrite import walk
+from tilewave.ir.types import Memory
+from tilewave.layouts.fragments import GROUP
+from tilewave.machine.chips import Chip
+
+TWO = 2
+
+
+@dataclass(frozen=True)
+class ShareProcessors:
+    machine: Chip
+
+    def __repr__(self) -> str:
+        return f"ShareProcessors({self.machine.name})"
+
+    def __call__(self, kernel: Kernel) -> Kernel:
+        ops = list(walk(kernel.body))
+        computes = any(isinstance(op, MatrixHeld) for op in ops) and any(isinstance(op, Role) for op in ops)
+        one_group = prod(kernel.waves) == GROUP + GROUP  # of more, each lane would have too few registers
+        taken = sum(_bytes(op) for op in ops if isinstance(op, Allocate) and lies_in(op.result, "shared"))
+        fits = taken + SIGNALS_BYTES <= self.machine.shared.for_each_of(TWO)
+        return replace(kernel, resident=TWO) if computes and one_group and fits else kernel
+
+
+SIGNALS_BYTES = 512
+"""Room for signals, which are allocated when a kernel is lowered: eight bytes each."""
+
+
+def _bytes(op: Allocate) -> int:
+    kind = op.result.type
+    assert isinstance(kind, Memory)
+    return elements(kind) * kind.dtype.bytes
