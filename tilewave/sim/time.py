@@ -4,8 +4,8 @@
 
 A step of a task's loop lasts as long as its products on one unit, but no less than the latency of its loads allows. All
 units wait for the last beat, which is rarely full: the tail. A tile that is walked step by step, because others take
-more steps or fewer, has as many beats, and one start and end. Traffic is mostly hidden behind products; what is not is a
-share of the time that the bytes need. No launch is faster than its bytes: that is the roof.
+more steps or fewer, has as many beats, and one start and end. Traffic is mostly hidden behind products; what is not is
+a share of the time that the bytes need. No launch is faster than its bytes: that is the roof.
 """
 
 from __future__ import annotations
