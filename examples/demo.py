@@ -115,11 +115,12 @@ def show_what_next():
 
 
 NEXT = (
+    (".venv/bin/tilewave explore", "shapes, tiles, orders and chips on one page in your browser"),
     (".venv/bin/tilewave map 16x16 'hilbert()' --html map.html", "the order of tiles as a page that plays"),
     (".venv/bin/tilewave sim --shape 8192x8192x8192 --machine MI300X --best", "which order reads least on that chip"),
     (".venv/bin/tilewave compile examples/gemm.py --target gfx942 --stats", "its machine code, without ROCm"),
     (".venv/bin/tilewave diff examples/gemm.py", "what every pass did to a kernel"),
-    (".venv/bin/python examples/softmax.py", "rows, whole and walked"),
+    (".venv/bin/python examples/softmax.py", "rows, whole and walked; examples/gallery has more"),
     ("docs/tutorials/01-first-kernel.md", "ten tutorials; `make docs` makes a site of them"),
 )
 

@@ -309,6 +309,16 @@ def test_every_decision_is_short_and_says_why():
         assert len(text.splitlines()) <= 25, f"{path.name} is long"
 
 
+def test_every_decision_is_in_the_list(request):
+    document = ROOT / "docs/decisions.md"
+    head, rule, _ = document.read_text().partition("|---|---|\n")
+    titles = {path.name: path.read_text().partition("\n")[0] for path in sorted(ROOT.glob("docs/decisions/*.md"))}
+    rows = [re.sub(r"# (\d+): (.*)", rf"| [\1](decisions/{name}) | \2 |\n", title) for name, title in titles.items()]
+    if request.config.getoption("--update-golden") and not os.environ.get("CI"):
+        document.write_text(head + rule + "".join(rows))
+    assert document.read_text() == head + rule + "".join(rows), "a decision is missing; run pytest --update-golden"
+
+
 # -- the table of ops -----------------------------------------------------------------------------------------------
 
 BEGIN, END = "<!-- ops: made by tests/test_documents.py --update-golden -->\n", "<!-- end of ops -->\n"

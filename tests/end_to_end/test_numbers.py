@@ -43,7 +43,7 @@ CASES = {
           gemm.py:11
               set_symbol(S, self_index(M))
               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          a symbol has one value for all elements of a tile, such as scalar(WORKGROUP_0) * 64; what differs from element to element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0)
+          a symbol has one value for all elements of a tile, such as scalar(WORKGROUP_0) * 64; what differs from element to element is written with the iterators of an IndexMapping, such as M - 1 - IndexMapping.iterator(0). What an array holds comes too late for it, as tiles are placed before there is data: give a length at the call, as a number
         """,
     ),
     "a loop that begins at a tile": (
