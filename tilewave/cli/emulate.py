@@ -93,7 +93,7 @@ def emulate_command(
 
       tilewave emulate gemm.s
 
-      tilewave compile gemm.py --set M=512,N=512,K=64 --target gfx942 --out .
+      tilewave compile gemm.py --set M=512,N=512,K=64 --target CHIP --out .
 
       tilewave emulate gemm.s gemm --grid 64 --arg in:A.npy --arg in:B.npy --arg out:C.npy:float32:512x512
 
