@@ -225,7 +225,7 @@ def _extent(option: str, text: str) -> tuple[int, ...]:
 
 def _block(kernel: LoadedKernel, text: str) -> tuple[int, ...]:
     """The lanes of a workgroup; a kernel that does not say how many it needs may be given fewer, but is warned of."""
-    most = kernel.resources.largest_workgroup
+    most = kernel.resources.largest_workgroup or ANY_WORKGROUP
     if not text:
         return (most if most < ANY_WORKGROUP else LANES,)
     block = _extent("--block", text)
