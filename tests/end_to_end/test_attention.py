@@ -32,6 +32,8 @@ from tilewave.ir.ops import (
 )
 from tilewave.ir.rewrite import rewrite, walk
 
+pytestmark = pytest.mark.share(3)
+
 CHIPS = ("gfx942", "gfx950", "sm_90a")
 TARGETS = ("numpy", "cpu", *CHIPS)
 ORDERS = ("in turn", "backwards", "random")

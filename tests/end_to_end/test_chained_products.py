@@ -16,6 +16,8 @@ from kernels import *
 from tilewave.ir.ops import Convert, MatrixHeld, Shuffle
 from tilewave.ir.rewrite import walk
 
+pytestmark = pytest.mark.share(3)
+
 L = sym.L
 BLOCK_L = sym.BLOCK_L
 CHIPS = ("gfx942", "gfx950", "sm_90a")

@@ -13,6 +13,8 @@ from tilewave.ir.types import DTYPES
 from tilewave.lang.reductions import SUMMED_IN
 from tilewave.lower.cpu.kernel import fits_registers
 
+pytestmark = pytest.mark.share(3)
+
 L, M, N, Q = sym.L, sym.M, sym.N, sym.Q
 BM, BN = sym.BM, sym.BN
 G = GLOBAL_ADDRESS_SPACE

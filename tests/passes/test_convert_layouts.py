@@ -16,6 +16,8 @@ from tilewave.ir.ops import Barrier, Rearrange, Shuffle
 from tilewave.ir.rewrite import rewrite, walk
 from tilewave.layouts.bits import identity
 
+pytestmark = pytest.mark.share(3)
+
 L = sym.L
 SIZES = {M: 128, N: 64, K: 64, L: 128}
 SHAPES = {"mk": (128, 64), "nk": (64, 64), "lk": (128, 64), "nl": (64, 128), "ml": (128, 128)}

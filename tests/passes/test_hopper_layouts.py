@@ -17,6 +17,8 @@ from tilewave.kernels import gemm
 from tilewave.kernels.products import LAYOUTS
 from tilewave.machine.matrix import GROUP_INSTRUCTIONS
 
+pytestmark = pytest.mark.share(3)
+
 TURNED = {"nt": (), "nn": (1,), "tt": (0,), "tn": (0, 1)}
 
 

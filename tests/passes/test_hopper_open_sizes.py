@@ -41,6 +41,8 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
+pytestmark = pytest.mark.share(2)
+
 OPEN = (M, N, K)
 HAND_OVER = 512
 

@@ -48,6 +48,8 @@ from tilewave.machine.chips import SM_90A
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
+pytestmark = pytest.mark.share(2)
+
 
 def count(kernel, kind):
     return sum(isinstance(op, kind) for op in walk(kernel.body))

@@ -28,6 +28,8 @@ from tilewave.passes.simplify import simplify
 from tilewave.passes.stage_shared import StageShared
 from tilewave.pipeline.runner import run
 
+pytestmark = pytest.mark.share(3)
+
 TRIPS = (0, 1, 2, 3, 7, 16)
 BUFFERS = (1, 2, 3, 4)
 AROUND = ("plain", "while", "loop")

@@ -10,6 +10,8 @@ from tilewave import *
 from tilewave.ir.ops import Loop
 from tilewave.ir.rewrite import walk
 
+pytestmark = pytest.mark.share(2)
+
 M, N, K = sym.M, sym.N, sym.K
 WAYS = ["numpy", "cpu", "lanes of gfx942", "lanes of sm_90a", "gfx950"]
 BLOCK = 16

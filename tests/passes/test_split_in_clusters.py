@@ -31,6 +31,8 @@ from tilewave.passes.split_last_round import SplitLastRound
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
+pytestmark = pytest.mark.share(2)
+
 LINE_BYTES = 128
 
 

@@ -51,6 +51,8 @@ from tilewave.passes.take_a_step import take_a_step
 from tilewave.pipeline import lists
 from tilewave.pipeline.runner import run
 
+pytestmark = pytest.mark.share(2)
+
 TILE = (64, 64, 16)
 
 

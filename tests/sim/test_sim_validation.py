@@ -73,6 +73,7 @@ def mean_error(runs, softness):
     return fmean(abs(flows.hbm.sum() / row.hbm_read_bytes - 1) for row, flows in made)
 
 
+@pytest.mark.slow
 def test_no_other_l2_fits_long_tiles_better():
     """Fewer looks or more, and a smaller L2 or a larger one."""
     runs = h200_runs()
@@ -81,6 +82,7 @@ def test_no_other_l2_fits_long_tiles_better():
         assert mean_error(runs, replace(FIRM, **changes)) > shipped, changes
 
 
+@pytest.mark.slow
 def test_no_other_l2_fits_short_tiles_better():
     runs = [(row, made) for row, made in short_runs() if made.accesses.steps <= 32][::3]
     shipped = mean_error(runs, LOOSE)

@@ -16,6 +16,8 @@ from tilewave.backend.llvm_child import ObjectCode
 from tilewave.errors import TargetError, here
 from tilewave.machine.chips import CHIPS, GFX942
 
+pytestmark = pytest.mark.share(2)
+
 OF_THE_KERNEL = {"registers", "accumulation_registers"}
 """What more than the loop needs."""
 NOPS_BETWEEN_PRODUCTS = "--amdgpu-mfma-padding-ratio=100"

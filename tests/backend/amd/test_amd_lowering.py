@@ -15,6 +15,8 @@ from tilewave.ir.types import DTYPES
 from tilewave.machine.chips import CHIPS
 from tilewave.machine.matrix import INSTRUCTIONS, NAMED
 
+pytestmark = pytest.mark.share(2)
+
 AMD = ("gfx942", "gfx950")
 UNIT = 2.0**-24
 FLOATS = ("f16", "bf16", "f32", "f64", "f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz")

@@ -16,6 +16,8 @@ from tilewave.ir.ops import Read, WriteThrough
 from tilewave.ir.rewrite import walk
 from tilewave.runtime.records import Record
 
+pytestmark = pytest.mark.share(3)
+
 PLAIN, REORDERED = SEEDS[:2]
 
 

@@ -17,6 +17,8 @@ from tilewave.machine.chips import SM_90A
 from tilewave.runtime.arrays import ArrayView, view
 from tilewave.runtime.private_memory import PrivateMemory
 
+pytestmark = pytest.mark.share(2)
+
 TYPES = {1: np.int8, 2: np.float16, 4: np.int32}
 SHAPES = [(5, 1), (7, 5), (3, 8), (9, 63), (4, 64), (2, 257), (1, 31), (3, 4, 21), (40,)]
 LINE = 128
