@@ -118,8 +118,12 @@ def test_a_wave_that_answers_for_itself_is_found():
             interpret_lanes(alone, [q, k, v, poisoned((2, SIZES[1], HEAD), Attention().out)], {}, "random", seed)
 
 
-def kernel_with(result):
-    """Attention whose author writes `result(largest, total, weighted)`."""
+def plain(p, total, weighted, shrink):
+    return p.sum(dim=sym.K2) + total * shrink, p, weighted * shrink
+
+
+def kernel_with(result, step=plain):
+    """Attention whose author writes `result(largest, total, weighted)`, and computes a step's sums as `step` does."""
     M, N, K1, K2 = sym.M, sym.N, sym.K1, sym.K2
     G = GLOBAL_ADDRESS_SPACE
 
@@ -133,7 +137,8 @@ def kernel_with(result):
             new = maximum(x.max(dim=K2), old)
             shrink = exp2((old - new) * 0.25)
             p = exp2((x - new) * 0.25)
-            return new, p.sum(dim=K2) + total * shrink, mma(cast(p, f16), read(v), weighted * shrink)
+            total, p, weighted = step(p, total, weighted, shrink)
+            return new, total, mma(cast(p, f16), read(v), weighted)
 
         write(result(*blocks), c)
 
@@ -159,3 +164,36 @@ def kernel_with(result):
 )
 def test_any_maximum_will_do_only_where_it_does_not_show(result, is_kept):
     assert bool(ops(kernel_with(result), Agree)) == is_kept
+
+
+def by_fma(p, total, weighted, shrink):
+    return fma(total, shrink, p.sum(dim=sym.K2)), p, weighted * shrink
+
+
+def by_halves(p, total, weighted, shrink):
+    """A factor with a constant in it, which is not 1 where the maximum stays."""
+    half = shrink * 0.5
+    return p.sum(dim=sym.K2) + total * half * 2.0, p, weighted * half * 2.0
+
+
+def of_others(p, total, weighted, shrink):
+    """What is summed is not what is multiplied, and proves nothing of it."""
+    return p.sum(dim=sym.K2) + total * shrink, p * 1024.0, weighted * shrink
+
+
+@pytest.mark.parametrize("step, is_kept", [(plain, True), (by_fma, True), (by_halves, True), (of_others, False)])
+def test_sums_however_they_are_written(step, is_kept):
+    lanes = kernel_with(lambda m, total, weighted: weighted / total, step)
+    assert bool(ops(lanes, Agree)) == is_kept
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((n, 64)).astype(np.float16) for n in (64, 192, 64))
+    v = rng.standard_normal((192, 64)).astype(np.float16)
+    k[64:128] *= np.float16(3)
+    c = poisoned((64, 64), f32)
+    interpret_lanes(lanes, [q, k, v, c], {}, "random", 2)
+    x = q.astype(float) @ k.astype(float).T * 0.25
+    w = np.exp2(x - x.max(axis=1, keepdims=True))
+    exact = w @ v.astype(float) / w.sum(axis=1, keepdims=True) * (1024 if step is of_others else 1)
+    # each weight is rounded to f16 once, and what is below its smallest number is lost
+    off = (w * 2.0**-10 + 2.0**-24) @ np.abs(v.astype(float)) / w.sum(axis=1, keepdims=True)
+    assert (np.abs(c - exact) <= off * (1024 if step is of_others else 1) + 1e-6).all()

@@ -33,7 +33,9 @@ from tilewave.ir.build import Builder, Number
 from tilewave.ir.core import Block, Kernel, Op, Value
 from tilewave.ir.ops import (
     Agree,
+    Broadcast,
     Cast,
+    Exp,
     Exp2,
     Exp2Flushed,
     GroupProduct,
@@ -45,10 +47,11 @@ from tilewave.ir.ops import (
     Not,
     Or,
     ReduceRegisters,
+    Sub,
     Yield,
 )
 from tilewave.ir.rewrite import names, walk
-from tilewave.ir.types import BOOL, INDEX, Scalar
+from tilewave.ir.types import BOOL, F32, INDEX, Scalar
 from tilewave.layouts.fragments import GROUP
 
 LARGEST_SUM = 32768.0
@@ -103,7 +106,8 @@ class _Softmax:
 
     def is_only_a_scale(self, behind: Sequence[Op]) -> bool:
         rate = self.rate
-        if rate is None or not any(isinstance(op, ReduceRegisters) and op.how == "sum" for op in self.computed):
+        floats = [v.type.dtype for v in self.loop.body.args if v.type.dtype.is_float]
+        if rate is None or len(self.proofs) != 1 or any(dtype != F32 for dtype in floats):
             return False
         inside = self.changes(rate)
         *ops, end = self.loop.body.ops
@@ -114,6 +118,23 @@ class _Softmax:
         results = {v: inside.of(after) for v, after in zip(self.loop.results, end.operands, strict=True)}
         known = {v: change for v, change in results.items() if change is not None}
         return as_carried and Rescaling(self.makers, known).follow(behind)
+
+    @property
+    def proofs(self) -> list[ReduceRegisters]:
+        """Sums of what the second product takes, where that is a power, and so not below 0."""
+        cast = self.makers.get(self.weighted.a)
+        weights = cast.x if isinstance(cast, Cast) else self.weighted.a
+        if not isinstance(self.makers.get(weights), (Exp, Exp2, Exp2Flushed)):
+            return []
+        sums = [op for op in self.computed if isinstance(op, ReduceRegisters) and op.how == "sum"]
+        return [op for op in sums if op.x == weights]
+
+    def is_factor(self, op: Op) -> bool:
+        """Whether it is the power of how much the maximum grew, which is 1 where it did not."""
+        grown = self.makers.get(op.x) if isinstance(op, (Exp, Exp2, Exp2Flushed)) else None
+        if isinstance(grown, Mul):
+            grown = next((m for v in grown.operands if isinstance(m := self.makers.get(v), Sub)), None)
+        return isinstance(grown, Sub) and (grown.a, grown.b) == (self.old, self.largest.result)
 
     @property
     def rate(self) -> float | None:
@@ -167,21 +188,22 @@ class _Softmax:
 
     def attempt(self, builder: Builder) -> tuple[list[Value], Value]:
         """The step with the old maximum: what it gives, and whether that is small enough."""
-        changes = self.changes(self.rate or 0.0)
-        changes.follow(self.loop.body.ops)
         new: dict[Value, Value] = {self.largest.result: self.old}
+        ones: set[Value] = set()
         for op in self.computed:
-            change = changes.of(op.result)
-            if op is self.largest or (change is not None and change.power[0] < 0 < change.power[1]):
-                continue  # a factor from one maximum to the other, which is 1
-            factor = isinstance(op, Mul) and _kept_of(op, changes)
-            if factor:
-                new[op.result] = new.get(factor, factor)
+            kept = _without_factor(op, ones)
+            if op is self.largest:
                 continue
-            new |= {v: builder.fresh(v.name, v.type) for v in made_in(Block((), (op,)))}
-            builder.ops.append(renamed_op(op, new))
-        sums = [op for op in self.computed if isinstance(op, ReduceRegisters) and op.how == "sum"]
-        small = builder.elementwise(LessEqual, new[sums[0].result], builder.const(LARGEST_SUM, sums[0].result.type))
+            if kept is not None:
+                new[op.result] = new.get(kept, kept)
+            elif self.is_factor(op) or (isinstance(op, Broadcast) and op.x in ones):
+                new[op.result] = builder.const(1.0, op.result.type)
+                ones.add(op.result)
+            else:
+                new |= {v: builder.fresh(v.name, v.type) for v in made_in(Block((), (op,)))}
+                builder.ops.append(renamed_op(op, new))
+        (proof,) = self.proofs
+        small = builder.elementwise(LessEqual, new[proof.result], builder.const(LARGEST_SUM, proof.result.type))
         fits = builder.emit(Agree, small, GROUP, type=Scalar(BOOL))
         return [new.get(v, v) for v in self.outputs], fits
 
@@ -204,13 +226,11 @@ def _now(change: Change | None) -> Change | None:
     return Change((0.0, change.power[0]), (0.0, change.shift[0]))
 
 
-def _kept_of(op: Mul, changes: Rescaling) -> Value | None:
-    """What a product with a factor from one maximum to the other is without it."""
-    for factor, kept in ((op.a, op.b), (op.b, op.a)):
-        change = changes.of(factor)
-        if change is not None and change.power[0] < 0 < change.power[1]:
-            return kept
-    return None
+def _without_factor(op: Op, ones: set[Value]) -> Value | None:
+    """What is multiplied by 1."""
+    if not isinstance(op, Mul) or ones.isdisjoint(op.operands):
+        return None
+    return op.b if op.a in ones else op.a
 
 
 def _needs(ops: Sequence[Op], users: Sequence[Op]) -> list[Op]:
