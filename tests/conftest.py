@@ -45,6 +45,14 @@ def _the_same_target_everywhere():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_kind_of_terminal():
+    """rich keeps the codes of a style as the first terminal that showed it needed them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLORTERM", "truecolor")
+        yield
+
+
 def pytest_runtest_setup(item):
     """LLVM runs in this process: starting one takes longer than most kernels. The mark `llvm_child` starts one."""
     assembler.assemble = assemble if item.get_closest_marker("llvm_child") else _compiled_here

@@ -53,7 +53,6 @@ def test_persistent_launch_shows_its_rounds_beside_another_mapping(run, golden):
 def test_colour_replaces_the_table_of_xcds(run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = run("8x8", "grouped(2)").out
     assert "\x1b[38;2;17;20;24;48;2;119;170;221m 0 \x1b[0m" in out  # workgroup 0 on the blue of XCD 0
@@ -71,7 +70,6 @@ def test_no_color_is_obeyed(run, monkeypatch):
 
 def test_more_xcds_than_colours_are_also_told_by_number(run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "XCD" in run("8x8", "grouped(2)", "--xcds", "10").out.splitlines()[2]
 
